@@ -1,0 +1,2 @@
+//! The `murmur` command.
+fn main() {}

@@ -1,0 +1,137 @@
+//! Which device trains: parsed from what the user wrote, opened with a plain-language answer.
+
+use std::fmt;
+use std::str::FromStr;
+
+use candle_core::Device;
+
+/// The device that a user asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The first CUDA device where there is one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device of this number, or nothing.
+    Cuda(usize),
+}
+
+/// Why there is no such device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The text names no device.
+    #[error("unknown device {0:?}: use auto, cpu or cuda:N (the first GPU is cuda:0)")]
+    Unknown(String),
+    /// CUDA was asked for explicitly.
+    #[error("device {0}: this binary was built without CUDA; use auto or cpu, or build with --features cuda")]
+    WithoutCuda(DeviceChoice),
+    /// CUDA was asked for explicitly and does not work.
+    #[error("device {device}: {reason}")]
+    Unusable {
+        /// What was asked for.
+        device: DeviceChoice,
+        /// What failed.
+        reason: String,
+    },
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<DeviceChoice, DeviceError> {
+        match text {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            _ => {
+                let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                number.map(DeviceChoice::Cuda).ok_or_else(|| DeviceError::Unknown(text.to_owned()))
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => formatter.write_str("auto"),
+            DeviceChoice::Cpu => formatter.write_str("cpu"),
+            DeviceChoice::Cuda(number) => write!(formatter, "cuda:{number}"),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// Opens the device. The second value is a warning for the user when `auto` had to fall back to the CPU although
+    /// this binary could use CUDA.
+    ///
+    /// # Errors
+    /// When a CUDA device was named that cannot be used.
+    pub fn open(self) -> Result<(Device, Option<String>), DeviceError> {
+        match self {
+            DeviceChoice::Cpu => Ok((Device::Cpu, None)),
+            DeviceChoice::Cuda(number) => Ok((open_cuda(self, number)?, None)),
+            DeviceChoice::Auto if cfg!(not(feature = "cuda")) => Ok((Device::Cpu, None)),
+            DeviceChoice::Auto => Ok(match open_cuda(DeviceChoice::Cuda(0), 0) {
+                Ok(device) => (device, None),
+                Err(error) => (Device::Cpu, Some(format!("training on the CPU: {error}"))),
+            }),
+        }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(choice: DeviceChoice, _number: usize) -> Result<Device, DeviceError> {
+    Err(DeviceError::WithoutCuda(choice))
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda(choice: DeviceChoice, number: usize) -> Result<Device, DeviceError> {
+    use candle_core::cuda_backend::cudarc;
+
+    let unusable = |reason: String| DeviceError::Unusable { device: choice, reason };
+    // cudarc panics where a library is missing, so ask first and catch what it throws nevertheless.
+    let opened = std::panic::catch_unwind(|| {
+        // SAFETY: these only try to load a shared library and report whether that worked.
+        let present = unsafe {
+            [
+                ("the NVIDIA driver (libcuda)", cudarc::driver::sys::is_culib_present()),
+                ("libcublas", cudarc::cublas::sys::is_culib_present()),
+                ("libcurand", cudarc::curand::sys::is_culib_present()),
+            ]
+        };
+        match present.iter().find(|(_, present)| !present) {
+            Some((library, _)) => Err(format!("{library} was not found")),
+            None => Device::new_cuda(number).map_err(|error| error.to_string()),
+        }
+    });
+    opened.unwrap_or_else(|_| Err("CUDA failed to start".to_owned())).map_err(unusable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_read_back_as_written() {
+        for text in ["auto", "cpu", "cuda:0", "cuda:3"] {
+            assert_eq!(text.parse::<DeviceChoice>().map(|choice| choice.to_string()).ok(), Some(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn an_unknown_device_is_named_with_the_remedy() {
+        for text in ["gpu", "cuda", "cuda:x", "cuda:-1", ""] {
+            let message = text.parse::<DeviceChoice>().expect_err("no device").to_string();
+            assert!(message.contains(&format!("{text:?}")) && message.contains("cuda:N"), "{message}");
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_cuda_auto_is_the_cpu_and_cuda_is_an_error() {
+        assert!(matches!(DeviceChoice::Auto.open(), Ok((Device::Cpu, None))));
+        let message = DeviceChoice::Cuda(0).open().expect_err("no CUDA").to_string();
+        assert!(message.contains("cuda:0") && message.contains("without CUDA"), "{message}");
+    }
+}

@@ -1,0 +1,238 @@
+//! What is as large as the model, by reference.
+//!
+//! The state machine passes these on and never looks inside; only the [`numerics`](crate::numerics) loop over them.
+//! Cloning is a reference count, and `Debug` prints length and digest, so that a trace stays readable.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's
+/// [layout](crate::ModelLayout).
+#[derive(Clone, PartialEq)]
+pub struct Snapshot(Arc<[f32]>);
+
+impl Snapshot {
+    /// The parameters.
+    pub fn values(&self) -> &[f32] {
+        &self.0
+    }
+
+    /// The same memory as little-endian bytes, for a transfer.
+    pub fn to_payload(&self) -> Payload {
+        if cfg!(target_endian = "little") {
+            struct Owner(Arc<[f32]>);
+            impl AsRef<[u8]> for Owner {
+                fn as_ref(&self) -> &[u8] {
+                    bytemuck::cast_slice(&self.0)
+                }
+            }
+            Payload(Bytes::from_owner(Owner(self.0.clone())))
+        } else {
+            Payload(self.0.iter().flat_map(|value| value.to_le_bytes()).collect())
+        }
+    }
+
+    /// Reads little-endian `f32`s; `None` where the length is not `4 * parameters` or a value is not finite.
+    pub fn from_payload(payload: &Payload, parameters: usize) -> Option<Snapshot> {
+        let bytes = payload.bytes();
+        if Some(bytes.len()) != parameters.checked_mul(4) {
+            return None;
+        }
+        let values: Arc<[f32]> = bytes
+            .chunks_exact(4)
+            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+            .collect();
+        values.iter().all(|value| value.is_finite()).then_some(Snapshot(values))
+    }
+}
+
+impl From<Vec<f32>> for Snapshot {
+    fn from(values: Vec<f32>) -> Snapshot {
+        Snapshot(values.into())
+    }
+}
+
+impl From<Arc<[f32]>> for Snapshot {
+    fn from(values: Arc<[f32]>) -> Snapshot {
+        Snapshot(values)
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = blake3::hash(self.to_payload().bytes());
+        write!(formatter, "Snapshot({} values, {:.8})", self.0.len(), digest.to_hex())
+    }
+}
+
+/// Bytes on their way to or from a peer.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Payload(Bytes);
+
+impl Payload {
+    /// The bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Payload {
+        Payload(bytes.into())
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Payload {
+        Payload(bytes)
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "Payload({} bytes, {:.8})",
+            self.0.len(),
+            blake3::hash(&self.0).to_hex()
+        )
+    }
+}
+
+/// Parameters per step size: one `f32` steers a block of this many.
+pub const BLOCK: usize = 256;
+
+/// What an exchange adds to a model: `scale · step[block] · code`, one byte a parameter (two in a first exchange)
+/// until the moment it is added.
+///
+/// Both partners hold the same codes and steps with opposite signs, so with equal weights their corrections are
+/// bit-exact negations of each other.
+#[derive(Clone, PartialEq)]
+pub struct Correction(Arc<CorrectionParts>);
+
+#[derive(PartialEq)]
+struct CorrectionParts {
+    codes: Codes,
+    /// One per block of [`BLOCK`] parameters: step size times scale, sign included.
+    scaled_steps: Vec<f32>,
+}
+
+/// Differences in whole steps, masked blocks as zeros.
+#[derive(PartialEq, Debug)]
+pub enum Codes {
+    /// Codes of up to 8 bits.
+    Narrow(Vec<i8>),
+    /// Codes of up to 16 bits.
+    Wide(Vec<i16>),
+}
+
+impl Correction {
+    /// A correction of `scaled_steps[index / BLOCK] * codes[index]`.
+    ///
+    /// # Panics
+    /// When there is not one step per block.
+    pub fn new(codes: Codes, scaled_steps: Vec<f32>) -> Correction {
+        let correction = Correction(Arc::new(CorrectionParts { codes, scaled_steps }));
+        assert_eq!(
+            correction.0.scaled_steps.len(),
+            correction.len().div_ceil(BLOCK),
+            "one step per block"
+        );
+        correction
+    }
+
+    /// Number of parameters.
+    pub fn len(&self) -> usize {
+        match &self.0.codes {
+            Codes::Narrow(codes) => codes.len(),
+            Codes::Wide(codes) => codes.len(),
+        }
+    }
+
+    /// Whether it covers no parameter.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds the correction to `values`, which may have moved since the snapshot that it was made from.
+    ///
+    /// # Panics
+    /// When `values` has another length.
+    pub fn add_to(&self, values: &mut [f32]) {
+        assert_eq!(values.len(), self.len(), "a correction fits its model");
+        match &self.0.codes {
+            Codes::Narrow(codes) => add_codes(values, codes, &self.0.scaled_steps),
+            Codes::Wide(codes) => add_codes(values, codes, &self.0.scaled_steps),
+        }
+    }
+
+    /// The correction as plain values.
+    pub fn to_values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.len()];
+        self.add_to(&mut values);
+        values
+    }
+}
+
+fn add_codes<Code: Copy + Into<f32>>(values: &mut [f32], codes: &[Code], steps: &[f32]) {
+    for ((values, codes), step) in values.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(steps) {
+        for (value, code) in values.iter_mut().zip(codes) {
+            *value += step * (*code).into();
+        }
+    }
+}
+
+impl fmt::Debug for Correction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = blake3::hash(bytemuck::cast_slice(&self.to_values()));
+        write!(formatter, "Correction({} values, {:.8})", self.len(), digest.to_hex())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_survives_its_payload() {
+        let snapshot = Snapshot::from(vec![1.5, -2.0, 0.0]);
+        let payload = snapshot.to_payload();
+        assert_eq!(Snapshot::from_payload(&payload, 3), Some(snapshot));
+        assert_eq!(Snapshot::from_payload(&payload, 2), None);
+    }
+
+    #[test]
+    fn a_snapshot_from_a_peer_is_finite() {
+        let payload = Snapshot::from(vec![1.0, f32::NAN]).to_payload();
+        assert_eq!(Snapshot::from_payload(&payload, 2), None);
+    }
+
+    #[test]
+    fn a_correction_adds_and_never_overwrites() {
+        let correction = Correction::new(Codes::Narrow(vec![2; BLOCK + 1]), vec![0.5, -1.0]);
+        let mut values = vec![10.0; BLOCK + 1];
+        correction.add_to(&mut values);
+        assert_eq!((values[0], values[BLOCK]), (11.0, 8.0));
+    }
+
+    #[test]
+    fn debug_output_stays_short() {
+        let text = format!("{:?}", Snapshot::from(vec![0.0; 100_000]));
+        assert!(
+            text.starts_with("Snapshot(100000 values, ") && text.len() < 50,
+            "{text}"
+        );
+    }
+}

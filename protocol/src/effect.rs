@@ -1,0 +1,186 @@
+//! Orders of the [`Node`](crate::Node) to the outside, in the imperative.
+
+use crate::bulk::{Correction, Payload, Snapshot};
+use crate::event::Misbehaviour;
+use crate::handshake::Refusal;
+use crate::message::{Message, TransferHeader};
+use crate::numerics::{EncodeJob, MergeJob};
+use crate::peer::{Address, PeerId};
+
+/// Names an order whose reply is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names an outgoing transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferId(pub u64);
+
+/// An order. What comes back is told in the table of the [crate documentation](crate).
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Connect to somebody.
+    Dial {
+        /// Whom, where that is known: another identity at the address is then a failure.
+        peer: Option<PeerId>,
+        /// Where, best first.
+        addresses: Vec<Address>,
+    },
+    /// Close all connections to a peer.
+    Disconnect {
+        /// To whom.
+        peer: PeerId,
+    },
+    /// Send a control message. A lost one is repeated by a deadline where it matters.
+    Send {
+        /// To whom.
+        peer: PeerId,
+        /// What.
+        message: Message,
+    },
+    /// Send a payload.
+    StartTransfer {
+        /// Names the transfer in its reply.
+        transfer: TransferId,
+        /// To whom.
+        peer: PeerId,
+        /// What it is.
+        header: TransferHeader,
+        /// The bulk.
+        payload: Payload,
+    },
+    /// Copy the model at the next step boundary.
+    TakeSnapshot {
+        /// Returned with the copy.
+        request: RequestId,
+    },
+    /// Turn a snapshot into codes, off the engine's thread: [`numerics::encode`](crate::numerics::encode).
+    Encode {
+        /// Returned with the codes.
+        request: RequestId,
+        /// The model.
+        snapshot: Snapshot,
+        /// How.
+        job: EncodeJob,
+    },
+    /// Compare a snapshot with a partner's codes, off the engine's thread:
+    /// [`numerics::merge`](crate::numerics::merge).
+    Merge {
+        /// Returned with the outcome.
+        request: RequestId,
+        /// Our model, as it was encoded.
+        snapshot: Snapshot,
+        /// The partner's codes, and how.
+        job: MergeJob,
+    },
+    /// Add a correction to the model at the next step boundary.
+    ApplyCorrection {
+        /// Returned once it is added.
+        request: RequestId,
+        /// What to add.
+        correction: Correction,
+        /// What to add to the swarm progress, in steps.
+        progress_shift: f64,
+    },
+    /// Make a peer's model ours: the end of joining.
+    LoadState {
+        /// Returned once it is loaded, or found unfit.
+        request: RequestId,
+        /// Parameters as little-endian `f32`.
+        payload: Payload,
+        /// Swarm progress of that model, in steps.
+        progress: f64,
+    },
+    /// End of an outer round: the trainer takes the step of the outer momentum at the next boundary. No reply.
+    AdvanceOuter,
+    /// From now on, train. No reply.
+    BeginTraining,
+    /// Something happened that people or logs want to know.
+    Notice(Notice),
+    /// The last exchanges are done: evaluate, write the final checkpoint. No reply.
+    CompleteRun,
+    /// The node has left; nothing else will come.
+    Stop,
+}
+
+/// What happened, for people, logs and the simulator's trace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// A member connected.
+    PeerJoined(PeerId),
+    /// A member is gone.
+    PeerLeft {
+        /// Who.
+        peer: PeerId,
+        /// Whether it said so.
+        announced: bool,
+    },
+    /// Nobody is connected any more, or nobody answers.
+    Alone {
+        /// The last reason a dial failed, where there was one.
+        reason: Option<String>,
+    },
+    /// A joiner looks for a peer that can give it the model.
+    WaitingForState,
+    /// The model came from this peer.
+    StateReceived {
+        /// From whom.
+        peer: PeerId,
+        /// Swarm progress of the model, in steps.
+        progress: f64,
+    },
+    /// A peer asked for the model and is being sent it.
+    StateSent(PeerId),
+    /// An exchange is done on this side.
+    ExchangeCompleted {
+        /// With whom.
+        partner: PeerId,
+        /// ‖s·d‖, how far apart the two models were.
+        distance: f64,
+        /// κ, 1 where nothing was clipped.
+        clip_scale: f64,
+        /// Blocks left out because their codes wrapped.
+        masked_blocks: u32,
+        /// Whether this was a first exchange, with 16-bit codes.
+        coarse: bool,
+    },
+    /// An exchange came to nothing.
+    ExchangeFailed {
+        /// With whom.
+        partner: PeerId,
+        /// Why.
+        failure: ExchangeFailure,
+    },
+    /// A handshake ended in a refusal.
+    PeerRefused {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A peer did what no honest peer does.
+    PeerMisbehaved {
+        /// Who.
+        peer: PeerId,
+        /// How.
+        misbehaviour: Misbehaviour,
+    },
+    /// Training is over; the last exchanges begin.
+    Settling,
+    /// The last exchanges are done.
+    RunCompleted,
+}
+
+/// Why an exchange came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExchangeFailure {
+    /// The partner said no.
+    Rejected,
+    /// No answer by the deadline.
+    DeadlinePassed,
+    /// The partner's connection was lost.
+    PartnerLost,
+    /// The partner's bytes were unfit.
+    Misbehaved,
+    /// A local queue was full.
+    Overloaded,
+}

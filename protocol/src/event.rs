@@ -1,0 +1,169 @@
+//! Facts that the outside tells the [`Node`](crate::Node), in the past tense.
+
+use crate::bulk::{Payload, Snapshot};
+use crate::effect::{RequestId, TransferId};
+use crate::handshake::Refusal;
+use crate::message::{Message, TransferHeader};
+use crate::numerics::Merged;
+use crate::peer::{Address, PeerId};
+
+/// A fact. Replies to an [`Effect`](crate::Effect) carry its request; late and duplicate ones are counted and ignored.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A peer of this run passed the handshake; messages can flow.
+    PeerConnected {
+        /// Who.
+        peer: PeerId,
+        /// Where it says it listens.
+        addresses: Vec<Address>,
+    },
+    /// The last connection to a peer is gone. Its unfinished transfers have failed before.
+    PeerDisconnected {
+        /// Who.
+        peer: PeerId,
+    },
+    /// A dial came to nothing.
+    DialFailed {
+        /// Whom it was for, where that was known.
+        peer: Option<PeerId>,
+        /// The addresses tried.
+        addresses: Vec<Address>,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A handshake ended in a refusal, by us or by the peer.
+    HandshakeRefused {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// This node can be reached at one more address.
+    AddressFound {
+        /// Where.
+        address: Address,
+    },
+    /// A control message arrived.
+    MessageReceived {
+        /// From whom.
+        peer: PeerId,
+        /// What.
+        message: Message,
+    },
+    /// A transfer arrived whole.
+    TransferReceived {
+        /// From whom.
+        peer: PeerId,
+        /// What it is.
+        header: TransferHeader,
+        /// The bulk.
+        payload: Payload,
+    },
+    /// The receiver confirmed a transfer of ours.
+    TransferFinished {
+        /// Which.
+        transfer: TransferId,
+    },
+    /// A transfer of ours broke off.
+    TransferFailed {
+        /// Which.
+        transfer: TransferId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A peer sent what no honest peer sends; the driver has dropped it.
+    PeerMisbehaved {
+        /// Who.
+        peer: PeerId,
+        /// How.
+        misbehaviour: Misbehaviour,
+    },
+    /// The trainer is this far. Reported now and then, not for every step.
+    StepsCompleted(TrainingReport),
+    /// The trainer reached the end of the run, or its own limit of steps.
+    TrainingCompleted(TrainingReport),
+    /// Reply to [`Effect::TakeSnapshot`](crate::Effect::TakeSnapshot).
+    SnapshotTaken {
+        /// From the effect.
+        request: RequestId,
+        /// The model at a step boundary.
+        snapshot: Snapshot,
+        /// Where the trainer stood at that boundary.
+        report: TrainingReport,
+    },
+    /// Reply to [`Effect::Encode`](crate::Effect::Encode).
+    Encoded {
+        /// From the effect.
+        request: RequestId,
+        /// Steps, checks and codes.
+        payload: Payload,
+    },
+    /// Reply to [`Effect::Merge`](crate::Effect::Merge).
+    Merged {
+        /// From the effect.
+        request: RequestId,
+        /// The correction, or what was wrong with the peer's bytes.
+        result: Result<Merged, Misbehaviour>,
+    },
+    /// Reply to [`Effect::ApplyCorrection`](crate::Effect::ApplyCorrection).
+    CorrectionApplied {
+        /// From the effect.
+        request: RequestId,
+    },
+    /// Reply to [`Effect::LoadState`](crate::Effect::LoadState).
+    StateLoaded {
+        /// From the effect.
+        request: RequestId,
+        /// Whether the state was of the right length and finite, and is now the model.
+        accepted: bool,
+    },
+    /// A driver's queue was full or the driver is gone: the effect with this request will have no other reply.
+    RequestFailed {
+        /// From the effect.
+        request: RequestId,
+    },
+    /// The user, or a signal, wants the node to leave the swarm.
+    LeaveRequested,
+}
+
+/// Where the trainer stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TrainingReport {
+    /// Steps done by this node since the run began for it.
+    pub steps: u64,
+    /// Swarm progress: own steps, averaged along with the models.
+    pub progress: f64,
+    /// Tokens a second, lately.
+    pub tokens_per_second: f64,
+    /// An upper bound on how far training has moved the model, as a Euclidean norm summed over all steps: AdamW moves
+    /// a coordinate by about one learning rate a step.
+    pub travel: f64,
+}
+
+/// What an honest peer never does. A value, counted, never a panic.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Misbehaviour {
+    /// Bytes that are no message, or too many of them.
+    #[error("sent bytes that are no message: {0}")]
+    Garbage(String),
+    /// A payload of a length that does not fit the model.
+    #[error("sent a payload of {actual} bytes where {expected} belong")]
+    WrongLength {
+        /// Bytes that the model's layout calls for.
+        expected: u64,
+        /// Bytes sent or announced.
+        actual: u64,
+    },
+    /// A state of another layout.
+    #[error("sent a model of another layout")]
+    WrongLayout,
+    /// Not a number, infinite or beyond all reason.
+    #[error("sent a value that is not finite or out of range: {0}")]
+    OutOfRange(&'static str),
+    /// The two sides of an exchange do not compute the same.
+    #[error("computed another difference than this node")]
+    Disagreement,
+    /// Something that nobody asked for.
+    #[error("sent what nobody asked for")]
+    Unsolicited,
+}

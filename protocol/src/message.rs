@@ -1,0 +1,271 @@
+//! What nodes say to each other once the handshake is done.
+//!
+//! A [`Message`] is small and typed and travels on a connection's control stream. What is as large as the model
+//! travels as a transfer: a [`TransferHeader`], then a payload that never goes through the control codec.
+
+use bincode::{Decode, Encode};
+
+use crate::peer::{Address, PeerId};
+
+/// Peers told in one [`Message::Peers`].
+pub const PEERS_TOLD_MAX: usize = 16;
+
+/// Addresses told for each peer.
+pub const ADDRESSES_TOLD_MAX: usize = 4;
+
+/// Names an exchange: unique among those of its starter, and growing.
+pub type ExchangeNumber = u64;
+
+/// A part of the model: an equal share of its blocks. Exchanges of whole models use [`Fragment::WHOLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Fragment {
+    /// Which part, from 0.
+    pub index: u16,
+    /// Of how many.
+    pub count: u16,
+}
+
+impl Fragment {
+    /// The whole model.
+    pub const WHOLE: Fragment = Fragment { index: 0, count: 1 };
+}
+
+/// A control message.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum Message {
+    /// Where other members can be reached.
+    Peers(Vec<KnownPeer>),
+    /// Asks for an exchange. Repeated with the same number until it is answered.
+    Propose(Propose),
+    /// The responder is ready for the starter's codes.
+    Accept(Accept),
+    /// The responder will not take part.
+    Reject(Reject),
+    /// Asks for the model.
+    RequestState {
+        /// Chosen by the asker, returned with the state.
+        request: u64,
+    },
+    /// The model cannot be had here for now.
+    RefuseState {
+        /// From the request.
+        request: u64,
+        /// When to ask again, in milliseconds.
+        retry_after_ms: u32,
+    },
+    /// The sender leaves the swarm on purpose.
+    Leave,
+}
+
+/// A member as others know it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct KnownPeer {
+    /// Who.
+    pub peer: PeerId,
+    /// Where; at most [`ADDRESSES_TOLD_MAX`].
+    pub addresses: Vec<Address>,
+}
+
+/// Asks for an exchange.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Propose {
+    /// Names the exchange.
+    pub exchange: ExchangeNumber,
+    /// Which part of the model.
+    pub fragment: Fragment,
+    /// Seeds the dither that both partners add.
+    pub nonce: u64,
+    /// Bits of a code: 16 in a first exchange, else 8.
+    pub bits: u8,
+    /// How the starter stands.
+    pub standing: Standing,
+    /// The exchange is void after this long, in milliseconds.
+    pub deadline_ms: u32,
+}
+
+/// Ready for the starter's codes.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Accept {
+    /// From the proposal.
+    pub exchange: ExchangeNumber,
+    /// The starter's share of the joint weight, w_i / (w_i + w_j), as both will use it.
+    pub starter_share: f32,
+    /// How the responder stands.
+    pub standing: Standing,
+}
+
+/// How a node stands when an exchange begins.
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
+pub struct Standing {
+    /// w: tokens a second.
+    pub weight: f32,
+    /// τ: the longest correction that it lets in, as a Euclidean norm.
+    pub clip: f32,
+    /// Own steps since it last took part in an exchange.
+    pub age_steps: u32,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+}
+
+/// Will not take part.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Reject {
+    /// From the proposal.
+    pub exchange: ExchangeNumber,
+    /// Why.
+    pub reason: RejectReason,
+    /// When to ask again, in milliseconds.
+    pub retry_after_ms: u32,
+}
+
+/// Why a proposal is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum RejectReason {
+    /// As many exchanges as it answers at a time are under way.
+    Busy,
+    /// It has no model yet.
+    Joining,
+    /// It is about to leave.
+    Leaving,
+    /// The proposal's values are out of range.
+    Unacceptable,
+    /// This exchange, or a later one, is over.
+    Over,
+}
+
+/// What a transfer carries.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum TransferHeader {
+    /// The starter's codes: step sizes, checks and codes.
+    ProposalCodes {
+        /// Which exchange.
+        exchange: ExchangeNumber,
+    },
+    /// The responder's codes: checks and codes.
+    ReplyCodes {
+        /// Which exchange.
+        exchange: ExchangeNumber,
+        /// Digest of the integer differences and the mask: the starter drops the exchange where its own differs.
+        digest: u64,
+    },
+    /// The model, for a joiner: parameters as little-endian `f32`.
+    State {
+        /// From the request.
+        request: u64,
+        /// Swarm progress of the model, in steps.
+        progress: f64,
+        /// Digest of the model's layout.
+        layout: [u8; 32],
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec;
+    use crate::handshake::Greeting;
+
+    fn standing() -> Standing {
+        Standing {
+            weight: 1000.0,
+            clip: 0.5,
+            age_steps: 10,
+            progress: 250.0,
+        }
+    }
+
+    fn hexadecimal(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The wire format, fixed: a change of any of these bytes is a new [`crate::handshake::PROTOCOL_VERSION`].
+    #[test]
+    fn the_bytes_on_the_wire_have_not_changed() {
+        let peer = PeerId::from_public_key([7; 32]);
+        let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
+        let known = KnownPeer {
+            peer,
+            addresses: vec![address.clone()],
+        };
+        let propose = Propose {
+            exchange: 300,
+            fragment: Fragment::WHOLE,
+            nonce: 5,
+            bits: 8,
+            standing: standing(),
+            deadline_ms: 20_000,
+        };
+        let accept = Accept {
+            exchange: 300,
+            starter_share: 0.5,
+            standing: standing(),
+        };
+        let reject = Reject {
+            exchange: 1,
+            reason: RejectReason::Joining,
+            retry_after_ms: 500,
+        };
+        let greeting = Greeting {
+            version: 1,
+            manifest: Some("a".to_owned()),
+            addresses: vec![address],
+        };
+        let state = TransferHeader::State {
+            request: 1,
+            progress: 2.0,
+            layout: [3; 32],
+        };
+        let encoded = [
+            codec::encode(&Message::Peers(vec![known])),
+            codec::encode(&Message::Propose(propose)),
+            codec::encode(&Message::Accept(accept)),
+            codec::encode(&Message::Reject(reject)),
+            codec::encode(&Message::RequestState { request: 1 }),
+            codec::encode(&Message::RefuseState {
+                request: 1,
+                retry_after_ms: 2,
+            }),
+            codec::encode(&Message::Leave),
+            codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
+            codec::encode(&TransferHeader::ReplyCodes {
+                exchange: 300,
+                digest: 1,
+            }),
+            codec::encode(&state),
+            codec::encode(&greeting),
+        ];
+        let lines: Vec<String> = encoded.iter().map(|bytes| hexadecimal(bytes)).collect();
+        assert_eq!(lines, GOLDEN);
+    }
+
+    #[test]
+    fn no_prefix_of_a_message_is_a_message() {
+        let accept = Message::Accept(Accept {
+            exchange: 9,
+            starter_share: 0.5,
+            standing: standing(),
+        });
+        let bytes = codec::encode(&accept);
+        assert_eq!(codec::decode::<Message>(&bytes), Ok(accept));
+        for length in 0..bytes.len() {
+            assert!(
+                codec::decode::<Message>(&bytes[..length]).is_err(),
+                "the first {length} bytes were accepted"
+            );
+        }
+    }
+
+    const GOLDEN: [&str; 11] = [
+        "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f31",
+        "01fb2c010001050800007a440000003f0a0000000000406f40fb204e",
+        "02fb2c010000003f00007a440000003f0a0000000000406f40",
+        "030101fbf401",
+        "0401",
+        "050102",
+        "06",
+        "00fb2c01",
+        "01fb2c0101",
+        "020100000000000000400303030303030303030303030303030303030303030303030303030303030303",
+        "0101016101142f6970342f3132372e302e302e312f7463702f31",
+    ];
+}

@@ -1,0 +1,17 @@
+//! The arithmetic of an exchange, as pure functions over flat parameters.
+//!
+//! Called inline by the simulator and on worker threads by the daemon, so what is simulated is what ships.
+//!
+//! The method is pairwise averaging with modular quantization (Moniqua, arXiv 2002.11787): a value is sent as the low
+//! bits of its index on a dithered grid, and the partner, whose model is close, finds the difference. Both partners
+//! hold the same integers with opposite signs, so the swarm's weighted mean is kept even where a code wraps.
+
+mod codes;
+mod encode;
+mod merge;
+mod steps;
+
+pub use codes::CodeWidth;
+pub use encode::{EncodeJob, encode, proposal_bytes, reply_bytes};
+pub use merge::{MergeJob, MergeRole, Merged, merge};
+pub use steps::StepSizes;

@@ -1,0 +1,131 @@
+//! Who a peer is and where it can be reached, without a network library.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bincode::{Decode, Encode};
+
+/// The longest address accepted from anybody, in bytes of its text: a relayed QUIC multiaddress with two peer ids
+/// takes about 200.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+
+/// A node's identity: its ed25519 public key. Shown and parsed in libp2p's form, `12D3KooW…`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct PeerId([u8; 32]);
+
+/// What libp2p puts before an ed25519 key: an identity multihash (0x00) of 0x24 bytes, which hold a protobuf with the
+/// key's type (field 1: Ed25519 = 1) and its 0x20 bytes (field 2).
+const LIBP2P_PREFIX: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
+
+/// A text or byte string that is no ed25519 peer id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not an ed25519 peer id (they begin with 12D3KooW)")]
+pub struct PeerIdError;
+
+impl PeerId {
+    /// The identity with this ed25519 public key.
+    pub const fn from_public_key(key: [u8; 32]) -> PeerId {
+        PeerId(key)
+    }
+
+    /// The ed25519 public key.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// libp2p's binary form, a multihash of 38 bytes.
+    pub fn to_multihash_bytes(self) -> [u8; 38] {
+        let mut bytes = [0; 38];
+        bytes[..6].copy_from_slice(&LIBP2P_PREFIX);
+        bytes[6..].copy_from_slice(&self.0);
+        bytes
+    }
+
+    /// Reads libp2p's binary form.
+    ///
+    /// # Errors
+    /// When the multihash holds anything but an ed25519 key.
+    pub fn from_multihash_bytes(bytes: &[u8]) -> Result<PeerId, PeerIdError> {
+        let key = bytes.strip_prefix(&LIBP2P_PREFIX).ok_or(PeerIdError)?;
+        Ok(PeerId(key.try_into().map_err(|_| PeerIdError)?))
+    }
+
+    /// The last eight characters of the text form: enough to tell the peers of a swarm apart in a log.
+    pub fn short(&self) -> String {
+        let text = self.to_string();
+        text[text.len().saturating_sub(8)..].to_owned()
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&bs58::encode(self.to_multihash_bytes()).into_string())
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.short())
+    }
+}
+
+impl FromStr for PeerId {
+    type Err = PeerIdError;
+    fn from_str(text: &str) -> Result<PeerId, PeerIdError> {
+        PeerId::from_multihash_bytes(&bs58::decode(text).into_vec().map_err(|_| PeerIdError)?)
+    }
+}
+
+/// Where a peer may be reached: a multiaddress in text, without the trailing `/p2p/…`. The core passes it on and never
+/// looks inside; the network driver parses it and drops what it cannot use.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
+pub struct Address(String);
+
+impl Address {
+    /// Wraps an address; `None` where it is empty or longer than [`ADDRESS_BYTES_MAX`].
+    pub fn new(text: impl Into<String>) -> Option<Address> {
+        let text = text.into();
+        (!text.is_empty() && text.len() <= ADDRESS_BYTES_MAX).then_some(Address(text))
+    }
+
+    /// The address as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the address keeps to [`ADDRESS_BYTES_MAX`]: to be asked of every address that came over the wire.
+    pub fn is_well_formed(&self) -> bool {
+        !self.0.is_empty() && self.0.len() <= ADDRESS_BYTES_MAX
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_id_survives_its_text_form() {
+        let peer = PeerId::from_public_key(std::array::from_fn(|index| index as u8));
+        let text = peer.to_string();
+        assert!(text.starts_with("12D3KooW"), "{text}");
+        assert_eq!(text.parse(), Ok(peer));
+        assert_eq!(
+            "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N".parse::<PeerId>(),
+            Err(PeerIdError)
+        );
+        assert_eq!("hello".parse::<PeerId>(), Err(PeerIdError));
+    }
+
+    #[test]
+    fn an_address_is_bounded() {
+        assert!(Address::new("/ip4/127.0.0.1/tcp/4001").is_some());
+        assert!(Address::new("").is_none());
+        assert!(Address::new("x".repeat(ADDRESS_BYTES_MAX + 1)).is_none());
+    }
+}
