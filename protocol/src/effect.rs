@@ -92,6 +92,8 @@ pub enum Effect {
     },
     /// End of an outer round: the trainer takes the step of the outer momentum at the next boundary. No reply.
     AdvanceOuter,
+    /// Stop training, but go on to answer snapshots and corrections. No reply.
+    EndTraining,
     /// From now on, train. No reply.
     BeginTraining,
     /// Something happened that people or logs want to know.

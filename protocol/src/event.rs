@@ -122,6 +122,8 @@ pub enum Event {
         /// From the effect.
         request: RequestId,
     },
+    /// Nothing but time: the deadline that the node asked for.
+    TimePassed,
     /// The user, or a signal, wants the node to leave the swarm.
     LeaveRequested,
 }

@@ -1,23 +1,68 @@
 //! The swarm's decisions and numerics, without I/O.
+//!
+//! [`Node`] is one state machine. **Handle one event, drain all effects, sleep until the next deadline.** Time,
+//! randomness and every outside fact are arguments: the daemon drives a node with sockets and a clock, the simulator
+//! with a queue and a seed, and both run the same decisions.
+//!
+//! ```text
+//! loop {
+//!     node.handle(now, event);
+//!     while let Some(effect) = node.poll_effect() { carry_out(effect); }
+//!     wait for the next event, or until node.next_deadline() for Event::TimePassed
+//! }
+//! ```
+//!
+//! Events are facts in the past tense, effects orders in the imperative. What comes back for an effect:
+//!
+//! | effect | reply |
+//! |---|---|
+//! | `Dial` | `PeerConnected`, `DialFailed` or `HandshakeRefused` |
+//! | `Disconnect` | `PeerDisconnected` |
+//! | `Send` | none; what matters is repeated |
+//! | `StartTransfer` | `TransferFinished` or `TransferFailed` |
+//! | `TakeSnapshot` | `SnapshotTaken` or `RequestFailed` |
+//! | `Encode` | `Encoded` or `RequestFailed` |
+//! | `Merge` | `Merged` or `RequestFailed` |
+//! | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
+//! | `LoadState` | `StateLoaded` or `RequestFailed` |
+//! | `AdvanceOuter`, `BeginTraining`, `EndTraining`, `CompleteRun`, `Notice`, `Stop` | none |
+//!
+//! The control plane ([`Node`]) and the data plane ([`numerics`]) are apart: a node never loops over a model, it
+//! passes [`Snapshot`]s, [`Payload`]s and [`Correction`]s on by reference, and a call of `handle` takes microseconds.
+//!
+//! The method is pairwise modular gossip; see [`numerics`] for the arithmetic and [`exchange`] for the protocol.
 
+pub mod bounds;
 pub mod bulk;
 pub mod codec;
+pub mod config;
 pub mod effect;
 pub mod event;
+pub mod exchange;
 pub mod handshake;
+mod join;
 pub mod layout;
 pub mod manifest;
+mod membership;
 pub mod message;
+mod node;
 pub mod numerics;
+mod outbox;
 pub mod peer;
 pub mod random;
+pub mod status;
+pub mod ticket;
 pub mod time;
 
 pub use bulk::{Correction, Payload, Snapshot};
+pub use config::{Bootstrap, Config, Start};
 pub use effect::{Effect, ExchangeFailure, Notice, RequestId, TransferId};
 pub use event::{Event, Misbehaviour, TrainingReport};
 pub use layout::{ModelLayout, TensorSpec};
 pub use manifest::{RunId, RunManifest};
 pub use message::{Message, TransferHeader};
+pub use node::Node;
 pub use peer::{Address, PeerId};
+pub use status::{ExchangeCounters, Phase, Status};
+pub use ticket::Ticket;
 pub use time::Time;

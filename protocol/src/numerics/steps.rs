@@ -97,10 +97,8 @@ impl StepSizes {
 fn to_wire_precision(step: f32, block: &[f32]) -> f32 {
     let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     // `max` also turns a NaN, which only a diverged model gives, into the smallest step.
-    let step = step
-        .max(largest * STEP_FRACTION_OF_LARGEST_MIN)
-        .max(STEP_MIN * 1.01)
-        .min(STEP_MAX * 0.99);
+    let step = step.max(largest * STEP_FRACTION_OF_LARGEST_MIN).max(STEP_MIN * 1.01);
+    let step = step.min(STEP_MAX * 0.99);
     f32::from_bits((step.to_bits().saturating_add(0xffff)) & 0xffff_0000)
 }
 

@@ -1,0 +1,113 @@
+//! Every bound and period of the core, with its reason.
+//!
+//! Limits that depend on the model's size derive from the layout: see
+//! [`payload_bytes_max`] and [`inbound_bytes_budget`].
+
+use std::time::Duration;
+
+use crate::numerics::{CodeWidth, proposal_bytes};
+
+/// Members that a node remembers. Random pairing needs a sample of the swarm, not all of it.
+pub const VIEW_MAX: usize = 256;
+
+/// Members that a node tries to be connected to: enough random partners, few enough keep-alives.
+pub const CONNECTIONS_WANTED: usize = 8;
+
+/// Members that may be connected to a node at once; the next one is disconnected.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// Dials under way at once.
+pub const DIALS_MAX: usize = 4;
+
+/// How often membership is looked after.
+pub const MEMBERSHIP_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often a node tells one random peer whom it knows.
+pub const PEER_EXCHANGE_PERIOD: Duration = Duration::from_secs(15);
+
+/// Connected peers that are told at once of a newcomer; the others hear of it from those.
+pub const INTRODUCTIONS: usize = 3;
+
+/// The wait after a first failed dial; doubles with each further one.
+pub const DIAL_BACK_OFF: Duration = Duration::from_secs(1);
+
+/// The longest wait between two dials of one peer.
+pub const DIAL_BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+/// Failed dials in a row after which a peer is forgotten (bootstrap addresses never are).
+pub const DIAL_FAILURES_MAX: u32 = 6;
+
+/// How long a node is alone before it says so, and how often it repeats it.
+pub const ALONE_NOTICE_PERIOD: Duration = Duration::from_secs(20);
+
+/// A dial that brings neither success nor failure counts as failed after this: the driver's own limit is 10 s.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// An exchange is void after this long. Fixed for now; a 10M-parameter model takes under a second on a LAN.
+pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An unanswered proposal is repeated this often: several times within [`EXCHANGE_TIMEOUT`].
+pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_secs(4);
+
+/// Partners tried for one due exchange before it waits for the next interval.
+pub const PARTNERS_TRIED_MAX: u32 = 3;
+
+/// Exchanges answered at once. Each holds a snapshot, four bytes a parameter.
+pub const RESPONDING_MAX: usize = 2;
+
+/// Replies kept for starters that did not get them, one byte a parameter each, at most until the deadline.
+pub const REPLY_CACHE_MAX: usize = 4;
+
+/// Starters whose last finished exchange is remembered, so that a late duplicate is not taken for a new exchange.
+pub const FINISHED_STARTERS_MAX: usize = 1024;
+
+/// When a busy node may be asked again.
+pub const BUSY_RETRY: Duration = Duration::from_millis(300);
+
+/// Norms of recent exchanges behind the clip norm.
+pub const CLIP_HISTORY: usize = 15;
+
+/// Norms needed before their median counts; until then the clip norm is a multiple of the model's own travel.
+pub const CLIP_HISTORY_MIN: usize = 3;
+
+/// The first clip norm: this many times the local progress (gossip study: 3).
+pub const FIRST_CLIP_FACTOR: f64 = 3.0;
+
+/// A partner's declared speed counts within this factor of the median seen, either way.
+pub const WEIGHT_CLAMP: f32 = 4.0;
+
+/// Joiners that are sent the model at once: four bytes a parameter each.
+pub const STATE_TRANSFERS_MAX: usize = 2;
+
+/// A state that has not come by then is asked for elsewhere.
+pub const STATE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A joiner asks the next peer this long after a refusal.
+pub const STATE_RETRY: Duration = Duration::from_millis(500);
+
+/// How often a joiner that nobody can help says so.
+pub const WAITING_NOTICE_PERIOD: Duration = Duration::from_secs(10);
+
+/// The last exchange of a leaving node may take this long.
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The exchanges after the last step may take this long in all.
+pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The longest wait that a peer may ask for in `retry_after_ms`.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// Effects waiting for a reply. More would mean that a driver swallows them.
+pub const PENDING_MAX: usize = 64;
+
+/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state (four bytes a
+/// parameter) or a first exchange (a little over two).
+pub fn payload_bytes_max(parameters: usize) -> u64 {
+    (4 * parameters).max(proposal_bytes(parameters, CodeWidth::Wide)) as u64
+}
+
+/// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
+pub fn inbound_bytes_budget(parameters: usize) -> u64 {
+    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Wide);
+    payload_bytes_max(parameters).max(exchanges as u64)
+}

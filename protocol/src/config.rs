@@ -1,0 +1,52 @@
+//! What a node is told when it is made.
+
+use crate::manifest::{GossipSpec, RunManifest};
+use crate::message::KnownPeer;
+use crate::peer::{Address, PeerId};
+
+/// Settings of one node.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How the run averages.
+    pub gossip: GossipSpec,
+    /// How this node comes by its model.
+    pub start: Start,
+    /// Addresses to begin with; never forgotten.
+    pub bootstrap: Vec<Bootstrap>,
+    /// Members known from an earlier life of this node.
+    pub remembered: Vec<KnownPeer>,
+    /// The number of the first exchange. Must be above all of an earlier life of this identity: the daemon takes the
+    /// microseconds since 1970.
+    pub first_exchange: u64,
+}
+
+/// How a node comes by its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It has one (seeded, or from a checkpoint) and trains at once.
+    WithModel,
+    /// It copies one from a peer first: a cold start would drag a running swarm back.
+    FromPeer,
+}
+
+/// Somebody to dial first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bootstrap {
+    /// Who is there, where that is known.
+    pub peer: Option<PeerId>,
+    /// Where.
+    pub address: Address,
+}
+
+impl Config {
+    /// A node of `manifest` that has a model and knows nobody.
+    pub fn founder(manifest: &RunManifest) -> Config {
+        Config {
+            gossip: manifest.gossip.clone(),
+            start: Start::WithModel,
+            bootstrap: Vec::new(),
+            remembered: Vec::new(),
+            first_exchange: 0,
+        }
+    }
+}

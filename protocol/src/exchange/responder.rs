@@ -1,0 +1,305 @@
+//! Exchanges that others start with this node: a few at a time, each merged exactly once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Averaging, Terms, screen};
+use crate::bounds::*;
+use crate::effect::{Effect, ExchangeFailure};
+use crate::event::Misbehaviour;
+use crate::message::{Accept, ExchangeNumber, Fragment, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::numerics::{CodeWidth, MergeRole, Merged};
+use crate::outbox::{Outbox, Purpose};
+use crate::peer::PeerId;
+use crate::time::Time;
+use crate::{Payload, Snapshot};
+
+/// The sub-machine of answered exchanges.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// At most [`RESPONDING_MAX`] under way and [`REPLY_CACHE_MAX`] answered.
+    exchanges: BTreeMap<(PeerId, ExchangeNumber), Incoming>,
+    /// The highest number that is over, by starter: numbers grow, so nothing at or below it is new.
+    finished: BTreeMap<PeerId, ExchangeNumber>,
+}
+
+/// What the node as a whole has to say about a proposal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admission {
+    /// Why no proposal at all is taken now.
+    pub(crate) refuse: Option<RejectReason>,
+    /// The starter's declared speed, clamped, in tokens a second.
+    pub(crate) weight: f32,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    terms: Terms,
+    accept: Accept,
+    deadline: Time,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Waits for the starter's codes.
+    Expecting,
+    /// Waits for the trainer.
+    TakingSnapshot(Payload),
+    /// Waits for a worker.
+    Merging,
+    /// Merged; the reply is kept in case it gets lost.
+    Answered { reply: Payload, digest: u64 },
+}
+
+impl Responder {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.exchanges.values().map(|incoming| incoming.deadline).min()
+    }
+
+    /// Exchanges that still need this node's trainer or worker.
+    pub(crate) fn under_way(&self) -> usize {
+        self.exchanges
+            .values()
+            .filter(|incoming| !matches!(incoming.stage, Stage::Answered { .. }))
+            .count()
+    }
+
+    /// Accepts or rejects a proposal; answers a repeated one as before.
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        propose: &Propose,
+        admission: Admission,
+        averaging: &Averaging,
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        screen(&propose.standing)?;
+        if let Some(incoming) = self.exchanges.get(&(peer, propose.exchange)) {
+            match &incoming.stage {
+                Stage::Expecting => out.send(peer, Message::Accept(incoming.accept.clone())),
+                Stage::Answered { reply, digest } => send_reply(peer, propose.exchange, *digest, reply, out),
+                Stage::TakingSnapshot(_) | Stage::Merging => {} // the answer is on its way
+            }
+            return Ok(());
+        }
+        let width = CodeWidth::from_bits(propose.bits);
+        let is_over = self
+            .finished
+            .get(&peer)
+            .is_some_and(|finished| propose.exchange <= *finished);
+        let reason = match width {
+            _ if is_over => Some(RejectReason::Over),
+            None => Some(RejectReason::Unacceptable),
+            Some(_) if propose.fragment != Fragment::WHOLE => Some(RejectReason::Unacceptable),
+            Some(_) if admission.refuse.is_none() && self.under_way() >= RESPONDING_MAX => Some(RejectReason::Busy),
+            Some(_) => admission.refuse,
+        };
+        let (Some(width), None) = (width, reason) else {
+            let reason = reason.unwrap_or(RejectReason::Unacceptable);
+            let retry_after_ms = BUSY_RETRY.as_millis() as u32;
+            out.send(
+                peer,
+                Message::Reject(Reject {
+                    exchange: propose.exchange,
+                    reason,
+                    retry_after_ms,
+                }),
+            );
+            return Ok(());
+        };
+        let standing = averaging.standing();
+        let starter_share = share(admission.weight, standing.weight);
+        let accept = Accept {
+            exchange: propose.exchange,
+            starter_share,
+            standing,
+        };
+        let gamma = averaging.gossip.gamma;
+        let terms = Terms::new(
+            width,
+            propose.nonce,
+            gamma,
+            f64::from(starter_share),
+            &own,
+            &propose.standing,
+        );
+        let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(EXCHANGE_TIMEOUT);
+        out.send(peer, Message::Accept(accept.clone()));
+        let incoming = Incoming {
+            terms,
+            accept,
+            deadline: now + patience,
+            stage: Stage::Expecting,
+        };
+        self.exchanges.insert((peer, propose.exchange), incoming);
+        Ok(())
+    }
+
+    /// The starter's codes: from now on this exchange will be merged.
+    pub(crate) fn on_codes(&mut self, peer: PeerId, number: ExchangeNumber, payload: Payload, out: &mut Outbox) {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
+            return;
+        }; // over, or never accepted
+        match &incoming.stage {
+            Stage::Expecting => {
+                incoming.stage = Stage::TakingSnapshot(payload);
+                out.request(Purpose::ResponderSnapshot(peer, number), |request| {
+                    Effect::TakeSnapshot { request }
+                });
+            }
+            Stage::Answered { reply, digest } => send_reply(peer, number, *digest, reply, out),
+            Stage::TakingSnapshot(_) | Stage::Merging => {}
+        }
+    }
+
+    pub(crate) fn on_snapshot(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        snapshot: Snapshot,
+        averaging: &Averaging,
+        out: &mut Outbox,
+    ) {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
+            return;
+        };
+        let Stage::TakingSnapshot(payload) = &incoming.stage else {
+            return;
+        };
+        let job = incoming
+            .terms
+            .merge_job(MergeRole::Responder, payload.clone(), averaging);
+        incoming.stage = Stage::Merging;
+        out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge {
+            request,
+            snapshot,
+            job,
+        });
+    }
+
+    pub(crate) fn on_merged(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        result: Result<Merged, Misbehaviour>,
+        averaging: &mut Averaging,
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
+            return Ok(());
+        };
+        if !matches!(incoming.stage, Stage::Merging) {
+            return Ok(());
+        }
+        let merged = match result {
+            Ok(merged) => merged,
+            Err(misbehaviour) => {
+                self.finish(peer, number);
+                averaging.fail(peer, ExchangeFailure::Misbehaved, out);
+                return Err(misbehaviour);
+            }
+        };
+        let reply = merged.reply.clone().expect("a responder's merge makes a reply");
+        averaging.complete(&merged, &incoming.terms, peer, out);
+        averaging.counters.completed_as_responder += 1;
+        send_reply(peer, number, merged.digest, &reply, out);
+        incoming.stage = Stage::Answered {
+            reply,
+            digest: merged.digest,
+        };
+        self.trim_reply_cache();
+        Ok(())
+    }
+
+    pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
+        let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging);
+        let over: Vec<_> = self
+            .exchanges
+            .iter()
+            .filter(|(_, incoming)| expired(incoming))
+            .map(|(key, _)| *key)
+            .collect();
+        for (peer, number) in over {
+            if !self.is_answered(peer, number) {
+                averaging.fail(peer, ExchangeFailure::DeadlinePassed, out);
+            }
+            self.finish(peer, number);
+        }
+        // A merge ends by itself; its deadline only must not be asked for again and again.
+        for incoming in self.exchanges.values_mut().filter(|incoming| incoming.deadline <= now) {
+            incoming.deadline = now + EXCHANGE_TIMEOUT;
+        }
+    }
+
+    /// Gives up what needs the lost partner: codes that will not come. A merge goes on, so that the pair stays
+    /// antisymmetric where the reply had been delivered.
+    pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
+        let waiting: Vec<ExchangeNumber> = self
+            .exchanges
+            .range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX))
+            .filter(|(_, incoming)| matches!(incoming.stage, Stage::Expecting | Stage::TakingSnapshot(_)))
+            .map(|((_, number), _)| *number)
+            .collect();
+        for number in waiting {
+            averaging.fail(peer, ExchangeFailure::PartnerLost, out);
+            self.finish(peer, number);
+        }
+    }
+
+    /// A driver could not take an order of this exchange.
+    pub(crate) fn on_overload(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        averaging: &mut Averaging,
+        out: &mut Outbox,
+    ) {
+        if self.exchanges.contains_key(&(peer, number)) {
+            averaging.fail(peer, ExchangeFailure::Overloaded, out);
+            self.finish(peer, number);
+        }
+    }
+
+    fn is_answered(&self, peer: PeerId, number: ExchangeNumber) -> bool {
+        let incoming = self.exchanges.get(&(peer, number));
+        incoming.is_some_and(|incoming| matches!(incoming.stage, Stage::Answered { .. }))
+    }
+
+    fn finish(&mut self, peer: PeerId, number: ExchangeNumber) {
+        self.exchanges.remove(&(peer, number));
+        if self.finished.len() >= FINISHED_STARTERS_MAX && !self.finished.contains_key(&peer) {
+            self.finished.pop_first();
+        }
+        let finished = self.finished.entry(peer).or_default();
+        *finished = number.max(*finished);
+    }
+
+    fn trim_reply_cache(&mut self) {
+        let mut answered: Vec<(Time, (PeerId, ExchangeNumber))> = self
+            .exchanges
+            .iter()
+            .filter(|(_, incoming)| matches!(incoming.stage, Stage::Answered { .. }))
+            .map(|(key, incoming)| (incoming.deadline, *key))
+            .collect();
+        answered.sort();
+        let surplus = answered.len().saturating_sub(REPLY_CACHE_MAX);
+        for (_, (peer, number)) in &answered[..surplus] {
+            self.finish(*peer, *number);
+        }
+    }
+}
+
+fn send_reply(peer: PeerId, exchange: ExchangeNumber, digest: u64, reply: &Payload, out: &mut Outbox) {
+    out.transfer(peer, TransferHeader::ReplyCodes { exchange, digest }, reply.clone());
+}
+
+/// w_i / (w_i + w_j); a half where one of them is not known yet.
+fn share(starter: f32, responder: f32) -> f32 {
+    if starter > 0.0 && responder > 0.0 {
+        starter / (starter + responder)
+    } else {
+        0.5
+    }
+}

@@ -1,0 +1,236 @@
+//! Coming by a model, and giving it to others who join.
+//!
+//! A joiner never trains from a cold start in a running swarm: it asks one connected peer after the other until one
+//! sends its parameters, and says so when nobody can.
+
+use std::collections::BTreeMap;
+
+use crate::bounds::*;
+use crate::effect::{Effect, Notice, TransferId};
+use crate::event::Misbehaviour;
+use crate::layout::ModelLayout;
+use crate::message::{Message, TransferHeader};
+use crate::outbox::{Outbox, Purpose};
+use crate::peer::PeerId;
+use crate::random::{Generator, RngExt, stream};
+use crate::time::Time;
+use crate::{Payload, Snapshot};
+
+/// The sub-machine of a node without a model.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    random: Generator,
+    asked: Option<Asked>,
+    /// When to ask the next one.
+    ask_at: Time,
+    next_notice: Time,
+    next_request: u64,
+}
+
+#[derive(Debug)]
+struct Asked {
+    peer: PeerId,
+    request: u64,
+    deadline: Time,
+    /// Progress of the model that is being loaded.
+    loading: Option<f64>,
+}
+
+impl Joining {
+    pub(crate) fn new(me: PeerId, seed: u64, now: Time) -> Joining {
+        Joining {
+            random: stream(seed, "joining", &[me.as_bytes()]),
+            asked: None,
+            ask_at: now,
+            next_notice: now + WAITING_NOTICE_PERIOD,
+            next_request: 0,
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Time {
+        let next_try = self.asked.as_ref().map_or(self.ask_at, |asked| asked.deadline);
+        next_try.min(self.next_notice)
+    }
+
+    /// Asks somebody if nobody is being asked. Called whenever time has passed or a peer has connected.
+    pub(crate) fn proceed(&mut self, now: Time, connected: &[PeerId], out: &mut Outbox) {
+        if self.next_notice <= now {
+            self.next_notice = now + WAITING_NOTICE_PERIOD;
+            out.notice(Notice::WaitingForState);
+        }
+        if self.asked.as_ref().is_some_and(|asked| asked.deadline <= now) {
+            self.asked = None;
+        }
+        if self.asked.is_some() {
+            return;
+        }
+        // `ask_at` also paces the deadline of a joiner that knows nobody yet.
+        if self.ask_at <= now {
+            self.ask_at = now + STATE_RETRY;
+            if !connected.is_empty() {
+                let peer = connected[self.random.random_range(0..connected.len())];
+                let request = self.next_request;
+                self.next_request += 1;
+                self.asked = Some(Asked {
+                    peer,
+                    request,
+                    deadline: now + STATE_TIMEOUT,
+                    loading: None,
+                });
+                out.send(peer, Message::RequestState { request });
+            }
+        }
+    }
+
+    pub(crate) fn on_refusal(&mut self, now: Time, peer: PeerId, request: u64) {
+        if self
+            .asked
+            .take_if(|asked| asked.peer == peer && asked.request == request)
+            .is_some()
+        {
+            self.ask_at = now + STATE_RETRY;
+        }
+    }
+
+    pub(crate) fn on_partner_lost(&mut self, now: Time, peer: PeerId) {
+        if self
+            .asked
+            .take_if(|asked| asked.peer == peer && asked.loading.is_none())
+            .is_some()
+        {
+            self.ask_at = now;
+        }
+    }
+
+    pub(crate) fn on_state(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        header: &TransferHeader,
+        payload: Payload,
+        layout: &ModelLayout,
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        let TransferHeader::State {
+            request,
+            progress,
+            layout: digest,
+        } = header
+        else {
+            return Ok(());
+        };
+        let is_asked = |asked: &&mut Asked| asked.peer == peer && asked.request == *request && asked.loading.is_none();
+        let Some(asked) = self.asked.as_mut().filter(is_asked) else {
+            return Err(Misbehaviour::Unsolicited);
+        };
+        let verdict = judge_state(*progress, digest, &payload, layout);
+        if verdict.is_err() {
+            self.asked = None;
+            self.ask_at = now + STATE_RETRY;
+            return verdict;
+        }
+        let progress = *progress;
+        asked.loading = Some(progress);
+        out.request(Purpose::StateLoad, |request| Effect::LoadState {
+            request,
+            payload,
+            progress,
+        });
+        Ok(())
+    }
+
+    /// Returns whose model was loaded, and its progress; or who sent one that is not finite.
+    pub(crate) fn on_loaded(&mut self, now: Time, accepted: bool) -> Option<Result<(PeerId, f64), PeerId>> {
+        let asked = self.asked.take()?;
+        let progress = asked.loading?;
+        self.ask_at = now + STATE_RETRY;
+        Some(if accepted {
+            Ok((asked.peer, progress))
+        } else {
+            Err(asked.peer)
+        })
+    }
+}
+
+fn judge_state(progress: f64, digest: &[u8; 32], payload: &Payload, layout: &ModelLayout) -> Result<(), Misbehaviour> {
+    if digest != layout.digest() {
+        return Err(Misbehaviour::WrongLayout);
+    }
+    let expected = 4 * layout.parameters() as u64;
+    if payload.len() as u64 != expected {
+        return Err(Misbehaviour::WrongLength {
+            expected,
+            actual: payload.len() as u64,
+        });
+    }
+    if !(progress.is_finite() && progress >= 0.0) {
+        return Err(Misbehaviour::OutOfRange("progress"));
+    }
+    Ok(())
+}
+
+/// The sub-machine of a node that gives its model to joiners.
+#[derive(Debug, Default)]
+pub(crate) struct Giving {
+    /// Joiners being served, with the transfer once it has begun; at most [`STATE_TRANSFERS_MAX`].
+    joiners: BTreeMap<PeerId, Option<TransferId>>,
+}
+
+impl Giving {
+    /// `has_model`: whether there is anything to give.
+    pub(crate) fn on_request(&mut self, peer: PeerId, request: u64, has_model: bool, out: &mut Outbox) {
+        if !has_model || self.joiners.contains_key(&peer) || self.joiners.len() >= STATE_TRANSFERS_MAX {
+            let retry_after_ms = STATE_RETRY.as_millis() as u32;
+            out.send(
+                peer,
+                Message::RefuseState {
+                    request,
+                    retry_after_ms,
+                },
+            );
+            return;
+        }
+        self.joiners.insert(peer, None);
+        out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot {
+            request,
+        });
+    }
+
+    pub(crate) fn on_snapshot(
+        &mut self,
+        peer: PeerId,
+        request: u64,
+        snapshot: &Snapshot,
+        progress: f64,
+        layout: &ModelLayout,
+        out: &mut Outbox,
+    ) {
+        if let Some(transfer) = self.joiners.get_mut(&peer) {
+            let header = TransferHeader::State {
+                request,
+                progress,
+                layout: *layout.digest(),
+            };
+            *transfer = Some(out.transfer(peer, header, snapshot.to_payload()));
+        }
+    }
+
+    pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool, out: &mut Outbox) {
+        let joiner = self
+            .joiners
+            .iter()
+            .find(|(_, sent)| **sent == Some(transfer))
+            .map(|(peer, _)| *peer);
+        if let Some(peer) = joiner {
+            self.joiners.remove(&peer);
+            if finished {
+                out.notice(Notice::StateSent(peer));
+            }
+        }
+    }
+
+    /// The joiner is gone, or the trainer could not take its snapshot.
+    pub(crate) fn give_up(&mut self, peer: PeerId) {
+        self.joiners.remove(&peer);
+    }
+}

@@ -1,0 +1,102 @@
+//! The one way out: effects in order, and what awaits a reply.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::bounds::PENDING_MAX;
+use crate::effect::{Effect, Notice, RequestId, TransferId};
+use crate::message::{ExchangeNumber, Message, TransferHeader};
+use crate::peer::PeerId;
+use crate::{Correction, Payload};
+
+/// Who awaits a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Our own exchange's snapshot.
+    StarterSnapshot(ExchangeNumber),
+    /// Our own exchange's codes.
+    StarterCodes(ExchangeNumber),
+    /// Our own exchange's correction.
+    StarterMerge(ExchangeNumber),
+    /// A partner's exchange: our snapshot.
+    ResponderSnapshot(PeerId, ExchangeNumber),
+    /// A partner's exchange: our correction.
+    ResponderMerge(PeerId, ExchangeNumber),
+    /// A correction on its way into the model.
+    Correction,
+    /// A snapshot for a joiner, with the number of its request.
+    StateSnapshot(PeerId, u64),
+    /// A peer's model on its way to become ours.
+    StateLoad,
+}
+
+/// Effects in order, with the requests among them.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    effects: VecDeque<Effect>,
+    pending: BTreeMap<RequestId, Purpose>,
+    next_request: u64,
+    next_transfer: u64,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        self.push(Effect::Notice(notice));
+    }
+
+    pub(crate) fn send(&mut self, peer: PeerId, message: Message) {
+        self.push(Effect::Send { peer, message });
+    }
+
+    pub(crate) fn transfer(&mut self, peer: PeerId, header: TransferHeader, payload: Payload) -> TransferId {
+        let transfer = TransferId(self.next_transfer);
+        self.next_transfer += 1;
+        self.push(Effect::StartTransfer {
+            transfer,
+            peer,
+            header,
+            payload,
+        });
+        transfer
+    }
+
+    /// Emits the effect that `make` builds around a new request.
+    pub(crate) fn request(&mut self, purpose: Purpose, make: impl FnOnce(RequestId) -> Effect) {
+        let request = RequestId(self.next_request);
+        self.next_request += 1;
+        // Drivers answer every request, so this many open ones are a driver that swallows them: forget the oldest.
+        if self.pending.len() == PENDING_MAX {
+            self.pending.pop_first();
+        }
+        self.pending.insert(request, purpose);
+        self.push(make(request));
+    }
+
+    pub(crate) fn apply(&mut self, correction: Correction, progress_shift: f64) {
+        self.request(Purpose::Correction, |request| Effect::ApplyCorrection {
+            request,
+            correction,
+            progress_shift,
+        });
+    }
+
+    /// Who awaited this reply; `None` for a late or duplicate one.
+    pub(crate) fn answered(&mut self, request: RequestId) -> Option<Purpose> {
+        self.pending.remove(&request)
+    }
+
+    pub(crate) fn is_correction_pending(&self) -> bool {
+        self.pending.values().any(|purpose| *purpose == Purpose::Correction)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.effects.is_empty()
+    }
+}

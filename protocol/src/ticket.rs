@@ -1,0 +1,121 @@
+//! A ticket: one string with which another machine joins.
+//!
+//! `murmur1` and base58 of: the encoded [`Ticket`], then the first four bytes of its BLAKE3. Base58 has no characters
+//! that look alike and survives double clicks, line ends and chat programs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bincode::{Decode, Encode};
+
+use crate::codec;
+use crate::manifest::RunId;
+use crate::peer::{Address, PeerId};
+
+const PREFIX: &str = "murmur1";
+const CHECKSUM_BYTES: usize = 4;
+
+/// The longest ticket read, in characters: eight of the longest addresses fit.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// What a joiner needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Ticket {
+    /// The run: whoever answers must have a manifest of this id.
+    pub run: RunId,
+    /// A member.
+    pub peer: PeerId,
+    /// Where it can be reached, best first.
+    pub addresses: Vec<Address>,
+    /// Membership secret of a closed run; unused so far.
+    pub secret: Option<[u8; 32]>,
+}
+
+/// Why a string is no ticket.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TicketError {
+    /// It does not begin like one.
+    #[error("a ticket begins with `{PREFIX}`")]
+    NoTicket,
+    /// A character that base58 does not have, or too many of them.
+    #[error("the ticket holds a character that no ticket has; was it copied whole?")]
+    Alphabet,
+    /// The checksum does not match.
+    #[error("the ticket is damaged (its checksum does not match); was it copied whole?")]
+    Checksum,
+    /// Intact, but made by another version.
+    #[error("the ticket was made by another version of murmur")]
+    Version,
+}
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = codec::encode(self);
+        let checksum = blake3::hash(&bytes);
+        bytes.extend_from_slice(&checksum.as_bytes()[..CHECKSUM_BYTES]);
+        write!(formatter, "{PREFIX}{}", bs58::encode(bytes).into_string())
+    }
+}
+
+impl FromStr for Ticket {
+    type Err = TicketError;
+    fn from_str(text: &str) -> Result<Ticket, TicketError> {
+        let text = text.trim().strip_prefix(PREFIX).ok_or(TicketError::NoTicket)?;
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TicketError::Alphabet);
+        }
+        let bytes = bs58::decode(text).into_vec().map_err(|_| TicketError::Alphabet)?;
+        let (body, checksum) = bytes
+            .split_last_chunk::<CHECKSUM_BYTES>()
+            .ok_or(TicketError::Checksum)?;
+        if blake3::hash(body).as_bytes()[..CHECKSUM_BYTES] != checksum[..] {
+            return Err(TicketError::Checksum);
+        }
+        let ticket: Ticket = codec::decode(body).map_err(|_| TicketError::Version)?;
+        let well_formed = !ticket.addresses.is_empty() && ticket.addresses.iter().all(Address::is_well_formed);
+        if well_formed {
+            Ok(ticket)
+        } else {
+            Err(TicketError::Version)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        let address = Address::new("/ip4/192.0.2.7/tcp/4001").expect("short");
+        Ticket {
+            run: RunId([3; 32]),
+            peer: PeerId::from_public_key([9; 32]),
+            addresses: vec![address],
+            secret: None,
+        }
+    }
+
+    #[test]
+    fn a_ticket_survives_copy_and_paste() {
+        let text = format!("  {}\n", ticket());
+        assert_eq!(text.parse(), Ok(ticket()));
+    }
+
+    #[test]
+    fn one_wrong_character_is_noticed() {
+        let text = ticket().to_string();
+        for position in PREFIX.len()..text.len() {
+            let mut damaged = text.clone().into_bytes();
+            damaged[position] = if damaged[position] == b'z' { b'y' } else { b'z' };
+            let damaged = String::from_utf8(damaged).expect("still ASCII");
+            assert_eq!(damaged.parse::<Ticket>(), Err(TicketError::Checksum), "at {position}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_ticket_is_said_to_be_none() {
+        assert_eq!("/ip4/127.0.0.1".parse::<Ticket>(), Err(TicketError::NoTicket));
+        assert_eq!("murmur1".parse::<Ticket>(), Err(TicketError::Checksum));
+        assert_eq!("murmur10OIl".parse::<Ticket>(), Err(TicketError::Alphabet));
+    }
+}
