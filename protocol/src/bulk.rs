@@ -40,10 +40,8 @@ impl Snapshot {
         if Some(bytes.len()) != parameters.checked_mul(4) {
             return None;
         }
-        let values: Arc<[f32]> = bytes
-            .chunks_exact(4)
-            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-            .collect();
+        let values: Arc<[f32]> =
+            bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
         values.iter().all(|value| value.is_finite()).then_some(Snapshot(values))
     }
 }
@@ -102,12 +100,7 @@ impl From<Bytes> for Payload {
 
 impl fmt::Debug for Payload {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "Payload({} bytes, {:.8})",
-            self.0.len(),
-            blake3::hash(&self.0).to_hex()
-        )
+        write!(formatter, "Payload({} bytes, {:.8})", self.0.len(), blake3::hash(&self.0).to_hex())
     }
 }
 
@@ -145,11 +138,7 @@ impl Correction {
     /// When there is not one step per block.
     pub fn new(codes: Codes, scaled_steps: Vec<f32>) -> Correction {
         let correction = Correction(Arc::new(CorrectionParts { codes, scaled_steps }));
-        assert_eq!(
-            correction.0.scaled_steps.len(),
-            correction.len().div_ceil(BLOCK),
-            "one step per block"
-        );
+        assert_eq!(correction.0.scaled_steps.len(), correction.len().div_ceil(BLOCK), "one step per block");
         correction
     }
 
@@ -230,9 +219,6 @@ mod tests {
     #[test]
     fn debug_output_stays_short() {
         let text = format!("{:?}", Snapshot::from(vec![0.0; 100_000]));
-        assert!(
-            text.starts_with("Snapshot(100000 values, ") && text.len() < 50,
-            "{text}"
-        );
+        assert!(text.starts_with("Snapshot(100000 values, ") && text.len() < 50, "{text}");
     }
 }

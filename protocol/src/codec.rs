@@ -70,9 +70,6 @@ mod tests {
         let mut bytes = encode(&7u32);
         bytes.push(0);
         assert_eq!(decode::<u32>(&bytes), Err(CodecError::TrailingBytes(1)));
-        assert_eq!(
-            decode::<u32>(&vec![0; CONTROL_BYTES_MAX + 1]),
-            Err(CodecError::TooLong(CONTROL_BYTES_MAX + 1))
-        );
+        assert_eq!(decode::<u32>(&vec![0; CONTROL_BYTES_MAX + 1]), Err(CodecError::TooLong(CONTROL_BYTES_MAX + 1)));
     }
 }

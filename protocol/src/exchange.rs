@@ -107,9 +107,7 @@ impl Terms {
 const PROGRESS_MAX: f64 = 1e9;
 
 fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
-    let Standing {
-        weight, clip, progress, ..
-    } = standing;
+    let Standing { weight, clip, progress, .. } = standing;
     if !(weight.is_finite() && *weight >= 0.0) {
         return Err(Misbehaviour::OutOfRange("weight"));
     }

@@ -75,10 +75,7 @@ pub enum Refusal {
 /// # Errors
 /// Why the dialer is not welcome.
 pub fn judge_greeting(ours: &RunManifest, greeting: &Greeting) -> Result<(), Refusal> {
-    let manifest = greeting
-        .manifest
-        .as_deref()
-        .ok_or_else(|| Refusal::Manifest("there is none".to_owned()))?;
+    let manifest = greeting.manifest.as_deref().ok_or_else(|| Refusal::Manifest("there is none".to_owned()))?;
     judge(ours, greeting.version, manifest, &greeting.addresses)
 }
 
@@ -88,11 +85,7 @@ pub fn judge_greeting(ours: &RunManifest, greeting: &Greeting) -> Result<(), Ref
 /// Why the dialer does not want, or does not get, membership.
 pub fn judge_answer(ours: &RunManifest, answer: &Answer) -> Result<(), Refusal> {
     judge(ours, answer.version, &answer.manifest, &answer.addresses)?;
-    if answer.welcome {
-        Ok(())
-    } else {
-        Err(Refusal::Unwelcome)
-    }
+    if answer.welcome { Ok(()) } else { Err(Refusal::Unwelcome) }
 }
 
 /// Reads the manifest out of an answer, for a joiner that asked for it; `expected` is the run id of its ticket, if it
@@ -107,10 +100,9 @@ pub fn manifest_from_answer(answer: &Answer, expected: Option<RunId>) -> Result<
     let manifest = RunManifest::from_text(&answer.manifest).map_err(|error| Refusal::Manifest(error.to_string()))?;
     let run = manifest.run_id();
     match expected {
-        Some(expected) if expected != run => Err(Refusal::OtherRun {
-            run,
-            differences: vec![format!("run id: {expected} in the ticket, {run} there")],
-        }),
+        Some(expected) if expected != run => {
+            Err(Refusal::OtherRun { run, differences: vec![format!("run id: {expected} in the ticket, {run} there")] })
+        }
         _ => Ok(manifest),
     }
 }
@@ -124,14 +116,7 @@ fn judge(ours: &RunManifest, version: u32, manifest: &str, addresses: &[Address]
     }
     let theirs = RunManifest::from_text(manifest).map_err(|error| Refusal::Manifest(error.to_string()))?;
     let run = theirs.run_id();
-    if run == ours.run_id() {
-        Ok(())
-    } else {
-        Err(Refusal::OtherRun {
-            run,
-            differences: ours.differences(&theirs),
-        })
-    }
+    if run == ours.run_id() { Ok(()) } else { Err(Refusal::OtherRun { run, differences: ours.differences(&theirs) }) }
 }
 
 #[cfg(test)]
@@ -139,11 +124,7 @@ mod tests {
     use super::*;
 
     fn greeting(manifest: &RunManifest) -> Greeting {
-        Greeting {
-            version: PROTOCOL_VERSION,
-            manifest: Some(manifest.canonical_text()),
-            addresses: vec![],
-        }
+        Greeting { version: PROTOCOL_VERSION, manifest: Some(manifest.canonical_text()), addresses: vec![] }
     }
 
     #[test]
@@ -158,22 +139,13 @@ mod tests {
         let mut theirs = ours.clone();
         theirs.optimizer.learning_rate = 1e-3;
         let refusal = judge_greeting(&ours, &greeting(&theirs)).expect_err("another run");
-        assert!(
-            refusal
-                .to_string()
-                .contains("optimizer.learning_rate: 0.004 here, 0.001 there"),
-            "{refusal}"
-        );
+        assert!(refusal.to_string().contains("optimizer.learning_rate: 0.004 here, 0.001 there"), "{refusal}");
     }
 
     #[test]
     fn another_version_is_refused_before_the_manifest_is_read() {
         let ours = RunManifest::default();
-        let theirs = Greeting {
-            version: 9,
-            manifest: Some("junk".to_owned()),
-            addresses: vec![],
-        };
+        let theirs = Greeting { version: 9, manifest: Some("junk".to_owned()), addresses: vec![] };
         assert_eq!(judge_greeting(&ours, &theirs), Err(Refusal::Version { theirs: 9 }));
     }
 
@@ -187,9 +159,6 @@ mod tests {
             addresses: vec![],
         };
         assert_eq!(manifest_from_answer(&answer, Some(manifest.run_id())), Ok(manifest));
-        assert!(matches!(
-            manifest_from_answer(&answer, Some(RunId([0; 32]))),
-            Err(Refusal::OtherRun { .. })
-        ));
+        assert!(matches!(manifest_from_answer(&answer, Some(RunId([0; 32]))), Err(Refusal::OtherRun { .. })));
     }
 }

@@ -71,33 +71,20 @@ impl Joining {
                 let peer = connected[self.random.random_range(0..connected.len())];
                 let request = self.next_request;
                 self.next_request += 1;
-                self.asked = Some(Asked {
-                    peer,
-                    request,
-                    deadline: now + STATE_TIMEOUT,
-                    loading: None,
-                });
+                self.asked = Some(Asked { peer, request, deadline: now + STATE_TIMEOUT, loading: None });
                 out.send(peer, Message::RequestState { request });
             }
         }
     }
 
     pub(crate) fn on_refusal(&mut self, now: Time, peer: PeerId, request: u64) {
-        if self
-            .asked
-            .take_if(|asked| asked.peer == peer && asked.request == request)
-            .is_some()
-        {
+        if self.asked.take_if(|asked| asked.peer == peer && asked.request == request).is_some() {
             self.ask_at = now + STATE_RETRY;
         }
     }
 
     pub(crate) fn on_partner_lost(&mut self, now: Time, peer: PeerId) {
-        if self
-            .asked
-            .take_if(|asked| asked.peer == peer && asked.loading.is_none())
-            .is_some()
-        {
+        if self.asked.take_if(|asked| asked.peer == peer && asked.loading.is_none()).is_some() {
             self.ask_at = now;
         }
     }
@@ -111,12 +98,7 @@ impl Joining {
         layout: &ModelLayout,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
-        let TransferHeader::State {
-            request,
-            progress,
-            layout: digest,
-        } = header
-        else {
+        let TransferHeader::State { request, progress, layout: digest } = header else {
             return Ok(());
         };
         let is_asked = |asked: &&mut Asked| asked.peer == peer && asked.request == *request && asked.loading.is_none();
@@ -131,11 +113,7 @@ impl Joining {
         }
         let progress = *progress;
         asked.loading = Some(progress);
-        out.request(Purpose::StateLoad, |request| Effect::LoadState {
-            request,
-            payload,
-            progress,
-        });
+        out.request(Purpose::StateLoad, |request| Effect::LoadState { request, payload, progress });
         Ok(())
     }
 
@@ -144,11 +122,7 @@ impl Joining {
         let asked = self.asked.take()?;
         let progress = asked.loading?;
         self.ask_at = now + STATE_RETRY;
-        Some(if accepted {
-            Ok((asked.peer, progress))
-        } else {
-            Err(asked.peer)
-        })
+        Some(if accepted { Ok((asked.peer, progress)) } else { Err(asked.peer) })
     }
 }
 
@@ -158,10 +132,7 @@ fn judge_state(progress: f64, digest: &[u8; 32], payload: &Payload, layout: &Mod
     }
     let expected = 4 * layout.parameters() as u64;
     if payload.len() as u64 != expected {
-        return Err(Misbehaviour::WrongLength {
-            expected,
-            actual: payload.len() as u64,
-        });
+        return Err(Misbehaviour::WrongLength { expected, actual: payload.len() as u64 });
     }
     if !(progress.is_finite() && progress >= 0.0) {
         return Err(Misbehaviour::OutOfRange("progress"));
@@ -181,19 +152,11 @@ impl Giving {
     pub(crate) fn on_request(&mut self, peer: PeerId, request: u64, has_model: bool, out: &mut Outbox) {
         if !has_model || self.joiners.contains_key(&peer) || self.joiners.len() >= STATE_TRANSFERS_MAX {
             let retry_after_ms = STATE_RETRY.as_millis() as u32;
-            out.send(
-                peer,
-                Message::RefuseState {
-                    request,
-                    retry_after_ms,
-                },
-            );
+            out.send(peer, Message::RefuseState { request, retry_after_ms });
             return;
         }
         self.joiners.insert(peer, None);
-        out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot {
-            request,
-        });
+        out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot { request });
     }
 
     pub(crate) fn on_snapshot(
@@ -206,21 +169,13 @@ impl Giving {
         out: &mut Outbox,
     ) {
         if let Some(transfer) = self.joiners.get_mut(&peer) {
-            let header = TransferHeader::State {
-                request,
-                progress,
-                layout: *layout.digest(),
-            };
+            let header = TransferHeader::State { request, progress, layout: *layout.digest() };
             *transfer = Some(out.transfer(peer, header, snapshot.to_payload()));
         }
     }
 
     pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool, out: &mut Outbox) {
-        let joiner = self
-            .joiners
-            .iter()
-            .find(|(_, sent)| **sent == Some(transfer))
-            .map(|(peer, _)| *peer);
+        let joiner = self.joiners.iter().find(|(_, sent)| **sent == Some(transfer)).map(|(peer, _)| *peer);
         if let Some(peer) = joiner {
             self.joiners.remove(&peer);
             if finished {

@@ -47,30 +47,19 @@ impl ModelLayout {
     pub fn new(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> ModelLayout {
         let mut named: Vec<_> = tensors.into_iter().collect();
         named.sort();
-        assert!(
-            named.windows(2).all(|pair| pair[0].0 != pair[1].0),
-            "two tensors of one name"
-        );
+        assert!(named.windows(2).all(|pair| pair[0].0 != pair[1].0), "two tensors of one name");
         let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 model layout");
         let mut parameters = 0;
         let tensors = named
             .into_iter()
             .map(|(name, shape)| {
                 hasher.update(format!("{name} {shape:?}\n").as_bytes());
-                let tensor = TensorSpec {
-                    name,
-                    shape,
-                    offset: parameters,
-                };
+                let tensor = TensorSpec { name, shape, offset: parameters };
                 parameters += tensor.len();
                 tensor
             })
             .collect();
-        ModelLayout {
-            tensors,
-            parameters,
-            digest: *hasher.finalize().as_bytes(),
-        }
+        ModelLayout { tensors, parameters, digest: *hasher.finalize().as_bytes() }
     }
 
     /// The tensors, sorted by name.
@@ -80,10 +69,7 @@ impl ModelLayout {
 
     /// The tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&TensorSpec> {
-        let index = self
-            .tensors
-            .binary_search_by(|tensor| tensor.name.as_str().cmp(name))
-            .ok()?;
+        let index = self.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(name)).ok()?;
         Some(&self.tensors[index])
     }
 

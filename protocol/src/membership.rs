@@ -47,9 +47,7 @@ impl Dial {
     fn failed(&mut self, now: Time, random: &mut Generator) {
         self.under_way_since = None;
         self.failures = self.failures.saturating_add(1);
-        let doubled = DIAL_BACK_OFF
-            .saturating_mul(1 << (self.failures - 1).min(10))
-            .min(DIAL_BACK_OFF_MAX);
+        let doubled = DIAL_BACK_OFF.saturating_mul(1 << (self.failures - 1).min(10)).min(DIAL_BACK_OFF_MAX);
         self.not_before = now + doubled.mul_f64(random.random_range(0.8..1.2));
     }
 }
@@ -74,11 +72,7 @@ impl Membership {
             me,
             own_addresses: Vec::new(),
             members: BTreeMap::new(),
-            bootstrap: config
-                .bootstrap
-                .iter()
-                .map(|entry| (entry.clone(), Dial::default()))
-                .collect(),
+            bootstrap: config.bootstrap.iter().map(|entry| (entry.clone(), Dial::default())).collect(),
             random: stream(seed, "membership", &[me.as_bytes()]),
             next_round: now,
             next_peer_exchange: now + PEER_EXCHANGE_PERIOD,
@@ -96,10 +90,7 @@ impl Membership {
     }
 
     pub(crate) fn connected(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.members
-            .iter()
-            .filter(|(_, member)| member.connected)
-            .map(|(peer, _)| *peer)
+        self.members.iter().filter(|(_, member)| member.connected).map(|(peer, _)| *peer)
     }
 
     pub(crate) fn is_connected(&self, peer: PeerId) -> bool {
@@ -109,11 +100,7 @@ impl Membership {
     /// Connected members that may be asked for an exchange now.
     pub(crate) fn partners(&self, now: Time) -> Vec<PeerId> {
         let may_be_asked = |member: &Member| member.connected && !member.left && member.avoid_until <= now;
-        self.members
-            .iter()
-            .filter(|(_, member)| may_be_asked(member))
-            .map(|(peer, _)| *peer)
-            .collect()
+        self.members.iter().filter(|(_, member)| may_be_asked(member)).map(|(peer, _)| *peer).collect()
     }
 
     pub(crate) fn avoid(&mut self, peer: PeerId, until: Time) {
@@ -136,15 +123,8 @@ impl Membership {
 
     /// Members with addresses, to be told or remembered.
     pub(crate) fn known(&self) -> Vec<KnownPeer> {
-        let known = |(peer, member): (&PeerId, &Member)| KnownPeer {
-            peer: *peer,
-            addresses: member.addresses.clone(),
-        };
-        self.members
-            .iter()
-            .filter(|(_, member)| !member.addresses.is_empty() && !member.left)
-            .map(known)
-            .collect()
+        let known = |(peer, member): (&PeerId, &Member)| KnownPeer { peer: *peer, addresses: member.addresses.clone() };
+        self.members.iter().filter(|(_, member)| !member.addresses.is_empty() && !member.left).map(known).collect()
     }
 
     pub(crate) fn on_address_found(&mut self, address: Address) {
@@ -272,9 +252,7 @@ impl Membership {
     fn make_room(&mut self) {
         if self.members.len() >= VIEW_MAX {
             let unconnected = self.members.iter().filter(|(_, member)| !member.connected);
-            let worst = unconnected
-                .max_by_key(|(_, member)| member.dial.failures)
-                .map(|(peer, _)| *peer);
+            let worst = unconnected.max_by_key(|(_, member)| member.dial.failures).map(|(peer, _)| *peer);
             worst.map(|peer| self.members.remove(&peer));
         }
     }
@@ -282,21 +260,14 @@ impl Membership {
     /// Tells a newcomer whom we know, and a few others about the newcomer.
     fn introduce(&mut self, newcomer: PeerId, out: &mut Outbox) {
         self.tell_peers(newcomer, out);
-        let addresses = self
-            .members
-            .get(&newcomer)
-            .map(|member| member.addresses.clone())
-            .unwrap_or_default();
+        let addresses = self.members.get(&newcomer).map(|member| member.addresses.clone()).unwrap_or_default();
         if addresses.is_empty() {
             return;
         }
         let mut others: Vec<PeerId> = self.connected().filter(|peer| *peer != newcomer).collect();
         for _ in 0..INTRODUCTIONS.min(others.len()) {
             let other = others.swap_remove(self.random.random_range(0..others.len()));
-            let known = KnownPeer {
-                peer: newcomer,
-                addresses: addresses.clone(),
-            };
+            let known = KnownPeer { peer: newcomer, addresses: addresses.clone() };
             out.send(other, Message::Peers(vec![known]));
         }
     }
@@ -325,50 +296,34 @@ impl Membership {
     /// Dials one random member while too few are connected, and bootstrap addresses while none is.
     fn dial_somebody(&mut self, now: Time, out: &mut Outbox) {
         let connected = self.connected().count();
-        let mut under_way = self
-            .members
-            .values()
-            .filter(|member| member.dial.under_way_since.is_some())
-            .count();
+        let mut under_way = self.members.values().filter(|member| member.dial.under_way_since.is_some()).count();
         if connected == 0 {
             for (entry, dial) in &mut self.bootstrap {
                 let is_me = entry.peer == Some(self.me) || self.own_addresses.contains(&entry.address);
                 if dial.may_start(now) && !is_me && under_way < DIALS_MAX {
                     under_way += 1;
                     dial.under_way_since = Some(now);
-                    out.push(Effect::Dial {
-                        peer: entry.peer,
-                        addresses: vec![entry.address.clone()],
-                    });
+                    out.push(Effect::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] });
                 }
             }
         }
         let may_dial =
             |member: &Member| !member.connected && !member.addresses.is_empty() && member.dial.may_start(now);
-        let mut candidates: Vec<PeerId> = self
-            .members
-            .iter()
-            .filter(|(_, member)| may_dial(member))
-            .map(|(peer, _)| *peer)
-            .collect();
+        let mut candidates: Vec<PeerId> =
+            self.members.iter().filter(|(_, member)| may_dial(member)).map(|(peer, _)| *peer).collect();
         while connected + under_way < CONNECTIONS_WANTED && under_way < DIALS_MAX && !candidates.is_empty() {
             let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
             let member = self.members.get_mut(&peer).expect("candidates are members");
             member.dial.under_way_since = Some(now);
             under_way += 1;
-            out.push(Effect::Dial {
-                peer: Some(peer),
-                addresses: member.addresses.clone(),
-            });
+            out.push(Effect::Dial { peer: Some(peer), addresses: member.addresses.clone() });
         }
     }
 
     fn say_when_alone(&mut self, now: Time, out: &mut Outbox) {
         if self.alone_since.is_some_and(|since| now - since >= ALONE_NOTICE_PERIOD) {
             self.alone_since = Some(now);
-            out.notice(Notice::Alone {
-                reason: self.last_dial_failure.clone(),
-            });
+            out.notice(Notice::Alone { reason: self.last_dial_failure.clone() });
         }
     }
 

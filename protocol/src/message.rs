@@ -166,12 +166,7 @@ mod tests {
     use crate::handshake::Greeting;
 
     fn standing() -> Standing {
-        Standing {
-            weight: 1000.0,
-            clip: 0.5,
-            age_steps: 10,
-            progress: 250.0,
-        }
+        Standing { weight: 1000.0, clip: 0.5, age_steps: 10, progress: 250.0 }
     }
 
     fn hexadecimal(bytes: &[u8]) -> String {
@@ -183,10 +178,7 @@ mod tests {
     fn the_bytes_on_the_wire_have_not_changed() {
         let peer = PeerId::from_public_key([7; 32]);
         let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
-        let known = KnownPeer {
-            peer,
-            addresses: vec![address.clone()],
-        };
+        let known = KnownPeer { peer, addresses: vec![address.clone()] };
         let propose = Propose {
             exchange: 300,
             fragment: Fragment::WHOLE,
@@ -195,42 +187,20 @@ mod tests {
             standing: standing(),
             deadline_ms: 20_000,
         };
-        let accept = Accept {
-            exchange: 300,
-            starter_share: 0.5,
-            standing: standing(),
-        };
-        let reject = Reject {
-            exchange: 1,
-            reason: RejectReason::Joining,
-            retry_after_ms: 500,
-        };
-        let greeting = Greeting {
-            version: 1,
-            manifest: Some("a".to_owned()),
-            addresses: vec![address],
-        };
-        let state = TransferHeader::State {
-            request: 1,
-            progress: 2.0,
-            layout: [3; 32],
-        };
+        let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
+        let reject = Reject { exchange: 1, reason: RejectReason::Joining, retry_after_ms: 500 };
+        let greeting = Greeting { version: 1, manifest: Some("a".to_owned()), addresses: vec![address] };
+        let state = TransferHeader::State { request: 1, progress: 2.0, layout: [3; 32] };
         let encoded = [
             codec::encode(&Message::Peers(vec![known])),
             codec::encode(&Message::Propose(propose)),
             codec::encode(&Message::Accept(accept)),
             codec::encode(&Message::Reject(reject)),
             codec::encode(&Message::RequestState { request: 1 }),
-            codec::encode(&Message::RefuseState {
-                request: 1,
-                retry_after_ms: 2,
-            }),
+            codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
-            codec::encode(&TransferHeader::ReplyCodes {
-                exchange: 300,
-                digest: 1,
-            }),
+            codec::encode(&TransferHeader::ReplyCodes { exchange: 300, digest: 1 }),
             codec::encode(&state),
             codec::encode(&greeting),
         ];
@@ -240,18 +210,11 @@ mod tests {
 
     #[test]
     fn no_prefix_of_a_message_is_a_message() {
-        let accept = Message::Accept(Accept {
-            exchange: 9,
-            starter_share: 0.5,
-            standing: standing(),
-        });
+        let accept = Message::Accept(Accept { exchange: 9, starter_share: 0.5, standing: standing() });
         let bytes = codec::encode(&accept);
         assert_eq!(codec::decode::<Message>(&bytes), Ok(accept));
         for length in 0..bytes.len() {
-            assert!(
-                codec::decode::<Message>(&bytes[..length]).is_err(),
-                "the first {length} bytes were accepted"
-            );
+            assert!(codec::decode::<Message>(&bytes[..length]).is_err(), "the first {length} bytes were accepted");
         }
     }
 

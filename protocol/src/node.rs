@@ -76,10 +76,7 @@ impl Node {
     /// # Panics
     /// When effects of an earlier event were not drained: that is a mistake in the driver.
     pub fn handle(&mut self, now: Time, event: Event) {
-        assert!(
-            self.outbox.is_empty() || self.is_new(),
-            "drain all effects before the next event"
-        );
+        assert!(self.outbox.is_empty(), "drain all effects before the next event");
         if self.phase == Phase::Left {
             return;
         }
@@ -102,9 +99,7 @@ impl Node {
             joining,
             self.phase_deadline,
         ];
-        (self.phase != Phase::Left)
-            .then(|| deadlines.into_iter().flatten().min())
-            .flatten()
+        (self.phase != Phase::Left).then(|| deadlines.into_iter().flatten().min()).flatten()
     }
 
     /// A picture of the node now.
@@ -128,16 +123,11 @@ impl Node {
                 self.membership.on_connected(peer, addresses, &mut self.outbox);
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
-            Event::DialFailed {
-                peer,
-                addresses,
-                reason,
-            } => {
+            Event::DialFailed { peer, addresses, reason } => {
                 self.membership.on_dial_failed(now, peer, &addresses, reason);
             }
             Event::HandshakeRefused { peer, refusal } => {
-                self.membership
-                    .on_dial_failed(now, Some(peer), &[], refusal.to_string());
+                self.membership.on_dial_failed(now, Some(peer), &[], refusal.to_string());
                 self.outbox.notice(Notice::PeerRefused { peer, refusal });
             }
             Event::AddressFound { address } => self.membership.on_address_found(address),
@@ -154,11 +144,7 @@ impl Node {
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(peer, misbehaviour),
             Event::StepsCompleted(report) => self.averaging.training = report,
             Event::TrainingCompleted(report) => self.on_training_completed(now, report),
-            Event::SnapshotTaken {
-                request,
-                snapshot,
-                report,
-            } => self.on_snapshot(request, snapshot, report),
+            Event::SnapshotTaken { request, snapshot, report } => self.on_snapshot(request, snapshot, report),
             Event::Encoded { request, payload } => match self.outbox.answered(request) {
                 Some(Purpose::StarterCodes(number)) => self.starter.on_encoded(number, payload, &mut self.outbox),
                 _ => self.stale_replies += 1,
@@ -194,14 +180,12 @@ impl Node {
                     Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
                     Phase::Training | Phase::Settling | Phase::Completed => None,
                 };
-                self.responder
-                    .on_propose(now, peer, &propose, refuse, weight, &self.averaging, out)
+                let admission = Admission { refuse, weight };
+                self.responder.on_propose(now, peer, &propose, admission, &self.averaging, out)
             }
             Message::Accept(accept) => self.starter.on_accept(peer, &accept, self.averaging.gossip.gamma, out),
             Message::Reject(reject) => {
-                let retry = self
-                    .starter
-                    .on_reject(now, peer, &reject, &mut self.averaging, &mut self.membership, out);
+                let retry = self.starter.on_reject(now, peer, &reject, &mut self.averaging, &mut self.membership, out);
                 if retry && self.phase != Phase::Leaving {
                     self.starter.start(now, &self.averaging, &self.membership, out);
                 }
@@ -212,10 +196,7 @@ impl Node {
                 self.giving.on_request(peer, request, has_model, out);
                 Ok(())
             }
-            Message::RefuseState {
-                request,
-                retry_after_ms: _,
-            } => {
+            Message::RefuseState { request, retry_after_ms: _ } => {
                 self.joining.on_refusal(now, peer, request);
                 Ok(())
             }
@@ -235,8 +216,7 @@ impl Node {
                 Ok(())
             }
             TransferHeader::ReplyCodes { exchange, digest } => {
-                self.starter
-                    .on_reply(peer, exchange, digest, payload, &self.averaging, out);
+                self.starter.on_reply(peer, exchange, digest, payload, &self.averaging, out);
                 Ok(())
             }
             TransferHeader::State { .. } if self.phase == Phase::Joining => {
@@ -257,8 +237,7 @@ impl Node {
                 self.responder.on_snapshot(peer, number, snapshot, &self.averaging, out);
             }
             Some(Purpose::StateSnapshot(peer, request)) => {
-                self.giving
-                    .on_snapshot(peer, request, &snapshot, report.progress, &self.layout, out);
+                self.giving.on_snapshot(peer, request, &snapshot, report.progress, &self.layout, out);
             }
             _ => self.stale_replies += 1,
         }
@@ -267,9 +246,7 @@ impl Node {
     fn on_merged(&mut self, request: crate::RequestId, result: Result<crate::numerics::Merged, Misbehaviour>) {
         match self.outbox.answered(request) {
             Some(Purpose::StarterMerge(number)) => {
-                let culprit = self
-                    .starter
-                    .on_merged(number, result, &mut self.averaging, &mut self.outbox);
+                let culprit = self.starter.on_merged(number, result, &mut self.averaging, &mut self.outbox);
                 if let Some((peer, misbehaviour)) = culprit {
                     self.on_misbehaviour(peer, misbehaviour);
                 } else {
@@ -280,9 +257,7 @@ impl Node {
                 }
             }
             Some(Purpose::ResponderMerge(peer, number)) => {
-                let verdict = self
-                    .responder
-                    .on_merged(peer, number, result, &mut self.averaging, &mut self.outbox);
+                let verdict = self.responder.on_merged(peer, number, result, &mut self.averaging, &mut self.outbox);
                 self.judge(peer, verdict);
             }
             _ => self.stale_replies += 1,
@@ -295,8 +270,7 @@ impl Node {
                 self.starter.on_overload(number, &mut self.averaging, &mut self.outbox)
             }
             Some(Purpose::ResponderSnapshot(peer, number) | Purpose::ResponderMerge(peer, number)) => {
-                self.responder
-                    .on_overload(peer, number, &mut self.averaging, &mut self.outbox);
+                self.responder.on_overload(peer, number, &mut self.averaging, &mut self.outbox);
             }
             Some(Purpose::StateSnapshot(peer, _)) => self.giving.give_up(peer),
             Some(Purpose::StateLoad) => {
@@ -309,10 +283,8 @@ impl Node {
 
     fn on_disconnected(&mut self, now: Time, peer: PeerId) {
         if self.membership.on_disconnected(now, peer, &mut self.outbox) {
-            self.starter
-                .on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
-            self.responder
-                .on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
+            self.starter.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
+            self.responder.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
             self.joining.on_partner_lost(now, peer);
             self.giving.give_up(peer);
         }
@@ -351,15 +323,13 @@ impl Node {
         if was_training && self.starter.is_idle() {
             // What this node has learned since its last exchange should not be lost to the swarm.
             self.starter.schedule(self.averaging.training.steps, 1);
-            self.starter
-                .start(now, &self.averaging, &self.membership, &mut self.outbox);
+            self.starter.start(now, &self.averaging, &self.membership, &mut self.outbox);
         }
     }
 
     fn begin_training(&mut self) {
         self.phase = Phase::Training;
-        self.starter
-            .schedule(self.averaging.training.steps, self.averaging.gossip.interval_steps);
+        self.starter.schedule(self.averaging.training.steps, self.averaging.gossip.interval_steps);
         self.outbox.push(Effect::BeginTraining);
     }
 
@@ -388,8 +358,7 @@ impl Node {
                 self.outbox.push(Effect::AdvanceOuter);
             }
             self.starter.schedule(steps, self.averaging.gossip.interval_steps);
-            self.starter
-                .start(now, &self.averaging, &self.membership, &mut self.outbox);
+            self.starter.start(now, &self.averaging, &self.membership, &mut self.outbox);
         }
     }
 
@@ -404,8 +373,7 @@ impl Node {
             self.outbox.push(Effect::CompleteRun);
         } else if self.starter.is_idle() {
             self.starter.schedule(self.averaging.training.steps, 1);
-            self.starter
-                .start(now, &self.averaging, &self.membership, &mut self.outbox);
+            self.starter.start(now, &self.averaging, &self.membership, &mut self.outbox);
         }
     }
 

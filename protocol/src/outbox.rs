@@ -54,12 +54,7 @@ impl Outbox {
     pub(crate) fn transfer(&mut self, peer: PeerId, header: TransferHeader, payload: Payload) -> TransferId {
         let transfer = TransferId(self.next_transfer);
         self.next_transfer += 1;
-        self.push(Effect::StartTransfer {
-            transfer,
-            peer,
-            header,
-            payload,
-        });
+        self.push(Effect::StartTransfer { transfer, peer, header, payload });
         transfer
     }
 
@@ -76,11 +71,7 @@ impl Outbox {
     }
 
     pub(crate) fn apply(&mut self, correction: Correction, progress_shift: f64) {
-        self.request(Purpose::Correction, |request| Effect::ApplyCorrection {
-            request,
-            correction,
-            progress_shift,
-        });
+        self.request(Purpose::Correction, |request| Effect::ApplyCorrection { request, correction, progress_shift });
     }
 
     /// Who awaited this reply; `None` for a late or duplicate one.

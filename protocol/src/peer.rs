@@ -115,10 +115,7 @@ mod tests {
         let text = peer.to_string();
         assert!(text.starts_with("12D3KooW"), "{text}");
         assert_eq!(text.parse(), Ok(peer));
-        assert_eq!(
-            "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N".parse::<PeerId>(),
-            Err(PeerIdError)
-        );
+        assert_eq!("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N".parse::<PeerId>(), Err(PeerIdError));
         assert_eq!("hello".parse::<PeerId>(), Err(PeerIdError));
     }
 

@@ -70,10 +70,6 @@ impl ExchangeCounters {
 
     /// Exchanges that began and broke off. A partner that says "busy" is not a failure.
     pub fn failed(&self) -> u64 {
-        self.failed
-            .iter()
-            .filter(|(reason, _)| **reason != ExchangeFailure::Rejected)
-            .map(|(_, count)| count)
-            .sum()
+        self.failed.iter().filter(|(reason, _)| **reason != ExchangeFailure::Rejected).map(|(_, count)| count).sum()
     }
 }

@@ -65,19 +65,13 @@ impl FromStr for Ticket {
             return Err(TicketError::Alphabet);
         }
         let bytes = bs58::decode(text).into_vec().map_err(|_| TicketError::Alphabet)?;
-        let (body, checksum) = bytes
-            .split_last_chunk::<CHECKSUM_BYTES>()
-            .ok_or(TicketError::Checksum)?;
+        let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(TicketError::Checksum)?;
         if blake3::hash(body).as_bytes()[..CHECKSUM_BYTES] != checksum[..] {
             return Err(TicketError::Checksum);
         }
         let ticket: Ticket = codec::decode(body).map_err(|_| TicketError::Version)?;
         let well_formed = !ticket.addresses.is_empty() && ticket.addresses.iter().all(Address::is_well_formed);
-        if well_formed {
-            Ok(ticket)
-        } else {
-            Err(TicketError::Version)
-        }
+        if well_formed { Ok(ticket) } else { Err(TicketError::Version) }
     }
 }
 
@@ -87,12 +81,7 @@ mod tests {
 
     fn ticket() -> Ticket {
         let address = Address::new("/ip4/192.0.2.7/tcp/4001").expect("short");
-        Ticket {
-            run: RunId([3; 32]),
-            peer: PeerId::from_public_key([9; 32]),
-            addresses: vec![address],
-            secret: None,
-        }
+        Ticket { run: RunId([3; 32]), peer: PeerId::from_public_key([9; 32]), addresses: vec![address], secret: None }
     }
 
     #[test]

@@ -14,10 +14,7 @@ pub(crate) struct ClipHistory {
 
 impl ClipHistory {
     pub(crate) fn new(factor: f64) -> ClipHistory {
-        ClipHistory {
-            norms: VecDeque::with_capacity(CLIP_HISTORY),
-            factor,
-        }
+        ClipHistory { norms: VecDeque::with_capacity(CLIP_HISTORY), factor }
     }
 
     /// Takes in ‖s·d‖ of an exchange, as it was before clipping: where the swarm drifts apart for good, the limit

@@ -59,10 +59,7 @@ impl Responder {
 
     /// Exchanges that still need this node's trainer or worker.
     pub(crate) fn under_way(&self) -> usize {
-        self.exchanges
-            .values()
-            .filter(|incoming| !matches!(incoming.stage, Stage::Answered { .. }))
-            .count()
+        self.exchanges.values().filter(|incoming| !matches!(incoming.stage, Stage::Answered { .. })).count()
     }
 
     /// Accepts or rejects a proposal; answers a repeated one as before.
@@ -85,10 +82,7 @@ impl Responder {
             return Ok(());
         }
         let width = CodeWidth::from_bits(propose.bits);
-        let is_over = self
-            .finished
-            .get(&peer)
-            .is_some_and(|finished| propose.exchange <= *finished);
+        let is_over = self.finished.get(&peer).is_some_and(|finished| propose.exchange <= *finished);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
@@ -99,40 +93,17 @@ impl Responder {
         let (Some(width), None) = (width, reason) else {
             let reason = reason.unwrap_or(RejectReason::Unacceptable);
             let retry_after_ms = BUSY_RETRY.as_millis() as u32;
-            out.send(
-                peer,
-                Message::Reject(Reject {
-                    exchange: propose.exchange,
-                    reason,
-                    retry_after_ms,
-                }),
-            );
+            out.send(peer, Message::Reject(Reject { exchange: propose.exchange, reason, retry_after_ms }));
             return Ok(());
         };
         let standing = averaging.standing();
         let starter_share = share(admission.weight, standing.weight);
-        let accept = Accept {
-            exchange: propose.exchange,
-            starter_share,
-            standing,
-        };
+        let accept = Accept { exchange: propose.exchange, starter_share, standing };
         let gamma = averaging.gossip.gamma;
-        let terms = Terms::new(
-            width,
-            propose.nonce,
-            gamma,
-            f64::from(starter_share),
-            &own,
-            &propose.standing,
-        );
+        let terms = Terms::new(width, propose.nonce, gamma, f64::from(starter_share), &standing, &propose.standing);
         let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(EXCHANGE_TIMEOUT);
         out.send(peer, Message::Accept(accept.clone()));
-        let incoming = Incoming {
-            terms,
-            accept,
-            deadline: now + patience,
-            stage: Stage::Expecting,
-        };
+        let incoming = Incoming { terms, accept, deadline: now + patience, stage: Stage::Expecting };
         self.exchanges.insert((peer, propose.exchange), incoming);
         Ok(())
     }
@@ -145,9 +116,7 @@ impl Responder {
         match &incoming.stage {
             Stage::Expecting => {
                 incoming.stage = Stage::TakingSnapshot(payload);
-                out.request(Purpose::ResponderSnapshot(peer, number), |request| {
-                    Effect::TakeSnapshot { request }
-                });
+                out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot { request });
             }
             Stage::Answered { reply, digest } => send_reply(peer, number, *digest, reply, out),
             Stage::TakingSnapshot(_) | Stage::Merging => {}
@@ -168,15 +137,9 @@ impl Responder {
         let Stage::TakingSnapshot(payload) = &incoming.stage else {
             return;
         };
-        let job = incoming
-            .terms
-            .merge_job(MergeRole::Responder, payload.clone(), averaging);
+        let job = incoming.terms.merge_job(MergeRole::Responder, payload.clone(), averaging);
         incoming.stage = Stage::Merging;
-        out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge {
-            request,
-            snapshot,
-            job,
-        });
+        out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge { request, snapshot, job });
     }
 
     pub(crate) fn on_merged(
@@ -205,22 +168,15 @@ impl Responder {
         averaging.complete(&merged, &incoming.terms, peer, out);
         averaging.counters.completed_as_responder += 1;
         send_reply(peer, number, merged.digest, &reply, out);
-        incoming.stage = Stage::Answered {
-            reply,
-            digest: merged.digest,
-        };
+        incoming.stage = Stage::Answered { reply, digest: merged.digest };
         self.trim_reply_cache();
         Ok(())
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
         let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging);
-        let over: Vec<_> = self
-            .exchanges
-            .iter()
-            .filter(|(_, incoming)| expired(incoming))
-            .map(|(key, _)| *key)
-            .collect();
+        let over: Vec<_> =
+            self.exchanges.iter().filter(|(_, incoming)| expired(incoming)).map(|(key, _)| *key).collect();
         for (peer, number) in over {
             if !self.is_answered(peer, number) {
                 averaging.fail(peer, ExchangeFailure::DeadlinePassed, out);
@@ -297,9 +253,5 @@ fn send_reply(peer: PeerId, exchange: ExchangeNumber, digest: u64, reply: &Paylo
 
 /// w_i / (w_i + w_j); a half where one of them is not known yet.
 fn share(starter: f32, responder: f32) -> f32 {
-    if starter > 0.0 && responder > 0.0 {
-        starter / (starter + responder)
-    } else {
-        0.5
-    }
+    if starter > 0.0 && responder > 0.0 { starter / (starter + responder) } else { 0.5 }
 }

@@ -61,13 +61,7 @@ enum Stage {
 impl Starter {
     pub(crate) fn new(me: PeerId, seed: u64, first_number: ExchangeNumber) -> Starter {
         let random = stream(seed, "own exchanges", &[me.as_bytes()]);
-        Starter {
-            random,
-            next_number: first_number,
-            due_at_steps: 0,
-            tried: 0,
-            outgoing: None,
-        }
+        Starter { random, next_number: first_number, due_at_steps: 0, tried: 0, outgoing: None }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -86,9 +80,7 @@ impl Starter {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.outgoing
-            .as_ref()
-            .map(|outgoing| outgoing.deadline.min(outgoing.repeat_at))
+        self.outgoing.as_ref().map(|outgoing| outgoing.deadline.min(outgoing.repeat_at))
     }
 
     /// Proposes an exchange to a random partner; `false` where nobody can be asked.
@@ -105,11 +97,7 @@ impl Starter {
         }
         self.tried += 1;
         let partner = partners[self.random.random_range(0..partners.len())];
-        let width = if averaging.steps.is_some() {
-            CodeWidth::Narrow
-        } else {
-            CodeWidth::Wide
-        };
+        let width = if averaging.steps.is_some() { CodeWidth::Narrow } else { CodeWidth::Wide };
         let nonce = self.random.random();
         let number = self.next_number;
         self.next_number += 1;
@@ -142,11 +130,7 @@ impl Starter {
         gamma: f64,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
-        let Some(outgoing) = self
-            .outgoing
-            .as_mut()
-            .filter(|outgoing| outgoing.is(peer, accept.exchange))
-        else {
+        let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, accept.exchange)) else {
             return Ok(()); // too late, or for an exchange that is over
         };
         screen(&accept.standing)?;
@@ -159,14 +143,7 @@ impl Starter {
             Stage::Proposed => {
                 let partner_share = 1.0 - f64::from(accept.starter_share);
                 let own = &outgoing.propose.standing;
-                let terms = Terms::new(
-                    outgoing.width,
-                    outgoing.nonce,
-                    gamma,
-                    partner_share,
-                    own,
-                    &accept.standing,
-                );
+                let terms = Terms::new(outgoing.width, outgoing.nonce, gamma, partner_share, own, &accept.standing);
                 outgoing.stage = Stage::TakingSnapshot(terms);
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
                 out.request(purpose, |request| Effect::TakeSnapshot { request });
@@ -188,11 +165,7 @@ impl Starter {
         membership: &mut Membership,
         out: &mut Outbox,
     ) -> bool {
-        if !self
-            .outgoing
-            .as_ref()
-            .is_some_and(|outgoing| outgoing.is(peer, reject.exchange))
-        {
+        if !self.outgoing.as_ref().is_some_and(|outgoing| outgoing.is(peer, reject.exchange)) {
             return false;
         }
         let wait = std::time::Duration::from_millis(u64::from(reject.retry_after_ms)).min(RETRY_AFTER_MAX);
@@ -216,16 +189,9 @@ impl Starter {
         };
         // The steps may be newer than the proposal, but its width stands.
         let steps = averaging.steps.clone().filter(|_| terms.width == CodeWidth::Narrow);
-        let job = EncodeJob {
-            nonce: terms.nonce,
-            steps,
-        };
+        let job = EncodeJob { nonce: terms.nonce, steps };
         outgoing.stage = Stage::Encoding(terms, snapshot.clone());
-        out.request(Purpose::StarterCodes(number), |request| Effect::Encode {
-            request,
-            snapshot,
-            job,
-        });
+        out.request(Purpose::StarterCodes(number), |request| Effect::Encode { request, snapshot, job });
     }
 
     pub(crate) fn on_encoded(&mut self, number: ExchangeNumber, payload: Payload, out: &mut Outbox) {
@@ -236,20 +202,12 @@ impl Starter {
             return;
         };
         let (terms, snapshot) = (*terms, snapshot.clone());
-        outgoing.stage = Stage::AwaitingReply {
-            terms,
-            snapshot,
-            payload,
-            transfer: None,
-        };
+        outgoing.stage = Stage::AwaitingReply { terms, snapshot, payload, transfer: None };
         outgoing.send_codes(out);
     }
 
     pub(crate) fn on_transfer_finished(&mut self, finished: TransferId) {
-        if let Some(Outgoing {
-            stage: Stage::AwaitingReply { transfer, .. },
-            ..
-        }) = &mut self.outgoing
+        if let Some(Outgoing { stage: Stage::AwaitingReply { transfer, .. }, .. }) = &mut self.outgoing
             && *transfer == Some(finished)
         {
             *transfer = None;
@@ -273,27 +231,14 @@ impl Starter {
         let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, number)) else {
             return;
         };
-        let Stage::AwaitingReply {
-            terms,
-            snapshot,
-            payload,
-            ..
-        } = &outgoing.stage
-        else {
+        let Stage::AwaitingReply { terms, snapshot, payload, .. } = &outgoing.stage else {
             return;
         };
         let (terms, snapshot) = (*terms, snapshot.clone());
-        let role = MergeRole::Starter {
-            proposal: payload.clone(),
-            digest,
-        };
+        let role = MergeRole::Starter { proposal: payload.clone(), digest };
         let job = terms.merge_job(role, received, averaging);
         outgoing.stage = Stage::Merging(terms);
-        out.request(Purpose::StarterMerge(number), |request| Effect::Merge {
-            request,
-            snapshot,
-            job,
-        });
+        out.request(Purpose::StarterMerge(number), |request| Effect::Merge { request, snapshot, job });
     }
 
     pub(crate) fn on_merged(
@@ -326,10 +271,7 @@ impl Starter {
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
         } else if outgoing.repeat_at <= now {
             outgoing.repeat_at = now + PROPOSAL_REPEAT_PERIOD;
-            if matches!(
-                outgoing.stage,
-                Stage::Proposed | Stage::AwaitingReply { transfer: None, .. }
-            ) {
+            if matches!(outgoing.stage, Stage::Proposed | Stage::AwaitingReply { transfer: None, .. }) {
                 out.send(outgoing.partner, Message::Propose(outgoing.propose.clone()));
             }
         }

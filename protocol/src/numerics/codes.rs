@@ -62,9 +62,10 @@ pub(super) fn indices(block: &[f32], number: usize, step: f32, nonce: u64, outpu
 /// worth sending. A wrap by `m` at position `k` shifts them by `(2k + 1) · m`: odd weights up to 511 leave no single
 /// wrap, no pair and no triple of wraps by one unseen.
 pub(super) fn check(indices: &[i32], width: CodeWidth) -> u16 {
-    let sum = indices.iter().enumerate().fold(0u32, |sum, (position, index)| {
-        sum.wrapping_add((2 * position as u32 + 1).wrapping_mul(*index as u32))
-    });
+    let sum = indices
+        .iter()
+        .enumerate()
+        .fold(0u32, |sum, (position, index)| sum.wrapping_add((2 * position as u32 + 1).wrapping_mul(*index as u32)));
     (sum >> width.bits()) as u16
 }
 
@@ -103,10 +104,7 @@ mod tests {
     #[test]
     fn dither_is_uniform() {
         let seed = block_seed(1, 2);
-        let mean: f64 = (0..100_000)
-            .map(|position| f64::from(dither(seed, position)))
-            .sum::<f64>()
-            / 1e5;
+        let mean: f64 = (0..100_000).map(|position| f64::from(dither(seed, position))).sum::<f64>() / 1e5;
         assert!((mean - 0.5).abs() < 0.005, "{mean}");
     }
 

@@ -19,11 +19,7 @@ pub struct EncodeJob {
 impl EncodeJob {
     /// How wide the codes of this job are.
     pub fn width(&self) -> CodeWidth {
-        if self.steps.is_some() {
-            CodeWidth::Narrow
-        } else {
-            CodeWidth::Wide
-        }
+        if self.steps.is_some() { CodeWidth::Narrow } else { CodeWidth::Wide }
     }
 }
 

@@ -97,18 +97,9 @@ pub fn merge(snapshot: &Snapshot, job: &MergeJob) -> Result<Merged, Misbehaviour
     }
     let distance = differences.norm_squared.sqrt();
     // Not `clip / distance` alone: a distance of zero must not become NaN.
-    let clip_scale = if distance > job.clip {
-        job.clip.max(0.0) / distance
-    } else {
-        1.0
-    };
+    let clip_scale = if distance > job.clip { job.clip.max(0.0) / distance } else { 1.0 };
     let factor = (2.0 * job.gamma * job.partner_share) as f32;
-    let scaled_steps = exchange
-        .steps
-        .values()
-        .iter()
-        .map(|step| factor * (clip_scale as f32 * step))
-        .collect();
+    let scaled_steps = exchange.steps.values().iter().map(|step| factor * (clip_scale as f32 * step)).collect();
     let steps = StepSizes::after_exchange(
         job.steps.as_ref(),
         &exchange.steps,
@@ -131,10 +122,7 @@ fn of_length(payload: &Payload, expected: usize) -> Result<&[u8], Misbehaviour> 
     if payload.len() == expected {
         Ok(payload.bytes())
     } else {
-        Err(Misbehaviour::WrongLength {
-            expected: expected as u64,
-            actual: payload.len() as u64,
-        })
+        Err(Misbehaviour::WrongLength { expected: expected as u64, actual: payload.len() as u64 })
     }
 }
 
@@ -199,42 +187,30 @@ fn difference<C: Code + PartialEq>(values: &[f32], exchange: &Exchange<'_>, job:
         digest: 0,
     };
     let mut own_payload = Vec::new();
-    write_checks_and_codes(
-        values,
-        &exchange.steps,
-        job.nonce,
-        job.width,
-        &mut own_payload,
-        |number, own| {
-            let start = number * BLOCK;
-            let partner = &partner_codes[start * C::BYTES..(start + own.len()) * C::BYTES];
-            let block = &mut codes[start..start + own.len()];
-            let mut theirs = [0i32; BLOCK];
-            for (position, (code, partner)) in block.iter_mut().zip(partner.chunks_exact(C::BYTES)).enumerate() {
-                *code = C::wrapped_difference(partner, own[position]);
-                theirs[position] = own[position].wrapping_add((*code).into());
-            }
-            let partner_check = u16::from_le_bytes([partner_checks[2 * number], partner_checks[2 * number + 1]]);
-            let half_way = block.contains(&C::HALF_WAY);
-            if half_way || check(&theirs[..own.len()], job.width) != partner_check {
-                block.fill(C::default());
-                result.masked_blocks += 1;
-                result.rms.push(None);
-                result.digest = mix(result.digest, u64::MAX);
-                return;
-            }
-            let squares: u64 = block
-                .iter()
-                .map(|code| u64::from((*code).into().unsigned_abs()).pow(2))
-                .sum();
-            let step = f64::from(exchange.steps.values()[number]);
-            result.norm_squared += step * step * squares as f64;
-            result
-                .rms
-                .push(Some((step * (squares as f64 / own.len() as f64).sqrt()) as f32));
-            result.digest = mix(result.digest, squares);
-        },
-    );
+    write_checks_and_codes(values, &exchange.steps, job.nonce, job.width, &mut own_payload, |number, own| {
+        let start = number * BLOCK;
+        let partner = &partner_codes[start * C::BYTES..(start + own.len()) * C::BYTES];
+        let block = &mut codes[start..start + own.len()];
+        let mut theirs = [0i32; BLOCK];
+        for (position, (code, partner)) in block.iter_mut().zip(partner.chunks_exact(C::BYTES)).enumerate() {
+            *code = C::wrapped_difference(partner, own[position]);
+            theirs[position] = own[position].wrapping_add((*code).into());
+        }
+        let partner_check = u16::from_le_bytes([partner_checks[2 * number], partner_checks[2 * number + 1]]);
+        let half_way = block.contains(&C::HALF_WAY);
+        if half_way || check(&theirs[..own.len()], job.width) != partner_check {
+            block.fill(C::default());
+            result.masked_blocks += 1;
+            result.rms.push(None);
+            result.digest = mix(result.digest, u64::MAX);
+            return;
+        }
+        let squares: u64 = block.iter().map(|code| u64::from((*code).into().unsigned_abs()).pow(2)).sum();
+        let step = f64::from(exchange.steps.values()[number]);
+        result.norm_squared += step * step * squares as f64;
+        result.rms.push(Some((step * (squares as f64 / own.len() as f64).sqrt()) as f32));
+        result.digest = mix(result.digest, squares);
+    });
     result.codes = C::pack(codes);
     (own_payload, result)
 }

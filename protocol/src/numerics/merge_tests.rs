@@ -21,20 +21,12 @@ struct Setting {
 
 impl Default for Setting {
     fn default() -> Setting {
-        Setting {
-            starter_steps: None,
-            gamma: 0.5,
-            starter_share: 0.5,
-            clip: f64::MAX,
-        }
+        Setting { starter_steps: None, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
     }
 }
 
 fn exchange(starter: &Snapshot, responder: &Snapshot, setting: &Setting) -> Pair {
-    let encode_job = EncodeJob {
-        nonce: 42,
-        steps: setting.starter_steps.clone(),
-    };
+    let encode_job = EncodeJob { nonce: 42, steps: setting.starter_steps.clone() };
     let proposal = encode(starter, &encode_job);
     let job = |role, received, partner_share, steps| MergeJob {
         role,
@@ -50,26 +42,17 @@ fn exchange(starter: &Snapshot, responder: &Snapshot, setting: &Setting) -> Pair
     let responder_job = job(MergeRole::Responder, proposal.clone(), setting.starter_share, None);
     let at_responder = merge(responder, &responder_job).expect("honest bytes");
     let reply = at_responder.reply.clone().expect("a responder replies");
-    let role = MergeRole::Starter {
-        proposal,
-        digest: at_responder.digest,
-    };
+    let role = MergeRole::Starter { proposal, digest: at_responder.digest };
     let starter_job = job(role, reply, 1.0 - setting.starter_share, setting.starter_steps.clone());
     let at_starter = merge(starter, &starter_job).expect("honest bytes");
-    Pair {
-        starter: at_starter,
-        responder: at_responder,
-    }
+    Pair { starter: at_starter, responder: at_responder }
 }
 
 /// A model, and one near it, at most `distance` apart in each coordinate.
 fn two_models(seed: u64, parameters: usize, distance: f32) -> (Snapshot, Snapshot) {
     let mut generator = stream(seed, "two models", &[]);
     let one: Vec<f32> = (0..parameters).map(|_| generator.random_range(-1.0..1.0)).collect();
-    let other: Vec<f32> = one
-        .iter()
-        .map(|value| value + distance * generator.random_range(-1.0f32..1.0))
-        .collect();
+    let other: Vec<f32> = one.iter().map(|value| value + distance * generator.random_range(-1.0f32..1.0)).collect();
     (one.into(), other.into())
 }
 
@@ -81,11 +64,7 @@ fn steps_for(parameters: usize, rms: f32) -> StepSizes {
 }
 
 fn distance(one: &[f32], other: &[f32]) -> f64 {
-    one.iter()
-        .zip(other)
-        .map(|(one, other)| f64::from(one - other).powi(2))
-        .sum::<f64>()
-        .sqrt()
+    one.iter().zip(other).map(|(one, other)| f64::from(one - other).powi(2)).sum::<f64>().sqrt()
 }
 
 proptest! {
@@ -170,12 +149,7 @@ fn meeting_in_the_middle_averages() {
     let pair = exchange(&one, &other, &Setting::default());
     let mut merged = one.values().to_vec();
     pair.starter.correction.add_to(&mut merged);
-    let middle: Vec<f32> = one
-        .values()
-        .iter()
-        .zip(other.values())
-        .map(|(one, other)| (one + other) / 2.0)
-        .collect();
+    let middle: Vec<f32> = one.values().iter().zip(other.values()).map(|(one, other)| (one + other) / 2.0).collect();
     let error = distance(&merged, &middle) / distance(one.values(), other.values());
     // A first exchange's step is a thousandth of the rms value, 0.58e-3 here, and rounding errs by about half of it.
     assert!(error < 0.04, "{error}");
@@ -187,14 +161,7 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
     let mut other = one.values().to_vec();
     other[BLOCK + 7] += 10.0;
     let steps = steps_for(3 * BLOCK, 0.01);
-    let pair = exchange(
-        &one,
-        &other.into(),
-        &Setting {
-            starter_steps: Some(steps.clone()),
-            ..Setting::default()
-        },
-    );
+    let pair = exchange(&one, &other.into(), &Setting { starter_steps: Some(steps.clone()), ..Setting::default() });
     assert_eq!((pair.starter.masked_blocks, pair.responder.masked_blocks), (1, 1));
     assert!(pair.starter.correction.to_values().iter().all(|value| *value == 0.0));
     assert!(pair.starter.steps.values()[1] >= 4.0 * steps.values()[1]);
@@ -218,10 +185,7 @@ fn a_different_difference_is_noticed_by_the_starter() {
     let at_responder = merge(&other, &job(MergeRole::Responder, proposal.clone())).expect("honest");
     let mut reply = at_responder.reply.expect("a reply").bytes().to_vec();
     *reply.last_mut().expect("not empty") ^= 1;
-    let role = MergeRole::Starter {
-        proposal,
-        digest: at_responder.digest,
-    };
+    let role = MergeRole::Starter { proposal, digest: at_responder.digest };
     assert_eq!(merge(&one, &job(role, reply.into())), Err(Misbehaviour::Disagreement));
 }
 
@@ -239,11 +203,5 @@ fn a_payload_of_another_length_is_refused() {
         step_fraction: 0.2,
         steps: None,
     };
-    assert_eq!(
-        merge(&one, &job),
-        Err(Misbehaviour::WrongLength {
-            expected: 612,
-            actual: 10
-        })
-    );
+    assert_eq!(merge(&one, &job), Err(Misbehaviour::WrongLength { expected: 612, actual: 10 }));
 }

@@ -147,11 +147,7 @@ mod tests {
         let after = |previous: Option<&StepSizes>, seen| {
             StepSizes::after_exchange(previous, &steps(0.01), &[seen], 0.2, &values).0[0]
         };
-        assert_eq!(
-            after(None, Some(0.5)),
-            to_wire_precision(0.1, &values),
-            "calibrated by the first exchange"
-        );
+        assert_eq!(after(None, Some(0.5)), to_wire_precision(0.1, &values), "calibrated by the first exchange");
         assert!(after(Some(&steps(0.01)), Some(50.0)) <= 0.0202, "at most doubled");
         assert!(after(Some(&steps(0.01)), None) >= 0.04, "a wrap widens the grid");
         assert!(after(Some(&steps(0.01)), Some(0.0)) < 0.0075, "calm narrows it");

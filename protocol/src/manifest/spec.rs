@@ -1,0 +1,176 @@
+//! The sections of a run manifest, with ranges and defaults. The defaults together are the built-in run.
+
+use serde::{Deserialize, Serialize};
+
+/// The run's name and seed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunSpec {
+    /// For people; 1 to 64 characters.
+    pub name: String,
+    /// Seeds initial weights, data assignment and the validation slice.
+    pub seed: u64,
+}
+
+/// Which kinds of model there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Llama-style decoder over bytes: RMSNorm, rotary positions, SwiGLU, no biases, untied head.
+    Transformer,
+}
+
+/// The model's kind and size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelSpec {
+    /// Which architecture.
+    pub kind: ModelKind,
+    /// Number of blocks, 1 to 128.
+    pub layers: u32,
+    /// Width of the residual stream, a multiple of `heads`, up to 16,384.
+    pub width: u32,
+    /// Attention heads; `width / heads` must be even, for the rotary positions.
+    pub heads: u32,
+    /// Width inside the feed-forward part.
+    pub feed_forward: u32,
+    /// Bytes of context, 8 to 65,536.
+    pub context: u32,
+}
+
+/// AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping of the gradient's norm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerSpec {
+    /// Peak learning rate, above 0, at most 1.
+    pub learning_rate: f64,
+    /// Decay of the first moment, 0 to below 1.
+    pub beta1: f64,
+    /// Decay of the second moment, 0 to below 1.
+    pub beta2: f64,
+    /// Added to the denominator, above 0.
+    pub epsilon: f64,
+    /// Decoupled decay of matrices (never of norms), 0 to 10.
+    pub weight_decay: f64,
+    /// The gradient is scaled down to this Euclidean norm, above 0.
+    pub gradient_norm_max: f64,
+    /// Sequences in a node's batch, 1 to 65,536.
+    pub batch_sequences: u32,
+}
+
+/// Warm-up, then a cosine; both follow swarm progress (steps, averaged along with the models).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleSpec {
+    /// Swarm progress, in steps per node, at which the run is complete.
+    pub total_steps: u64,
+    /// Steps of linear warm-up, at most `total_steps`.
+    pub warmup_steps: u64,
+    /// The cosine ends at this fraction of the peak, 0 to 1.
+    pub final_fraction: f64,
+}
+
+/// Where training data comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataSource {
+    /// The built-in story grammar: endless, seeded, with a known entropy rate.
+    Grammar,
+    /// Each node's own files, read as bytes (`data.files` in its node file).
+    Files,
+}
+
+/// What the model reads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataSpec {
+    /// Built-in text or the nodes' files.
+    pub source: DataSource,
+    /// BLAKE3 of the corpus in hexadecimal when all nodes must hold the same; empty when each may hold its own.
+    pub digest: String,
+    /// Share of the corpus, at its end, that is only ever validated on; above 0, at most 0.5.
+    pub validation_fraction: f64,
+    /// Sequences of the fixed held-out slice that an evaluation reads, 1 to 65,536.
+    pub validation_sequences: u32,
+}
+
+/// How nodes average: pairwise modular gossip.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GossipSpec {
+    /// H: steps between the exchanges that a node starts, 1 to 10,000; drawn anew each time within ±20 %.
+    pub interval_steps: u32,
+    /// Bits of a code: 8.
+    pub bits: u8,
+    /// γ, the share of the difference that each partner gives way, above 0, at most 0.5 (meeting in the middle).
+    pub gamma: f64,
+    /// A step size is this fraction of its block's running rms difference; above 0, at most 1.
+    pub step_fraction: f64,
+    /// Corrections are clipped at this multiple of the median of recent norms; 1 to 100.
+    pub clip_factor: f64,
+    /// α, the outer learning rate, 0 to 1; 0 turns the outer momentum off.
+    pub outer_learning_rate: f64,
+    /// μ, the outer momentum, 0 to below 0.9.
+    pub outer_momentum: f64,
+    /// Exchanges at learning rate zero after the last step, 0 to 100.
+    pub final_exchanges: u32,
+}
+
+impl Default for RunSpec {
+    fn default() -> Self {
+        RunSpec { name: "stories".to_owned(), seed: 1 }
+    }
+}
+
+impl Default for ModelSpec {
+    fn default() -> Self {
+        // About 0.2M parameters: four daemons on two cores finish the built-in run in under three minutes.
+        ModelSpec { kind: ModelKind::Transformer, layers: 4, width: 64, heads: 4, feed_forward: 176, context: 128 }
+    }
+}
+
+impl Default for OptimizerSpec {
+    fn default() -> Self {
+        OptimizerSpec {
+            learning_rate: 4e-3,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            gradient_norm_max: 1.0,
+            batch_sequences: 8,
+        }
+    }
+}
+
+impl Default for ScheduleSpec {
+    fn default() -> Self {
+        ScheduleSpec { total_steps: 600, warmup_steps: 50, final_fraction: 0.1 }
+    }
+}
+
+impl Default for DataSpec {
+    fn default() -> Self {
+        DataSpec {
+            source: DataSource::Grammar,
+            digest: String::new(),
+            validation_fraction: 0.1,
+            validation_sequences: 64,
+        }
+    }
+}
+
+impl Default for GossipSpec {
+    fn default() -> Self {
+        GossipSpec {
+            interval_steps: 10,
+            bits: 8,
+            gamma: 0.5,
+            step_fraction: 0.2,
+            clip_factor: 2.5,
+            outer_learning_rate: 0.0,
+            outer_momentum: 0.5,
+            final_exchanges: 10,
+        }
+    }
+}
