@@ -1,1 +1,19 @@
-//! Placeholder.
+//! The `murmur` daemon and its commands.
+//!
+//! [`daemon`] puts one daemon together: [`engine`] owns the core's `Node`, [`drivers`] and the crates `murmur-network`
+//! and `murmur-training` carry out its orders, [`store`] keeps what must survive. [`local`] runs several daemons as
+//! processes of one machine. ARCHITECTURE.md has the picture.
+
+pub mod cli;
+mod commands;
+pub mod console;
+pub mod daemon;
+pub mod drivers;
+pub mod engine;
+pub mod failure;
+pub mod local;
+pub mod report;
+pub mod settings;
+pub mod store;
+
+pub use commands::run;

@@ -1,0 +1,184 @@
+//! The command line: what can be typed. Every option is also an environment variable, `MURMUR_…`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::console::Console;
+
+/// Train one model together on machines that come and go: no coordinator, no barrier.
+#[derive(Debug, Parser)]
+#[command(name = "murmur", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to log on stderr: error, warn, info, debug, or per module as in murmur_network=debug.
+    #[arg(long, global = true, env = "MURMUR_LOG", default_value = "warn", value_name = "FILTER")]
+    pub log: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write annotated run.toml and node.toml files to begin with.
+    Init(InitOptions),
+    /// Found a swarm, or resume as a member of one; prints the line with which others join.
+    Start(StartOptions),
+    /// Join a running swarm by a ticket or an address; the run and the model come from peers.
+    Join(JoinOptions),
+    /// Run several real daemons on this machine with one merged view.
+    Local(LocalOptions),
+    /// Ask a running daemon how it goes.
+    Status(StatusOptions),
+    /// Generate text from a checkpoint.
+    Sample(SampleOptions),
+    /// Evaluate a checkpoint on the held-out slice of its run.
+    Eval(EvalOptions),
+}
+
+/// Options of `init`.
+#[derive(Debug, Args)]
+pub struct InitOptions {
+    /// Where to write the files.
+    #[arg(default_value = ".")]
+    pub directory: PathBuf,
+    /// Overwrite files that exist.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Options of every command that runs a daemon. What is not given comes from the node file, then from defaults.
+#[derive(Debug, Default, Args)]
+pub struct NodeOptions {
+    /// This machine's settings.
+    #[arg(long, env = "MURMUR_NODE", value_name = "FILE")]
+    pub node: Option<PathBuf>,
+    /// Identity, known peers and checkpoints [default: murmur/<run> in the user's data directory].
+    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "DIRECTORY")]
+    pub data_dir: Option<PathBuf>,
+    /// auto, cpu or cuda:N.
+    #[arg(long, env = "MURMUR_DEVICE")]
+    pub device: Option<String>,
+    /// CPU threads that train; 0 takes all cores.
+    #[arg(long, env = "MURMUR_THREADS")]
+    pub threads: Option<usize>,
+    /// Files to train on, in this order.
+    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., value_delimiter = ',')]
+    pub data: Vec<PathBuf>,
+    /// Multiaddress to listen on; may be given several times.
+    #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',')]
+    pub listen: Vec<String>,
+    /// Multiaddress of a member; may be given several times.
+    #[arg(long, env = "MURMUR_BOOTSTRAP", value_name = "MULTIADDR", value_delimiter = ',')]
+    pub bootstrap: Vec<String>,
+    /// Loopback address for `murmur status`, or off.
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS")]
+    pub status_address: Option<String>,
+    /// Steps after which this node is done, whatever the swarm's progress.
+    #[arg(long, env = "MURMUR_STEPS", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
+    /// Stay once the run is complete, and give the model to whoever joins.
+    #[arg(long)]
+    pub serve: bool,
+    /// Lines for people, or one JSON object a line.
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, default_value = "text")]
+    pub format: Option<Console>,
+    /// Stop when standard input ends.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
+}
+
+/// Options of `start`.
+#[derive(Debug, Args)]
+pub struct StartOptions {
+    /// The run file [default: the built-in stories].
+    pub run: Option<PathBuf>,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Options of `join`.
+#[derive(Debug, Args)]
+pub struct JoinOptions {
+    /// The string that a member printed.
+    #[arg(required_unless_present = "bootstrap")]
+    pub ticket: Option<String>,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Options of `local`.
+#[derive(Debug, Args)]
+pub struct LocalOptions {
+    /// The run file [default: the built-in stories].
+    pub run: Option<PathBuf>,
+    /// Number of daemons.
+    #[arg(short = 'n', long = "nodes", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub nodes: u16,
+    /// Files to train on instead of the run's data.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Steps of each daemon [default: the run's schedule.total_steps].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub steps: Option<u64>,
+    /// Where the daemons keep their data [default: a new folder in the user's data directory].
+    #[arg(long, value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+    /// CPU threads of each daemon [default: the cores, shared out].
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// A view for people, or one JSON object a line.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Console,
+}
+
+/// Options of `status`.
+#[derive(Debug, Args)]
+pub struct StatusOptions {
+    /// Where the daemon answers.
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS", default_value = "127.0.0.1:4780")]
+    pub address: String,
+    /// Lines for people, or JSON.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Console,
+}
+
+/// Options of `sample`.
+#[derive(Debug, Args)]
+pub struct SampleOptions {
+    /// A data directory, or one checkpoint in it [default: the built-in run's].
+    pub checkpoint: Option<PathBuf>,
+    /// Text to go on from.
+    #[arg(long, default_value = "")]
+    pub prompt: String,
+    /// Bytes to generate.
+    #[arg(long, default_value = "500", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub bytes: u64,
+    /// 0 takes the likeliest byte, 1 draws from the model's distribution.
+    #[arg(long, default_value = "0.8", value_parser = temperature)]
+    pub temperature: f64,
+    /// Equal seeds give equal texts.
+    #[arg(long, default_value = "1")]
+    pub seed: u64,
+}
+
+/// Options of `eval`.
+#[derive(Debug, Args)]
+pub struct EvalOptions {
+    /// A data directory, or one checkpoint in it [default: the built-in run's].
+    pub checkpoint: Option<PathBuf>,
+    /// The run's files, where it has any.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Lines for people, or JSON.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Console,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=10.0).contains(&value) { Ok(value) } else { Err("0 to 10".to_owned()) }
+}

@@ -1,0 +1,26 @@
+//! One file per command: from options to work.
+
+mod checkpoints;
+mod init;
+mod join;
+mod node;
+mod start;
+mod status;
+
+use crate::cli::Command;
+
+/// Carries out a command.
+///
+/// # Errors
+/// What went wrong, with its remedy and exit code where it is a [`Failure`](crate::failure::Failure).
+pub fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Init(options) => init::run(&options),
+        Command::Start(options) => start::run(options),
+        Command::Join(options) => join::run(options),
+        Command::Local(options) => crate::local::run(options),
+        Command::Status(options) => status::run(&options),
+        Command::Sample(options) => checkpoints::sample(&options),
+        Command::Eval(options) => checkpoints::evaluate(&options),
+    }
+}

@@ -1,0 +1,82 @@
+//! `murmur sample` and `murmur eval`: uses of a checkpoint.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::RunManifest;
+use murmur_training::generate::Sampling;
+use murmur_training::{Corpus, DeviceChoice, LanguageModel};
+use serde_json::json;
+
+use crate::cli::{EvalOptions, SampleOptions};
+use crate::console::{Console, print_line};
+use crate::daemon::open_corpus;
+use crate::failure::{ExitCode, Failure};
+use crate::settings::NodeSettings;
+use crate::store::{Checkpoint, DataDirectory, load_latest};
+
+pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
+    let (checkpoint, model) = load(options.checkpoint.as_deref())?;
+    eprintln!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps);
+    let mut output = std::io::stdout().lock();
+    output.write_all(options.prompt.as_bytes())?;
+    let sampling = Sampling { temperature: options.temperature, seed: options.seed };
+    let bytes = usize::try_from(options.bytes)?;
+    for byte in model.generate(options.prompt.as_bytes(), &sampling).take(bytes) {
+        output.write_all(&[byte?])?;
+        output.flush()?;
+    }
+    output.write_all(b"\n")?;
+    Ok(())
+}
+
+pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
+    let (checkpoint, model) = load(options.checkpoint.as_deref())?;
+    let manifest = &checkpoint.manifest;
+    let mut settings = NodeSettings::default();
+    settings.data.files.clone_from(&options.data);
+    let corpus: Corpus = open_corpus(manifest, &settings)?;
+    let batch = manifest.optimizer.batch_sequences as usize;
+    let loss = model.evaluate(&corpus.validation(manifest), batch)?;
+    let floor = corpus.entropy_rate();
+    let steps = checkpoint.state.counters.steps;
+    if options.format == Console::Json {
+        let result = json!({ "steps": steps, "loss": loss, "perplexity": loss.exp(), "floor": floor });
+        print_line(&result.to_string());
+        return Ok(());
+    }
+    print_line(&format!("steps        {steps}"));
+    print_line(&format!("loss         {loss:.4} nats/byte ({:.4} bits/byte)", loss / std::f64::consts::LN_2));
+    print_line(&format!("perplexity   {:.3} per byte", loss.exp()));
+    if let Some(floor) = floor {
+        print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
+    }
+    Ok(())
+}
+
+/// The newest intact checkpoint of a data directory, or the one at the path itself.
+fn load(path: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
+    let path = path.map_or_else(|| DataDirectory::default_path(&RunManifest::default().run.name), Path::to_owned);
+    let checkpoint = find(&path)?;
+    let (device, _) = DeviceChoice::Auto.open()?;
+    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device)?;
+    Ok((checkpoint, model))
+}
+
+fn find(path: &Path) -> Result<Checkpoint, Failure> {
+    if path.join("checkpoint.json").exists() {
+        return Checkpoint::read(path).map_err(|error| {
+            Failure::new(ExitCode::Files, format!("checkpoint refused: {error}"))
+                .hint("give the data directory instead: the newest intact checkpoint in it is used")
+        });
+    }
+    let folder: PathBuf = if path.join("checkpoints").is_dir() { path.join("checkpoints") } else { path.to_owned() };
+    let (checkpoint, refused) = load_latest(&folder);
+    for error in &refused {
+        eprintln!("warning: checkpoint refused: {error}");
+    }
+    checkpoint.ok_or_else(|| {
+        Failure::new(ExitCode::Files, format!("no usable checkpoint in {}", path.display()))
+            .hint("give a daemon's data directory; `murmur start` and `murmur local` print theirs")
+    })
+}

@@ -1,0 +1,62 @@
+//! `murmur join`: with a ticket or an address alone. The manifest comes from a member, the model later as well.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use murmur_network::{FetchError, Keypair, Multiaddr};
+use murmur_protocol::{Bootstrap, RunId, RunManifest, Ticket};
+
+use super::node;
+use crate::cli::JoinOptions;
+use crate::failure::{ExitCode, Failure};
+
+/// How long one address may take to tell its run.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
+    let settings = node::settings(&options.node)?;
+    let mut bootstrap = Vec::new();
+    let mut expected = None;
+    if let Some(text) = &options.ticket {
+        let ticket: Ticket = text.parse().map_err(|error| {
+            Failure::new(ExitCode::Settings, format!("{error}"))
+                .hint("`murmur start` and `murmur join` print a ticket; an address goes after --bootstrap")
+        })?;
+        expected = Some(ticket.run);
+        let member = |address| Bootstrap { peer: Some(ticket.peer), address };
+        bootstrap.extend(ticket.addresses.iter().cloned().map(member));
+    }
+    bootstrap.extend(node::bootstrap(&settings.network.bootstrap)?);
+    let manifest = fetch_manifest(&bootstrap, expected)?;
+    let directory = node::directory(&settings, &manifest.run.name)?;
+    node::run(manifest, settings, directory, bootstrap, true, &options.node)
+}
+
+/// Asks one address after the other.
+fn fetch_manifest(bootstrap: &[Bootstrap], expected: Option<RunId>) -> anyhow::Result<RunManifest> {
+    // Only to ask: the node's own identity lies in a directory that is named after the run.
+    let identity = Keypair::generate_ed25519();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let mut failures = Vec::new();
+    for entry in bootstrap {
+        let text = match entry.peer {
+            Some(peer) => format!("{}/p2p/{peer}", entry.address),
+            None => entry.address.to_string(),
+        };
+        let address: Multiaddr = text.parse().context("an address that was parsed before")?;
+        let fetched = runtime.block_on(murmur_network::fetch_manifest(&identity, &address, expected, FETCH_TIMEOUT));
+        match fetched {
+            Ok((manifest, _)) => return Ok(manifest),
+            Err(error @ FetchError::Refused { .. }) => {
+                return Err(Failure::new(ExitCode::Network, error.to_string())
+                    .hint("ask for a fresh ticket of the run that you want to join")
+                    .into());
+            }
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    Err(Failure::new(ExitCode::Network, format!("no member can be reached: {}", failures.join("; ")))
+        .hint("is the other daemon running, and may its port be reached from here (firewall, NAT)?")
+        .into())
+}

@@ -1,0 +1,98 @@
+//! What `start` and `join` have in common: settings from file, environment and flags, and the data directory.
+
+use murmur_network::{Keypair, parse_address};
+use murmur_protocol::{Bootstrap, RunManifest};
+
+use crate::cli::NodeOptions;
+use crate::console::Console;
+use crate::daemon::Plan;
+use crate::failure::{ExitCode, Failure};
+use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
+use crate::store::DataDirectory;
+
+/// defaults < file < environment and flags (clap has already put flags before the environment).
+pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
+    let mut settings = match &options.node {
+        Some(path) => load_node_settings(path)?,
+        None => NodeSettings::default(),
+    };
+    let NodeSettings { training, data, network, checkpoint, status } = &mut settings;
+    if let Some(directory) = &options.data_dir {
+        checkpoint.directory = directory.clone();
+    }
+    if let Some(device) = &options.device {
+        training.device = device.clone();
+    }
+    if let Some(threads) = options.threads {
+        training.threads = threads;
+    }
+    if let Some(steps) = options.steps {
+        training.steps = steps;
+    }
+    if options.serve {
+        training.after_completion = AfterCompletion::Serve;
+    }
+    if let Some(address) = &options.status_address {
+        status.address = if address == "off" { String::new() } else { address.clone() };
+    }
+    if !options.data.is_empty() {
+        data.files = options.data.clone();
+    }
+    if !options.listen.is_empty() {
+        network.listen = options.listen.clone();
+    }
+    if !options.bootstrap.is_empty() {
+        network.bootstrap = options.bootstrap.clone();
+    }
+    settings.validate().map_err(|(field, value, rule)| {
+        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))
+    })?;
+    Ok(settings)
+}
+
+/// Opens the data directory of a run that is called `name`.
+pub(super) fn directory(settings: &NodeSettings, name: &str) -> anyhow::Result<DataDirectory> {
+    let configured = &settings.checkpoint.directory;
+    let root = if configured.as_os_str().is_empty() { DataDirectory::default_path(name) } else { configured.clone() };
+    DataDirectory::open(&root)
+}
+
+pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
+    murmur_network::load_or_create(&directory.identity_path()).map_err(|error| {
+        Failure::new(ExitCode::Files, error.to_string())
+            .hint("restore the file from a backup, or delete it to begin with a new identity")
+    })
+}
+
+pub(super) fn bootstrap(addresses: &[String]) -> Result<Vec<Bootstrap>, Failure> {
+    let parse = |text: &String| {
+        let (peer, address) = parse_address(text).map_err(|error| {
+            Failure::new(ExitCode::Settings, error.to_string())
+                .hint("an address looks like /ip4/192.0.2.7/tcp/4711, with or without /p2p/12D3KooW… at its end")
+        })?;
+        Ok(Bootstrap { peer, address })
+    };
+    addresses.iter().map(parse).collect()
+}
+
+/// Everything is known: run the daemon.
+pub(super) fn run(
+    manifest: RunManifest,
+    settings: NodeSettings,
+    directory: DataDirectory,
+    bootstrap: Vec<Bootstrap>,
+    joins: bool,
+    options: &NodeOptions,
+) -> anyhow::Result<()> {
+    let identity = identity(&directory)?;
+    crate::daemon::run(Plan {
+        manifest,
+        settings,
+        directory,
+        identity,
+        bootstrap,
+        joins,
+        console: options.format.unwrap_or(Console::Text),
+        until_stdin_closes: options.until_stdin_closes,
+    })
+}

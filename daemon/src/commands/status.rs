@@ -1,0 +1,40 @@
+//! `murmur status`: asks a running daemon.
+
+use std::time::Duration;
+
+use crate::cli::StatusOptions;
+use crate::console::{Console, human_bytes, print_line, summary_line};
+use crate::failure::{ExitCode, Failure};
+use crate::report::NodeReport;
+
+/// A daemon on this machine answers at once or not at all.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
+    let url = format!("http://{}/status", options.address);
+    let agent = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).build().new_agent();
+    let report: NodeReport =
+        agent.get(&url).call().and_then(|mut response| response.body_mut().read_json()).map_err(|error| {
+            Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", options.address))
+                .hint("a running daemon prints its status address; give it with --address")
+        })?;
+    if options.format == Console::Json {
+        print_line(&serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    print_line(&format!("peer         {}", report.peer));
+    print_line(&format!("run          {} · {} parameters", report.run, report.parameters));
+    print_line(&format!("phase        {} for {:.0} s", report.phase, report.seconds));
+    print_line(&format!("training     {}", summary_line(&report)));
+    print_line(&format!(
+        "exchanges    {} completed · {} broken off · {} misbehaviours seen",
+        report.exchanges_completed, report.exchanges_failed, report.misbehaviours
+    ));
+    print_line(&format!(
+        "traffic      {} sent · {} received · {:.3} s of training spent waiting",
+        human_bytes(report.bytes_sent),
+        human_bytes(report.bytes_received),
+        report.seconds_waiting_for_network
+    ));
+    Ok(())
+}

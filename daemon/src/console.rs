@@ -1,0 +1,124 @@
+//! What a daemon prints: lines for people (the ticket on stdout, all else on stderr), or one JSON object a line.
+
+use std::io::Write;
+use std::time::Duration;
+
+use murmur_protocol::Notice;
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+
+use crate::daemon::{Ready, describe};
+use crate::report::NodeReport;
+
+/// How often people are told how it goes.
+const LINE_PERIOD: Duration = Duration::from_secs(10);
+
+/// How often machines are told.
+const JSON_PERIOD: Duration = Duration::from_millis(500);
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Console {
+    /// People.
+    Text,
+    /// Machines: one JSON object a line.
+    Json,
+}
+
+impl Console {
+    /// How others join, and what runs here.
+    pub fn show_ready(self, ready: &Ready, resumed_at: Option<f64>) {
+        if self == Console::Json {
+            print_line(&json!({ "ready": ready }).to_string());
+            return;
+        }
+        eprintln!("peer        {}", ready.peer);
+        eprintln!("run         {} · {} parameters · {}", ready.run, ready.parameters, ready.device);
+        eprintln!("data        {}", ready.data_directory.display());
+        ready.addresses.iter().for_each(|address| eprintln!("listening   {address}"));
+        if let Some(address) = &ready.status_address {
+            eprintln!("status      murmur status --address {address}");
+        }
+        if let Some(progress) = resumed_at {
+            eprintln!("resumed     at step {progress:.0}");
+        }
+        eprintln!("Others join with:");
+        print_line(&format!("murmur join {}", ready.ticket));
+    }
+
+    /// Tells how it goes until it is aborted.
+    pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Notice>) {
+        let period = if self == Console::Json { JSON_PERIOD } else { LINE_PERIOD };
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.show_report(&reports.borrow()),
+                notice = notices.recv() => match notice {
+                    Ok(notice) => self.show_notice(&notice),
+                    Err(RecvError::Lagged(missed)) => tracing::debug!("{missed} notices were not shown"),
+                    Err(RecvError::Closed) => return,
+                },
+            }
+        }
+    }
+
+    /// The state at the end.
+    pub fn show_last(self, report: &NodeReport) {
+        match self {
+            Console::Text => eprintln!("left        {}", summary_line(report)),
+            Console::Json => print_line(&json!({ "finished": report }).to_string()),
+        }
+    }
+
+    fn show_report(self, report: &NodeReport) {
+        match self {
+            Console::Text => eprintln!("{:<11} {}", report.phase, summary_line(report)),
+            Console::Json => print_line(&json!({ "status": report }).to_string()),
+        }
+    }
+
+    fn show_notice(self, notice: &Notice) {
+        let (text, is_warning) = describe(notice);
+        match self {
+            Console::Json => print_line(&json!({ "notice": text, "warning": is_warning }).to_string()),
+            Console::Text if is_warning => eprintln!("warning: {text}"),
+            // The line every ten seconds counts exchanges; each of them would drown the rest.
+            Console::Text if matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. }) => {
+                tracing::debug!("{text}");
+            }
+            Console::Text => eprintln!("            {text}"),
+        }
+    }
+}
+
+/// One line that proves health: steps go up, exchanges go up, the disagreement does not.
+pub(crate) fn summary_line(report: &NodeReport) -> String {
+    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
+    format!(
+        "step {} · loss {} · validation {} · {:.0} tokens/s · {} peers · {} exchanges · disagreement {} · {} sent",
+        report.steps,
+        number(report.loss),
+        number(report.validation_loss),
+        report.tokens_per_second,
+        report.peers,
+        report.exchanges_completed,
+        number(report.disagreement),
+        human_bytes(report.bytes_sent),
+    )
+}
+
+/// Bytes for people.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// A closed pipe at the other end must not end training.
+pub(crate) fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}

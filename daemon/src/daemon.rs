@@ -1,0 +1,401 @@
+//! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
+use murmur_protocol::{
+    Address, Bootstrap, Config, Node, Notice, PeerId, RunManifest, Start, Status, Ticket, Time, bounds,
+};
+use murmur_training::{Corpus, DeviceChoice};
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::console::Console;
+use crate::drivers::{StatusServer, Trainer, TrainerOrder, TrainerSettings, TrainingView, Workers};
+use crate::engine::{Channels, Engine, Stopped};
+use crate::failure::{ExitCode, Failure};
+use crate::report::{NodeReport, Surroundings};
+use crate::settings::{AfterCompletion, NodeSettings};
+use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
+
+/// Facts waiting for the engine, which takes microseconds for each.
+const EVENTS_MAX: usize = 1024;
+
+/// Notices kept for a slow console; older ones are lost to it.
+const NOTICES_MAX: usize = 256;
+
+/// How often reports are made.
+const REPORT_PERIOD: Duration = Duration::from_millis(250);
+
+/// Steps in progress, the last evaluation and the last checkpoint may take this long.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a daemon is to do.
+pub struct Plan {
+    /// The run.
+    pub manifest: RunManifest,
+    /// This machine's settings.
+    pub settings: NodeSettings,
+    /// Taken for this process.
+    pub directory: DataDirectory,
+    /// Who the node is.
+    pub identity: Keypair,
+    /// Members to dial first.
+    pub bootstrap: Vec<Bootstrap>,
+    /// Whether to copy a peer's model where there is no checkpoint.
+    pub joins: bool,
+    /// What to print.
+    pub console: Console,
+    /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
+    pub until_stdin_closes: bool,
+}
+
+/// What `--format json` prints first.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub struct Ready {
+    /// The node's peer id.
+    pub peer: String,
+    /// The run's id, in short.
+    pub run: String,
+    /// Where it listens, each with the peer id at its end.
+    pub addresses: Vec<String>,
+    /// With which others join.
+    pub ticket: String,
+    /// Of the status page, where there is one.
+    pub status_address: Option<String>,
+    /// Parameters of the model.
+    pub parameters: usize,
+    /// Where its checkpoints go.
+    pub data_directory: PathBuf,
+    /// What trains.
+    pub device: String,
+}
+
+/// Runs a daemon until it has left its swarm.
+///
+/// # Errors
+/// Whatever keeps it from starting, each with its remedy; afterwards only a failure of the training itself.
+pub fn run(plan: Plan) -> anyhow::Result<()> {
+    plan.directory.claim(&plan.manifest)?;
+    let threads = plan.settings.training.threads;
+    // A second pool in one process is refused; the first one then serves both.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    let model = prepare_model(&plan)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(run_with_model(plan, model))
+}
+
+struct Model {
+    engine: murmur_training::Engine,
+    progress: f64,
+    resumed: bool,
+    device: String,
+}
+
+fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
+    let training = &plan.settings.training;
+    let choice: DeviceChoice =
+        training.device.parse().map_err(|error| Failure::new(ExitCode::Settings, format!("{error}")))?;
+    let (device, warning) = choice.open().map_err(|error| Failure::new(ExitCode::Settings, error.to_string()))?;
+    if let Some(warning) = warning {
+        eprintln!("warning: {warning}");
+    }
+    let corpus = open_corpus(&plan.manifest, &plan.settings)?;
+    let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
+    let node = *murmur_network::peer_id(&plan.identity).as_bytes();
+    let mut engine = murmur_training::Engine::new(&plan.manifest, corpus, node, device)
+        .context("cannot set up the model on its device")?;
+    let mut progress = 0.0;
+    let checkpoint = latest_checkpoint(&plan.directory);
+    let resumed = checkpoint.is_some();
+    if let Some(checkpoint) = checkpoint {
+        progress = checkpoint.progress;
+        engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
+    }
+    Ok(Model { engine, progress, resumed, device: device_name })
+}
+
+/// Opens the run's corpus from this machine's files.
+///
+/// # Errors
+/// When files are missing, unwanted or not those of the run.
+pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings) -> Result<Corpus, Failure> {
+    Corpus::open(manifest, &settings.data.files).map_err(|error| {
+        let failure = Failure::new(ExitCode::Files, error.to_string());
+        match error {
+            murmur_training::CorpusError::NoFiles => failure.hint("name them with --data FILE…"),
+            murmur_training::CorpusError::FilesUnused => {
+                failure.hint("leave --data out, or use a run whose data.source is \"files\"")
+            }
+            murmur_training::CorpusError::OtherData { .. } => {
+                failure.hint("every node of this run trains on the same files, in the same order")
+            }
+            _ => failure.hint("check the path and the content of the file"),
+        }
+    })
+}
+
+fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {
+    let (checkpoint, refused) = load_latest(&directory.checkpoints_path());
+    for error in refused {
+        eprintln!("warning: checkpoint refused: {error}");
+        eprintln!("hint: {}", if checkpoint.is_some() { "the one before it is used" } else { "there is no older one" });
+    }
+    checkpoint
+}
+
+async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
+    let clock = Instant::now();
+    let layout = model.engine.layout().clone();
+    let parameters = layout.parameters();
+    let (events, inbox) = mpsc::channel(EVENTS_MAX);
+    let network = start_network(&plan, parameters, events.clone()).await?;
+    let me = network.peer_id();
+    let resumed = model.resumed;
+    let device = model.device;
+    let keep = plan.settings.checkpoint.keep;
+    let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
+    let progress = model.progress;
+    let trainer = Trainer::start(model.engine, trainer_settings(&plan, progress), events.clone(), writer);
+    let workers = Workers::start(events);
+    let node = Node::new(node_config(&plan, resumed), me, layout, random_seed()?, Time::ZERO);
+
+    let (status, status_view) = watch::channel(node.status());
+    let (notices, heard) = broadcast::channel(NOTICES_MAX);
+    let training_view = trainer.view();
+    let run = plan.manifest.run_id().to_string();
+    let (reports, report_view) = watch::channel(NodeReport::default());
+    let reporter =
+        Reporter { run: run.clone(), parameters, status: status_view, training: training_view.clone(), clock };
+    let reporting = tokio::spawn(report_regularly(reporter.clone(), network.clone(), reports));
+    let address = plan.settings.status.address.clone();
+    let server =
+        if address.is_empty() { None } else { Some(StatusServer::start(&address, report_view.clone()).await?) };
+
+    let ready = Ready {
+        peer: me.to_string(),
+        run,
+        addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
+        ticket: ticket(&plan.manifest, me, &network.listen_addresses()),
+        status_address: server.as_ref().map(|server| server.address().to_string()),
+        parameters,
+        data_directory: plan.directory.root().to_owned(),
+        device,
+    };
+    plan.console.show_ready(&ready, resumed.then_some(progress));
+    let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
+
+    let (stop, stop_view) = watch::channel(false);
+    let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
+    tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits));
+    let channels = Channels { events: inbox, status, notices };
+    let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
+
+    plan.directory.remember_peers(&stopped.status.known);
+    let failure = finish(stopped, &reporter, &plan.console).await;
+    reporting.abort();
+    console.abort();
+    match failure {
+        Some(reason) => Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}"))
+            .hint("a lower optimizer.learning_rate, or the previous checkpoint, may help")
+            .into()),
+        None => Ok(()),
+    }
+}
+
+/// After the node has left: last evaluation and checkpoint, then the network. Returns why training failed, if it did.
+async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Option<String> {
+    let Stopped { trainer, network, has_trained, status } = stopped;
+    let view = trainer.view();
+    if has_trained {
+        let _ = trainer.try_order(TrainerOrder::Complete);
+    }
+    let finished = tokio::task::spawn_blocking(move || trainer.finish());
+    if tokio::time::timeout(FINISH_TIMEOUT, finished).await.is_err() {
+        eprintln!("warning: the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs());
+    }
+    let report = reporter.report(&status, &network);
+    network.close().await;
+    console.show_last(&report);
+    view.borrow().failure.clone()
+}
+
+async fn start_network(
+    plan: &Plan,
+    parameters: usize,
+    events: mpsc::Sender<murmur_protocol::Event>,
+) -> anyhow::Result<Network> {
+    let parse = |text: &String| -> anyhow::Result<Multiaddr> {
+        text.parse().map_err(|error| {
+            let message = format!("{text:?} is no address to listen on: {error}");
+            Failure::new(ExitCode::Settings, message).hint("for example /ip4/0.0.0.0/tcp/4711").into()
+        })
+    };
+    let config = NetworkConfig {
+        identity: plan.identity.clone(),
+        listen: plan.settings.network.listen.iter().map(parse).collect::<anyhow::Result<_>>()?,
+        manifest: Arc::new(plan.manifest.clone()),
+        payload_bytes_max: bounds::payload_bytes_max(parameters),
+        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters),
+    };
+    Network::start(config, events).await.map_err(|error: NetworkError| {
+        Failure::new(ExitCode::Network, error.to_string())
+            .hint("another program may use the port: choose one with --listen, or port 0 for any free one")
+            .into()
+    })
+}
+
+fn node_config(plan: &Plan, resumed: bool) -> Config {
+    let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    Config {
+        gossip: plan.manifest.gossip.clone(),
+        start: if plan.joins && !resumed { Start::FromPeer } else { Start::WithModel },
+        bootstrap: plan.bootstrap.clone(),
+        remembered: plan.directory.remembered_peers(),
+        first_exchange: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
+    }
+}
+
+fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
+    let NodeSettings { training, checkpoint, .. } = &plan.settings;
+    TrainerSettings {
+        manifest: plan.manifest.clone(),
+        progress,
+        steps_max: (training.steps > 0).then_some(training.steps),
+        evaluate_every: (training.evaluate_every > 0).then_some(training.evaluate_every),
+        checkpoint_period: (checkpoint.every_seconds > 0).then(|| Duration::from_secs(checkpoint.every_seconds)),
+    }
+}
+
+fn ticket(manifest: &RunManifest, peer: PeerId, listen: &[Multiaddr]) -> String {
+    let is_loopback = |address: &&Multiaddr| {
+        let text = address.to_string();
+        text.starts_with("/ip4/127.") || text.starts_with("/ip6/::1/")
+    };
+    // Loopback addresses help nobody else, unless there are no others.
+    let (loopback, public): (Vec<&Multiaddr>, Vec<&Multiaddr>) = listen.iter().partition(is_loopback);
+    let chosen = if public.is_empty() { loopback } else { public };
+    let addresses = chosen.into_iter().filter_map(|address| Address::new(address.to_string())).take(8).collect();
+    Ticket { run: manifest.run_id(), peer, addresses, secret: None }.to_string()
+}
+
+fn random_seed() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Puts reports together from what the parts show of themselves.
+#[derive(Clone)]
+struct Reporter {
+    run: String,
+    parameters: usize,
+    status: watch::Receiver<Status>,
+    training: watch::Receiver<TrainingView>,
+    clock: Instant,
+}
+
+impl Reporter {
+    fn report(&self, status: &Status, network: &Network) -> NodeReport {
+        let traffic = network.traffic();
+        NodeReport::new(
+            status,
+            &Surroundings {
+                run: &self.run,
+                parameters: self.parameters,
+                training: &self.training.borrow(),
+                bytes_sent: traffic.sent,
+                bytes_received: traffic.received,
+                seconds: self.clock.elapsed().as_secs_f64(),
+            },
+        )
+    }
+}
+
+async fn report_regularly(reporter: Reporter, network: Network, reports: watch::Sender<NodeReport>) {
+    let mut ticks = tokio::time::interval(REPORT_PERIOD);
+    loop {
+        ticks.tick().await;
+        let report = reporter.report(&reporter.status.borrow(), &network);
+        reports.send_replace(report);
+    }
+}
+
+/// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, the end of the run. A
+/// second Ctrl-C or SIGTERM ends the process at once.
+async fn watch_for_stop(
+    stop: watch::Sender<bool>,
+    until_stdin_closes: bool,
+    mut training: watch::Receiver<TrainingView>,
+    exits: bool,
+) {
+    let (closed, mut stdin_closed) = mpsc::channel(1);
+    if until_stdin_closes {
+        // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
+        std::thread::spawn(move || {
+            let mut stdin = std::io::stdin();
+            while stdin.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
+            let _ = closed.blocking_send(());
+        });
+    }
+    let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
+    tokio::select! {
+        () = signal() => eprintln!("leaving the swarm (once more to end at once)"),
+        _ = stdin_closed.recv(), if until_stdin_closes => {}
+        _ = training.wait_for(over) => {}
+    }
+    let _ = stop.send(true);
+    signal().await;
+    eprintln!("warning: ended without leaving; the last checkpoint stays");
+    std::process::exit(ExitCode::Interrupted as i32);
+}
+
+#[cfg(unix)]
+pub(crate) async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).expect("the runtime handles signals");
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) async fn signal() {
+    let _ = tokio::signal::ctrl_c().await;
+}
+
+/// A notice as a line for people; the flag tells whether it is worth a warning.
+pub(crate) fn describe(notice: &Notice) -> (String, bool) {
+    match notice {
+        Notice::PeerJoined(peer) => (format!("{} connected", peer.short()), false),
+        Notice::PeerLeft { peer, announced: true } => (format!("{} has left", peer.short()), false),
+        Notice::PeerLeft { peer, announced: false } => (format!("{} is gone", peer.short()), false),
+        Notice::Alone { reason } => {
+            let reason = reason.as_deref().unwrap_or("no other member is known");
+            (format!("alone: no peer is connected ({reason})"), true)
+        }
+        Notice::WaitingForState => ("waiting for a peer that can give the model".to_owned(), true),
+        Notice::StateReceived { peer, progress } => {
+            (format!("took over the model of {} at step {progress:.0}", peer.short()), false)
+        }
+        Notice::StateSent(peer) => (format!("gave the model to {}", peer.short()), false),
+        Notice::ExchangeCompleted { partner, distance, .. } => {
+            (format!("averaged with {} (distance {distance:.4})", partner.short()), false)
+        }
+        Notice::ExchangeFailed { partner, failure } => {
+            (format!("exchange with {} came to nothing: {failure:?}", partner.short()), false)
+        }
+        Notice::PeerRefused { peer, refusal } => (format!("peer {} {refusal}", peer.short()), true),
+        Notice::PeerMisbehaved { peer, misbehaviour } => (format!("peer {} {misbehaviour}", peer.short()), true),
+        Notice::Settling => ("training is over; last exchanges".to_owned(), false),
+        Notice::RunCompleted => ("run completed".to_owned(), false),
+    }
+}

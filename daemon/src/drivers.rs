@@ -1,0 +1,14 @@
+//! The edges of the daemon: each driver carries out one kind of order and reports facts. Drivers never call each
+//! other, and the engine never waits for one: orders are handed over with `try_…`, and a full queue is a fact as well.
+
+mod http;
+mod trainer;
+mod workers;
+
+pub use http::StatusServer;
+pub use trainer::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
+pub use workers::{WorkerOrder, Workers};
+
+/// The driver's queue is full, or the driver is gone; the order comes back.
+#[derive(Debug)]
+pub struct Refused<Order>(pub Order);

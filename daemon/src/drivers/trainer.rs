@@ -1,0 +1,407 @@
+//! The training driver: a thread that steps, and between two steps does what the engine ordered.
+//!
+//! It never waits for anybody while it trains: orders are picked up with `try_recv`, facts handed over with
+//! `try_send`, and what cannot be handed over yet is kept for the next boundary. The time spent in those calls is
+//! measured and reported, so that "training never waits for the network" is a number.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use murmur_protocol::{Correction, Event, Payload, RequestId, RunManifest, Snapshot, TrainingReport};
+use murmur_training::{Engine, TrainingError};
+use tokio::sync::{mpsc, watch};
+
+use super::Refused;
+use crate::store::{Checkpoint, CheckpointWriter};
+
+/// Orders waiting for the next step boundary. The core has at most a handful of requests open.
+const QUEUE_MAX: usize = 16;
+
+/// Facts kept while the engine's queue is full. Replies only, so no more than there are orders.
+const KEPT_MAX: usize = 4 * QUEUE_MAX;
+
+/// Weight of the newest step in the running averages of loss and step time: about the last 20 steps count.
+const AVERAGE_WEIGHT: f64 = 0.1;
+
+/// How often an idle trainer looks whether its kept facts can go out.
+const IDLE_PERIOD: Duration = Duration::from_millis(50);
+
+/// Steps in a row whose loss is not a number before the trainer gives up: a diverged model does not come back.
+const NOT_FINITE_STEPS_MAX: u32 = 20;
+
+/// What the engine may order.
+#[derive(Debug)]
+pub enum TrainerOrder {
+    /// Copy the model.
+    TakeSnapshot(RequestId),
+    /// Add a correction, and its shift to the progress.
+    ApplyCorrection(RequestId, Correction, f64),
+    /// Take over a peer's model at this progress.
+    LoadState(RequestId, Payload, f64),
+    /// Take a step of the outer momentum.
+    AdvanceOuter,
+    /// Train from now on.
+    Begin,
+    /// Train no more, but go on answering.
+    End,
+    /// Evaluate and write a checkpoint.
+    Complete,
+}
+
+impl TrainerOrder {
+    /// Whose reply is awaited, where one is.
+    pub fn request(&self) -> Option<RequestId> {
+        match self {
+            TrainerOrder::TakeSnapshot(request)
+            | TrainerOrder::ApplyCorrection(request, ..)
+            | TrainerOrder::LoadState(request, ..) => Some(*request),
+            TrainerOrder::AdvanceOuter | TrainerOrder::Begin | TrainerOrder::End | TrainerOrder::Complete => None,
+        }
+    }
+}
+
+/// What the trainer shows of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrainingView {
+    /// Own steps.
+    pub steps: u64,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+    /// Running average of the training loss, in nats per byte.
+    pub loss: Option<f64>,
+    /// At the last evaluation, in nats per byte.
+    pub validation_loss: Option<f64>,
+    /// Running average.
+    pub tokens_per_second: f64,
+    /// Running average, in seconds.
+    pub step_seconds: f64,
+    /// Spent while training in calls that could wait for somebody else, in seconds.
+    pub seconds_waiting: f64,
+    /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
+    pub completed: bool,
+    /// Why training has ended for good, if it has.
+    pub failure: Option<String>,
+}
+
+/// What the trainer is told once.
+#[derive(Clone, Debug)]
+pub struct TrainerSettings {
+    /// The run.
+    pub manifest: RunManifest,
+    /// Swarm progress at the start, in steps.
+    pub progress: f64,
+    /// Stop after this many own steps.
+    pub steps_max: Option<u64>,
+    /// Evaluate every so many steps.
+    pub evaluate_every: Option<u64>,
+    /// Write a checkpoint this often.
+    pub checkpoint_period: Option<Duration>,
+}
+
+/// The training thread. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Trainer {
+    orders: Option<SyncSender<TrainerOrder>>,
+    view: watch::Receiver<TrainingView>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Trainer {
+    /// Starts the thread, which waits for [`TrainerOrder::Begin`].
+    ///
+    /// # Panics
+    /// When the system has no thread left.
+    pub fn start(
+        engine: Engine,
+        settings: TrainerSettings,
+        events: mpsc::Sender<Event>,
+        writer: CheckpointWriter,
+    ) -> Trainer {
+        let (orders, inbox) = sync_channel(QUEUE_MAX);
+        let first_view = TrainingView { steps: engine.steps(), progress: settings.progress, ..TrainingView::default() };
+        let (view_sender, view) = watch::channel(first_view.clone());
+        let desk = Desk {
+            settings,
+            engine,
+            inbox,
+            events,
+            kept: VecDeque::new(),
+            view: first_view,
+            view_sender,
+            writer,
+            travel: 0.0,
+            training: false,
+            not_finite_steps: 0,
+            last_checkpoint: Instant::now(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("trainer".to_owned())
+            .spawn(move || desk.run())
+            .expect("the system has a thread for training");
+        Trainer { orders: Some(orders), view, thread: Some(thread) }
+    }
+
+    /// Hands an order over without waiting.
+    ///
+    /// # Errors
+    /// The order, when the queue is full or the thread is gone.
+    pub fn try_order(&self, order: TrainerOrder) -> Result<(), Refused<TrainerOrder>> {
+        let Some(orders) = &self.orders else { return Err(Refused(order)) };
+        orders.try_send(order).map_err(|error| match error {
+            TrySendError::Full(order) | TrySendError::Disconnected(order) => Refused(order),
+        })
+    }
+
+    /// What the trainer shows of itself, always the latest.
+    pub fn view(&self) -> watch::Receiver<TrainingView> {
+        self.view.clone()
+    }
+
+    /// Ends the thread after what has been ordered, checkpoints included.
+    pub fn finish(mut self) {
+        drop(self.orders.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the training thread has panicked");
+        }
+    }
+}
+
+/// The thread's own state.
+struct Desk {
+    settings: TrainerSettings,
+    engine: Engine,
+    inbox: Receiver<TrainerOrder>,
+    events: mpsc::Sender<Event>,
+    /// Facts that the engine's queue had no room for.
+    kept: VecDeque<Event>,
+    view: TrainingView,
+    view_sender: watch::Sender<TrainingView>,
+    writer: CheckpointWriter,
+    /// Σ learning rate · √parameters: see [`TrainingReport::travel`].
+    travel: f64,
+    training: bool,
+    not_finite_steps: u32,
+    last_checkpoint: Instant,
+}
+
+impl Desk {
+    fn run(mut self) {
+        loop {
+            let open = if self.training { self.take_waiting_orders() } else { self.wait_for_order() };
+            if !open {
+                return;
+            }
+            if self.training && self.is_run_over() {
+                self.training = false;
+                let report = self.report();
+                self.tell(Event::TrainingCompleted(report));
+            }
+            if self.training {
+                self.step();
+            }
+        }
+    }
+
+    /// While training: whatever is there, without waiting. `false` once nobody orders any more.
+    fn take_waiting_orders(&mut self) -> bool {
+        loop {
+            let before = Instant::now();
+            self.send_kept();
+            let order = self.inbox.try_recv();
+            self.view.seconds_waiting += before.elapsed().as_secs_f64();
+            match order {
+                Ok(order) => self.carry_out(order),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+            if !self.training {
+                return true;
+            }
+        }
+    }
+
+    fn wait_for_order(&mut self) -> bool {
+        self.send_kept();
+        match self.inbox.recv_timeout(IDLE_PERIOD) {
+            Ok(order) => self.carry_out(order),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        true
+    }
+
+    fn carry_out(&mut self, order: TrainerOrder) {
+        match order {
+            TrainerOrder::TakeSnapshot(request) => match self.engine.snapshot() {
+                Ok(snapshot) => {
+                    let report = self.report();
+                    self.tell(Event::SnapshotTaken { request, snapshot, report });
+                }
+                Err(error) => self.refuse(request, &error),
+            },
+            TrainerOrder::ApplyCorrection(request, correction, progress_shift) => {
+                match self.engine.apply(&correction) {
+                    Ok(()) => {
+                        self.view.completed = false;
+                        self.view.progress = (self.view.progress + progress_shift).max(0.0);
+                        self.tell(Event::CorrectionApplied { request });
+                    }
+                    Err(error) => self.refuse(request, &error),
+                }
+            }
+            TrainerOrder::LoadState(request, payload, progress) => {
+                let accepted = self.load_state(&payload);
+                if accepted {
+                    self.view.progress = progress;
+                }
+                self.tell(Event::StateLoaded { request, accepted });
+            }
+            TrainerOrder::AdvanceOuter => {
+                if let Err(error) = self.engine.advance_outer() {
+                    tracing::error!("the outer step failed: {error}");
+                }
+            }
+            TrainerOrder::Begin => self.training = self.view.failure.is_none(),
+            TrainerOrder::End => self.training = false,
+            TrainerOrder::Complete => self.complete(),
+        }
+    }
+
+    fn load_state(&mut self, payload: &Payload) -> bool {
+        let parameters = self.engine.layout().parameters();
+        let Some(snapshot) = Snapshot::from_payload(payload, parameters) else { return false };
+        match self.engine.load_parameters(snapshot.values()) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!("cannot load a peer's model: {error}");
+                false
+            }
+        }
+    }
+
+    fn is_run_over(&self) -> bool {
+        let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
+        // With a limit of its own the node goes on to it, whatever the others' pace.
+        let swarm_limit = self.settings.steps_max.is_none()
+            && self.view.progress >= self.settings.manifest.schedule.total_steps as f64;
+        own_limit || swarm_limit
+    }
+
+    fn step(&mut self) {
+        let begin = Instant::now();
+        match self.engine.step(self.view.progress) {
+            Ok(report) => {
+                self.not_finite_steps = 0;
+                let seconds = begin.elapsed().as_secs_f64();
+                let parameters = self.engine.layout().parameters() as f64;
+                self.travel += report.learning_rate * parameters.sqrt();
+                self.view.progress += 1.0;
+                self.view.steps = self.engine.steps();
+                let loss = self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss));
+                self.view.loss = Some(loss);
+                let first = self.view.step_seconds == 0.0;
+                self.view.step_seconds = if first { seconds } else { blend(self.view.step_seconds, seconds) };
+                self.view.tokens_per_second = report.tokens as f64 / self.view.step_seconds;
+            }
+            Err(TrainingError::NotFinite { .. }) if self.not_finite_steps < NOT_FINITE_STEPS_MAX => {
+                self.not_finite_steps += 1;
+                tracing::warn!("a step whose loss is not a number was left out");
+            }
+            Err(error) => {
+                tracing::error!("training has ended: {error}");
+                self.training = false;
+                self.view.failure = Some(error.to_string());
+            }
+        }
+        if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
+            self.evaluate();
+        }
+        if self.settings.checkpoint_period.is_some_and(|period| self.last_checkpoint.elapsed() >= period) {
+            self.last_checkpoint = Instant::now();
+            if let Some(checkpoint) = self.checkpoint() {
+                self.writer.try_write(checkpoint);
+            }
+        }
+        self.show();
+        // The next report says the same and more, so this one may be lost.
+        let report = self.report();
+        let before = Instant::now();
+        let _ = self.events.try_send(Event::StepsCompleted(report));
+        self.view.seconds_waiting += before.elapsed().as_secs_f64();
+    }
+
+    fn complete(&mut self) {
+        if self.view.completed {
+            return;
+        }
+        self.evaluate();
+        if let Some(checkpoint) = self.checkpoint() {
+            self.writer.write_last(checkpoint);
+        }
+        self.view.completed = true;
+        self.show();
+    }
+
+    fn evaluate(&mut self) {
+        match self.engine.validation_loss() {
+            Ok(loss) => self.view.validation_loss = Some(loss),
+            Err(error) => tracing::error!("cannot evaluate: {error}"),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Option<Checkpoint> {
+        match self.engine.save() {
+            Ok(state) => {
+                let manifest = self.settings.manifest.clone();
+                Some(Checkpoint { manifest, progress: self.view.progress, state })
+            }
+            Err(error) => {
+                tracing::error!("cannot copy the model for a checkpoint: {error}");
+                None
+            }
+        }
+    }
+
+    fn report(&self) -> TrainingReport {
+        TrainingReport {
+            steps: self.view.steps,
+            progress: self.view.progress,
+            tokens_per_second: self.view.tokens_per_second,
+            travel: self.travel,
+        }
+    }
+
+    fn show(&self) {
+        self.view_sender.send_replace(self.view.clone());
+    }
+
+    fn refuse(&mut self, request: RequestId, error: &TrainingError) {
+        tracing::error!("the trainer cannot do as told: {error}");
+        self.tell(Event::RequestFailed { request });
+    }
+
+    /// Hands a fact over that must not be lost, in order, without waiting.
+    fn tell(&mut self, event: Event) {
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push_back(event);
+        }
+        self.send_kept();
+    }
+
+    fn send_kept(&mut self) {
+        while let Some(event) = self.kept.pop_front() {
+            if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
+                self.kept.push_front(event);
+                return;
+            }
+        }
+    }
+}
+
+fn blend(average: f64, newest: f64) -> f64 {
+    average + AVERAGE_WEIGHT * (newest - average)
+}

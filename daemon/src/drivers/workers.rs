@@ -1,0 +1,80 @@
+//! The worker: encodes and merges off the engine's thread, with the same pure functions that the simulator calls.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use murmur_protocol::numerics::{self, EncodeJob, MergeJob};
+use murmur_protocol::{Event, RequestId, Snapshot};
+use tokio::sync::mpsc::Sender;
+
+use super::Refused;
+
+/// Jobs waiting. The core has at most one exchange of its own and two of others under way, each with one job.
+const QUEUE_MAX: usize = 4;
+
+/// One job.
+#[derive(Debug)]
+pub enum WorkerOrder {
+    /// A snapshot into codes.
+    Encode(RequestId, Snapshot, EncodeJob),
+    /// A snapshot and a partner's codes into a correction.
+    Merge(RequestId, Snapshot, Box<MergeJob>),
+}
+
+impl WorkerOrder {
+    /// Whose reply is awaited.
+    pub fn request(&self) -> RequestId {
+        match self {
+            WorkerOrder::Encode(request, ..) | WorkerOrder::Merge(request, ..) => *request,
+        }
+    }
+}
+
+/// A thread for bulk arithmetic. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Workers {
+    queue: SyncSender<WorkerOrder>,
+}
+
+impl Workers {
+    /// Starts the thread. One suffices: a merge of 10M parameters takes about 20 ms.
+    ///
+    /// # Panics
+    /// When the system has no thread left.
+    pub fn start(events: Sender<Event>) -> Workers {
+        let (queue, orders) = sync_channel(QUEUE_MAX);
+        std::thread::Builder::new()
+            .name("worker".to_owned())
+            .spawn(move || work(&orders, &events))
+            .expect("the system has a thread for the worker");
+        Workers { queue }
+    }
+
+    /// Hands an order over without waiting.
+    ///
+    /// # Errors
+    /// The order, when the queue is full.
+    pub fn try_order(&self, order: WorkerOrder) -> Result<(), Refused<WorkerOrder>> {
+        self.queue.try_send(order).map_err(|error| match error {
+            std::sync::mpsc::TrySendError::Full(order) | std::sync::mpsc::TrySendError::Disconnected(order) => {
+                Refused(order)
+            }
+        })
+    }
+}
+
+fn work(orders: &Receiver<WorkerOrder>, events: &Sender<Event>) {
+    for order in orders {
+        let event = match order {
+            WorkerOrder::Encode(request, snapshot, job) => {
+                Event::Encoded { request, payload: numerics::encode(&snapshot, &job) }
+            }
+            WorkerOrder::Merge(request, snapshot, job) => {
+                Event::Merged { request, result: numerics::merge(&snapshot, &job) }
+            }
+        };
+        // A driver may wait for the engine; only a finished engine does not listen any more.
+        if events.blocking_send(event).is_err() {
+            return;
+        }
+    }
+}

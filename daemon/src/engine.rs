@@ -1,0 +1,208 @@
+//! The engine: owns the core's [`Node`] and nothing else does.
+//!
+//! One loop with three branches: an event, the deadline, the wish to stop. It waits for nobody: orders go out with
+//! `try_…`, and where a queue is full the core hears of it as an event.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use murmur_network::{Network, NetworkOrder, QueueFull};
+use murmur_protocol::{Effect, Event, Node, Notice, Phase, Status, Time, TransferId};
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
+
+/// How often the status is published at most: often enough for a live view, too seldom to cost anything.
+const STATUS_PERIOD: Duration = Duration::from_millis(200);
+
+/// The engine and what it orders around.
+pub struct Engine {
+    node: Node,
+    network: Network,
+    trainer: Trainer,
+    workers: Workers,
+    events: mpsc::Receiver<Event>,
+    /// Failed orders, to be told to the core before anything else. Bounded by the effects of one event.
+    failures: VecDeque<Event>,
+    /// Orders that have no reply and must not be lost: tried again after every event. At most one of each kind.
+    postponed: VecDeque<TrainerOrder>,
+    clock: Instant,
+    status: watch::Sender<Status>,
+    status_published: Instant,
+    notices: broadcast::Sender<Notice>,
+    has_trained: bool,
+    stopped: bool,
+}
+
+/// The channels that the engine reads and writes.
+pub struct Channels {
+    /// Facts from the drivers.
+    pub events: mpsc::Receiver<Event>,
+    /// For whoever wants to see the core's state.
+    pub status: watch::Sender<Status>,
+    /// For whoever wants to hear what happens.
+    pub notices: broadcast::Sender<Notice>,
+}
+
+/// What is left when the engine has stopped.
+pub struct Stopped {
+    /// Still running: it may have a last checkpoint to write.
+    pub trainer: Trainer,
+    /// Still open.
+    pub network: Network,
+    /// Whether there is a model worth keeping: a joiner that never got one has only its cold start.
+    pub has_trained: bool,
+    /// The core's last state.
+    pub status: Status,
+}
+
+impl Engine {
+    /// An engine around a node whose first effects are still to be drained. `clock` is the node's time zero.
+    pub fn new(
+        node: Node,
+        network: Network,
+        trainer: Trainer,
+        workers: Workers,
+        clock: Instant,
+        channels: Channels,
+    ) -> Engine {
+        let Channels { events, status, notices } = channels;
+        Engine {
+            node,
+            network,
+            trainer,
+            workers,
+            events,
+            failures: VecDeque::new(),
+            postponed: VecDeque::new(),
+            clock,
+            status,
+            status_published: clock,
+            notices,
+            has_trained: false,
+            stopped: false,
+        }
+    }
+
+    /// Runs until the node has left. `stop` turns true when it should.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Stopped {
+        self.drain();
+        let mut stop_seen = false;
+        while !self.stopped {
+            let deadline = self.node.next_deadline().map(|time| self.clock + time.since_start());
+            let event = tokio::select! {
+                event = self.events.recv() => event.expect("the drivers outlive the engine"),
+                () = sleep_until(deadline) => Event::TimePassed,
+                _ = stop.wait_for(|stop| *stop), if !stop_seen => {
+                    stop_seen = true;
+                    Event::LeaveRequested
+                }
+            };
+            self.take_in(event);
+        }
+        Stopped {
+            status: self.node.status(),
+            trainer: self.trainer,
+            network: self.network,
+            has_trained: self.has_trained,
+        }
+    }
+
+    fn take_in(&mut self, event: Event) {
+        self.handle(event);
+        while let Some(failure) = self.failures.pop_front() {
+            self.handle(failure);
+        }
+        for order in std::mem::take(&mut self.postponed) {
+            self.order_trainer(order);
+        }
+        if self.status_published.elapsed() >= STATUS_PERIOD || self.stopped {
+            self.status_published = Instant::now();
+            self.status.send_replace(self.node.status());
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = Time::from_start(self.clock.elapsed());
+        self.node.handle(now, event);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(effect) = self.node.poll_effect() {
+            self.dispatch(effect);
+        }
+    }
+
+    fn dispatch(&mut self, effect: Effect) {
+        match effect {
+            Effect::Dial { peer, addresses } => self.order_network(NetworkOrder::Dial { peer, addresses }, None),
+            Effect::Disconnect { peer } => self.order_network(NetworkOrder::Disconnect { peer }, None),
+            Effect::Send { peer, message } => self.order_network(NetworkOrder::Send { peer, message }, None),
+            Effect::StartTransfer { transfer, peer, header, payload } => {
+                self.order_network(NetworkOrder::StartTransfer { transfer, peer, header, payload }, Some(transfer));
+            }
+            Effect::TakeSnapshot { request } => self.order_trainer(TrainerOrder::TakeSnapshot(request)),
+            Effect::ApplyCorrection { request, correction, progress_shift } => {
+                self.order_trainer(TrainerOrder::ApplyCorrection(request, correction, progress_shift));
+            }
+            Effect::LoadState { request, payload, progress } => {
+                self.order_trainer(TrainerOrder::LoadState(request, payload, progress));
+            }
+            Effect::AdvanceOuter => self.order_trainer(TrainerOrder::AdvanceOuter),
+            Effect::BeginTraining => {
+                self.has_trained = true;
+                self.order_trainer(TrainerOrder::Begin);
+            }
+            Effect::EndTraining => self.order_trainer(TrainerOrder::End),
+            Effect::CompleteRun => self.order_trainer(TrainerOrder::Complete),
+            Effect::Encode { request, snapshot, job } => self.order_worker(WorkerOrder::Encode(request, snapshot, job)),
+            Effect::Merge { request, snapshot, job } => {
+                self.order_worker(WorkerOrder::Merge(request, snapshot, Box::new(job)));
+            }
+            Effect::Notice(notice) => {
+                // Nobody may be listening.
+                let _ = self.notices.send(notice);
+            }
+            Effect::Stop => self.stopped = true,
+        }
+    }
+
+    fn order_network(&mut self, order: NetworkOrder, transfer: Option<TransferId>) {
+        if let Err(QueueFull) = self.network.try_order(order)
+            && let Some(transfer) = transfer
+        {
+            let reason = "the network's queue is full".to_owned();
+            self.failures.push_back(Event::TransferFailed { transfer, reason });
+        }
+    }
+
+    fn order_trainer(&mut self, order: TrainerOrder) {
+        if let Err(Refused(order)) = self.trainer.try_order(order) {
+            match order.request() {
+                Some(request) => self.failures.push_back(Event::RequestFailed { request }),
+                None => self.postponed.push_back(order),
+            }
+        }
+    }
+
+    fn order_worker(&mut self, order: WorkerOrder) {
+        if let Err(Refused(order)) = self.workers.try_order(order) {
+            self.failures.push_back(Event::RequestFailed { request: order.request() });
+        }
+    }
+}
+
+impl Stopped {
+    /// Whether the node's run was complete when it left.
+    pub fn was_complete(&self) -> bool {
+        self.trainer.view().borrow().completed || self.status.phase == Phase::Completed
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,59 @@
+//! Failures as a user meets them: what is wrong, the remedy, and an exit code that scripts can act on.
+
+use std::fmt;
+
+/// Exit codes of `murmur`; the README documents them. 0 is success, 2 a command line that clap refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitCode {
+    /// Anything without a code of its own.
+    Failure = 1,
+    /// A settings file, a value or a ticket is wrong.
+    Settings = 3,
+    /// A port is taken, nobody answers, or a peer refuses.
+    Network = 4,
+    /// Data, a checkpoint or an identity file is missing or damaged.
+    Files = 5,
+    /// A second Ctrl-C.
+    Interrupted = 130,
+}
+
+/// A failure with its remedy.
+#[derive(Debug)]
+pub struct Failure {
+    /// What is wrong, naming the thing.
+    message: String,
+    /// What to do about it.
+    hint: Option<String>,
+    code: ExitCode,
+}
+
+impl Failure {
+    /// A failure of this kind.
+    pub fn new(code: ExitCode, message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), hint: None, code }
+    }
+
+    /// Adds the remedy.
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints `error:` and `hint:` lines to stderr and gives the exit code.
+pub fn report(error: &anyhow::Error) -> u8 {
+    let failure = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());
+    eprintln!("error: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
+    if let Some(hint) = failure.and_then(|failure| failure.hint.as_ref()) {
+        eprintln!("hint: {hint}");
+    }
+    failure.map_or(ExitCode::Failure, |failure| failure.code) as u8
+}

@@ -1,0 +1,269 @@
+//! `murmur local`: several real daemons as processes of this machine, with one merged view.
+//!
+//! The first daemon founds the swarm, the others join it by its address, exactly as on several machines. Each is a
+//! child with its own folder; a child stops when its standard input ends, so none outlives this process, however it
+//! ends.
+
+mod child;
+mod summary;
+mod view;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::DataSource;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::cli::LocalOptions;
+use crate::console::{Console, print_line};
+use crate::daemon::open_corpus;
+use crate::failure::{ExitCode, Failure};
+use crate::settings::{NodeSettings, load_run_manifest};
+use crate::store::DataDirectory;
+use child::{Child, Line, Said};
+use summary::Traffic;
+use view::View;
+
+/// Lines of children waiting to be shown.
+const LINES_MAX: usize = 1024;
+
+/// A daemon says where it listens after a second or two; more means that it cannot start.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// After this the daemons are ended the hard way: their own deadlines are shorter.
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The view is drawn this often at most.
+const VIEW_PERIOD: Duration = Duration::from_millis(250);
+
+/// Runs the swarm until its run is complete or Ctrl-C.
+///
+/// # Errors
+/// When the run, the data or the folder is wrong, or no daemon comes through.
+pub fn run(options: LocalOptions) -> anyhow::Result<()> {
+    let manifest = manifest(&options)?;
+    let mut settings = NodeSettings::default();
+    settings.data.files.clone_from(&options.data);
+    let floor = open_corpus(&manifest, &settings)?.entropy_rate();
+    let folder = options.directory.clone().unwrap_or_else(new_folder);
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Failure::new(ExitCode::Files, format!("cannot write {}: {error}", folder.display()))
+            .hint("choose another folder with --directory")
+    })?;
+    let folder = folder.canonicalize().context("the folder that was just created")?;
+    let run_file = folder.join("run.toml");
+    std::fs::write(&run_file, manifest.canonical_text())
+        .map_err(|error| Failure::new(ExitCode::Files, format!("cannot write {}: {error}", run_file.display())))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let swarm = Swarm { options, manifest, folder, run_file, floor, begin: Instant::now() };
+    runtime.block_on(swarm.run())
+}
+
+/// The run file, with what the command line says about data and steps.
+fn manifest(options: &LocalOptions) -> anyhow::Result<RunManifest> {
+    let mut manifest = match &options.run {
+        Some(path) => load_run_manifest(path)?,
+        None => RunManifest::default(),
+    };
+    if !options.data.is_empty() {
+        manifest.data.source = DataSource::Files;
+        manifest.data.digest.clear();
+        let mut settings = NodeSettings::default();
+        settings.data.files.clone_from(&options.data);
+        manifest.data.digest = open_corpus(&manifest, &settings)?.digest().unwrap_or_default();
+    }
+    if let Some(steps) = options.steps {
+        manifest.schedule.total_steps = steps;
+        manifest.schedule.warmup_steps = manifest.schedule.warmup_steps.min(steps / 10);
+    }
+    Ok(manifest)
+}
+
+fn new_folder() -> PathBuf {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    DataDirectory::default_path("local").join(format!("{seconds}-{}", std::process::id()))
+}
+
+struct Swarm {
+    options: LocalOptions,
+    manifest: RunManifest,
+    folder: PathBuf,
+    run_file: PathBuf,
+    floor: Option<f64>,
+    begin: Instant,
+}
+
+impl Swarm {
+    async fn run(self) -> anyhow::Result<()> {
+        let (lines, mut heard) = mpsc::channel(LINES_MAX);
+        let mut children = vec![self.spawn(0, None, &lines)?];
+        let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes));
+        let mut traffic = Traffic::default();
+        let mut ticks = tokio::time::interval(VIEW_PERIOD);
+        let interrupt = interrupted();
+        tokio::pin!(interrupt);
+        let founder = self.wait_for_founder(&mut children, &mut heard).await?;
+        for number in 1..usize::from(self.options.nodes) {
+            children.push(self.spawn(number, Some(&founder), &lines)?);
+        }
+        drop(lines);
+        view.show_beginning(&self.manifest, &children, &self.folder);
+        loop {
+            tokio::select! {
+                line = heard.recv() => match line {
+                    Some(line) => self.take_in(line, &mut children, &view),
+                    None => break,
+                },
+                _ = ticks.tick() => {
+                    traffic.observe(&children);
+                    view.draw(&children);
+                }
+                () = &mut interrupt => {
+                    view.say("Ctrl-C: every daemon leaves the swarm and writes a last checkpoint");
+                    break;
+                }
+            }
+            if children.iter().all(Child::is_done) {
+                break;
+            }
+        }
+        self.stop(&mut children, &mut heard, &view).await;
+        view.draw_last(&children);
+        self.conclude(&children, &traffic, &view)
+    }
+
+    fn spawn(&self, number: usize, founder: Option<&str>, lines: &mpsc::Sender<Line>) -> anyhow::Result<Child> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.options.threads.unwrap_or_else(|| (cores / usize::from(self.options.nodes)).max(1));
+        let directory = self.folder.join(format!("node-{number}"));
+        let steps = self.manifest.schedule.total_steps.to_string();
+        let threads = threads.to_string();
+        let mut arguments: Vec<&std::ffi::OsStr> = Vec::new();
+        match founder {
+            None => arguments.extend([std::ffi::OsStr::new("start"), self.run_file.as_os_str()]),
+            Some(address) => arguments.extend(["join", "--bootstrap", address].map(std::ffi::OsStr::new)),
+        }
+        arguments.extend(["--steps", &steps, "--threads", &threads].map(std::ffi::OsStr::new));
+        arguments
+            .extend(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
+        arguments
+            .extend(["--format", "json", "--serve", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
+        arguments.push(directory.as_os_str());
+        for file in &self.options.data {
+            arguments.extend([std::ffi::OsStr::new("--data"), file.as_os_str()]);
+        }
+        Child::spawn(number, &directory, &arguments, lines.clone())
+    }
+
+    /// The founder's address, with its peer id.
+    async fn wait_for_founder(
+        &self,
+        children: &mut [Child],
+        heard: &mut mpsc::Receiver<Line>,
+    ) -> anyhow::Result<String> {
+        let founder = &mut children[0];
+        let ready = async {
+            while let Some(line) = heard.recv().await {
+                founder.take_in(line.said);
+                if let Some(ready) = &founder.ready {
+                    return ready.addresses.first().cloned();
+                }
+                if founder.has_ended {
+                    return None;
+                }
+            }
+            None
+        };
+        match tokio::time::timeout(READY_TIMEOUT, ready).await {
+            Ok(Some(address)) => Ok(address),
+            _ => Err(self.no_daemon(&children[0])),
+        }
+    }
+
+    fn take_in(&self, line: Line, children: &mut [Child], view: &View) {
+        let Some(child) = children.get_mut(line.child) else { return };
+        if self.options.format == Console::Json
+            && let Some(object) = line.said.as_json()
+        {
+            print_line(&json!({ "node": line.child, "line": object }).to_string());
+        }
+        let expected = child.is_stopping;
+        child.take_in(line.said);
+        if child.has_ended && !expected {
+            view.say(&format!(
+                "node {} has ended by itself; the others go on (its log: {})",
+                line.child,
+                child.log.display()
+            ));
+        }
+    }
+
+    /// Lets every daemon leave, then waits for the last lines.
+    async fn stop(&self, children: &mut [Child], heard: &mut mpsc::Receiver<Line>, view: &View) {
+        children.iter_mut().for_each(Child::stop);
+        let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
+        let again = interrupted();
+        tokio::pin!(again);
+        while children.iter().any(|child| !child.has_ended) {
+            tokio::select! {
+                line = heard.recv() => match line {
+                    Some(line) => self.take_in(line, children, view),
+                    None => break,
+                },
+                () = &mut again => break,
+                () = tokio::time::sleep_until(deadline) => break,
+            }
+        }
+        for child in children.iter_mut() {
+            child.end().await;
+        }
+    }
+
+    fn conclude(&self, children: &[Child], traffic: &Traffic, view: &View) -> anyhow::Result<()> {
+        if children.iter().all(|child| child.last.is_none()) {
+            return Err(self.no_daemon(&children[0]));
+        }
+        let summary = summary::Summary::new(children, traffic, self.begin.elapsed());
+        if self.options.format == Console::Json {
+            print_line(&json!({ "summary": summary }).to_string());
+            return Ok(());
+        }
+        view.show_summary(&summary);
+        if let Some(text) = summary::sample(children) {
+            view.show_sample(&text);
+        }
+        let first = self.folder.join("node-0");
+        view.say(&format!("more of it:  murmur sample {}", shown(&first)));
+        Ok(())
+    }
+
+    fn no_daemon(&self, child: &Child) -> anyhow::Error {
+        let log = std::fs::read_to_string(&child.log).unwrap_or_default();
+        let reason = log.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it gives no reason");
+        let failure = Failure::new(ExitCode::Failure, format!("the daemons did not start: {reason}"));
+        failure.hint(format!("their logs are in {}", self.folder.display())).into()
+    }
+}
+
+/// A path as it can be pasted into a shell.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.contains(' ') { format!("'{text}'") } else { text }
+}
+
+impl Said {
+    fn as_json(&self) -> Option<&serde_json::Value> {
+        match self {
+            Said::Object(object) => Some(object),
+            Said::Ended => None,
+        }
+    }
+}
+
+/// Ctrl-C or SIGTERM.
+async fn interrupted() {
+    crate::daemon::signal().await;
+}

@@ -1,0 +1,132 @@
+//! One daemon as a child process: its lines, its last report, its end.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc;
+
+use crate::daemon::Ready;
+use crate::report::NodeReport;
+
+/// A killed process is gone within this.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A child and what it has said so far.
+pub(super) struct Child {
+    pub(super) number: usize,
+    pub(super) ready: Option<Ready>,
+    /// The newest report.
+    pub(super) report: Option<NodeReport>,
+    /// The report at its clean end.
+    pub(super) last: Option<NodeReport>,
+    pub(super) directory: PathBuf,
+    pub(super) log: PathBuf,
+    pub(super) is_stopping: bool,
+    pub(super) has_ended: bool,
+    process: tokio::process::Child,
+    /// Closing it asks the daemon to leave.
+    stdin: Option<ChildStdin>,
+}
+
+/// Something that a child said.
+pub(super) struct Line {
+    pub(super) child: usize,
+    pub(super) said: Said,
+}
+
+pub(super) enum Said {
+    Object(Value),
+    /// Its standard output is closed.
+    Ended,
+}
+
+impl Child {
+    pub(super) fn spawn(
+        number: usize,
+        directory: &Path,
+        arguments: &[&OsStr],
+        lines: mpsc::Sender<Line>,
+    ) -> anyhow::Result<Child> {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let log = directory.join("log");
+        let log_file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(program);
+        // Settings meant for a daemon of the user's own must not reach all of these.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MURMUR_")) {
+            command.env_remove(name);
+        }
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
+        // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut process = command.spawn().context("cannot start a daemon")?;
+        let stdin = process.stdin.take();
+        let stdout = process.stdout.take().context("the pipe that was asked for")?;
+        tokio::spawn(read_lines(number, stdout, lines));
+        Ok(Child {
+            number,
+            ready: None,
+            report: None,
+            last: None,
+            directory: directory.to_owned(),
+            log,
+            is_stopping: false,
+            has_ended: false,
+            process,
+            stdin,
+        })
+    }
+
+    pub(super) fn take_in(&mut self, said: Said) {
+        let Said::Object(mut object) = said else {
+            self.has_ended = true;
+            return;
+        };
+        if let Some(report) = object.get_mut("status").map(Value::take) {
+            self.report = serde_json::from_value(report).ok().or(self.report.take());
+        } else if let Some(report) = object.get_mut("finished").map(Value::take) {
+            self.last = serde_json::from_value(report).ok();
+            self.report.clone_from(&self.last);
+        } else if let Some(ready) = object.get_mut("ready").map(Value::take) {
+            self.ready = serde_json::from_value(ready).ok();
+        }
+    }
+
+    /// Whether nothing more is to be expected of it.
+    pub(super) fn is_done(&self) -> bool {
+        self.has_ended || self.report.as_ref().is_some_and(|report| report.phase == "completed")
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.is_stopping = true;
+        drop(self.stdin.take());
+    }
+
+    /// Makes sure that the process is gone.
+    pub(super) async fn end(&mut self) {
+        if self.has_ended && tokio::time::timeout(END_TIMEOUT, self.process.wait()).await.is_ok() {
+            return;
+        }
+        let _ = tokio::time::timeout(END_TIMEOUT, self.process.kill()).await;
+    }
+}
+
+async fn read_lines(child: usize, stdout: ChildStdout, lines: mpsc::Sender<Line>) {
+    let mut reader = BufReader::new(stdout).lines();
+    while let Ok(Some(text)) = reader.next_line().await {
+        if let Ok(object) = serde_json::from_str(&text)
+            && lines.send(Line { child, said: Said::Object(object) }).await.is_err()
+        {
+            return;
+        }
+    }
+    let _ = lines.send(Line { child, said: Said::Ended }).await;
+}

@@ -1,0 +1,145 @@
+//! What a local swarm came to: per node, and how far apart the models are in the end.
+
+use std::time::Duration;
+
+use murmur_training::generate::Sampling;
+use murmur_training::{DeviceChoice, LanguageModel};
+use serde::Serialize;
+
+use super::child::Child;
+use crate::report::NodeReport;
+use crate::store::{Checkpoint, load_latest};
+
+/// Exchanges that each node must have had before its traffic counts as the steady state.
+const SETTLED_EXCHANGES: u64 = 3;
+
+/// Bytes of text shown at the end.
+const SAMPLE_BYTES: usize = 600;
+
+/// The end of a local run.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) nodes: Vec<NodeSummary>,
+    /// √(1/N · Σ ‖θᵢ − θ̄‖²) of the final checkpoints; absent where a node left none.
+    pub(super) consensus_distance: Option<f64>,
+    /// On the wire, everything included, in the steady state: after the first exchanges, which take 16-bit codes.
+    pub(super) bytes_per_parameter_per_exchange: Option<f64>,
+    pub(super) seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct NodeSummary {
+    pub(super) peer: String,
+    pub(super) steps: u64,
+    pub(super) validation_loss: Option<f64>,
+    pub(super) tokens_per_second: f64,
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
+    pub(super) exchanges_completed: u64,
+    pub(super) exchanges_failed: u64,
+    pub(super) seconds_waiting_for_network: f64,
+    pub(super) peak_memory_bytes: u64,
+}
+
+/// Bytes and exchanges of the whole swarm, from when every node had settled.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    settled_at: Option<(u64, u64)>,
+}
+
+fn total(children: &[Child]) -> (u64, u64) {
+    let reports = || children.iter().filter_map(|child| child.report.as_ref());
+    let bytes = reports().map(|report| report.bytes_sent).sum();
+    (bytes, reports().map(|report| report.exchanges_completed).sum())
+}
+
+impl Traffic {
+    pub(super) fn observe(&mut self, children: &[Child]) {
+        let has_settled = |report: &NodeReport| report.exchanges_completed >= SETTLED_EXCHANGES;
+        let all = children.iter().all(|child| child.report.as_ref().is_some_and(has_settled));
+        if self.settled_at.is_none() && all {
+            self.settled_at = Some(total(children));
+        }
+    }
+
+    /// Bytes that a node sends for each parameter and exchange: both partners of an exchange count it and send once.
+    fn bytes_per_parameter_per_exchange(&self, children: &[Child]) -> Option<f64> {
+        let (first_bytes, first_exchanges) = self.settled_at?;
+        let (bytes, exchanges) = total(children);
+        let parameters = children.iter().find_map(|child| child.report.as_ref())?.parameters;
+        let exchanges = exchanges.checked_sub(first_exchanges).filter(|exchanges| *exchanges > 0)?;
+        Some(bytes.saturating_sub(first_bytes) as f64 / (exchanges as f64 * parameters as f64))
+    }
+}
+
+impl Summary {
+    pub(super) fn new(children: &[Child], traffic: &Traffic, elapsed: Duration) -> Summary {
+        let node = |report: &NodeReport| NodeSummary {
+            peer: report.peer.clone(),
+            steps: report.steps,
+            validation_loss: report.validation_loss,
+            tokens_per_second: report.tokens_per_second,
+            bytes_sent: report.bytes_sent,
+            bytes_received: report.bytes_received,
+            exchanges_completed: report.exchanges_completed,
+            exchanges_failed: report.exchanges_failed,
+            seconds_waiting_for_network: report.seconds_waiting_for_network,
+            peak_memory_bytes: report.peak_memory_bytes,
+        };
+        let models: Vec<Vec<f32>> = children
+            .iter()
+            .filter(|child| child.last.is_some())
+            .filter_map(|child| latest(child).map(|checkpoint| checkpoint.state.parameters))
+            .collect();
+        Summary {
+            nodes: children.iter().filter_map(|child| child.last.as_ref()).map(node).collect(),
+            consensus_distance: consensus_distance(&models),
+            bytes_per_parameter_per_exchange: traffic.bytes_per_parameter_per_exchange(children),
+            seconds: elapsed.as_secs_f64(),
+        }
+    }
+
+    /// Mean validation loss over the nodes.
+    pub(super) fn mean_validation_loss(&self) -> Option<f64> {
+        let losses: Vec<f64> = self.nodes.iter().filter_map(|node| node.validation_loss).collect();
+        (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+    }
+}
+
+fn latest(child: &Child) -> Option<Checkpoint> {
+    load_latest(&child.directory.join("checkpoints")).0
+}
+
+fn consensus_distance(models: &[Vec<f32>]) -> Option<f64> {
+    let first = models.first()?;
+    let count = models.len() as f64;
+    let mut sum = 0.0;
+    for index in 0..first.len() {
+        let mean = models.iter().map(|model| f64::from(model[index])).sum::<f64>() / count;
+        sum += models.iter().map(|model| (f64::from(model[index]) - mean).powi(2)).sum::<f64>();
+    }
+    Some((sum / count).sqrt())
+}
+
+/// Text from the first node's model.
+pub(super) fn sample(children: &[Child]) -> Option<String> {
+    let checkpoint = children.iter().find_map(latest)?;
+    let (device, _) = DeviceChoice::Cpu.open().ok()?;
+    let model =
+        LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device).ok()?;
+    let sampling = Sampling { temperature: 0.7, seed: checkpoint.manifest.run.seed };
+    let bytes: Vec<u8> = model.generate(b"", &sampling).take(SAMPLE_BYTES).filter_map(Result::ok).collect();
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consensus_distance_is_the_root_mean_square_distance_from_the_mean() {
+        assert_eq!(consensus_distance(&[]), None);
+        assert_eq!(consensus_distance(&[vec![1.0, 2.0], vec![1.0, 2.0]]), Some(0.0));
+        assert_eq!(consensus_distance(&[vec![0.0, 0.0], vec![6.0, 8.0]]), Some(5.0));
+    }
+}

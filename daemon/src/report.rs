@@ -1,0 +1,111 @@
+//! What a daemon tells about itself: the JSON of `murmur status`, of `--format json` and of the merged local view.
+
+use murmur_protocol::{Phase, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::drivers::TrainingView;
+
+/// A daemon at one moment. Absent values are not known yet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its peer id.
+    pub peer: String,
+    /// The run's id, in short.
+    pub run: String,
+    /// joining, training, settling, completed, leaving or left.
+    pub phase: String,
+    /// Own steps.
+    pub steps: u64,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+    /// Training loss, averaged over the last steps, in nats per byte.
+    pub loss: Option<f64>,
+    /// Loss on the held-out slice at the last evaluation, in nats per byte.
+    pub validation_loss: Option<f64>,
+    /// Tokens (bytes of text) a second, lately.
+    pub tokens_per_second: f64,
+    /// Seconds of a step, lately.
+    pub step_seconds: f64,
+    /// Members connected.
+    pub peers: usize,
+    /// Exchanges that this node took part in, whoever started them.
+    pub exchanges_completed: u64,
+    /// Among those: first exchanges, with 16-bit codes.
+    pub exchanges_coarse: u64,
+    /// Exchanges that broke off.
+    pub exchanges_failed: u64,
+    /// Estimate of the consensus distance from the last exchange.
+    pub disagreement: Option<f64>,
+    /// Bytes sent on the wire, encryption and framing included.
+    pub bytes_sent: u64,
+    /// Bytes received on the wire.
+    pub bytes_received: u64,
+    /// Seconds that the training thread spent in calls that could wait for somebody else.
+    pub seconds_waiting_for_network: f64,
+    /// Parameters of the model.
+    pub parameters: usize,
+    /// Misbehaviours seen, over all peers.
+    pub misbehaviours: u64,
+    /// Most memory held so far, in bytes; 0 where the system does not tell.
+    pub peak_memory_bytes: u64,
+    /// Seconds since the daemon started.
+    pub seconds: f64,
+}
+
+/// Values that a report takes from outside the core.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) run: &'a str,
+    pub(crate) parameters: usize,
+    pub(crate) training: &'a TrainingView,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) seconds: f64,
+}
+
+impl NodeReport {
+    pub(crate) fn new(status: &Status, surroundings: &Surroundings<'_>) -> NodeReport {
+        let training = surroundings.training;
+        NodeReport {
+            peer: status.me.to_string(),
+            run: surroundings.run.to_owned(),
+            phase: phase_name(status.phase).to_owned(),
+            steps: training.steps,
+            progress: training.progress,
+            loss: training.loss,
+            validation_loss: training.validation_loss,
+            tokens_per_second: training.tokens_per_second,
+            step_seconds: training.step_seconds,
+            peers: status.connected.len(),
+            exchanges_completed: status.exchanges.completed(),
+            exchanges_coarse: status.exchanges.coarse,
+            exchanges_failed: status.exchanges.failed(),
+            disagreement: status.disagreement,
+            bytes_sent: surroundings.bytes_sent,
+            bytes_received: surroundings.bytes_received,
+            seconds_waiting_for_network: training.seconds_waiting,
+            parameters: surroundings.parameters,
+            misbehaviours: status.misbehaviours.values().sum(),
+            peak_memory_bytes: peak_memory_bytes(),
+            seconds: surroundings.seconds,
+        }
+    }
+}
+
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Joining => "joining",
+        Phase::Training => "training",
+        Phase::Settling => "settling",
+        Phase::Completed => "completed",
+        Phase::Leaving => "leaving",
+        Phase::Left => "left",
+    }
+}
+
+/// The process's peak resident set, from the kernel's own books (Linux only).
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    kilobytes.unwrap_or(0u64) * 1024
+}

@@ -1,0 +1,9 @@
+//! From files, environment and flags to one set of settings: defaults < file < environment < flags.
+
+mod file;
+mod node;
+
+pub use file::{load_node_settings, load_run_manifest};
+pub use node::{
+    AfterCompletion, CheckpointSettings, DataSettings, NetworkSettings, NodeSettings, StatusSettings, TrainingSettings,
+};

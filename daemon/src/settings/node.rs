@@ -1,0 +1,150 @@
+//! `node.toml`: the settings of one machine. Every value has a default; `configs/nodes/` annotates them.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// One machine's own settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeSettings {
+    /// How it trains.
+    pub training: TrainingSettings,
+    /// Where its data lies.
+    pub data: DataSettings,
+    /// Where it listens and whom it dials first.
+    pub network: NetworkSettings,
+    /// What it keeps.
+    pub checkpoint: CheckpointSettings,
+    /// Where it answers `murmur status`.
+    pub status: StatusSettings,
+}
+
+/// How a machine trains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainingSettings {
+    /// "auto", "cpu" or "cuda:N".
+    pub device: String,
+    /// CPU threads that train; 0 takes all cores.
+    pub threads: usize,
+    /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
+    pub steps: u64,
+    /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
+    pub evaluate_every: u64,
+    /// What to do once the run is complete.
+    pub after_completion: AfterCompletion,
+}
+
+/// What a node does once the run is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AfterCompletion {
+    /// Write the final checkpoint and go.
+    Exit,
+    /// Stay, answer peers and give the model to whoever joins.
+    Serve,
+}
+
+/// Where data lies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataSettings {
+    /// Files to train on, read as bytes in this order. Needed when the run's `data.source` is "files".
+    pub files: Vec<PathBuf>,
+}
+
+/// Where a node listens and whom it dials first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkSettings {
+    /// Multiaddresses to listen on. Port 0 lets the system choose.
+    pub listen: Vec<String>,
+    /// Multiaddresses of members to dial first, with or without `/p2p/…`.
+    pub bootstrap: Vec<String>,
+}
+
+/// What a node keeps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointSettings {
+    /// Identity, known peers and checkpoints; empty: `murmur/<run>` in the user's data directory.
+    pub directory: PathBuf,
+    /// Seconds between two checkpoints; 0 writes only the final one.
+    pub every_seconds: u64,
+    /// Checkpoints kept, at least 2, so that a damaged one has a predecessor.
+    pub keep: usize,
+}
+
+/// Where a node answers `murmur status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StatusSettings {
+    /// A loopback address and port; empty turns it off.
+    pub address: String,
+}
+
+impl Default for TrainingSettings {
+    fn default() -> Self {
+        TrainingSettings {
+            device: "auto".to_owned(),
+            threads: 0,
+            steps: 0,
+            evaluate_every: 100,
+            after_completion: AfterCompletion::Exit,
+        }
+    }
+}
+
+impl Default for NetworkSettings {
+    fn default() -> Self {
+        NetworkSettings {
+            listen: vec!["/ip4/0.0.0.0/tcp/4711".to_owned(), "/ip4/0.0.0.0/udp/4711/quic-v1".to_owned()],
+            bootstrap: Vec::new(),
+        }
+    }
+}
+
+impl Default for CheckpointSettings {
+    fn default() -> Self {
+        CheckpointSettings { directory: PathBuf::new(), every_seconds: 300, keep: 2 }
+    }
+}
+
+impl Default for StatusSettings {
+    fn default() -> Self {
+        StatusSettings { address: "127.0.0.1:4780".to_owned() }
+    }
+}
+
+impl NodeSettings {
+    /// Checks what serde cannot: the first value out of its range, as (field, value, rule).
+    ///
+    /// # Errors
+    /// That value.
+    pub fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
+        let NodeSettings { training, network, checkpoint, status, .. } = self;
+        if training.device.parse::<murmur_training::DeviceChoice>().is_err() {
+            return Err(("training.device", format!("{:?}", training.device), "\"auto\", \"cpu\" or \"cuda:N\""));
+        }
+        if training.threads > 1024 {
+            return Err(("training.threads", training.threads.to_string(), "0 (all cores) to 1024"));
+        }
+        if !(2..=100).contains(&checkpoint.keep) {
+            return Err(("checkpoint.keep", checkpoint.keep.to_string(), "2 to 100"));
+        }
+        for (field, addresses) in [("network.listen", &network.listen), ("network.bootstrap", &network.bootstrap)] {
+            for address in addresses {
+                if murmur_network::parse_address(address).is_err() {
+                    return Err((field, format!("{address:?}"), "a multiaddress such as /ip4/192.0.2.7/tcp/4711"));
+                }
+            }
+        }
+        let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
+        if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {
+            let rule = "a loopback address such as 127.0.0.1:4780, or empty";
+            return Err(("status.address", format!("{:?}", status.address), rule));
+        }
+        Ok(())
+    }
+}

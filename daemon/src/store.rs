@@ -1,0 +1,28 @@
+//! What a node keeps on disk: identity, known peers, the run, checkpoints.
+
+mod checkpoint;
+mod directory;
+mod writer;
+
+pub use checkpoint::{Checkpoint, CheckpointError, load_latest};
+pub use directory::DataDirectory;
+pub use writer::CheckpointWriter;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes a file so that after a power cut there is the old content or the new, never a part: a temporary file beside
+/// it, flushed to disk, renamed over it, the directory flushed.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = std::fs::File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Makes renames and new files in a directory survive a power cut. Only Unix can open directories.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    if cfg!(unix) { std::fs::File::open(path)?.sync_all() } else { Ok(()) }
+}

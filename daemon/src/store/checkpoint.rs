@@ -1,0 +1,336 @@
+//! A checkpoint: a folder that is there whole or not at all.
+//!
+//! ```text
+//! checkpoints/step-000000000600/
+//!   model.safetensors       the parameters by name, for any tool
+//!   optimizer.safetensors   moments, and slow weights and momentum where the run has them
+//!   checkpoint.json         counters, the run, and the BLAKE3 of the two files
+//! ```
+//! It is written under a temporary name, flushed and renamed, so a crash leaves at most a folder that nobody reads. A
+//! checkpoint that does not match its hashes is refused and the one before it is used.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::{ModelLayout, RunManifest};
+use murmur_training::{Counters, DataPosition, EngineState};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+
+use super::sync_directory;
+
+const MODEL_FILE: &str = "model.safetensors";
+const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+const INDEX_FILE: &str = "checkpoint.json";
+const FORMAT: u32 = 1;
+
+/// All that is needed to resume.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The run.
+    pub manifest: RunManifest,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+    /// Model, optimizer and position in the data.
+    pub state: EngineState,
+}
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A file is missing or unreadable.
+    #[error("{0}: {1}")]
+    Io(PathBuf, std::io::Error),
+    /// The index is no index.
+    #[error("{0} is damaged: {1}")]
+    Index(PathBuf, String),
+    /// A file does not have the hash in the index.
+    #[error("{0} is damaged: its BLAKE3 differs from the one in {INDEX_FILE}")]
+    Hash(PathBuf),
+    /// A file is intact but holds something else than the run calls for.
+    #[error("{0} does not fit the run: {1}")]
+    Content(PathBuf, String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Index {
+    format: u32,
+    run: String,
+    manifest: String,
+    progress: f64,
+    steps: u64,
+    optimizer_steps: u64,
+    warm_up_again_steps: u64,
+    warm_up_again_taken: u64,
+    data_epoch: u64,
+    data_cursor: u64,
+    files: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint into the folder of checkpoints and deletes all but the newest `keep`.
+    ///
+    /// # Errors
+    /// When the disk is full or the folder cannot be written; older checkpoints are then untouched.
+    pub fn write(&self, folder: &Path, layout: &ModelLayout, keep: usize) -> Result<PathBuf, CheckpointError> {
+        let name = format!("step-{:012}", self.state.counters.steps);
+        let temporary = folder.join(format!(".{name}.tmp"));
+        let target = folder.join(name);
+        let result = self.write_files(&temporary, layout).and_then(|()| {
+            // A second checkpoint of the same step replaces the first.
+            let _ = std::fs::remove_dir_all(&target);
+            rename(&temporary, &target)?;
+            sync_directory(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error))
+        });
+        if result.is_err() {
+            let _ = std::fs::remove_dir_all(&temporary);
+        }
+        result?;
+        let surplus = checkpoint_folders(folder).into_iter().skip(keep);
+        surplus.for_each(|old| drop(std::fs::remove_dir_all(old)));
+        Ok(target)
+    }
+
+    fn write_files(&self, folder: &Path, layout: &ModelLayout) -> Result<(), CheckpointError> {
+        let io = |error| CheckpointError::Io(folder.to_owned(), error);
+        let _ = std::fs::remove_dir_all(folder);
+        std::fs::create_dir_all(folder).map_err(io)?;
+        let state = &self.state;
+        let model = layout
+            .tensors()
+            .iter()
+            .map(|tensor| (tensor.name.clone(), view(&state.parameters[tensor.range()], tensor.shape.clone())));
+        let mut optimizer = vec![
+            ("first_moment".to_owned(), flat_view(&state.first_moment)),
+            ("second_moment".to_owned(), flat_view(&state.second_moment)),
+        ];
+        optimizer.extend(state.slow_weights.as_ref().map(|values| ("slow_weights".to_owned(), flat_view(values))));
+        optimizer.extend(state.outer_momentum.as_ref().map(|values| ("outer_momentum".to_owned(), flat_view(values))));
+        let mut files = BTreeMap::new();
+        write_tensors(folder, MODEL_FILE, model.collect(), &mut files)?;
+        write_tensors(folder, OPTIMIZER_FILE, optimizer, &mut files)?;
+        let counters = &state.counters;
+        let index = Index {
+            format: FORMAT,
+            run: self.manifest.run_id().to_string(),
+            manifest: self.manifest.canonical_text(),
+            progress: self.progress,
+            steps: counters.steps,
+            optimizer_steps: counters.optimizer_steps,
+            warm_up_again_steps: counters.warm_up_again_steps,
+            warm_up_again_taken: counters.warm_up_again_taken,
+            data_epoch: counters.position.epoch,
+            data_cursor: counters.position.cursor,
+            files,
+        };
+        let json = serde_json::to_vec_pretty(&index).expect("numbers and strings are serialisable");
+        super::write_atomically(&folder.join(INDEX_FILE), &json).map_err(io)
+    }
+
+    /// Reads and verifies one checkpoint folder.
+    ///
+    /// # Errors
+    /// When anything is missing, damaged or of another shape than its own run calls for.
+    pub fn read(folder: &Path) -> Result<Checkpoint, CheckpointError> {
+        let path = folder.join(INDEX_FILE);
+        let bytes = std::fs::read(&path).map_err(|error| CheckpointError::Io(path.clone(), error))?;
+        let damaged = |reason: String| CheckpointError::Index(path.clone(), reason);
+        let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if index.format != FORMAT {
+            return Err(damaged(format!("format {}, this murmur reads {FORMAT}", index.format)));
+        }
+        let manifest = RunManifest::from_text(&index.manifest).map_err(|error| damaged(error.to_string()))?;
+        if manifest.run_id().to_string() != index.run {
+            return Err(damaged("the run id is not that of the manifest".to_owned()));
+        }
+        if !(index.progress.is_finite() && index.progress >= 0.0) {
+            return Err(damaged(format!("progress {}", index.progress)));
+        }
+        let layout = murmur_training::model::layout(&manifest.model);
+        let model = read_verified(folder, MODEL_FILE, &index)?;
+        let mut parameters = vec![0.0; layout.parameters()];
+        for tensor in layout.tensors() {
+            let values = tensor_values(folder, MODEL_FILE, &model, &tensor.name, tensor.len())?;
+            parameters[tensor.range()].copy_from_slice(&values);
+        }
+        let optimizer = read_verified(folder, OPTIMIZER_FILE, &index)?;
+        let flat = |name: &str| tensor_values(folder, OPTIMIZER_FILE, &optimizer, name, layout.parameters());
+        let outer = manifest.gossip.outer_learning_rate > 0.0;
+        let state = EngineState {
+            parameters,
+            first_moment: flat("first_moment")?,
+            second_moment: flat("second_moment")?,
+            slow_weights: outer.then(|| flat("slow_weights")).transpose()?,
+            outer_momentum: outer.then(|| flat("outer_momentum")).transpose()?,
+            counters: Counters {
+                steps: index.steps,
+                optimizer_steps: index.optimizer_steps,
+                warm_up_again_steps: index.warm_up_again_steps,
+                warm_up_again_taken: index.warm_up_again_taken,
+                position: DataPosition { epoch: index.data_epoch, cursor: index.data_cursor },
+            },
+        };
+        Ok(Checkpoint { manifest, progress: index.progress, state })
+    }
+}
+
+/// The newest intact checkpoint in a folder of checkpoints. What had to be passed over comes along, newest first, to be
+/// told to the user.
+pub fn load_latest(folder: &Path) -> (Option<Checkpoint>, Vec<CheckpointError>) {
+    let mut refused = Vec::new();
+    for path in checkpoint_folders(folder) {
+        match Checkpoint::read(&path) {
+            Ok(checkpoint) => return (Some(checkpoint), refused),
+            Err(error) => refused.push(error),
+        }
+    }
+    (None, refused)
+}
+
+/// Newest first: names sort like their steps.
+fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_checkpoint =
+        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("step-"));
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_checkpoint).collect();
+    folders.sort();
+    folders.reverse();
+    folders
+}
+
+fn view(values: &[f32], shape: Vec<usize>) -> TensorView<'_> {
+    TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values)).expect("the layout's shapes fit its values")
+}
+
+fn flat_view(values: &[f32]) -> TensorView<'_> {
+    view(values, vec![values.len()])
+}
+
+fn write_tensors(
+    folder: &Path,
+    name: &str,
+    tensors: Vec<(String, TensorView<'_>)>,
+    files: &mut BTreeMap<String, String>,
+) -> Result<(), CheckpointError> {
+    let path = folder.join(name);
+    let bytes = safetensors::serialize(tensors, None)
+        .map_err(|error| CheckpointError::Content(path.clone(), error.to_string()))?;
+    files.insert(name.to_owned(), blake3::hash(&bytes).to_hex().to_string());
+    super::write_atomically(&path, &bytes).map_err(|error| CheckpointError::Io(path, error))
+}
+
+fn read_verified(folder: &Path, name: &str, index: &Index) -> Result<Vec<u8>, CheckpointError> {
+    let path = folder.join(name);
+    let bytes = std::fs::read(&path).map_err(|error| CheckpointError::Io(path.clone(), error))?;
+    let hash = blake3::hash(&bytes).to_hex().to_string();
+    if index.files.get(name) == Some(&hash) { Ok(bytes) } else { Err(CheckpointError::Hash(path)) }
+}
+
+fn tensor_values(
+    folder: &Path,
+    file: &str,
+    bytes: &[u8],
+    name: &str,
+    length: usize,
+) -> Result<Vec<f32>, CheckpointError> {
+    let unfit = |reason: String| CheckpointError::Content(folder.join(file), reason);
+    let tensors = SafeTensors::deserialize(bytes).map_err(|error| unfit(error.to_string()))?;
+    let tensor = tensors.tensor(name).map_err(|error| unfit(error.to_string()))?;
+    let data = tensor.data();
+    if tensor.dtype() != Dtype::F32 || data.len() != 4 * length {
+        return Err(unfit(format!("{name} is not {length} values of 32 bits")));
+    }
+    let values: Vec<f32> =
+        data.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
+    if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(unfit(format!("{name} is not finite"))) }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+    std::fs::rename(from, to).map_err(|error| CheckpointError::Io(to.to_owned(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint(steps: u64) -> (Checkpoint, ModelLayout) {
+        let mut manifest = RunManifest::default();
+        manifest.model.layers = 1;
+        manifest.model.width = 8;
+        manifest.model.heads = 2;
+        manifest.model.feed_forward = 16;
+        manifest.gossip.outer_learning_rate = 0.7;
+        let layout = murmur_training::model::layout(&manifest.model);
+        let values = |offset: f32| (0..layout.parameters()).map(|index| index as f32 + offset).collect::<Vec<f32>>();
+        let state = EngineState {
+            parameters: values(0.0),
+            first_moment: values(0.1),
+            second_moment: values(0.2),
+            slow_weights: Some(values(0.3)),
+            outer_momentum: Some(values(0.4)),
+            counters: Counters { steps, position: DataPosition { epoch: 2, cursor: 3 }, ..Counters::default() },
+        };
+        (Checkpoint { manifest, progress: steps as f64 + 0.5, state }, layout)
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_as_it_was() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (written, layout) = checkpoint(7);
+        written.write(folder.path(), &layout, 2).expect("written");
+        let (read, refused) = load_latest(folder.path());
+        let read = read.expect("a checkpoint");
+        assert!(refused.is_empty());
+        assert_eq!(read.manifest, written.manifest);
+        assert_eq!(read.progress, written.progress);
+        assert_eq!(read.state.parameters, written.state.parameters);
+        assert_eq!(read.state.slow_weights, written.state.slow_weights);
+        assert_eq!(read.state.outer_momentum, written.state.outer_momentum);
+        assert_eq!(read.state.counters, written.state.counters);
+    }
+
+    #[test]
+    fn any_flipped_bit_and_any_truncation_is_refused_and_the_previous_one_used() {
+        for file in [MODEL_FILE, OPTIMIZER_FILE, INDEX_FILE] {
+            for damage in ["flip", "truncate", "delete"] {
+                let folder = tempfile::tempdir().expect("a temporary directory");
+                let (older, layout) = checkpoint(7);
+                older.write(folder.path(), &layout, 2).expect("written");
+                let newest = checkpoint(8).0.write(folder.path(), &layout, 2).expect("written");
+                let path = newest.join(file);
+                let mut bytes = std::fs::read(&path).expect("there");
+                let middle = bytes.len() / 2;
+                match damage {
+                    "flip" => bytes[middle] ^= 0x10,
+                    _ => bytes.truncate(middle),
+                }
+                match damage {
+                    "delete" => std::fs::remove_file(&path).expect("deleted"),
+                    _ => std::fs::write(&path, bytes).expect("written"),
+                }
+                let (read, refused) = load_latest(folder.path());
+                assert_eq!(read.expect("the older one").state.counters.steps, 7, "{damage} {file}");
+                assert_eq!(refused.len(), 1, "{damage} {file}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_newest_are_kept() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for steps in [1, 2, 30] {
+            let (checkpoint, layout) = checkpoint(steps);
+            checkpoint.write(folder.path(), &layout, 2).expect("written");
+        }
+        assert_eq!(checkpoint_folders(folder.path()).len(), 2);
+        assert_eq!(load_latest(folder.path()).0.expect("one").state.counters.steps, 30);
+    }
+
+    #[test]
+    fn an_interrupted_write_is_not_read() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(folder.path().join(".step-000000000009.tmp")).expect("created");
+        assert!(load_latest(folder.path()).0.is_none());
+    }
+}

@@ -1,0 +1,186 @@
+//! The data directory: one run of one node.
+//!
+//! ```text
+//! identity.key        who the node is
+//! run.toml            the run that the directory belongs to
+//! peers.json          members to look for after a restart
+//! checkpoints/step-…  see the checkpoint module
+//! lock                held by the daemon that uses the directory
+//! ```
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use murmur_protocol::message::KnownPeer;
+use murmur_protocol::{Address, PeerId, RunManifest};
+use serde::{Deserialize, Serialize};
+
+use super::write_atomically;
+use crate::failure::{ExitCode, Failure};
+
+/// Peers remembered over a restart: a few suffice to find the rest.
+const PEERS_REMEMBERED_MAX: usize = 64;
+
+/// A data directory in use by this process.
+#[derive(Debug)]
+pub struct DataDirectory {
+    root: PathBuf,
+    /// Unlocked when the process ends, however it ends.
+    _lock: File,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RememberedPeer {
+    peer: String,
+    addresses: Vec<String>,
+}
+
+impl DataDirectory {
+    /// `murmur/<name>` under the user's data directory (XDG).
+    pub fn default_path(name: &str) -> PathBuf {
+        let from_environment = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty());
+        let base = from_environment("XDG_DATA_HOME")
+            .map(PathBuf::from)
+            .or_else(|| from_environment("HOME").map(|home| Path::new(&home).join(".local/share")))
+            .unwrap_or_else(|| PathBuf::from("."));
+        // A run's name is for people and may hold anything.
+        let safe = |character: char| if character.is_alphanumeric() { character } else { '-' };
+        base.join("murmur").join(name.chars().map(safe).collect::<String>())
+    }
+
+    /// Creates the directory where it is missing, and takes it for this process.
+    ///
+    /// # Errors
+    /// When it cannot be written or another daemon uses it.
+    pub fn open(root: &Path) -> anyhow::Result<DataDirectory> {
+        let unusable = || {
+            let message = format!("cannot use the data directory {}", root.display());
+            Failure::new(ExitCode::Files, message).hint("choose another one with --data-dir")
+        };
+        std::fs::create_dir_all(root.join("checkpoints")).with_context(unusable)?;
+        let lock = File::create(root.join("lock")).with_context(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDirectory { root: root.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                let message = format!("another daemon uses the data directory {}", root.display());
+                Err(Failure::new(ExitCode::Files, message)
+                    .hint("stop it, or choose another one with --data-dir")
+                    .into())
+            }
+            Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(unusable())),
+        }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The identity file.
+    pub fn identity_path(&self) -> PathBuf {
+        self.root.join("identity.key")
+    }
+
+    /// The folder of checkpoints.
+    pub fn checkpoints_path(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    /// The run that a directory belongs to, where it does and the file is sound.
+    pub fn claimed_manifest(root: &Path) -> Option<RunManifest> {
+        RunManifest::from_text(&std::fs::read_to_string(root.join("run.toml")).ok()?).ok()
+    }
+
+    /// Claims the directory for a run.
+    ///
+    /// # Errors
+    /// When it belongs to another run, whose differing fields are named.
+    pub fn claim(&self, manifest: &RunManifest) -> anyhow::Result<()> {
+        let path = self.root.join("run.toml");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let earlier = RunManifest::from_text(&text).map_err(|error| {
+                    let message = format!("{}: {error}", path.display());
+                    Failure::new(ExitCode::Files, message).hint("choose another directory with --data-dir")
+                })?;
+                if earlier == *manifest {
+                    return Ok(());
+                }
+                let differences = manifest.differences(&earlier).join("; ");
+                let message = format!("{} belongs to another run: {differences}", self.root.display());
+                Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir").into())
+            }
+            Err(_) => write_atomically(&path, manifest.canonical_text().as_bytes())
+                .with_context(|| format!("cannot write {}", path.display())),
+        }
+    }
+
+    /// Members known in an earlier life. A damaged list is no reason not to start.
+    pub fn remembered_peers(&self) -> Vec<KnownPeer> {
+        let read = || -> anyhow::Result<Vec<RememberedPeer>> {
+            Ok(serde_json::from_slice(&std::fs::read(self.root.join("peers.json"))?)?)
+        };
+        let known = |remembered: RememberedPeer| {
+            let peer: PeerId = remembered.peer.parse().ok()?;
+            Some(KnownPeer { peer, addresses: remembered.addresses.into_iter().filter_map(Address::new).collect() })
+        };
+        read().unwrap_or_default().into_iter().take(PEERS_REMEMBERED_MAX).filter_map(known).collect()
+    }
+
+    /// Writes the members known now. Best effort: a node without them only takes longer to come back.
+    pub fn remember_peers(&self, known: &[KnownPeer]) {
+        let remembered: Vec<RememberedPeer> = known
+            .iter()
+            .take(PEERS_REMEMBERED_MAX)
+            .map(|known| RememberedPeer {
+                peer: known.peer.to_string(),
+                addresses: known.addresses.iter().map(ToString::to_string).collect(),
+            })
+            .collect();
+        let bytes = serde_json::to_vec_pretty(&remembered).expect("strings are serialisable");
+        if let Err(error) = write_atomically(&self.root.join("peers.json"), &bytes) {
+            tracing::warn!("cannot write the list of peers: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_in_use_is_refused() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let first = DataDirectory::open(directory.path()).expect("free");
+        let error = DataDirectory::open(directory.path()).expect_err("taken");
+        assert!(error.to_string().contains("another daemon uses"), "{error}");
+        drop(first);
+        DataDirectory::open(directory.path()).expect("free again");
+    }
+
+    #[test]
+    fn a_directory_belongs_to_one_run() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let data = DataDirectory::open(directory.path()).expect("free");
+        let manifest = RunManifest::default();
+        data.claim(&manifest).expect("unclaimed");
+        data.claim(&manifest).expect("the same run");
+        let mut other = manifest;
+        other.run.seed = 9;
+        let error = data.claim(&other).expect_err("another run");
+        assert!(error.to_string().contains("run.seed: 9 here, 1 there"), "{error}");
+    }
+
+    #[test]
+    fn peers_are_remembered_and_a_damaged_list_is_forgotten() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let data = DataDirectory::open(directory.path()).expect("free");
+        let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
+        let known = [KnownPeer { peer: PeerId::from_public_key([5; 32]), addresses: vec![address] }];
+        data.remember_peers(&known);
+        assert_eq!(data.remembered_peers(), known);
+        std::fs::write(directory.path().join("peers.json"), b"[{").expect("written");
+        assert_eq!(data.remembered_peers(), []);
+    }
+}

@@ -1,0 +1,75 @@
+//! The store driver: writes checkpoints on a thread of its own, so that a slow disk never holds up training.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use murmur_protocol::ModelLayout;
+
+use super::Checkpoint;
+
+/// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
+const QUEUE_MAX: usize = 1;
+
+/// Takes checkpoints and writes them in order.
+#[derive(Debug)]
+pub struct CheckpointWriter {
+    queue: Option<SyncSender<Box<Checkpoint>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CheckpointWriter {
+    /// Starts the thread.
+    ///
+    /// # Panics
+    /// When the system has no thread left.
+    pub fn start(folder: PathBuf, layout: Arc<ModelLayout>, keep: usize) -> CheckpointWriter {
+        let (queue, orders) = sync_channel(QUEUE_MAX);
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || write_all(&orders, &folder, &layout, keep))
+            .expect("the system has a thread for the store");
+        CheckpointWriter { queue: Some(queue), thread: Some(thread) }
+    }
+
+    /// Hands a checkpoint over without waiting; `false` where one is still waiting or the thread is gone.
+    pub fn try_write(&self, checkpoint: Checkpoint) -> bool {
+        let full = |error: TrySendError<Box<Checkpoint>>| matches!(error, TrySendError::Full(_));
+        match self.queue.as_ref().map(|queue| queue.try_send(Box::new(checkpoint))) {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                let reason = if full(error) { "the disk is still busy with the last one" } else { "the store is gone" };
+                tracing::warn!("checkpoint skipped: {reason}");
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Hands the final checkpoint over, after those that wait. Only for when training is over.
+    pub fn write_last(&self, checkpoint: Checkpoint) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(Box::new(checkpoint));
+        }
+    }
+}
+
+/// Waits until everything is on disk.
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_all(orders: &Receiver<Box<Checkpoint>>, folder: &std::path::Path, layout: &ModelLayout, keep: usize) {
+    for checkpoint in orders {
+        match checkpoint.write(folder, layout, keep) {
+            Ok(path) => tracing::info!("checkpoint {}", path.display()),
+            Err(error) => tracing::error!("cannot write a checkpoint: {error}; the previous one stays"),
+        }
+    }
+}
