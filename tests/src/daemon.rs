@@ -1,0 +1,188 @@
+//! One daemon under test.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use murmur::report::NodeReport;
+use serde_json::Value;
+
+/// No single condition takes longer than this, on two busy cores either.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running daemon. Dropping it kills the process.
+pub struct Daemon {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    /// Its data directory.
+    pub directory: PathBuf,
+}
+
+/// How a daemon ended.
+pub struct Finished {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Its last report, where it left in order.
+    pub report: Option<NodeReport>,
+    /// Everything on its standard error.
+    pub errors: String,
+}
+
+/// What it has said so far. Shared by the thread that reads and the test that waits.
+#[derive(Default)]
+struct Heard {
+    ready: Option<Value>,
+    report: Option<NodeReport>,
+    finished: Option<NodeReport>,
+    notices: Vec<String>,
+    errors: String,
+    ended: bool,
+}
+
+impl Daemon {
+    /// Starts `murmur` with `arguments` (`start RUN` or `join …`) and what every daemon under test needs.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn spawn(program: &str, directory: &Path, arguments: &[&str]) -> Daemon {
+        let mut command = crate::murmur(program);
+        command.args(arguments).args(["--format", "json", "--until-stdin-closes", "--threads", "1"]);
+        command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0", "--data-dir"]);
+        command.arg(directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the program starts");
+        let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
+        let stdout = process.stdout.take().expect("a pipe");
+        let stderr = process.stderr.take().expect("a pipe");
+        let for_lines = heard.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Ok(object) = serde_json::from_str::<Value>(&line) {
+                    take_in(&for_lines, |heard| heard.take_in(object));
+                }
+            }
+            take_in(&for_lines, |heard| heard.ended = true);
+        });
+        let for_errors = heard.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                take_in(&for_errors, |heard| heard.errors += &format!("{line}\n"));
+            }
+        });
+        Daemon { stdin: process.stdin.take(), process, heard, directory: directory.to_owned() }
+    }
+
+    /// Waits until it listens, and gives its first address with the peer id.
+    pub fn address(&self) -> String {
+        self.ready_value("/addresses/0")
+    }
+
+    /// Waits until it listens, and gives its ticket.
+    pub fn ticket(&self) -> String {
+        self.ready_value("/ticket")
+    }
+
+    /// Waits until it listens, and gives the address of its status page.
+    pub fn status_address(&self) -> String {
+        self.ready_value("/status_address")
+    }
+
+    /// Its process id.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Waits until a report fulfils `condition`, and gives that report.
+    ///
+    /// # Panics
+    /// When none does in time, with what the daemon has said.
+    pub fn wait_for(&self, what: &str, condition: impl Fn(&NodeReport) -> bool) -> NodeReport {
+        self.wait(what, |heard| heard.report.as_ref().filter(|report| condition(report)).cloned())
+    }
+
+    /// Waits for a notice that contains `text`.
+    ///
+    /// # Panics
+    /// When none comes in time.
+    pub fn wait_for_notice(&self, text: &str) -> String {
+        self.wait(text, |heard| heard.notices.iter().find(|notice| notice.contains(text)).cloned())
+    }
+
+    /// Asks it to leave, as a parent process does, and waits for its end.
+    pub fn stop(mut self) -> Finished {
+        drop(self.stdin.take());
+        self.wait_for_end()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    pub fn wait_for_end(mut self) -> Finished {
+        self.wait("its end", |heard| heard.ended.then_some(()));
+        let status = self.process.wait().expect("it was started");
+        let mut heard = self.heard.0.lock().expect("no reader panics");
+        Finished { status, report: heard.finished.take(), errors: std::mem::take(&mut heard.errors) }
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    fn ready_value(&self, pointer: &str) -> String {
+        let found = |heard: &Heard| heard.ready.as_ref()?.pointer(pointer)?.as_str().map(str::to_owned);
+        self.wait("it listens", found)
+    }
+
+    fn wait<Found>(&self, what: &str, find: impl Fn(&Heard) -> Option<Found>) -> Found {
+        let deadline = Instant::now() + PATIENCE;
+        let (heard, news) = &*self.heard;
+        let mut heard = heard.lock().expect("no reader panics");
+        loop {
+            if let Some(found) = find(&heard) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let is_over = left.is_zero() || (heard.ended && what != "its end");
+            assert!(
+                !is_over,
+                "waited in vain for: {what}\nreport: {:?}\nnotices: {:?}\nerrors: {}",
+                heard.report, heard.notices, heard.errors
+            );
+            heard = news.wait_timeout(heard, left).expect("no reader panics").0;
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Heard {
+    fn take_in(&mut self, mut object: Value) {
+        let parse = |value: Value| serde_json::from_value(value).expect("a report has the form of a report");
+        if let Some(report) = object.get_mut("status").map(Value::take) {
+            self.report = Some(parse(report));
+        } else if let Some(report) = object.get_mut("finished").map(Value::take) {
+            self.finished = Some(parse(report));
+        } else if let Some(notice) = object.get("notice").and_then(Value::as_str) {
+            self.notices.push(notice.to_owned());
+        } else if let Some(ready) = object.get_mut("ready").map(Value::take) {
+            self.ready = Some(ready);
+        }
+    }
+}
+
+fn take_in(heard: &(Mutex<Heard>, Condvar), change: impl FnOnce(&mut Heard)) {
+    if let Ok(mut guard) = heard.0.lock() {
+        change(&mut guard);
+    }
+    heard.1.notify_all();
+}

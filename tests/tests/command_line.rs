@@ -1,0 +1,224 @@
+//! What a user sees when something is wrong: the thing, the remedy, an exit code. Snapshots of whole messages.
+
+use std::path::Path;
+
+use murmur_tests::{TINY_RUN, run, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// Runs a command that must fail: its exit code and its message, with the folder's path as `…`.
+fn failure(folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let output = run(MURMUR, arguments);
+    let message = String::from_utf8_lossy(&output.stderr).replace(&folder.display().to_string(), "…");
+    assert!(!message.contains("panicked"), "{message}");
+    (output.status.code().expect("it ended by itself"), message)
+}
+
+/// `start` with this run file and no port that could be taken.
+fn start_failure(folder: &Path, run_content: &str, more: &[&str]) -> (i32, String) {
+    let run_file = write_run(folder, run_content);
+    let data = folder.join("data");
+    let mut arguments = vec!["start", run_file.to_str().expect("UTF-8"), "--data-dir", data.to_str().expect("UTF-8")];
+    if !more.contains(&"--listen") {
+        arguments.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+    }
+    arguments.extend(["--status-address", "off"]);
+    arguments.extend(more);
+    failure(folder, &arguments)
+}
+
+#[test]
+fn an_unknown_key_is_named_with_line_and_nearest_key() {
+    let folder = folder();
+    let (code, message) = start_failure(folder.path(), "[optimizer]\nlearning_rat = 0.1\n", &[]);
+    let expected = "error: …/run.toml:2: unknown key `learning_rat`\nhint: did you mean `learning_rate`?\n";
+    assert_eq!((code, message.as_str()), (3, expected));
+}
+
+#[test]
+fn a_wrong_type_is_named_with_its_line() {
+    let folder = folder();
+    let (code, message) = start_failure(folder.path(), "[model]\nlayers = \"four\"\n", &[]);
+    assert_eq!(code, 3);
+    let expected = "error: …/run.toml:2: invalid type: string \"four\", expected u32\n\
+                    hint: the files in configs/ show every key with its type and range\n";
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn a_value_out_of_range_is_named_with_its_line_and_range() {
+    let folder = folder();
+    let (code, message) = start_failure(folder.path(), "[run]\nseed = 3\n\n[gossip]\ngamma = 0.8\n", &[]);
+    let expected = "error: …/run.toml:5: gossip.gamma = 0.8 is out of range\nhint: it takes above 0, at most 0.5\n";
+    assert_eq!((code, message.as_str()), (3, expected));
+}
+
+#[test]
+fn a_broken_file_is_named_with_its_line() {
+    let folder = folder();
+    let (code, message) = start_failure(folder.path(), "[model\nlayers = 4\n", &[]);
+    assert_eq!(code, 3);
+    assert!(message.starts_with("error: …/run.toml:1: "), "{message}");
+}
+
+#[test]
+fn a_missing_run_file_leads_to_init() {
+    let folder = folder();
+    let path = folder.path().join("absent.toml");
+    let (code, message) = failure(folder.path(), &["start", path.to_str().expect("UTF-8")]);
+    let expected = "error: cannot read the run file …/absent.toml: No such file or directory (os error 2)\n\
+                    hint: `murmur init` writes annotated run.toml and node.toml files to begin with\n";
+    assert_eq!((code, message.as_str()), (3, expected));
+}
+
+#[test]
+fn missing_empty_and_short_data_files_are_named() {
+    let folder = folder();
+    let run_content = format!("{TINY_RUN}\n").replace("[data]\n", "[data]\nsource = \"files\"\n");
+    let (code, message) = start_failure(folder.path(), &run_content, &[]);
+    assert_eq!(code, 5);
+    assert!(message.contains("hint: name them with --data FILE…"), "{message}");
+    let file = folder.path().join("text");
+    let path = file.to_str().expect("UTF-8");
+    for (content, word) in [(None, "No such file"), (Some(""), "empty"), (Some("short"), "too short")] {
+        if let Some(content) = content {
+            std::fs::write(&file, content).expect("written");
+        }
+        let (code, message) = start_failure(folder.path(), &run_content, &["--data", path]);
+        assert_eq!(code, 5, "{message}");
+        assert!(message.starts_with("error: ") && message.contains(word), "{word}: {message}");
+        assert!(message.contains("hint: check the path and the content of the file"), "{message}");
+    }
+}
+
+#[test]
+fn other_data_than_the_runs_is_refused() {
+    let folder = folder();
+    let digest = "0".repeat(64);
+    let content = TINY_RUN.replace("[data]\n", &format!("[data]\nsource = \"files\"\ndigest = \"{digest}\"\n"));
+    let file = folder.path().join("text");
+    std::fs::write(&file, "other text ".repeat(1000)).expect("written");
+    let (code, message) = start_failure(folder.path(), &content, &["--data", file.to_str().expect("UTF-8")]);
+    assert_eq!(code, 5);
+    assert!(message.contains("hint: every node of this run trains on the same files"), "{message}");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let folder = folder();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port();
+    let listen = format!("/ip4/127.0.0.1/tcp/{port}");
+    let (code, message) = start_failure(folder.path(), TINY_RUN, &["--listen", &listen]);
+    assert_eq!(code, 4);
+    assert!(message.contains(&listen) && message.contains("hint: another program may use the port"), "{message}");
+}
+
+#[test]
+fn malformed_tickets_and_addresses_are_refused_before_anything_else() {
+    let folder = folder();
+    let (code, message) = failure(folder.path(), &["join", "murmur1abc"]);
+    assert_eq!(code, 3);
+    let expected = "error: the ticket is damaged (its checksum does not match); was it copied whole?\n\
+                    hint: `murmur start` and `murmur join` print a ticket; an address goes after --bootstrap\n";
+    assert_eq!(message, expected);
+    let (code, message) = failure(folder.path(), &["join", "12D3KooW"]);
+    assert_eq!(code, 3);
+    assert!(message.starts_with("error: a ticket begins with `murmur1`"), "{message}");
+    let (code, message) = failure(folder.path(), &["join", "--bootstrap", "192.0.2.7:4711"]);
+    assert_eq!(code, 3);
+    assert!(message.contains("192.0.2.7:4711") && message.contains("hint: "), "{message}");
+    let (code, message) = failure(folder.path(), &["join"]);
+    assert_eq!(code, 2);
+    assert!(message.contains("TICKET"), "{message}");
+}
+
+#[test]
+fn nobody_at_an_address_is_said_to_be_nobody() {
+    let folder = folder();
+    // Bound, then closed: free for now.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let (code, message) = failure(folder.path(), &["join", "--bootstrap", &format!("/ip4/127.0.0.1/tcp/{free}")]);
+    assert_eq!(code, 4);
+    assert!(message.starts_with("error: no member can be reached: "), "{message}");
+    assert!(message.contains("hint: is the other daemon running"), "{message}");
+}
+
+#[test]
+fn a_corrupt_identity_is_not_replaced() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("created");
+    std::fs::write(data.join("identity.key"), b"not a key").expect("written");
+    let (code, message) = start_failure(folder.path(), TINY_RUN, &[]);
+    assert_eq!(code, 5);
+    assert!(message.contains("…/data/identity.key"), "{message}");
+    assert!(message.contains("hint: restore the file from a backup, or delete it"), "{message}");
+    assert_eq!(std::fs::read(data.join("identity.key")).expect("still there"), b"not a key");
+}
+
+#[test]
+fn devices_that_do_not_exist_are_refused() {
+    let folder = folder();
+    let (code, message) = start_failure(folder.path(), TINY_RUN, &["--device", "gpu"]);
+    assert_eq!(code, 3);
+    assert!(message.contains("training.device") && message.contains("cuda:N"), "{message}");
+}
+
+#[test]
+fn a_directory_of_another_run_is_not_overwritten() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("created");
+    std::fs::write(data.join("run.toml"), "run.seed = 77\n").expect("written");
+    let (code, message) = start_failure(folder.path(), TINY_RUN, &[]);
+    assert_eq!(code, 3);
+    assert!(message.contains("belongs to another run") && message.contains("run.seed: 1 here, 77 there"), "{message}");
+}
+
+#[test]
+fn no_checkpoint_is_said_to_be_none() {
+    let folder = folder();
+    let (code, message) = failure(folder.path(), &["sample", folder.path().to_str().expect("UTF-8")]);
+    assert_eq!(code, 5);
+    assert!(message.starts_with("error: no usable checkpoint in …\nhint: "), "{message}");
+    let (code, message) = failure(folder.path(), &["sample", "--temperature", "-1"]);
+    assert_eq!(code, 2, "{message}");
+}
+
+#[test]
+fn no_daemon_is_said_to_be_none() {
+    let folder = folder();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let (code, message) = failure(folder.path(), &["status", "--address", &free.to_string()]);
+    assert_eq!(code, 4);
+    assert!(message.starts_with(&format!("error: no daemon answers at {free}")), "{message}");
+}
+
+#[test]
+fn init_writes_files_that_start_reads_and_never_overwrites_them() {
+    let folder = folder();
+    let path = folder.path().to_str().expect("UTF-8");
+    let output = run(MURMUR, &["init", path]);
+    assert!(output.status.success());
+    let run_file = std::fs::read_to_string(folder.path().join("run.toml")).expect("written");
+    let manifest = murmur_protocol::RunManifest::from_text(&run_file).expect("valid");
+    assert_eq!(manifest, murmur_protocol::RunManifest::default());
+    let (code, message) = failure(folder.path(), &["init", path]);
+    assert_eq!((code, message.as_str()), (5, "error: …/run.toml exists\nhint: --force overwrites it\n"));
+}
+
+#[test]
+fn local_refuses_what_cannot_work_before_it_starts_anything() {
+    let folder = folder();
+    let path = folder.path().join("absent.txt");
+    let (code, message) = failure(folder.path(), &["local", "--data", path.to_str().expect("UTF-8")]);
+    assert_eq!(code, 5);
+    assert!(message.contains("…/absent.txt"), "{message}");
+    let (code, _) = failure(folder.path(), &["local", "-n", "0"]);
+    assert_eq!(code, 2);
+}

@@ -1,0 +1,74 @@
+//! `murmur local`: real daemons as children, one merged view, a summary, and nothing left behind.
+
+use std::process::Stdio;
+
+use murmur_tests::{TINY_RUN, murmur, write_run};
+use serde_json::Value;
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+#[test]
+fn a_local_swarm_ends_with_a_summary_of_every_node() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let output = murmur(MURMUR)
+        .args(["local", "-n", "3", "--steps", "400", "--format", "json", "--directory"])
+        .arg(folder.path().join("swarm"))
+        .arg(&run_file)
+        .output()
+        .expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let lines: Vec<Value> = String::from_utf8(output.stdout)
+        .expect("UTF-8")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("one object a line"))
+        .collect();
+    let summary = &lines.last().expect("lines")["summary"];
+    let nodes = summary["nodes"].as_array().expect("an array");
+    assert_eq!(nodes.len(), 3, "{summary}");
+    for node in nodes {
+        assert_eq!(node["steps"], 400, "{node}");
+        assert!(node["validation_loss"].as_f64() < Some(4.0), "{node}");
+        assert!(node["exchanges_completed"].as_u64() > Some(20), "{node}");
+        assert!(node["bytes_sent"].as_u64() > Some(0) && node["bytes_received"].as_u64() > Some(0), "{node}");
+        assert!(node["seconds_waiting_for_network"].as_f64() < Some(0.5), "{node}");
+        assert!(node["peer"].as_str().expect("a peer id").starts_with("12D3KooW"), "{node}");
+    }
+    assert!(summary["consensus_distance"].as_f64() > Some(0.0), "{summary}");
+    assert!(summary["seconds"].as_f64() > Some(0.0), "{summary}");
+    // A tiny model: framing weighs more than it does on a real one, where 1.05 is the limit.
+    let bytes = summary["bytes_per_parameter_per_exchange"].as_f64().expect("a number");
+    assert!((1.0..1.6).contains(&bytes), "{summary}");
+}
+
+/// Even a killed parent leaves no daemons behind: their standard input ends with it.
+#[cfg(unix)]
+#[test]
+fn no_daemon_outlives_its_parent() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let mut parent = murmur(MURMUR)
+        .args(["local", "-n", "2", "--format", "json", "--directory"])
+        .arg(folder.path().join("swarm"))
+        .arg(&run_file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(parent.stdout.take().expect("a pipe")));
+    let both_train = |line: &str| line.contains("\"node\":1") && line.contains("\"phase\":\"training\"");
+    let found = lines.map_while(Result::ok).any(|line| both_train(&line));
+    assert!(found, "the second daemon trains");
+    parent.kill().expect("it runs");
+    parent.wait().expect("it ends");
+    // The lock of a data directory is free again once its daemon is gone.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    for node in ["node-0", "node-1"] {
+        let lock = std::fs::File::open(folder.path().join("swarm").join(node).join("lock")).expect("there");
+        while lock.try_lock().is_err() {
+            assert!(std::time::Instant::now() < deadline, "{node} lives on");
+            std::thread::park_timeout(std::time::Duration::from_millis(50));
+        }
+    }
+}

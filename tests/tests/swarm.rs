@@ -1,0 +1,233 @@
+//! Real daemons on loopback learn together, and go on learning whatever happens to one of them.
+
+use std::time::Duration;
+
+use murmur_protocol::Ticket;
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// A founder and `others` that join it by its ticket.
+fn swarm(folder: &tempfile::TempDir, others: usize) -> Vec<Daemon> {
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let founder = start(folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);
+    let ticket = founder.ticket();
+    let mut daemons = vec![founder];
+    for number in 1..=others {
+        daemons.push(start(folder, &format!("node-{number}"), &["join", &ticket]));
+    }
+    daemons
+}
+
+fn start(folder: &tempfile::TempDir, name: &str, arguments: &[&str]) -> Daemon {
+    Daemon::spawn(MURMUR, &folder.path().join(name), arguments)
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+#[test]
+fn three_daemons_learn_and_agree() {
+    let folder = folder();
+    let daemons = swarm(&folder, 2);
+    let first = daemons[0].wait_for("a loss", |report| report.loss.is_some()).loss.expect("awaited");
+    for daemon in &daemons {
+        daemon.wait_for("two peers and 30 exchanges", |report| report.peers == 2 && report.exchanges_completed >= 30);
+        daemon.wait_for("a clearly lower loss", |report| report.loss.is_some_and(|loss| loss < 0.7 * first));
+    }
+    let losses: Vec<f64> = daemons
+        .into_iter()
+        .map(|daemon| {
+            let finished = daemon.stop();
+            assert!(finished.status.success(), "{}", finished.errors);
+            let report = finished.report.expect("it left in order");
+            assert_eq!(report.misbehaviours, 0);
+            assert!(
+                report.seconds_waiting_for_network < 0.01 * report.seconds,
+                "{} s of {} s",
+                report.seconds_waiting_for_network,
+                report.seconds
+            );
+            report.validation_loss.expect("evaluated at the end")
+        })
+        .collect();
+    let mean = losses.iter().sum::<f64>() / 3.0;
+    let worst = losses.iter().copied().fold(0.0, f64::max);
+    // They leave one after the other, and the last ones train on alone for a moment: hence not closer than 5 %.
+    assert!(worst <= 1.05 * mean, "{losses:?}");
+}
+
+#[test]
+fn a_late_joiner_takes_over_the_model_before_it_trains() {
+    let folder = folder();
+    let daemons = swarm(&folder, 1);
+    let seasoned = daemons[0].wait_for("300 steps", |report| report.steps >= 300);
+    let cold = 256f64.ln();
+    let late = start(&folder, "late", &["join", "--bootstrap", &daemons[0].address()]);
+    late.wait_for_notice("took over the model of");
+    let first = late.wait_for("its first steps", |report| report.steps > 0);
+    let loss = first.loss.expect("it has stepped");
+    let others = seasoned.loss.expect("it has stepped");
+    assert!(loss < others + 0.2 * (cold - others), "{loss} at first, the others {others}");
+    assert!(first.progress > 250.0, "its progress is the swarm's: {}", first.progress);
+    late.wait_for("exchanges", |report| report.exchanges_completed >= 5);
+}
+
+#[test]
+fn a_killed_daemon_does_not_disturb_the_others() {
+    let folder = folder();
+    let mut daemons = swarm(&folder, 2);
+    for daemon in &daemons {
+        daemon.wait_for("two peers and an exchange", |report| report.peers == 2 && report.exchanges_completed >= 1);
+    }
+    daemons.pop().expect("three").kill();
+    for daemon in &daemons {
+        let after = daemon.wait_for("the loss of a peer", |report| report.peers == 1);
+        let later = daemon.wait_for("training and averaging go on", |report| {
+            report.steps > after.steps + 100 && report.exchanges_completed > after.exchanges_completed + 10
+        });
+        assert_eq!(later.phase, "training");
+    }
+    // The founder is a member like any other.
+    daemons.swap_remove(0).kill();
+    let alone = daemons[0].wait_for("the loss of the founder", |report| report.peers == 0);
+    daemons[0].wait_for("training goes on alone", |report| report.steps > alone.steps + 100);
+}
+
+#[test]
+fn a_restarted_daemon_resumes() {
+    let folder = folder();
+    let daemons = swarm(&folder, 1);
+    let ticket = daemons[0].ticket();
+    daemons[1].wait_for("100 steps and an exchange", |report| report.steps >= 100 && report.exchanges_completed > 0);
+    let mut daemons = daemons.into_iter();
+    let founder = daemons.next().expect("two");
+    let finished = daemons.next().expect("two").stop();
+    assert!(finished.status.success(), "{}", finished.errors);
+    let before = finished.report.expect("it left in order");
+    let again = start(&folder, "node-1", &["join", &ticket]);
+    let after = again.wait_for("a step", |report| report.steps > before.steps);
+    assert_eq!(after.peer, before.peer, "the identity is kept");
+    assert!(after.steps < before.steps + 1000, "it goes on from {} at {}", before.steps, after.steps);
+    again.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    founder.wait_for("its peer is back", |report| report.peers == 1);
+}
+
+#[test]
+fn a_daemon_resumes_from_its_directory_when_nobody_else_is_left() {
+    let folder = folder();
+    let mut daemons = swarm(&folder, 1);
+    daemons[1].wait_for("100 steps", |report| report.steps >= 100);
+    let joined = daemons.pop().expect("two");
+    daemons.pop().expect("one").kill();
+    let before = joined.stop().report.expect("it left in order");
+    let again = start(&folder, "node-1", &["start"]);
+    let after = again.wait_for("a step", |report| report.steps > before.steps);
+    assert_eq!((after.peer, after.run), (before.peer, before.run));
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_and_the_previous_one_used() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let arguments = ["start", run_file.to_str().expect("UTF-8")];
+    for _ in 0..2 {
+        let daemon = start(&folder, "node", &arguments);
+        daemon.wait_for("a step", |report| report.loss.is_some());
+        daemon.stop();
+    }
+    let checkpoints = folder.path().join("node/checkpoints");
+    let mut found: Vec<_> =
+        std::fs::read_dir(&checkpoints).expect("there").flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    let newest = found.pop().expect("two checkpoints").join("model.safetensors");
+    let mut bytes = std::fs::read(&newest).expect("there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&newest, bytes).expect("written");
+    let daemon = start(&folder, "node", &arguments);
+    daemon.wait_for("a step", |report| report.steps > 0);
+    let finished = daemon.stop();
+    assert!(finished.errors.contains("warning: checkpoint refused"), "{}", finished.errors);
+    assert!(finished.errors.contains("hint: the one before it is used"), "{}", finished.errors);
+    assert!(finished.status.success());
+}
+
+#[test]
+fn a_foreign_run_is_refused_with_the_fields_that_differ() {
+    let folder = folder();
+    let ours = swarm(&folder, 0).pop().expect("one");
+    let other = TINY_RUN.replace("layers = 1", "layers = 2");
+    std::fs::create_dir(folder.path().join("other")).expect("created");
+    let run_file = write_run(&folder.path().join("other"), &other);
+    let address = ours.address();
+    let stranger = start(&folder, "stranger", &["start", run_file.to_str().expect("UTF-8"), "--bootstrap", &address]);
+    let notice = stranger.wait_for_notice("another run");
+    assert!(notice.contains("model.layers: 2 here, 1 there"), "{notice}");
+    let notice = ours.wait_for_notice("another run");
+    assert!(notice.contains("model.layers: 1 here, 2 there"), "{notice}");
+    assert_eq!(ours.wait_for("a report", |_| true).peers, 0);
+
+    // A ticket that names the stranger's run, but leads to ours.
+    let mut ticket: Ticket = ours.ticket().parse().expect("a ticket");
+    ticket.run = stranger.ticket().parse::<Ticket>().expect("a ticket").run;
+    let output = run(MURMUR, &["join", &ticket.to_string()]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{errors}");
+    assert!(errors.contains("another run") && errors.contains("hint: ask for a fresh ticket"), "{errors}");
+}
+
+#[test]
+fn a_run_ends_by_itself_with_a_checkpoint_that_generates() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 300"));
+    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);
+    let joiner = start(&folder, "node-1", &["join", &founder.ticket()]);
+    for daemon in [founder, joiner] {
+        let finished = daemon.wait_for_end();
+        assert!(finished.status.success(), "{}", finished.errors);
+        assert!(finished.report.expect("it left in order").validation_loss.is_some());
+    }
+    let directory = folder.path().join("node-1");
+    let output = run(MURMUR, &["sample", directory.to_str().expect("UTF-8"), "--bytes", "50", "--prompt", "Once"]);
+    assert!(output.status.success());
+    assert!(output.stdout.starts_with(b"Once") && output.stdout.len() == 55, "{:?}", output.stdout);
+    let output = run(MURMUR, &["eval", directory.to_str().expect("UTF-8"), "--format", "json"]);
+    let evaluation: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let (loss, floor) = (evaluation["loss"].as_f64(), evaluation["floor"].as_f64());
+    assert!(loss > floor && floor > Some(0.0), "{evaluation}");
+}
+
+#[test]
+fn status_tells_how_a_daemon_does() {
+    let folder = folder();
+    let daemon = swarm(&folder, 0).pop().expect("one");
+    daemon.wait_for("a step", |report| report.steps > 0);
+    let output = run(MURMUR, &["status", "--address", &daemon.status_address()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("phase        training"), "{text}");
+    let output = run(MURMUR, &["status", "--address", &daemon.status_address(), "--format", "json"]);
+    let report: murmur::report::NodeReport = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report.phase, "training");
+}
+
+/// SIGTERM, as service managers send it.
+#[cfg(unix)]
+#[test]
+fn a_terminated_daemon_leaves_in_order() {
+    let folder = folder();
+    let daemons = swarm(&folder, 1);
+    daemons[0].wait_for("a peer", |report| report.peers == 1);
+    let mut daemons = daemons.into_iter();
+    let (founder, joiner) = (daemons.next().expect("two"), daemons.next().expect("two"));
+    let id = joiner.process_id().to_string();
+    let sent = std::process::Command::new("kill").args(["-TERM", &id]).status().expect("kill is there");
+    assert!(sent.success());
+    let begin = std::time::Instant::now();
+    let finished = joiner.wait_for_end();
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    assert!(finished.status.success(), "{}", finished.errors);
+    assert!(finished.report.is_some());
+    founder.wait_for_notice("has left");
+}
