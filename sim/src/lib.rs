@@ -1,1 +1,33 @@
-//! Placeholder.
+//! A virtual clock and network around the same core.
+//!
+//! A [`Swarm`] drives the very [`Node`](murmur_protocol::Node)s and numerics that the daemon ships, on a clock that
+//! jumps from one happening to the next and a network that loses, repeats, delays and breaks as its scenario says.
+//! Everything is drawn from one seed, so a failing run is replayed by its number alone.
+//!
+//! ```text
+//!   Scenario + seed ──► Swarm ──► queue (time, then order of making)
+//!                         │
+//!            ┌────────────┼─────────────┬──────────────┐
+//!          Node        Trainer        worker        Network
+//!       (the core)  (a quadratic)  (numerics, late) (links, losses)
+//!                         │
+//!                      Record ──► checks, Trace (BLAKE3 of all events and effects)
+//! ```
+//!
+//! The shape follows the simulators of FoundationDB and TigerBeetle: faults on purpose, and one check per file.
+
+pub mod checks;
+mod happening;
+mod host;
+mod network;
+mod queue;
+pub mod record;
+pub mod scenario;
+mod swarm;
+mod trace;
+mod trainer;
+
+pub use network::NetworkSpec;
+pub use record::Record;
+pub use scenario::{HostIndex, Incident, NodePlan, Scenario, TrainerSpec, WorkerSpec};
+pub use swarm::Swarm;

@@ -1,1 +1,42 @@
-//! Placeholder.
+//! The libp2p driver of the murmur daemon.
+//!
+//! It translates between libp2p and the core's [`Event`](murmur_protocol::Event)s and
+//! [`Effect`](murmur_protocol::Effect)s and decides nothing: whom to dial, what to send and when to give up on a peer
+//! is the core's business.
+//!
+//! ```text
+//! Network (handle) ── orders ──► Driver (swarm task: polls, forwards, never waits)
+//!                                  │ one task per connection     handshake: is it a peer of this run?
+//!                                  └ one task per peer (Member)  control reader and writer, transfers both ways
+//!                                        └──────── events ──────► the core
+//! ```
+//!
+//! For each peer the core hears `PeerConnected` first and `PeerDisconnected` last, and between them the fate of every
+//! transfer. A slow core makes peers wait; a slow peer makes nobody wait.
+
+mod address;
+mod behaviour;
+mod bounds;
+mod bulk;
+mod control;
+mod dialing;
+mod driver;
+mod fetch;
+mod frame;
+mod handshake;
+mod identity;
+mod member;
+mod network;
+mod security;
+mod shared;
+pub mod streams;
+mod traffic;
+pub mod transport;
+
+pub use address::{AddressError, parse_address};
+pub use fetch::{FetchError, fetch_manifest};
+pub use identity::{IdentityError, load_or_create, peer_id};
+pub use libp2p::Multiaddr;
+pub use libp2p::identity::Keypair;
+pub use network::{Network, NetworkConfig, NetworkError, NetworkOrder, QueueFull};
+pub use traffic::{Traffic, TrafficCounter};

@@ -133,12 +133,12 @@ impl NodeSettings {
         if !(2..=100).contains(&checkpoint.keep) {
             return Err(("checkpoint.keep", checkpoint.keep.to_string(), "2 to 100"));
         }
-        for (field, addresses) in [("network.listen", &network.listen), ("network.bootstrap", &network.bootstrap)] {
-            for address in addresses {
-                if murmur_network::parse_address(address).is_err() {
-                    return Err((field, format!("{address:?}"), "a multiaddress such as /ip4/192.0.2.7/tcp/4711"));
-                }
-            }
+        let rule = "a multiaddress such as /ip4/192.0.2.7/tcp/4711";
+        if let Some(bad) = network.listen.iter().find(|text| text.parse::<murmur_network::Multiaddr>().is_err()) {
+            return Err(("network.listen", format!("{bad:?}"), rule));
+        }
+        if let Some(bad) = network.bootstrap.iter().find(|text| murmur_network::parse_address(text).is_err()) {
+            return Err(("network.bootstrap", format!("{bad:?}"), rule));
         }
         let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
         if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {

@@ -1,1 +1,21 @@
-//! Placeholder.
+//! Training with candle: models, data, optimizer, flat parameters.
+//!
+//! An [`Engine`] trains one model on one device and knows nothing of networks: it steps, hands out
+//! [snapshots](murmur_protocol::Snapshot) and adds [corrections](murmur_protocol::Correction). It owns no threads; on
+//! the CPU it computes on rayon's pool, whose size the caller sets. Equal seeds, inputs and devices give equal bits.
+
+pub mod data;
+pub mod device;
+pub mod engine;
+pub mod generate;
+pub mod model;
+pub mod ops;
+pub mod optimizer;
+mod outer;
+pub mod schedule;
+
+pub use data::{Corpus, CorpusError, DataPosition};
+pub use device::{DeviceChoice, DeviceError};
+pub use engine::{Counters, Engine, EngineState, StepReport, TrainingError};
+pub use generate::LanguageModel;
+pub use model::parameter_count;

@@ -5,17 +5,17 @@
 //! without its tiling over columns). Sequences are independent, so each is one task.
 
 use candle_core::{CpuStorage, CustomOp3, D, Layout, Result, Shape, Tensor};
-use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::Kernels;
 use super::exponential::{dot, exponentials_in_place};
 use super::product::{Matrix, MatrixMut, Write, multiply};
 use super::storage::{Reading, floats, shaped_like};
+use super::vector::vectorised;
 
-/// Rows of the score matrix computed at a time: the part above the diagonal that a block wastes stays small, and its
-/// scores stay in the cache.
-const BLOCK_ROWS: usize = 32;
+/// Rows of the score matrix computed at a time: fewer waste less above the diagonal, more make larger products. A step
+/// of the built-in model is 7 % faster with 64 than with 32.
+const BLOCK_ROWS: usize = 64;
 
 /// `softmax(query · keyᵀ / √head width) · value` over the positions up to one's own; all `[batch, length, heads · head
 /// width]`.
@@ -42,7 +42,8 @@ fn composed(query: &Tensor, key: &Tensor, value: &Tensor, heads: usize) -> Resul
     let (query, key, value) = (split(query)?, split(key)?, split(value)?);
     let scale = 1.0 / ((width / heads) as f64).sqrt();
     let scores = (query.matmul(&key.t()?)? * scale)?;
-    let hidden = (0..length * length).map(|index| if index % length > index / length { f32::NEG_INFINITY } else { 0.0 });
+    let hidden =
+        (0..length * length).map(|index| if index % length > index / length { f32::NEG_INFINITY } else { 0.0 });
     let mask = Tensor::from_iter(hidden, query.device())?.reshape((1, 1, length, length))?;
     let scores = scores.broadcast_add(&mask)?;
     let weights = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
@@ -80,14 +81,8 @@ impl Attention {
     fn probabilities(&self, place: &mut [f32], query: &[f32], key: &[f32], head: usize, first: usize, last: usize) {
         let (queries, keys) = (self.rows(query, head, first, last), self.rows(key, head, 0, last));
         let scores = MatrixMut::dense(place, last - first, last);
-        multiply(scores, Write::Replace, self.scale(), queries, keys.transposed(), Parallelism::None);
-        for (row, scores) in place.chunks_exact_mut(last).enumerate() {
-            let (seen, hidden) = scores.split_at_mut(first + row + 1);
-            hidden.fill(0.0);
-            let (sum, _) = exponentials_in_place(seen);
-            let factor = 1.0 / sum;
-            seen.iter_mut().for_each(|value| *value *= factor);
-        }
+        multiply(scores, Write::Replace, self.scale(), queries, keys.transposed());
+        softmax_rows(&mut place[..(last - first) * last], first, last);
     }
 
     /// (first row, end) of each block of rows.
@@ -103,14 +98,19 @@ impl Attention {
                 self.probabilities(scores, query, key, head, first, last);
                 let place = self.rows_mut(output, head, first, last);
                 let scores = Matrix::dense(scores, last - first, last);
-                multiply(place, Write::Replace, 1.0, scores, self.rows(value, head, 0, last), Parallelism::None);
+                multiply(place, Write::Replace, 1.0, scores, self.rows(value, head, 0, last));
             }
         }
     }
 
     /// With P the probabilities, S the scores, g the output's gradient: `dV = Pᵀg`, `dP = gVᵀ`, `dS = P ∘ (dP − rowsum(P
     /// ∘ dP))`, `dQ = dS·K/√d`, `dK = dSᵀ·Q/√d`.
-    fn backward_sequence(&self, gradients: &mut SequenceGradients<'_>, inputs: &SequenceInputs<'_>, scratch: &mut [f32]) {
+    fn backward_sequence(
+        &self,
+        gradients: &mut SequenceGradients<'_>,
+        inputs: &SequenceInputs<'_>,
+        scratch: &mut [f32],
+    ) {
         let &SequenceInputs { query, key, value, gradient } = inputs;
         let (probabilities, to_scores) = scratch.split_at_mut(BLOCK_ROWS * self.length);
         for head in 0..self.heads {
@@ -118,24 +118,45 @@ impl Attention {
                 let rows = last - first;
                 let (probabilities, to_scores) = (&mut probabilities[..rows * last], &mut to_scores[..rows * last]);
                 self.probabilities(probabilities, query, key, head, first, last);
-                let (seen, gradient) = (Matrix::dense(probabilities, rows, last), self.rows(gradient, head, first, last));
+                let (seen, gradient) =
+                    (Matrix::dense(probabilities, rows, last), self.rows(gradient, head, first, last));
                 let to_values = self.rows_mut(gradients.value, head, 0, last);
-                multiply(to_values, Write::Add, 1.0, seen.transposed(), gradient, Parallelism::None);
+                multiply(to_values, Write::Add, 1.0, seen.transposed(), gradient);
                 let values = self.rows(value, head, 0, last).transposed();
                 let place = MatrixMut::dense(to_scores, rows, last);
-                multiply(place, Write::Replace, 1.0, gradient, values, Parallelism::None);
-                for (seen, to_scores) in probabilities.chunks_exact(last).zip(to_scores.chunks_exact_mut(last)) {
-                    let mean = dot(seen, to_scores);
-                    to_scores.iter_mut().zip(seen).for_each(|(score, seen)| *score = seen * (*score - mean));
-                }
+                multiply(place, Write::Replace, 1.0, gradient, values);
+                backward_softmax(to_scores, probabilities, last);
                 let to_scores = Matrix::dense(to_scores, rows, last);
                 let to_queries = self.rows_mut(gradients.query, head, first, last);
                 let keys = self.rows(key, head, 0, last);
-                multiply(to_queries, Write::Replace, self.scale(), to_scores, keys, Parallelism::None);
+                multiply(to_queries, Write::Replace, self.scale(), to_scores, keys);
                 let to_keys = self.rows_mut(gradients.key, head, 0, last);
                 let queries = self.rows(query, head, first, last);
-                multiply(to_keys, Write::Add, self.scale(), to_scores.transposed(), queries, Parallelism::None);
+                multiply(to_keys, Write::Add, self.scale(), to_scores.transposed(), queries);
             }
+        }
+    }
+}
+
+vectorised! {
+    /// Causal softmax of the rows from `first` on, `columns` wide: zeros after the diagonal.
+    fn softmax_rows(scores: &mut [f32], first: usize, columns: usize) {
+        for (row, scores) in scores.chunks_exact_mut(columns).enumerate() {
+            let (seen, hidden) = scores.split_at_mut(first + row + 1);
+            hidden.fill(0.0);
+            let (sum, _) = exponentials_in_place(seen);
+            let factor = 1.0 / sum;
+            seen.iter_mut().for_each(|value| *value *= factor);
+        }
+    }
+}
+
+vectorised! {
+    /// Turns the probabilities' gradient into the scores', row by row.
+    fn backward_softmax(gradients: &mut [f32], probabilities: &[f32], columns: usize) {
+        for (seen, gradients) in probabilities.chunks_exact(columns).zip(gradients.chunks_exact_mut(columns)) {
+            let mean = dot(seen, gradients);
+            gradients.iter_mut().zip(seen).for_each(|(gradient, seen)| *gradient = seen * (*gradient - mean));
         }
     }
 }
@@ -169,7 +190,8 @@ impl CustomOp3 for Attention {
         value: &CpuStorage,
         value_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (query, key, value) = (floats(query, query_layout)?, floats(key, key_layout)?, floats(value, value_layout)?);
+        let (query, key, value) =
+            (floats(query, query_layout)?, floats(key, key_layout)?, floats(value, value_layout)?);
         if key.len() != query.len() || value.len() != query.len() {
             candle_core::bail!("attention: queries, keys and values differ in shape");
         }

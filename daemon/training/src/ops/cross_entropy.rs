@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::exponential::{exponential_sum, exponentials_in_place};
 use super::storage::{Reading, floats, indices, read_indices, shaped_like};
+use super::vector::vectorised;
 use super::{Kernels, TASK_ROWS};
 
 /// Mean over all positions of `−ln softmax(logits)[target]`: `logits` `[…, vocabulary]`, `targets` `[…]` (`u32`), a
@@ -41,14 +42,7 @@ impl CustomOp2 for CrossEntropy {
         let partial_sums: Vec<f64> = logits
             .par_chunks(vocabulary * TASK_ROWS)
             .zip(targets.par_chunks(TASK_ROWS))
-            .map(|(logits, targets)| {
-                let rows = logits.chunks_exact(vocabulary).zip(targets);
-                rows.map(|(row, &target)| {
-                    let (sum, maximum) = exponential_sum(row);
-                    f64::from(sum).ln() + f64::from(maximum) - f64::from(row[target as usize])
-                })
-                .sum::<f64>()
-            })
+            .map(|(logits, targets)| loss_rows(logits, targets))
             .collect();
         let mean = partial_sums.iter().sum::<f64>() / targets.len() as f64;
         Ok((CpuStorage::F32(vec![mean as f32]), Shape::from(())))
@@ -66,17 +60,34 @@ impl CustomOp2 for CrossEntropy {
         let vocabulary = vocabulary(values.len(), &targets)?;
         let share = gradient.to_scalar::<f32>()? / targets.len() as f32;
         let mut to_logits = values.to_vec();
-        to_logits.par_chunks_mut(vocabulary * TASK_ROWS).zip(targets.par_chunks(TASK_ROWS)).for_each(
-            |(logits, targets)| {
-                for (row, &target) in logits.chunks_exact_mut(vocabulary).zip(targets) {
-                    let (sum, _) = exponentials_in_place(row);
-                    let factor = share / sum;
-                    row.iter_mut().for_each(|value| *value *= factor);
-                    row[target as usize] -= share;
-                }
-            },
-        );
+        let rows = to_logits.par_chunks_mut(vocabulary * TASK_ROWS).zip(targets.par_chunks(TASK_ROWS));
+        rows.for_each(|(logits, targets)| gradient_rows(logits, targets, share));
         Ok((Some(shaped_like(to_logits, logits)?), None))
+    }
+}
+
+vectorised! {
+    /// Sum of the rows' losses, in nats.
+    fn loss_rows(logits: &[f32], targets: &[u32]) -> f64 {
+        let mut total = 0.0;
+        for (row, &target) in logits.chunks_exact(logits.len() / targets.len()).zip(targets) {
+            let (sum, maximum) = exponential_sum(row);
+            total += f64::from(sum).ln() + f64::from(maximum) - f64::from(row[target as usize]);
+        }
+        total
+    }
+}
+
+vectorised! {
+    /// Replaces logits by their gradient, `share · (softmax − one at the target)`.
+    fn gradient_rows(logits: &mut [f32], targets: &[u32], share: f32) {
+        let vocabulary = logits.len() / targets.len();
+        for (row, &target) in logits.chunks_exact_mut(vocabulary).zip(targets) {
+            let (sum, _) = exponentials_in_place(row);
+            let factor = share / sum;
+            row.iter_mut().for_each(|value| *value *= factor);
+            row[target as usize] -= share;
+        }
     }
 }
 

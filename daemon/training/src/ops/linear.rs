@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::Kernels;
-use super::product::{Matrix, MatrixMut, Write, all_threads, multiply};
+use super::product::{Matrix, multiply_in_parallel};
 use super::storage::{Reading, floats, shaped_like};
 
 /// `input` of shape `[…, inputs]` times the transpose of `weight` `[outputs, inputs]`: `[…, outputs]`.
@@ -42,9 +42,8 @@ impl CustomOp2 for Linear {
         }
         let rows = input.len() / inputs;
         let mut output = vec![0.0; rows * outputs];
-        let place = MatrixMut::dense(&mut output, rows, outputs);
         let weight = Matrix::dense(weight, outputs, inputs).transposed();
-        multiply(place, Write::Replace, 1.0, Matrix::dense(input, rows, inputs), weight, all_threads());
+        multiply_in_parallel(&mut output, Matrix::dense(input, rows, inputs), weight);
         Ok((CpuStorage::F32(output), Shape::from(shape)))
     }
 
@@ -62,12 +61,8 @@ impl CustomOp2 for Linear {
             (Reading::of(input)?, Reading::of(weight)?, Reading::of(&gradient)?);
         let gradient = Matrix::dense(&gradient, rows, outputs);
         let (mut to_input, mut to_weight) = (vec![0.0; rows * inputs], vec![0.0; outputs * inputs]);
-        let place = MatrixMut::dense(&mut to_input, rows, inputs);
-        let weight_matrix = Matrix::dense(&weight_values, outputs, inputs);
-        multiply(place, Write::Replace, 1.0, gradient, weight_matrix, all_threads());
-        let place = MatrixMut::dense(&mut to_weight, outputs, inputs);
-        let input_matrix = Matrix::dense(&input_values, rows, inputs);
-        multiply(place, Write::Replace, 1.0, gradient.transposed(), input_matrix, all_threads());
+        multiply_in_parallel(&mut to_input, gradient, Matrix::dense(&weight_values, outputs, inputs));
+        multiply_in_parallel(&mut to_weight, gradient.transposed(), Matrix::dense(&input_values, rows, inputs));
         Ok((Some(shaped_like(to_input, input)?), Some(shaped_like(to_weight, weight)?)))
     }
 }

@@ -3,6 +3,7 @@
 //! The views check their bounds once when they are made, so that the one `unsafe` call lies behind a safe interface.
 
 use gemm::Parallelism;
+use rayon::prelude::*;
 
 /// A matrix in a slice: `values[row * row_stride + column * column_stride]`.
 #[derive(Clone, Copy)]
@@ -24,6 +25,12 @@ impl<'a> Matrix<'a> {
     pub(crate) fn strided(values: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a> {
         assert!(covers(values.len(), rows, columns, row_stride), "a matrix lies inside its slice");
         Matrix { values, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    /// `count` rows from `first` on.
+    fn rows_from(self, first: usize, count: usize) -> Matrix<'a> {
+        assert!(first + count <= self.rows, "rows of the matrix");
+        Matrix { values: &self.values[first * self.row_stride..], rows: count, ..self }
     }
 
     /// The same values with rows and columns exchanged.
@@ -68,26 +75,32 @@ pub(crate) enum Write {
     Add,
 }
 
-/// All of rayon's threads, for a product that is an operation by itself.
-pub(crate) fn all_threads() -> Parallelism {
-    match rayon::current_num_threads() {
-        1 => Parallelism::None,
-        threads => Parallelism::Rayon(threads),
-    }
+/// `output = left · right` on rayon's threads, where `output` is dense: each task computes some of its rows.
+///
+/// How rows are split depends on the shape alone, so bits do not depend on the number of threads by construction; with
+/// gemm's own threads that would rest on its internals. Both run at the same speed on one and two threads (measured on
+/// a busy machine).
+pub(crate) fn multiply_in_parallel(output: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
+    let task_rows = left.rows.div_ceil(TASKS_MAX).max(TASK_ROWS_MIN);
+    output.par_chunks_mut(task_rows * right.columns).enumerate().for_each(|(task, output)| {
+        let rows = output.len() / right.columns;
+        let left = left.rows_from(task * task_rows, rows);
+        let place = MatrixMut::dense(output, rows, right.columns);
+        multiply(place, Write::Replace, 1.0, left, right);
+    });
 }
+
+/// Enough for the cores of one machine: every task packs the right factor anew. A guess.
+const TASKS_MAX: usize = 32;
+
+/// With fewer rows, packing the right factor would outweigh the product. A guess.
+const TASK_ROWS_MIN: usize = 128;
 
 /// `output = scale · left · right`, or `+=` with [`Write::Add`].
 ///
 /// # Panics
 /// When the shapes do not fit.
-pub(crate) fn multiply(
-    output: MatrixMut<'_>,
-    write: Write,
-    scale: f32,
-    left: Matrix<'_>,
-    right: Matrix<'_>,
-    threads: Parallelism,
-) {
+pub(crate) fn multiply(output: MatrixMut<'_>, write: Write, scale: f32, left: Matrix<'_>, right: Matrix<'_>) {
     assert_eq!((output.rows, output.columns), (left.rows, right.columns), "the product fits its place");
     assert_eq!(left.columns, right.rows, "the factors fit each other");
     let stride = |stride: usize| isize::try_from(stride).expect("a stride is shorter than its slice");
@@ -114,7 +127,7 @@ pub(crate) fn multiply(
             false,
             false,
             false,
-            threads,
+            Parallelism::None,
         );
     }
 }
@@ -129,10 +142,24 @@ mod tests {
         let right = [5.0, 6.0, 7.0, 8.0];
         let mut output = [1.0; 4];
         let (left, right) = (Matrix::strided(&left, 2, 2, 3), Matrix::dense(&right, 2, 2).transposed());
-        multiply(MatrixMut::dense(&mut output, 2, 2), Write::Replace, 1.0, left, right, Parallelism::None);
+        multiply(MatrixMut::dense(&mut output, 2, 2), Write::Replace, 1.0, left, right);
         assert_eq!(output, [17.0, 23.0, 39.0, 53.0]);
-        multiply(MatrixMut::dense(&mut output, 2, 2), Write::Add, 2.0, left, right, Parallelism::None);
+        multiply(MatrixMut::dense(&mut output, 2, 2), Write::Add, 2.0, left, right);
         assert_eq!(output, [51.0, 69.0, 117.0, 159.0]);
+    }
+
+    #[test]
+    fn tasks_together_are_the_whole_product() {
+        let values: Vec<f32> = (0..300 * 3).map(|index| (index % 17) as f32).collect();
+        let (left, right) = (Matrix::dense(&values, 300, 3), Matrix::dense(&values[..15], 3, 5));
+        let (mut whole, mut split) = (vec![0.0; 1500], vec![0.0; 1500]);
+        multiply(MatrixMut::dense(&mut whole, 300, 5), Write::Replace, 1.0, left, right);
+        multiply_in_parallel(&mut split, left, right);
+        assert_eq!(whole, split);
+        let (left, mut square) = (Matrix::dense(&values, 3, 300).transposed(), vec![0.0; 900]);
+        multiply_in_parallel(&mut square, left, Matrix::dense(&values[..9], 3, 3));
+        let last: f32 = (0..3).map(|depth| values[depth * 300 + 299] * values[depth * 3 + 2]).sum();
+        assert_eq!(square[899], last);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::exponential::dot;
 use super::storage::{Reading, floats, shaped_like};
+use super::vector::vectorised;
 use super::{Kernels, TASK_ROWS};
 
 /// Added to the mean square; Llama's value.
@@ -44,14 +45,8 @@ impl CustomOp2 for RmsNorm {
         let (input, scale) = (floats(input, input_layout)?, floats(scale, scale_layout)?);
         let width = scale.len();
         let mut output = vec![0.0; input.len()];
-        output.par_chunks_mut(width * TASK_ROWS).zip(input.par_chunks(width * TASK_ROWS)).for_each(|(output, input)| {
-            for (output, input) in output.chunks_exact_mut(width).zip(input.chunks_exact(width)) {
-                let inverse = inverse_root(input);
-                for ((output, input), scale) in output.iter_mut().zip(input).zip(scale) {
-                    *output = input * inverse * scale;
-                }
-            }
-        });
+        let rows = output.par_chunks_mut(width * TASK_ROWS).zip(input.par_chunks(width * TASK_ROWS));
+        rows.for_each(|(output, input)| forward_rows(output, input, scale));
         Ok((CpuStorage::F32(output), input_layout.shape().clone()))
     }
 
@@ -82,25 +77,38 @@ impl CustomOp2 for RmsNorm {
     }
 }
 
-/// Fills `to_input` and returns these rows' gradient of the scale.
-///
-/// With `r = 1/√(mean x² + ε)` and `h = g · scale`: `dx = r·h − x · r³ · (h·x) / width`, `dscale = Σ g · x · r`.
-fn backward_rows(to_input: &mut [f32], input: &[f32], gradient: &[f32], scale: &[f32]) -> Vec<f32> {
-    let width = scale.len();
-    let mut to_scale = vec![0.0; width];
-    let rows = to_input.chunks_exact_mut(width).zip(input.chunks_exact(width)).zip(gradient.chunks_exact(width));
-    for ((to_input, input), gradient) in rows {
-        let inverse = inverse_root(input);
-        for index in 0..width {
-            to_scale[index] += gradient[index] * input[index] * inverse;
-            to_input[index] = gradient[index] * scale[index];
-        }
-        let pull = dot(to_input, input) * inverse * inverse * inverse / width as f32;
-        for (to_input, input) in to_input.iter_mut().zip(input) {
-            *to_input = *to_input * inverse - input * pull;
+vectorised! {
+    fn forward_rows(output: &mut [f32], input: &[f32], scale: &[f32]) {
+        for (output, input) in output.chunks_exact_mut(scale.len()).zip(input.chunks_exact(scale.len())) {
+            let inverse = inverse_root(input);
+            for ((output, input), scale) in output.iter_mut().zip(input).zip(scale) {
+                *output = input * inverse * scale;
+            }
         }
     }
-    to_scale
+}
+
+vectorised! {
+    /// Fills `to_input` and returns these rows' gradient of the scale.
+    ///
+    /// With `r = 1/√(mean x² + ε)` and `h = g · scale`: `dx = r·h − x · r³ · (h·x) / width`, `dscale = Σ g · x · r`.
+    fn backward_rows(to_input: &mut [f32], input: &[f32], gradient: &[f32], scale: &[f32]) -> Vec<f32> {
+        let width = scale.len();
+        let mut to_scale = vec![0.0; width];
+        let rows = to_input.chunks_exact_mut(width).zip(input.chunks_exact(width)).zip(gradient.chunks_exact(width));
+        for ((to_input, input), gradient) in rows {
+            let inverse = inverse_root(input);
+            for index in 0..width {
+                to_scale[index] += gradient[index] * input[index] * inverse;
+                to_input[index] = gradient[index] * scale[index];
+            }
+            let pull = dot(to_input, input) * inverse * inverse * inverse / width as f32;
+            for (to_input, input) in to_input.iter_mut().zip(input) {
+                *to_input = *to_input * inverse - input * pull;
+            }
+        }
+        to_scale
+    }
 }
 
 #[cfg(test)]

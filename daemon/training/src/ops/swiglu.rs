@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use super::Kernels;
 use super::exponential::exponential;
 use super::storage::{Reading, floats, shaped_like};
+use super::vector::vectorised;
 
 /// Values that one task handles: a guess, a few microseconds of work.
 const TASK_VALUES: usize = 16 * 1024;
@@ -44,9 +45,7 @@ impl CustomOp2 for SwiGlu {
         let mut output = vec![0.0; gate.len()];
         let inputs = gate.par_chunks(TASK_VALUES).zip(value.par_chunks(TASK_VALUES));
         output.par_chunks_mut(TASK_VALUES).zip(inputs).for_each(|(output, (gate, value))| {
-            for ((output, gate), value) in output.iter_mut().zip(gate).zip(value) {
-                *output = gate * sigmoid(*gate) * value;
-            }
+            forward_values(output, gate, value);
         });
         Ok((CpuStorage::F32(output), gate_layout.shape().clone()))
     }
@@ -65,15 +64,29 @@ impl CustomOp2 for SwiGlu {
             gates.par_chunks(TASK_VALUES).zip(values.par_chunks(TASK_VALUES)).zip(gradient.par_chunks(TASK_VALUES));
         let outputs = to_gate.par_chunks_mut(TASK_VALUES).zip(to_value.par_chunks_mut(TASK_VALUES));
         outputs.zip(inputs).for_each(|((to_gate, to_value), ((gate, value), gradient))| {
-            let inputs = gate.iter().zip(value).zip(gradient);
-            for ((to_gate, to_value), ((gate, value), gradient)) in to_gate.iter_mut().zip(to_value).zip(inputs) {
-                let sigmoid = sigmoid(*gate);
-                let silu = gate * sigmoid;
-                *to_value = gradient * silu;
-                *to_gate = gradient * value * (sigmoid + silu * (1.0 - sigmoid));
-            }
+            backward_values(to_gate, to_value, gate, value, gradient);
         });
         Ok((Some(shaped_like(to_gate, gate)?), Some(shaped_like(to_value, value)?)))
+    }
+}
+
+vectorised! {
+    fn forward_values(output: &mut [f32], gate: &[f32], value: &[f32]) {
+        for ((output, gate), value) in output.iter_mut().zip(gate).zip(value) {
+            *output = gate * sigmoid(*gate) * value;
+        }
+    }
+}
+
+vectorised! {
+    fn backward_values(to_gate: &mut [f32], to_value: &mut [f32], gate: &[f32], value: &[f32], gradient: &[f32]) {
+        let inputs = gate.iter().zip(value).zip(gradient);
+        for ((to_gate, to_value), ((gate, value), gradient)) in to_gate.iter_mut().zip(to_value).zip(inputs) {
+            let sigmoid = sigmoid(*gate);
+            let silu = gate * sigmoid;
+            *to_value = gradient * silu;
+            *to_gate = gradient * value * (sigmoid + silu * (1.0 - sigmoid));
+        }
     }
 }
 

@@ -1,0 +1,109 @@
+//! Every bound of this crate, in one place, each with its reason.
+//!
+//! Limits that depend on the model's size are given by the caller in
+//! [`NetworkConfig`](crate::NetworkConfig). Where no source is named, a number is a guess that errs on the generous side.
+
+use std::time::Duration;
+
+/// Orders that may wait for the swarm task: a burst of the core's effects is a few per peer.
+pub(crate) const ORDERS_MAX: usize = 256;
+
+/// Events of the swarm task itself (failed dials, addresses, refused transfers) that may wait for the core. While this
+/// many less [`OUTBOX_RESERVE`] wait, no order is taken, so the orders' queue fills and the core is told.
+pub(crate) const OUTBOX_EVENTS_MAX: usize = 512;
+
+/// Places in that queue which orders leave free: one for each dial under way and each connection that may turn out to be
+/// one too many, and some for addresses.
+pub(crate) const OUTBOX_RESERVE: usize = DIALS_MAX + CONNECTIONS_MAX as usize + 32;
+
+/// Orders that may wait for one peer's task.
+pub(crate) const MEMBER_ORDERS_MAX: usize = 64;
+
+/// Control messages that may wait to be written to one connection. Beyond it they are dropped: the core repeats what
+/// matters.
+pub(crate) const OUTGOING_MESSAGES_MAX: usize = 64;
+
+/// Dials under way at once: the core starts a few per second, each lasts ten seconds at most.
+pub(crate) const DIALS_MAX: usize = 64;
+
+/// Addresses tried in one dial: the core remembers fewer for a peer.
+pub(crate) const DIAL_ADDRESSES_MAX: usize = 16;
+
+/// Connections to one peer: two from a simultaneous dial, and room for a hole punch.
+pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 4;
+
+/// Established connections in all; a gossip view holds some tens of peers.
+pub(crate) const CONNECTIONS_MAX: u32 = 256;
+
+/// Connections of others that are still negotiating: a flood of half-open ones ends here.
+pub(crate) const PENDING_INBOUND_MAX: u32 = 64;
+
+/// Streams of a connection that are still negotiating their protocol.
+pub(crate) const NEGOTIATING_STREAMS_MAX: usize = 32;
+
+/// Streams of one connection: control, ping, and transfers both ways with room to spare. yamux ends a connection on
+/// which the peer opens more.
+pub(crate) const STREAMS_PER_CONNECTION_MAX: usize = 64;
+
+/// Control streams that a connection's owner has not taken yet: there is one in a connection's life.
+pub(crate) const WAITING_CONTROL_STREAMS_MAX: usize = 1;
+
+/// Transfers that a peer opened and that wait for their turn on one connection: twice what an honest peer sends in all.
+pub(crate) const WAITING_BULK_STREAMS_MAX: usize = 16;
+
+/// Requests for outbound streams that wait for a connection's handler.
+pub(crate) const OPEN_REQUESTS_MAX: usize = 16;
+
+/// Transfers received from one peer at once: its codes and, for a joiner, the model.
+pub(crate) const INBOUND_TRANSFERS_PER_PEER_MAX: usize = 2;
+
+/// Transfers sent to one peer at once: what the other side receives at once, so that none waits there with its clock
+/// running.
+pub(crate) const OUTGOING_TRANSFERS_PER_PEER_MAX: usize = INBOUND_TRANSFERS_PER_PEER_MAX;
+
+/// Transfers sent at once in all: an uplink shared by more finishes none in time.
+pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
+
+/// The longest transfer header, in bytes; ours take up to 60.
+pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
+
+/// Payload bytes read or written between two looks at the clock. Between 16 KiB and 4 MiB the size makes no difference
+/// to the speed (measured); with [`PROGRESS_TIMEOUT`] this one is a minimum rate of 3 KiB/s.
+pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
+pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
+
+/// Opening a connection, encryption and multiplexing included.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Opening a stream on an established connection.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From an established connection to the end of the handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From an opened bulk stream to its header.
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A transfer, or a control message being written, that does not move for this long is given up. Not a total: slow
+/// links are welcome.
+pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long the last word on a connection may take to be read by the other side.
+pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// From the order to close everything to the end, whatever peers do.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a listener may take to report its first address; it takes milliseconds.
+pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection on which nothing is open is closed after this long; the handshake's own limit comes first.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Time between pings.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A ping without an answer for this long means that the connection is dead.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(20);

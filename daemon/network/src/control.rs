@@ -1,0 +1,62 @@
+//! Control messages on an established control stream: one task reads, another writes, so that two peers that both write
+//! first never wait for each other.
+
+use futures::io::{ReadHalf, WriteHalf};
+use futures::{AsyncWriteExt, io};
+use libp2p::swarm::Stream;
+use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
+use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::message::Message;
+use murmur_protocol::{Event, PeerId};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::bounds::PROGRESS_TIMEOUT;
+use crate::frame::{FrameError, read_frame, write_frame};
+use crate::shared::Shared;
+
+/// Why no more messages come from a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReaderEnd {
+    /// The stream ended or failed.
+    Closed,
+    /// The peer sent something else than messages, and the core was told.
+    Misbehaved,
+}
+
+/// Hands messages to the core until the stream ends. While the core is busy nothing is read.
+pub(crate) async fn read_messages(shared: &Shared, peer: PeerId, mut reader: ReadHalf<Stream>) -> ReaderEnd {
+    loop {
+        let garbage = match read_frame(&mut reader, CONTROL_BYTES_MAX).await {
+            Ok(Some(bytes)) => match codec::decode::<Message>(&bytes) {
+                Ok(message) => {
+                    shared.emit(Event::MessageReceived { peer, message }).await;
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(error @ FrameError::TooLong { .. }) => error.to_string(),
+            Ok(None) => return ReaderEnd::Closed,
+            Err(FrameError::Io(error)) => {
+                tracing::debug!(%peer, %error, "a control stream failed");
+                return ReaderEnd::Closed;
+            }
+        };
+        shared.emit(Event::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Garbage(garbage) }).await;
+        return ReaderEnd::Misbehaved;
+    }
+}
+
+/// Writes queued messages until the queue is closed, then closes this half of the stream.
+///
+/// # Errors
+/// When the stream fails, or the peer reads nothing for twenty seconds.
+pub(crate) async fn write_messages(
+    mut queue: mpsc::Receiver<Message>,
+    mut writer: WriteHalf<Stream>,
+) -> io::Result<()> {
+    while let Some(message) = queue.recv().await {
+        timeout(PROGRESS_TIMEOUT, write_frame(&mut writer, &codec::encode(&message))).await??;
+    }
+    timeout(PROGRESS_TIMEOUT, writer.close()).await?
+}

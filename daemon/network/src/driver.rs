@@ -1,0 +1,357 @@
+//! The swarm task: polls libp2p, forwards orders to the tasks of peers, and does nothing that could wait.
+//!
+//! Its own events (failed dials, addresses, transfers that never began) go through a bounded queue with a task of its
+//! own, so that a busy core never stops the swarm. While that queue is nearly full no orders are taken.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use libp2p::core::ConnectedPoint;
+use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
+use libp2p::{Multiaddr, ping};
+use murmur_protocol::message::Message;
+use murmur_protocol::{Event, PeerId};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::{Instant, timeout_at};
+
+use crate::address::{to_core_address, to_core_peer};
+use crate::behaviour::{Behaviour, BehaviourEvent};
+use crate::bounds::{CLOSE_TIMEOUT, DIALS_MAX, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX};
+use crate::dialing::Dial;
+use crate::handshake::{Dialled, Link, NewConnection, perform};
+use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
+use crate::network::NetworkOrder;
+use crate::shared::Shared;
+
+/// The state of the swarm task.
+pub(crate) struct Driver {
+    pub(crate) swarm: Swarm<Behaviour>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) orders: mpsc::Receiver<NetworkOrder>,
+    pub(crate) closing: watch::Receiver<bool>,
+    pub(crate) listen: watch::Sender<Vec<Multiaddr>>,
+    /// Events of this task. Has room for one per dial and order at any time.
+    pub(crate) outbox: mpsc::Sender<Event>,
+    dials: HashMap<ConnectionId, Dial>,
+    /// Connections whose handshake is under way; libp2p's limits bound them.
+    handshakes: HashMap<ConnectionId, (PeerId, AbortHandle)>,
+    members: HashMap<PeerId, MemberHandle>,
+    tasks: JoinSet<TaskEnd>,
+    places: Arc<Semaphore>,
+}
+
+/// A member as the swarm task sees it.
+struct MemberHandle {
+    orders: mpsc::Sender<MemberOrder>,
+    close: Option<oneshot::Sender<()>>,
+    /// Whether one of its connections was dialled by this node.
+    dialled: bool,
+    /// Connections that wait for the member to end, because it takes no more.
+    waiting: Vec<Link>,
+}
+
+enum TaskEnd {
+    Handshake { connection: ConnectionId, peer: PeerId, link: Option<Box<Link>> },
+    Member(MemberEnded),
+}
+
+impl Driver {
+    pub(crate) fn new(
+        swarm: Swarm<Behaviour>,
+        shared: Arc<Shared>,
+        orders: mpsc::Receiver<NetworkOrder>,
+        closing: watch::Receiver<bool>,
+        listen: watch::Sender<Vec<Multiaddr>>,
+        outbox: mpsc::Sender<Event>,
+    ) -> Driver {
+        Driver {
+            swarm,
+            shared,
+            orders,
+            closing,
+            listen,
+            outbox,
+            dials: HashMap::new(),
+            handshakes: HashMap::new(),
+            members: HashMap::new(),
+            tasks: JoinSet::new(),
+            places: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_MAX)),
+        }
+    }
+
+    /// Runs until the node closes, then takes leave.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let has_room = self.outbox.capacity() > OUTBOX_RESERVE;
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+                Some(ended) = self.tasks.join_next() => self.on_task_ended(ended),
+                order = self.orders.recv(), if has_room => match order {
+                    Some(order) => self.obey(order),
+                    None => break,
+                },
+                // Wakes this loop once there is room again.
+                () = wait_for_room(&self.outbox), if !has_room => {}
+                // It only ever changes to true, or its sender is gone.
+                _ = self.closing.changed() => break,
+            }
+        }
+        self.take_leave().await;
+    }
+
+    fn obey(&mut self, order: NetworkOrder) {
+        match order {
+            NetworkOrder::Dial { peer, addresses } => {
+                let dial = Dial::new(peer, addresses, &self.listen.borrow());
+                if peer == Some(self.shared.me) {
+                    self.emit(dial.refuse("that is this node itself"));
+                } else if self.dials.len() >= DIALS_MAX {
+                    self.emit(dial.refuse("too many dials are under way"));
+                } else {
+                    self.dial(dial);
+                }
+            }
+            NetworkOrder::Disconnect { peer } => self.disconnect(peer),
+            NetworkOrder::Send { peer, message } => self.send(peer, message),
+            NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
+                let refused = match (self.members.get(&peer), self.places.clone().try_acquire_owned()) {
+                    (None, _) => "the peer is not connected",
+                    (_, Err(_)) => "too many transfers are under way",
+                    (Some(member), Ok(place)) => {
+                        let outgoing = OutgoingTransfer { transfer, header, payload, place };
+                        match member.orders.try_send(MemberOrder::StartTransfer(outgoing)) {
+                            Ok(()) => return,
+                            Err(_) => "the peer is about to disconnect, or its queue is full",
+                        }
+                    }
+                };
+                self.emit(Event::TransferFailed { transfer, reason: refused.to_owned() });
+            }
+        }
+    }
+
+    /// Tries what is left of a dial until something is under way.
+    fn dial(&mut self, mut dial: Dial) {
+        while let Some(options) = dial.next_attempt() {
+            let connection = options.connection_id();
+            match self.swarm.dial(options) {
+                Ok(()) => {
+                    self.dials.insert(connection, dial);
+                    return;
+                }
+                Err(error) => dial.on_failure(&error),
+            }
+        }
+        self.emit(dial.into_event());
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        // A handshake under way drops its connection when it is aborted.
+        self.handshakes.retain(|_, (other, handshake)| {
+            let keeps = *other != peer;
+            if !keeps {
+                handshake.abort();
+            }
+            keeps
+        });
+        if let Some(member) = self.members.get_mut(&peer) {
+            member.waiting.clear();
+            if let Some(close) = member.close.take() {
+                let _ = close.send(());
+            }
+        }
+    }
+
+    fn send(&mut self, peer: PeerId, message: Message) {
+        let member = self.members.get(&peer);
+        if member.is_none_or(|member| member.orders.try_send(MemberOrder::Send(message)).is_err()) {
+            self.shared.count_dropped_message(peer);
+        }
+    }
+
+    fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.on_connected(&peer_id, connection_id, &endpoint);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                if let Some(mut dial) = self.dials.remove(&connection_id) {
+                    dial.on_failure(&error);
+                    self.dial(dial);
+                }
+            }
+            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+                tracing::debug!(address = %send_back_addr, %error, "an inbound connection came to nothing");
+            }
+            SwarmEvent::NewListenAddr { address, .. } => self.on_listen_address(address),
+            SwarmEvent::ExpiredListenAddr { address, .. } => {
+                self.listen.send_modify(|own| own.retain(|known| *known != address));
+            }
+            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
+                if let Err(error) = reason {
+                    tracing::warn!(?addresses, %error, "a listener closed");
+                }
+                self.listen.send_modify(|own| own.retain(|known| !addresses.contains(known)));
+            }
+            SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reports an error"),
+            SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => self.on_ping(&ping),
+            _ => {}
+        }
+    }
+
+    fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
+        let dial = self.dials.remove(&connection);
+        let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
+        if self.is_closing() {
+            return;
+        }
+        let Some(peer) = to_core_peer(peer) else {
+            // Dropping the streams closes the connection.
+            if let Some(dial) = dial {
+                self.emit(dial.refuse("the peer there has no ed25519 identity"));
+            }
+            return;
+        };
+        let remote = endpoint.get_remote_address().clone();
+        let dialled = match (dial, endpoint) {
+            (Some(dial), _) => Some(dial.into_dialled()),
+            (None, ConnectedPoint::Dialer { .. }) => Some(Dialled { by_address: false, addresses: Vec::new() }),
+            (None, ConnectedPoint::Listener { .. }) => None,
+        };
+        let (shared, new) = (self.shared.clone(), NewConnection { peer, remote, dialled, streams });
+        let handshake = self.tasks.spawn(async move {
+            let link = perform(shared, new).await.map(Box::new);
+            TaskEnd::Handshake { connection, peer, link }
+        });
+        self.handshakes.insert(connection, (peer, handshake));
+    }
+
+    fn on_listen_address(&mut self, address: Multiaddr) {
+        if self.listen.borrow().contains(&address) {
+            return;
+        }
+        if let Some(address) = to_core_address(&address) {
+            self.emit(Event::AddressFound { address });
+        }
+        self.listen.send_modify(|own| own.push(address));
+    }
+
+    fn on_ping(&mut self, ping: &ping::Event) {
+        match &ping.result {
+            Ok(_) | Err(ping::Failure::Unsupported) => {}
+            Err(failure) => {
+                tracing::debug!(peer = %ping.peer, %failure, "closing a dead connection");
+                self.swarm.close_connection(ping.connection);
+            }
+        }
+    }
+
+    fn on_task_ended(&mut self, ended: Result<TaskEnd, JoinError>) {
+        match ended {
+            Ok(TaskEnd::Handshake { connection, peer, link }) => {
+                let wanted = self.handshakes.remove(&connection).is_some();
+                if let Some(link) = link.filter(|_| wanted) {
+                    self.welcome(peer, *link);
+                }
+            }
+            Ok(TaskEnd::Member(MemberEnded { peer, leftover })) => {
+                let waiting = self.members.remove(&peer).map(|member| member.waiting);
+                for link in leftover.into_iter().chain(waiting.into_iter().flatten()) {
+                    self.welcome(peer, link);
+                }
+            }
+            Err(error) if error.is_panic() => tracing::error!(%error, "a peer's task failed"),
+            Err(_) => {}
+        }
+    }
+
+    /// Gives a connection to its peer's member, or makes the peer a member.
+    fn welcome(&mut self, peer: PeerId, link: Link) {
+        if self.is_closing() {
+            return;
+        }
+        let Some(member) = self.members.get_mut(&peer) else {
+            self.start_member(peer, link);
+            return;
+        };
+        if let Some(Dialled { by_address: true, addresses }) = &link.dialled {
+            let (addresses, reason) = (addresses.clone(), "already connected to the peer there".to_owned());
+            // Only the side that dialled both closes one: if both sides could, both connections might go.
+            let redundant = member.dialled;
+            self.emit(Event::DialFailed { peer: Some(peer), addresses, reason });
+            if redundant {
+                return;
+            }
+        }
+        let Some(member) = self.members.get_mut(&peer) else { return };
+        member.dialled |= link.dialled.is_some();
+        match member.orders.try_send(MemberOrder::AddLink(Box::new(link))) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Closed(MemberOrder::AddLink(link))) => member.waiting.push(*link),
+            Err(_) => tracing::debug!(%peer, "closed a spare connection: the peer's queue is full"),
+        }
+    }
+
+    fn start_member(&mut self, peer: PeerId, link: Link) {
+        let (orders, order_queue) = mpsc::channel(MEMBER_ORDERS_MAX);
+        let (close, closed) = oneshot::channel();
+        let dialled = link.dialled.is_some();
+        self.members.insert(peer, MemberHandle { orders, close: Some(close), dialled, waiting: Vec::new() });
+        let member = Member::new(self.shared.clone(), peer, order_queue, closed);
+        self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
+    }
+
+    fn emit(&self, event: Event) {
+        if let Err(error) = self.outbox.try_send(event) {
+            tracing::warn!(%error, "dropped an event: the core takes none");
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.closing.borrow() || self.closing.has_changed().is_err()
+    }
+
+    /// Stops listening, lets members write what is queued, closes all connections. Bounded by a deadline.
+    async fn take_leave(mut self) {
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
+        let _ = timeout_at(deadline, self.close_members()).await;
+        self.tasks.shutdown().await;
+        let peers: Vec<_> = self.swarm.connected_peers().copied().collect();
+        for peer in peers {
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+        while self.swarm.network_info().connection_counters().num_connections() > 0 {
+            match timeout_at(deadline, self.swarm.select_next_some()).await {
+                Ok(event) => tracing::trace!(?event, "while closing"),
+                Err(_) => break,
+            }
+        }
+    }
+
+    async fn close_members(&mut self) {
+        // What was ordered before is still carried out: the last messages among it.
+        self.orders.close();
+        while let Ok(order) = self.orders.try_recv() {
+            self.obey(order);
+        }
+        let peers: Vec<PeerId> = self.members.keys().copied().collect();
+        for peer in peers {
+            self.disconnect(peer);
+        }
+        while !self.members.is_empty() {
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+                Some(ended) = self.tasks.join_next() => self.on_task_ended(ended),
+            }
+        }
+    }
+}
+
+/// Waits until the outbox has room for an order's event beyond its reserve, or nobody empties it any more.
+async fn wait_for_room(outbox: &mpsc::Sender<Event>) {
+    if outbox.reserve_many(OUTBOX_RESERVE + 1).await.is_err() {
+        std::future::pending().await
+    }
+}

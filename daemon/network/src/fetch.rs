@@ -1,0 +1,119 @@
+//! Asking a node for its run's manifest: how a joiner with only an address learns what it joins.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{Swarm, SwarmEvent};
+use murmur_protocol::handshake::{Greeting, PROTOCOL_VERSION, Refusal, manifest_from_answer};
+use murmur_protocol::{PeerId, RunId, RunManifest};
+use tokio::time::timeout;
+
+use crate::address::{split_peer, to_core_peer};
+use crate::behaviour::Behaviour;
+use crate::dialing::describe;
+use crate::handshake::{NoAnswer, exchange_greeting};
+use crate::network::new_swarm;
+use crate::streams::ConnectionStreams;
+use crate::traffic::TrafficCounter;
+use crate::transport::TransportError;
+
+/// Why no manifest could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// Encryption could not be set up.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The node cannot be reached.
+    #[error("cannot reach {address}: {reason}")]
+    Unreachable {
+        /// The address, as given.
+        address: Multiaddr,
+        /// Why, for people.
+        reason: String,
+    },
+    /// The node takes part in another run than the ticket says, or sent no manifest.
+    #[error("the node at {address} {refusal}")]
+    Refused {
+        /// The address, as given.
+        address: Multiaddr,
+        /// What is wrong.
+        refusal: Refusal,
+    },
+    /// It took too long.
+    #[error("no answer from {address} within {} s", .timeout.as_secs_f32())]
+    TimedOut {
+        /// The address, as given.
+        address: Multiaddr,
+        /// The limit given.
+        timeout: Duration,
+    },
+}
+
+/// Dials `address`, asks for the manifest of the run there, and hangs up. Also tells who answered. Where the address
+/// ends in `/p2p/…`, only that peer will do; `expected_run` is the run id of a ticket.
+///
+/// # Errors
+/// When the node cannot be reached in time, is no murmur node or takes part in another run.
+pub async fn fetch_manifest(
+    identity: &Keypair,
+    address: &Multiaddr,
+    expected_run: Option<RunId>,
+    timeout_after: Duration,
+) -> Result<(RunManifest, PeerId), FetchError> {
+    let swarm = new_swarm(identity, &TrafficCounter::default())?;
+    let late = || Err(FetchError::TimedOut { address: address.clone(), timeout: timeout_after });
+    timeout(timeout_after, fetch(swarm, address, expected_run)).await.unwrap_or_else(|_| late())
+}
+
+async fn fetch(
+    mut swarm: Swarm<Behaviour>,
+    address: &Multiaddr,
+    expected_run: Option<RunId>,
+) -> Result<(RunManifest, PeerId), FetchError> {
+    let unreachable = |reason: String| FetchError::Unreachable { address: address.clone(), reason };
+    let (peer, place) = split_peer(address.clone());
+    let options = match peer {
+        Some(peer) => DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![place]).build(),
+        None => DialOpts::unknown_peer_id().address(place).build(),
+    };
+    swarm.dial(options).map_err(|error| unreachable(describe(&error)))?;
+    let (peer, streams) = connected(&mut swarm).await.map_err(unreachable)?;
+    let greeting = Greeting { version: PROTOCOL_VERSION, manifest: None, addresses: Vec::new() };
+    let exchange = exchange_greeting(&streams.opener, &greeting);
+    // The swarm has to be polled for the stream to move.
+    let answered = tokio::select! {
+        answered = exchange => answered,
+        never = drive(&mut swarm) => match never {},
+    };
+    let refused = |refusal: Refusal| FetchError::Refused { address: address.clone(), refusal };
+    let (control, answer) = answered.map_err(|error| match error {
+        NoAnswer::Refused(refusal) => refused(refusal),
+        NoAnswer::Lost(reason) => unreachable(format!("the connection was lost: {reason}")),
+    })?;
+    drop(control);
+    let manifest = manifest_from_answer(&answer, expected_run).map_err(refused)?;
+    Ok((manifest, peer))
+}
+
+async fn connected(swarm: &mut Swarm<Behaviour>) -> Result<(PeerId, ConnectionStreams), String> {
+    loop {
+        match swarm.select_next_some().await {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+                let peer = to_core_peer(&peer_id).ok_or("the peer there has no ed25519 identity")?;
+                let streams = swarm.behaviour_mut().streams.take(connection_id);
+                return Ok((peer, streams.ok_or("the connection was lost at once")?));
+            }
+            SwarmEvent::OutgoingConnectionError { error, .. } => return Err(describe(&error)),
+            _ => {}
+        }
+    }
+}
+
+async fn drive(swarm: &mut Swarm<Behaviour>) -> std::convert::Infallible {
+    loop {
+        swarm.select_next_some().await;
+    }
+}

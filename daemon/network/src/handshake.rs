@@ -1,0 +1,196 @@
+//! Moves the handshake's bytes: the dialer's greeting, the listener's answer. The judgement is the protocol crate's.
+//!
+//! A refusal is told to both cores: the listener sends its answer first and waits until the dialer has hung up, so that
+//! the dialer can name the fields that differ.
+
+use std::sync::Arc;
+
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::Multiaddr;
+use libp2p::swarm::Stream;
+use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
+use murmur_protocol::handshake::{Answer, Greeting, Refusal, judge_answer, judge_greeting};
+use murmur_protocol::{Address, Event, PeerId};
+use tokio::time::timeout;
+
+use crate::bounds::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
+use crate::frame::{FrameError, read_frame, write_frame};
+use crate::shared::Shared;
+use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
+
+/// A new connection, before its handshake.
+pub(crate) struct NewConnection {
+    pub(crate) peer: PeerId,
+    /// The other end's address.
+    pub(crate) remote: Multiaddr,
+    /// Whether this node dialled, and then how.
+    pub(crate) dialled: Option<Dialled>,
+    pub(crate) streams: ConnectionStreams,
+}
+
+/// How a connection that this node dialled came about.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialled {
+    /// Whether the core knew only an address, and not the peer.
+    pub(crate) by_address: bool,
+    /// The addresses that the core gave, by which it recognises its dial.
+    pub(crate) addresses: Vec<Address>,
+}
+
+/// A connection whose handshake ended in welcome.
+pub(crate) struct Link {
+    pub(crate) dialled: Option<Dialled>,
+    /// Where the peer says it listens.
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) control: Stream,
+    pub(crate) streams: ConnectionStreams,
+}
+
+/// How a handshake ended short of a welcome.
+#[derive(Debug)]
+enum NoWelcome {
+    /// A refusal by either side.
+    Refused(Refusal),
+    /// The dialer only wanted to see the manifest.
+    Asked,
+    /// The connection was lost first.
+    Lost(String),
+}
+
+/// Performs the handshake of a new connection and tells the core where it came to nothing. Unless a link is returned,
+/// the connection closes.
+pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Option<Link> {
+    let NewConnection { peer, remote, dialled, mut streams } = connection;
+    let attempt = async {
+        match dialled {
+            Some(_) => greet(&shared, &remote, &streams.opener).await,
+            None => reply(&shared, &remote, &mut streams).await,
+        }
+    };
+    let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
+    match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
+        Ok((control, addresses)) => {
+            return Some(Link { dialled, addresses, control, streams });
+        }
+        Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
+        Err(NoWelcome::Refused(refusal)) => shared.emit(Event::HandshakeRefused { peer, refusal }).await,
+        Err(NoWelcome::Lost(reason)) => match dialled {
+            Some(Dialled { addresses, .. }) => {
+                let reason = format!("the connection was lost during the handshake: {reason}");
+                shared.emit(Event::DialFailed { peer: Some(peer), addresses, reason }).await;
+            }
+            None => tracing::debug!(%peer, reason, "lost a connection during the handshake"),
+        },
+    }
+    None
+}
+
+/// The dialer's part.
+async fn greet(
+    shared: &Shared,
+    remote: &Multiaddr,
+    opener: &StreamOpener,
+) -> Result<(Stream, Vec<Address>), NoWelcome> {
+    let (control, answer) = exchange_greeting(opener, &shared.greeting(remote)).await?;
+    judge_answer(&shared.manifest, &answer)?;
+    Ok((control, answer.addresses))
+}
+
+/// Why a greeting got no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// What came back was none, or the peer does not speak the protocol.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The connection was lost first.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// Opens the control stream, greets and reads the answer, without judging it.
+pub(crate) async fn exchange_greeting(
+    opener: &StreamOpener,
+    greeting: &Greeting,
+) -> Result<(Stream, Answer), NoAnswer> {
+    let mut control = opener.open(CONTROL_PROTOCOL).await?;
+    write_frame(&mut control, &codec::encode(greeting)).await?;
+    let bytes = match read_frame(&mut control, CONTROL_BYTES_MAX).await? {
+        Some(bytes) => bytes,
+        None => return Err(NoAnswer::Lost("the peer closed it without an answer".to_owned())),
+    };
+    let answer = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
+    Ok((control, answer))
+}
+
+/// The listener's part.
+async fn reply(
+    shared: &Shared,
+    remote: &Multiaddr,
+    streams: &mut ConnectionStreams,
+) -> Result<(Stream, Vec<Address>), NoWelcome> {
+    let lost = || NoWelcome::Lost("the peer closed it".to_owned());
+    let mut control = streams.control.recv().await.ok_or_else(lost)?;
+    let bytes = read_frame(&mut control, CONTROL_BYTES_MAX).await.map_err(NoAnswer::from)?.ok_or_else(lost)?;
+    let greeting: Greeting = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
+    let judgement = match greeting.manifest {
+        None => Err(NoWelcome::Asked),
+        Some(_) => judge_greeting(&shared.manifest, &greeting).map_err(NoWelcome::Refused),
+    };
+    let answer = shared.answer(judgement.is_ok(), remote);
+    write_frame(&mut control, &codec::encode(&answer)).await.map_err(NoAnswer::from)?;
+    if judgement.is_err() {
+        hang_up(&mut control).await;
+    }
+    judgement.map(|()| (control, greeting.addresses))
+}
+
+/// Closes our half and waits, not for long, until the other side has closed its own: closing the connection at once
+/// could lose the answer.
+async fn hang_up(control: &mut Stream) {
+    let farewell = async {
+        control.close().await?;
+        let mut rest = [0; 256];
+        while control.read(&mut rest).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = timeout(FAREWELL_TIMEOUT, farewell).await;
+}
+
+impl From<OpenError> for NoAnswer {
+    fn from(error: OpenError) -> NoAnswer {
+        match error {
+            OpenError::Unsupported(_) | OpenError::TimedOut => NoAnswer::Refused(Refusal::Garbage(error.to_string())),
+            OpenError::Closed | OpenError::Io(_) => NoAnswer::Lost(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for NoAnswer {
+    fn from(error: std::io::Error) -> NoAnswer {
+        NoAnswer::Lost(error.to_string())
+    }
+}
+
+impl From<FrameError> for NoAnswer {
+    fn from(error: FrameError) -> NoAnswer {
+        match error {
+            FrameError::TooLong { .. } => NoAnswer::Refused(Refusal::Garbage(error.to_string())),
+            FrameError::Io(error) => error.into(),
+        }
+    }
+}
+
+impl From<NoAnswer> for NoWelcome {
+    fn from(error: NoAnswer) -> NoWelcome {
+        match error {
+            NoAnswer::Refused(refusal) => NoWelcome::Refused(refusal),
+            NoAnswer::Lost(reason) => NoWelcome::Lost(reason),
+        }
+    }
+}
+
+impl From<Refusal> for NoWelcome {
+    fn from(refusal: Refusal) -> NoWelcome {
+        NoWelcome::Refused(refusal)
+    }
+}

@@ -1,0 +1,281 @@
+//! One peer of this run, for as long as it is connected.
+//!
+//! A member's task owns the peer's connections and all tasks that work on them, so the order of what the core hears is a
+//! matter of structure: `PeerConnected` is emitted before any child exists, and `PeerDisconnected` after the last child
+//! is gone. Two nodes that dial each other at once end up with two connections: both are read, the newest is written to
+//! (after a peer's restart the older one is dead), and the other is a spare until it closes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::AsyncReadExt;
+use libp2p::swarm::Stream;
+use murmur_protocol::message::{Message, TransferHeader};
+use murmur_protocol::{Event, Payload, PeerId, TransferId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use crate::bounds::{
+    FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX,
+};
+use crate::bulk::receive::receive;
+use crate::bulk::send::send;
+use crate::control::{ReaderEnd, read_messages, write_messages};
+use crate::handshake::Link;
+use crate::shared::Shared;
+use crate::streams::StreamOpener;
+
+/// What the swarm task tells a member.
+pub(crate) enum MemberOrder {
+    /// Send a control message.
+    Send(Message),
+    /// Send a payload.
+    StartTransfer(OutgoingTransfer),
+    /// The peer has one more connection.
+    AddLink(Box<Link>),
+}
+
+/// A transfer to be sent.
+pub(crate) struct OutgoingTransfer {
+    pub(crate) transfer: TransferId,
+    pub(crate) header: TransferHeader,
+    pub(crate) payload: Payload,
+    /// Its place among the node's outgoing transfers.
+    pub(crate) place: OwnedSemaphorePermit,
+}
+
+/// A member is gone, and the core knows it.
+pub(crate) struct MemberEnded {
+    pub(crate) peer: PeerId,
+    /// Connections that came too late for this member: a new period begins with them.
+    pub(crate) leftover: Vec<Link>,
+}
+
+/// The state of a member's task.
+pub(crate) struct Member {
+    shared: Arc<Shared>,
+    peer: PeerId,
+    orders: mpsc::Receiver<MemberOrder>,
+    close: oneshot::Receiver<()>,
+    /// Newest last; at most as many as libp2p's limit of connections per peer.
+    links: Vec<ActiveLink>,
+    links_so_far: u64,
+    children: JoinSet<ChildEnd>,
+    /// Inbound transfers whose turn it is.
+    inbound: mpsc::Receiver<(Stream, OwnedSemaphorePermit)>,
+    inbound_queue: mpsc::Sender<(Stream, OwnedSemaphorePermit)>,
+    receiving: Arc<Semaphore>,
+    sending: Arc<Semaphore>,
+    /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
+    unreported: BTreeSet<TransferId>,
+}
+
+struct ActiveLink {
+    number: u64,
+    /// Keeps the connection open.
+    opener: StreamOpener,
+    /// `None` once nothing more is to be written.
+    outgoing: Option<mpsc::Sender<Message>>,
+}
+
+/// What became of a child task.
+enum ChildEnd {
+    Reader { link: u64, end: ReaderEnd },
+    Writer { link: u64, flushed: bool },
+    Acceptor { link: u64 },
+    Sent(TransferId),
+    Received,
+}
+
+impl Member {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        peer: PeerId,
+        orders: mpsc::Receiver<MemberOrder>,
+        close: oneshot::Receiver<()>,
+    ) -> Member {
+        let (inbound_queue, inbound) = mpsc::channel(1);
+        Member {
+            shared,
+            peer,
+            orders,
+            close,
+            links: Vec::new(),
+            links_so_far: 0,
+            children: JoinSet::new(),
+            inbound,
+            inbound_queue,
+            receiving: Arc::new(Semaphore::new(INBOUND_TRANSFERS_PER_PEER_MAX)),
+            sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
+            unreported: BTreeSet::new(),
+        }
+    }
+
+    /// Lives from the first connection to the last.
+    pub(crate) async fn run(mut self, mut first: Link) -> MemberEnded {
+        let addresses = std::mem::take(&mut first.addresses);
+        self.shared.emit(Event::PeerConnected { peer: self.peer, addresses }).await;
+        self.add_link(first);
+        while !self.links.is_empty() {
+            tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(order) => self.obey(order),
+                    None => break,
+                },
+                Some(ended) = self.children.join_next() => self.on_child_ended(ended),
+                Some((stream, turn)) = self.inbound.recv() => self.start_receiving(stream, turn),
+                _ = &mut self.close => {
+                    self.say_goodbye().await;
+                    break;
+                }
+            }
+        }
+        self.end().await
+    }
+
+    fn obey(&mut self, order: MemberOrder) {
+        match order {
+            MemberOrder::Send(message) => self.queue_message(message),
+            MemberOrder::StartTransfer(transfer) => self.start_sending(transfer),
+            MemberOrder::AddLink(link) => self.add_link(*link),
+        }
+    }
+
+    fn add_link(&mut self, link: Link) {
+        let number = self.links_so_far;
+        self.links_so_far += 1;
+        let (outgoing, queue) = mpsc::channel(OUTGOING_MESSAGES_MAX);
+        let (reader, writer) = link.control.split();
+        let (shared, peer) = (self.shared.clone(), self.peer);
+        self.children.spawn(async move {
+            let end = read_messages(&shared, peer, reader).await;
+            ChildEnd::Reader { link: number, end }
+        });
+        self.children.spawn(async move {
+            let flushed = write_messages(queue, writer).await.is_ok();
+            ChildEnd::Writer { link: number, flushed }
+        });
+        let (bulk, receiving, inbound) = (link.streams.bulk, self.receiving.clone(), self.inbound_queue.clone());
+        self.children.spawn(async move {
+            accept(bulk, receiving, inbound).await;
+            ChildEnd::Acceptor { link: number }
+        });
+        self.links.push(ActiveLink { number, opener: link.streams.opener, outgoing: Some(outgoing) });
+    }
+
+    fn queue_message(&self, message: Message) {
+        let outgoing = self.links.last().and_then(|link| link.outgoing.as_ref());
+        if outgoing.is_none_or(|outgoing| outgoing.try_send(message).is_err()) {
+            self.shared.count_dropped_message(self.peer);
+        }
+    }
+
+    fn start_sending(&mut self, outgoing: OutgoingTransfer) {
+        let OutgoingTransfer { transfer, header, payload, place } = outgoing;
+        self.unreported.insert(transfer);
+        // Without a link the member is about to end, which reports the transfer as failed.
+        let Some(opener) = self.links.last().map(|link| link.opener.clone()) else { return };
+        let (shared, sending) = (self.shared.clone(), self.sending.clone());
+        self.children.spawn(async move {
+            let turn = sending.acquire_owned().await.expect("never closed");
+            let event = match send(opener, &header, &payload).await {
+                Ok(()) => Event::TransferFinished { transfer },
+                Err(error) => Event::TransferFailed { transfer, reason: error.to_string() },
+            };
+            shared.emit_releasing(event, (turn, place)).await;
+            ChildEnd::Sent(transfer)
+        });
+    }
+
+    fn start_receiving(&mut self, stream: Stream, turn: OwnedSemaphorePermit) {
+        let (shared, peer) = (self.shared.clone(), self.peer);
+        self.children.spawn(async move {
+            receive(&shared, peer, stream).await;
+            drop(turn);
+            ChildEnd::Received
+        });
+    }
+
+    fn on_child_ended(&mut self, ended: Result<ChildEnd, JoinError>) {
+        match ended {
+            Ok(ChildEnd::Reader { end: ReaderEnd::Misbehaved, .. }) => self.links.clear(),
+            Ok(
+                ChildEnd::Reader { link, .. } | ChildEnd::Writer { link, flushed: false } | ChildEnd::Acceptor { link },
+            ) => {
+                self.links.retain(|active| active.number != link);
+            }
+            Ok(ChildEnd::Sent(transfer)) => {
+                self.unreported.remove(&transfer);
+            }
+            Ok(ChildEnd::Writer { flushed: true, .. } | ChildEnd::Received) => {}
+            // A child that panicked has shown a mistake of ours; this peer starts afresh.
+            Err(error) => {
+                tracing::error!(peer = %self.peer, %error, "a connection's task failed");
+                self.links.clear();
+            }
+        }
+    }
+
+    /// Writes out what is queued and waits, not for long, until the peer has read it and hung up.
+    async fn say_goodbye(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            self.obey(order);
+        }
+        for link in &mut self.links {
+            link.outgoing = None;
+        }
+        let hung_up = async {
+            while !self.links.is_empty() {
+                match self.children.join_next().await {
+                    Some(ended) => self.on_child_ended(ended),
+                    None => break,
+                }
+            }
+        };
+        let _ = timeout(FAREWELL_TIMEOUT, hung_up).await;
+    }
+
+    /// Stops all children, then tells the core what has become of their work and that the peer is gone.
+    async fn end(mut self) -> MemberEnded {
+        let mut leftover = Vec::new();
+        self.orders.close();
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                MemberOrder::AddLink(link) => leftover.push(*link),
+                MemberOrder::StartTransfer(outgoing) => {
+                    self.unreported.insert(outgoing.transfer);
+                }
+                MemberOrder::Send(_) => {}
+            }
+        }
+        // Without openers the connections close.
+        self.links.clear();
+        self.children.abort_all();
+        while let Some(ended) = self.children.join_next().await {
+            if let Ok(ChildEnd::Sent(transfer)) = ended {
+                self.unreported.remove(&transfer);
+            }
+        }
+        for transfer in std::mem::take(&mut self.unreported) {
+            let reason = "the peer disconnected".to_owned();
+            self.shared.emit(Event::TransferFailed { transfer, reason }).await;
+        }
+        self.shared.emit(Event::PeerDisconnected { peer: self.peer }).await;
+        MemberEnded { peer: self.peer, leftover }
+    }
+}
+
+/// Passes on a connection's inbound transfers one by one, as turns become free. Until then they wait unread.
+async fn accept(
+    mut bulk: mpsc::Receiver<Stream>,
+    receiving: Arc<Semaphore>,
+    inbound: mpsc::Sender<(Stream, OwnedSemaphorePermit)>,
+) {
+    while let Some(stream) = bulk.recv().await {
+        let turn = receiving.clone().acquire_owned().await.expect("never closed");
+        if inbound.send((stream, turn)).await.is_err() {
+            return;
+        }
+    }
+}

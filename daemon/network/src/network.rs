@@ -1,0 +1,262 @@
+//! The handle with which the engine drives the network, and how the network starts.
+
+use std::net::{TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{Config, Swarm, SwarmEvent};
+use libp2p::{Multiaddr, TransportError as ListenFailure};
+use murmur_protocol::message::{Message, TransferHeader};
+use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use crate::behaviour::Behaviour;
+use crate::bounds::{
+    CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX,
+};
+use crate::driver::Driver;
+use crate::identity::peer_id;
+use crate::shared::Shared;
+use crate::traffic::{Traffic, TrafficCounter};
+use crate::transport::{self, TransportError};
+
+/// What the network needs to know to start.
+#[derive(Debug)]
+pub struct NetworkConfig {
+    /// This node's key, from [`load_or_create`](crate::load_or_create).
+    pub identity: Keypair,
+    /// Where to listen: `/ip4/…/tcp/…` or `/ip4/…/udp/…/quic-v1`, port 0 for any. May be empty.
+    pub listen: Vec<Multiaddr>,
+    /// The run; peers of another are refused.
+    pub manifest: Arc<RunManifest>,
+    /// The longest payload that a peer may announce: derived from the model's layout.
+    pub payload_bytes_max: u64,
+    /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.
+    pub inbound_bytes_budget: u64,
+}
+
+/// An order to the network: its part of [`Effect`](murmur_protocol::Effect), with the same meaning.
+#[derive(Clone, Debug)]
+pub enum NetworkOrder {
+    /// Connect to somebody.
+    Dial {
+        /// Whom, where that is known: another identity at the address is then a failure.
+        peer: Option<PeerId>,
+        /// Where, best first.
+        addresses: Vec<Address>,
+    },
+    /// Close all connections to a peer, after what is queued for it is sent.
+    Disconnect {
+        /// To whom.
+        peer: PeerId,
+    },
+    /// Send a control message.
+    Send {
+        /// To whom.
+        peer: PeerId,
+        /// What.
+        message: Message,
+    },
+    /// Send a payload.
+    StartTransfer {
+        /// Names the transfer in its reply.
+        transfer: TransferId,
+        /// To whom.
+        peer: PeerId,
+        /// What it is.
+        header: TransferHeader,
+        /// The bulk.
+        payload: Payload,
+    },
+}
+
+/// The network takes no more orders for now, or has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the network's queue is full, or the network is closed")]
+pub struct QueueFull;
+
+/// Why the network did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// Encryption could not be set up.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {reason}")]
+    Listen {
+        /// The address, as configured.
+        address: Multiaddr,
+        /// Why, with the remedy where there is one.
+        reason: String,
+    },
+}
+
+/// A running network. Clones are handles of the same; the network closes when the last is dropped.
+#[derive(Clone, Debug)]
+pub struct Network(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    peer_id: PeerId,
+    orders: mpsc::Sender<NetworkOrder>,
+    traffic: TrafficCounter,
+    listen: watch::Receiver<Vec<Multiaddr>>,
+    closing: watch::Sender<bool>,
+    /// Its sender is dropped when the swarm task ends.
+    closed: watch::Receiver<()>,
+}
+
+impl Network {
+    /// Listens on all addresses and starts the swarm task on the current tokio runtime. Facts for the core go into
+    /// `events`, in order for each peer; while that channel is full, peers wait.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on (it is named) or the encryption cannot be set up.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn start(config: NetworkConfig, events: mpsc::Sender<Event>) -> Result<Network, NetworkError> {
+        let me = peer_id(&config.identity);
+        let traffic = TrafficCounter::default();
+        let mut swarm = new_swarm(&config.identity, &traffic)?;
+        let addresses = listen_on(&mut swarm, &config.listen).await?;
+        let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
+        for address in addresses.iter().filter_map(crate::address::to_core_address) {
+            let _ = outbox.try_send(Event::AddressFound { address });
+        }
+        tokio::spawn(forward(outbox_events, events.clone()));
+        let (listen_sender, listen) = watch::channel(addresses);
+        let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
+        let (closing, is_closing) = watch::channel(false);
+        let (closed_sender, closed) = watch::channel(());
+        let shared = Shared::new(
+            me,
+            config.manifest,
+            listen.clone(),
+            config.payload_bytes_max,
+            config.inbound_bytes_budget,
+            events,
+        );
+        let driver = Driver::new(swarm, Arc::new(shared), order_queue, is_closing, listen_sender, outbox);
+        tokio::spawn(async move {
+            driver.run().await;
+            drop(closed_sender);
+        });
+        Ok(Network(Arc::new(Handle { peer_id: me, orders, traffic, listen, closing, closed })))
+    }
+
+    /// This node's identity.
+    pub fn peer_id(&self) -> PeerId {
+        self.0.peer_id
+    }
+
+    /// Hands over an order without waiting.
+    ///
+    /// # Errors
+    /// When the bounded queue is full or the network is closed: the order will have no reply.
+    pub fn try_order(&self, order: NetworkOrder) -> Result<(), QueueFull> {
+        self.0.orders.try_send(order).map_err(|_| QueueFull)
+    }
+
+    /// Bytes sent and received so far.
+    pub fn traffic(&self) -> Traffic {
+        self.0.traffic.read()
+    }
+
+    /// Where the node listens: concrete addresses, without a peer id at the end.
+    pub fn listen_addresses(&self) -> Vec<Multiaddr> {
+        self.0.listen.borrow().clone()
+    }
+
+    /// Stops accepting, sends what is queued, closes all connections; takes three seconds at most.
+    pub async fn close(&self) {
+        self.0.closing.send_replace(true);
+        let mut closed = self.0.closed.clone();
+        // The task keeps its own deadline. The margin is for a runtime that is too busy to run it in time.
+        let _ = timeout(CLOSE_TIMEOUT + Duration::from_secs(1), closed.changed()).await;
+    }
+}
+
+/// A swarm with our transport and behaviour.
+pub(crate) fn new_swarm(identity: &Keypair, traffic: &TrafficCounter) -> Result<Swarm<Behaviour>, TransportError> {
+    let transport = transport::build(identity, traffic)?;
+    let config = Config::with_tokio_executor()
+        .with_idle_connection_timeout(IDLE_TIMEOUT)
+        .with_max_negotiating_inbound_streams(NEGOTIATING_STREAMS_MAX);
+    Ok(Swarm::new(transport, Behaviour::new(), identity.public().to_peer_id(), config))
+}
+
+async fn forward(mut outbox: mpsc::Receiver<Event>, events: mpsc::Sender<Event>) {
+    while let Some(event) = outbox.recv().await {
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Listens on all addresses and waits until each listener has reported where.
+async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result<Vec<Multiaddr>, NetworkError> {
+    // All before the first: a listener of ours on IPv4 would make the same port on IPv6 look taken.
+    for address in wanted {
+        ensure_free(address)
+            .map_err(|error| NetworkError::Listen { address: address.clone(), reason: describe(&error) })?;
+    }
+    let mut found = Vec::new();
+    for address in wanted {
+        let failed = |reason: String| NetworkError::Listen { address: address.clone(), reason };
+        let listener = swarm.listen_on(address.clone()).map_err(|error| match error {
+            ListenFailure::MultiaddrNotSupported(_) => {
+                failed("it must look like /ip4/0.0.0.0/tcp/4001 or /ip4/0.0.0.0/udp/4001/quic-v1".to_owned())
+            }
+            ListenFailure::Other(error) => failed(describe(&error)),
+        })?;
+        let reported = async {
+            loop {
+                match swarm.select_next_some().await {
+                    SwarmEvent::NewListenAddr { listener_id, address } => {
+                        found.push(address);
+                        if listener_id == listener {
+                            return Ok(());
+                        }
+                    }
+                    SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
+                        return Err(reason.err().map_or("the listener closed".to_owned(), |error| describe(&error)));
+                    }
+                    _ => {}
+                }
+            }
+        };
+        let late = || Err("the listener reported no address".to_owned());
+        timeout(LISTEN_TIMEOUT, reported).await.unwrap_or_else(|_| late()).map_err(failed)?;
+    }
+    Ok(found)
+}
+
+/// libp2p lets several processes listen on one TCP port (it sets `SO_REUSEPORT`, for hole punching), and each would get
+/// some of the connections. A second node on a port is a mistake, so the port is tried without that option first.
+fn ensure_free(address: &Multiaddr) -> std::io::Result<()> {
+    let mut parts = address.iter();
+    let ip: std::net::IpAddr = match parts.next() {
+        Some(Protocol::Ip4(ip)) => ip.into(),
+        Some(Protocol::Ip6(ip)) => ip.into(),
+        _ => return Ok(()),
+    };
+    match parts.next() {
+        Some(Protocol::Tcp(port)) if port != 0 => TcpListener::bind((ip, port)).map(drop),
+        Some(Protocol::Udp(port)) if port != 0 => UdpSocket::bind((ip, port)).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn describe(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    if error.kind() == std::io::ErrorKind::AddrInUse || text.contains("in use") {
+        return "another program uses that port (another murmur?): stop it, or choose another port, or 0 for any"
+            .to_owned();
+    }
+    text
+}

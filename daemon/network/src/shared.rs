@@ -1,0 +1,109 @@
+//! What the tasks of all connections share: facts about this node, and the way to the core.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libp2p::Multiaddr;
+use murmur_protocol::handshake::{Answer, Greeting, PROTOCOL_VERSION};
+use murmur_protocol::{Event, PeerId, RunManifest};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+use crate::address::addresses_to_tell;
+use crate::bounds::BUDGET_UNIT_BYTES;
+
+/// Shared by the tasks of one node; nothing in it is locked for longer than a read.
+pub(crate) struct Shared {
+    /// This node.
+    pub(crate) me: PeerId,
+    /// The run it takes part in.
+    pub(crate) manifest: Arc<RunManifest>,
+    /// The run's canonical text, as it goes into handshakes.
+    pub(crate) manifest_text: String,
+    /// Where the node listens, as it changes.
+    pub(crate) listen: watch::Receiver<Vec<Multiaddr>>,
+    /// The longest payload that a peer may announce.
+    pub(crate) payload_bytes_max: u64,
+    /// What all inbound transfers together may hold.
+    pub(crate) inbound_budget: InboundBudget,
+    events: mpsc::Sender<Event>,
+    messages_dropped: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        me: PeerId,
+        manifest: Arc<RunManifest>,
+        listen: watch::Receiver<Vec<Multiaddr>>,
+        payload_bytes_max: u64,
+        inbound_bytes_budget: u64,
+        events: mpsc::Sender<Event>,
+    ) -> Shared {
+        let manifest_text = manifest.canonical_text();
+        let inbound_budget = InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max));
+        Shared {
+            me,
+            manifest,
+            manifest_text,
+            listen,
+            payload_bytes_max,
+            inbound_budget,
+            events,
+            messages_dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells the core, waiting while it is busy. Where the core is gone nobody needs to know any more.
+    pub(crate) async fn emit(&self, event: Event) {
+        let _ = self.events.send(event).await;
+    }
+
+    /// Tells the core, and lets go of what the work held just before it hears: it may order the next at once. Until
+    /// then the place stays taken, so that a busy core bounds the tasks that wait for it.
+    pub(crate) async fn emit_releasing<Held>(&self, event: Event, held: Held) {
+        if let Ok(slot) = self.events.reserve().await {
+            drop(held);
+            slot.send(event);
+        }
+    }
+
+    /// Notes that a control message was dropped because a queue was full. The core repeats what matters.
+    pub(crate) fn count_dropped_message(&self, peer: PeerId) {
+        let dropped = self.messages_dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::debug!(%peer, dropped, "dropped a control message: the peer's queue is full");
+    }
+
+    /// What this node says first to a peer that it reached at `remote`.
+    pub(crate) fn greeting(&self, remote: &Multiaddr) -> Greeting {
+        let addresses = addresses_to_tell(&self.listen.borrow(), remote);
+        Greeting { version: PROTOCOL_VERSION, manifest: Some(self.manifest_text.clone()), addresses }
+    }
+
+    /// What this node replies to a greeting from `remote`.
+    pub(crate) fn answer(&self, welcome: bool, remote: &Multiaddr) -> Answer {
+        let addresses = addresses_to_tell(&self.listen.borrow(), remote);
+        Answer { version: PROTOCOL_VERSION, welcome, manifest: self.manifest_text.clone(), addresses }
+    }
+}
+
+/// Bytes that inbound transfers may hold until they are handed to the core.
+pub(crate) struct InboundBudget {
+    units: Arc<Semaphore>,
+    total: u32,
+}
+
+impl InboundBudget {
+    fn new(bytes: u64) -> InboundBudget {
+        let total = units_of(bytes).max(1);
+        InboundBudget { units: Arc::new(Semaphore::new(total as usize)), total }
+    }
+
+    /// Waits until `bytes` more fit. The sender feels it as a stream that is not read.
+    pub(crate) async fn acquire(&self, bytes: u64) -> OwnedSemaphorePermit {
+        let units = units_of(bytes).min(self.total);
+        self.units.clone().acquire_many_owned(units).await.expect("the budget is never closed")
+    }
+}
+
+fn units_of(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(BUDGET_UNIT_BYTES)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,65 @@
+//! How bytes reach another machine: TCP with TLS or Noise and yamux, or QUIC; names are looked up in DNS.
+//!
+//! Boxed, because each combination of transport and behaviour would otherwise be compiled again.
+
+use futures::future::Either;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::transport::timeout::TransportTimeout;
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
+use libp2p::{PeerId, Transport, dns, quic, tcp, yamux};
+
+use crate::bounds::{DIAL_TIMEOUT, STREAMS_PER_CONNECTION_MAX};
+use crate::security::{Security, SecurityError};
+use crate::traffic::{Counted, CountedMuxer, TrafficCounter};
+
+/// Everything below the streams.
+pub type BoxedTransport = Boxed<(PeerId, StreamMuxerBox)>;
+
+/// The transport could not be built.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot prepare encryption: {0}")]
+pub struct TransportError(#[from] SecurityError);
+
+/// Builds the transport of a node with this identity. All traffic is added to `counter`.
+///
+/// # Errors
+/// When no certificate can be made for the identity.
+pub fn build(identity: &Keypair, counter: &TrafficCounter) -> Result<BoxedTransport, TransportError> {
+    let security = Security::new(identity)?;
+    // Whatever the parts allow themselves, a dial ends in time: looking up a name has no limit of its own.
+    let in_time = |names| TransportTimeout::with_outgoing_timeout(names, DIAL_TIMEOUT).boxed();
+    // The system's resolver needs its configuration file. A machine without one can still dial numbers.
+    let transport = match dns::tokio::Transport::system(without_names(identity, &security, counter)) {
+        Ok(transport) => in_time(transport),
+        Err(error) => {
+            tracing::warn!(%error, "the system's DNS settings cannot be read: addresses with names will not work");
+            without_names(identity, &security, counter)
+        }
+    };
+    Ok(transport)
+}
+
+fn without_names(identity: &Keypair, security: &Security, counter: &TrafficCounter) -> BoxedTransport {
+    let mut multiplexing = yamux::Config::default();
+    multiplexing.set_max_num_streams(STREAMS_PER_CONNECTION_MAX);
+    let (tcp_counter, quic_counter) = (counter.clone(), counter.clone());
+    let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+        .map(move |stream, _| Counted::new(stream, tcp_counter))
+        .upgrade(Version::V1Lazy)
+        .authenticate(security.clone())
+        .multiplex(multiplexing)
+        .timeout(DIAL_TIMEOUT)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let mut quic_config = quic::Config::new(identity);
+    quic_config.handshake_timeout = DIAL_TIMEOUT;
+    quic_config.max_concurrent_stream_limit = STREAMS_PER_CONNECTION_MAX as u32;
+    let quic = quic::tokio::Transport::new(quic_config)
+        .map(move |(peer, muxer), _| (peer, StreamMuxerBox::new(CountedMuxer::new(muxer, quic_counter))));
+    tcp.or_transport(quic)
+        .map(|either, _| match either {
+            Either::Left(connection) | Either::Right(connection) => connection,
+        })
+        .boxed()
+}

@@ -1,0 +1,10 @@
+//! The network driver over loopback sockets, TCP and QUIC: honest nodes, strangers and hostile peers. One binary, because
+//! each would link all of libp2p.
+
+mod hostile;
+mod manifest;
+mod meeting;
+mod misbehaviour;
+mod node;
+mod starting;
+mod transfers;

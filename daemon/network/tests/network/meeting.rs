@@ -1,0 +1,301 @@
+//! Connecting, talking, parting.
+
+use std::sync::Arc;
+
+use murmur_network::NetworkOrder;
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::{Address, Event, RunManifest};
+use tokio::time::{Duration, timeout};
+
+use crate::node::{DEADLINE, Node, Over, config, connected_pair, message};
+
+async fn two_nodes_connect_and_exchange_messages(over: Over) {
+    let (mut one, mut other) = (Node::start(over).await, Node::start(over).await);
+    one.dial(&other);
+    assert_eq!(one.wait_connected(other.peer).await, [other.address()]);
+    assert_eq!(other.wait_connected(one.peer).await, [one.address()]);
+    for number in 0..20 {
+        one.send(other.peer, message(number));
+        other.send(one.peer, message(100 + number));
+    }
+    for number in 0..20 {
+        assert_eq!(other.wait_message().await, (one.peer, message(number)));
+        assert_eq!(one.wait_message().await, (other.peer, message(100 + number)));
+    }
+    let traffic = one.network.traffic();
+    assert!(traffic.sent > 500 && traffic.received > 500, "{traffic:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_connect_and_exchange_messages_over_tcp() {
+    two_nodes_connect_and_exchange_messages(Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_connect_and_exchange_messages_over_quic() {
+    two_nodes_connect_and_exchange_messages(Over::Quic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listen_address_is_reported() {
+    let mut node = Node::start(Over::Tcp).await;
+    let expected = node.address();
+    let found = node
+        .wait_for("AddressFound", |event| match event {
+            Event::AddressFound { address } => Some(address),
+            _ => None,
+        })
+        .await;
+    assert_eq!(found, expected);
+}
+
+async fn another_run_is_refused_on_both_sides(over: Over) {
+    let mut changed = RunManifest::default();
+    changed.optimizer.learning_rate = 1e-3;
+    let mut one = Node::start(over).await;
+    let mut settings = config(over);
+    settings.manifest = Arc::new(changed);
+    let mut stranger = Node::start_with(settings).await;
+    stranger.dial(&one);
+    let differences = |event| match event {
+        Event::HandshakeRefused { peer, refusal: Refusal::OtherRun { differences, .. } } => Some((peer, differences)),
+        Event::PeerConnected { .. } => panic!("a stranger was let in"),
+        _ => None,
+    };
+    let (refused, ours) = one.wait_for("HandshakeRefused", differences).await;
+    let (refusing, theirs) = stranger.wait_for("HandshakeRefused", differences).await;
+    assert_eq!((refused, refusing), (stranger.peer, one.peer));
+    assert_eq!(ours, ["optimizer.learning_rate: 0.004 here, 0.001 there"]);
+    assert_eq!(theirs, ["optimizer.learning_rate: 0.001 here, 0.004 there"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_run_is_refused_on_both_sides_over_tcp() {
+    another_run_is_refused_on_both_sides(Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_run_is_refused_on_both_sides_over_quic() {
+    another_run_is_refused_on_both_sides(Over::Quic).await;
+}
+
+async fn a_simultaneous_dial_connects_once(over: Over) {
+    let (mut one, mut other) = (Node::start(over).await, Node::start(over).await);
+    one.dial(&other);
+    other.dial(&one);
+    one.wait_connected(other.peer).await;
+    other.wait_connected(one.peer).await;
+    // Both directions work, and nothing more is said about the connection while they do.
+    for number in 0..20 {
+        one.send(other.peer, message(number));
+        other.send(one.peer, message(number));
+        for node in [&mut one, &mut other] {
+            let received = node.wait_for("a message and nothing else", |event| match event {
+                Event::MessageReceived { message, .. } => Some(message),
+                Event::PeerConnected { .. } | Event::PeerDisconnected { .. } => panic!("unexpected {event:?}"),
+                _ => None,
+            });
+            assert_eq!(received.await, message(number));
+        }
+    }
+    one.order(NetworkOrder::Disconnect { peer: other.peer });
+    one.wait_disconnected(other.peer).await;
+    other.wait_disconnected(one.peer).await;
+    one.network.close().await;
+    other.network.close().await;
+    for (node, whole) in [(&mut one, true), (&mut other, false)] {
+        // The other may see the second connection succeed after the first is gone: then a short period of its own.
+        let mut connected = false;
+        while let Some(event) = node.events.recv().await {
+            match event {
+                Event::PeerConnected { .. } => assert!(!whole && !std::mem::replace(&mut connected, true), "{event:?}"),
+                Event::PeerDisconnected { .. } => assert!(std::mem::replace(&mut connected, false), "{event:?}"),
+                _ => {}
+            }
+        }
+        assert!(!connected, "every period ends");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_simultaneous_dial_connects_once_over_tcp() {
+    // Often enough to meet the case that both dials become one TCP connection.
+    for _ in 0..20 {
+        a_simultaneous_dial_connects_once(Over::Tcp).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_simultaneous_dial_connects_once_over_quic() {
+    for _ in 0..5 {
+        a_simultaneous_dial_connects_once(Over::Quic).await;
+    }
+}
+
+async fn the_last_message_before_a_disconnect_arrives(over: Over) {
+    let (mut one, mut other) = connected_pair(over).await;
+    one.send(other.peer, message(7));
+    one.order(NetworkOrder::Disconnect { peer: other.peer });
+    assert_eq!(other.wait_message().await, (one.peer, message(7)));
+    other.wait_disconnected(one.peer).await;
+    one.wait_disconnected(other.peer).await;
+    // A new period begins with a new dial; the old connection may still be closing.
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    loop {
+        other.dial(&one);
+        let connected = other.wait_for("an answer to the dial", |event| match event {
+            Event::PeerConnected { .. } => Some(true),
+            Event::DialFailed { .. } => Some(false),
+            _ => None,
+        });
+        if connected.await {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "no new connection");
+    }
+    one.wait_connected(other.peer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_message_before_a_disconnect_arrives_over_tcp() {
+    the_last_message_before_a_disconnect_arrives(Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_message_before_a_disconnect_arrives_over_quic() {
+    the_last_message_before_a_disconnect_arrives(Over::Quic).await;
+}
+
+async fn closing_is_quick_and_noticed(over: Over) {
+    let (mut one, mut other) = connected_pair(over).await;
+    one.send(other.peer, message(1));
+    timeout(Duration::from_secs(4), one.network.close()).await.expect("closed within its deadline");
+    assert_eq!(other.wait_message().await, (one.peer, message(1)));
+    other.wait_disconnected(one.peer).await;
+    one.wait_disconnected(other.peer).await;
+    assert!(one.network.try_order(NetworkOrder::Disconnect { peer: other.peer }).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_is_quick_and_noticed_over_tcp() {
+    closing_is_quick_and_noticed(Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_is_quick_and_noticed_over_quic() {
+    closing_is_quick_and_noticed(Over::Quic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_dial_says_why() {
+    let mut node = Node::start(Over::Tcp).await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("bound").port();
+    drop(free);
+    let nobody = Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![nobody] });
+    assert_eq!(node.wait_dial_failed().await, "nobody listens there (connection refused)");
+
+    let useless = Address::new("/unix/nowhere").expect("short");
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![useless.clone()] });
+    // The core recognises its dial by the address.
+    let failed = node.wait_for("DialFailed", |event| match event {
+        Event::DialFailed { addresses, reason, .. } => Some((addresses, reason)),
+        _ => None,
+    });
+    assert_eq!(failed.await, (vec![useless], "there is no address that this node could dial".to_owned()));
+
+    node.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![node.address()] });
+    assert_eq!(node.wait_dial_failed().await, "that is this node itself");
+
+    let unknown = Address::new("/dns4/nobody.invalid/tcp/4001").expect("short");
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![unknown] });
+    let reason = node.wait_dial_failed().await;
+    // Depending on whether this machine has a name server.
+    let reasons = ["its name cannot be looked up in the DNS", "no answer within 10 s"];
+    assert!(reasons.contains(&reason.as_str()), "{reason}");
+
+    let other = Node::start(Over::Tcp).await;
+    let wrong = Node::start(Over::Tcp).await;
+    node.order(NetworkOrder::Dial { peer: Some(wrong.peer), addresses: vec![other.address()] });
+    assert!(node.wait_dial_failed().await.starts_with("another peer answers there"), "named");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dial_without_a_peer_tries_one_address_after_the_other() {
+    let (mut node, other) = (Node::start(Over::Tcp).await, Node::start(Over::Quic).await);
+    let nobody = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![nobody, node.address(), other.address()] });
+    node.wait_connected(other.peer).await;
+    // Once more: it ends with a word, and the connection is none the worse.
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![other.address()] });
+    assert_eq!(node.wait_dial_failed().await, "already connected to the peer there");
+    let mut other = other;
+    node.send(other.peer, message(3));
+    assert_eq!(other.wait_message().await, (node.peer, message(3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_address_is_given_up_in_time() {
+    let mut node = Node::start(Over::Tcp).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let address = Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![address] });
+    assert_eq!(node.wait_dial_failed().await, "no answer within 10 s");
+}
+
+async fn an_idle_connection_stays_open(over: Over) {
+    let (mut one, mut other) = connected_pair(over).await;
+    while one.events.try_recv().is_ok() {}
+    // Longer than libp2p lets a connection without open streams live.
+    let event = timeout(Duration::from_secs(14), one.events.recv()).await;
+    assert!(event.is_err(), "nothing happened, but there was {event:?}");
+    one.send(other.peer, message(1));
+    assert_eq!(other.wait_message().await, (one.peer, message(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_stay_open() {
+    // At the same time, because this one has to wait.
+    tokio::join!(an_idle_connection_stays_open(Over::Tcp), an_idle_connection_stays_open(Over::Quic));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_core_loses_nothing_and_delays_nobody_else() {
+    let mut busy = Node::start_with_room(config(Over::Tcp), 1).await;
+    let (mut one, mut other) = connected_pair(Over::Tcp).await;
+    one.dial(&busy);
+    one.wait_connected(busy.peer).await;
+    // Fewer than a peer's queue holds, more than the busy core has room for.
+    for number in 0..50 {
+        one.send(busy.peer, message(number));
+    }
+    one.send(other.peer, message(99));
+    assert_eq!(other.wait_message().await, (one.peer, message(99)));
+    busy.wait_connected(one.peer).await;
+    for number in 0..50 {
+        assert_eq!(busy.wait_message().await, (one.peer, message(number)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_core_does_not_keep_the_network_from_closing() {
+    let busy = Node::start_with_room(config(Over::Tcp), 1).await;
+    let mut one = Node::start(Over::Tcp).await;
+    one.dial(&busy);
+    one.wait_connected(busy.peer).await;
+    for number in 0..50 {
+        one.send(busy.peer, message(number));
+    }
+    timeout(Duration::from_secs(5), busy.network.close()).await.expect("closed in time");
+    one.wait_disconnected(busy.peer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_network_closes() {
+    let (one, mut other) = connected_pair(Over::Tcp).await;
+    let gone = one.peer;
+    drop(one);
+    other.wait_disconnected(gone).await;
+}

@@ -1,0 +1,207 @@
+//! Peers that send what no honest peer sends. The node names it, survives it and serves the next one.
+
+use std::io::Write;
+
+use futures::AsyncWriteExt;
+use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
+use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::message::TransferHeader;
+use murmur_protocol::{Event, PeerId};
+
+use crate::hostile::{Hostile, honest_greeting, read_frame, socket_of, wait_ended, write, write_frame};
+use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, message};
+
+async fn wait_misbehaved(node: &mut Node, hostile: PeerId) -> Misbehaviour {
+    node.wait_for("PeerMisbehaved", |event| match event {
+        Event::PeerMisbehaved { peer, misbehaviour } if peer == hostile => Some(misbehaviour),
+        _ => None,
+    })
+    .await
+}
+
+async fn wait_refused(node: &mut Node, hostile: PeerId) -> Refusal {
+    node.wait_for("HandshakeRefused", |event| match event {
+        Event::HandshakeRefused { peer, refusal } if peer == hostile => Some(refusal),
+        _ => None,
+    })
+    .await
+}
+
+fn header() -> Vec<u8> {
+    codec::encode(&TransferHeader::ProposalCodes { exchange: 1 })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_on_a_raw_connection_is_survived() {
+    let mut node = Node::start(Over::Tcp).await;
+    let mut sockets = Vec::new();
+    for length in [1, 100, 100_000] {
+        let mut socket = std::net::TcpStream::connect(socket_of(&node)).expect("it listens");
+        // The node may hang up in the middle.
+        let _ = socket.write_all(&vec![0xA5; length]);
+        sockets.push(socket);
+    }
+    assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_instead_of_a_greeting_is_refused() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut node = Node::start(over).await;
+        let hostile = Hostile::connect(&node).await;
+        let mut control = hostile.open_control().await;
+        write_frame(&mut control, &[255; 100]).await;
+        assert!(matches!(wait_refused(&mut node, hostile.peer).await, Refusal::Garbage(_)));
+        wait_ended(&mut control).await;
+
+        let hostile = Hostile::connect(&node).await;
+        let mut control = hostile.open_control().await;
+        write(&mut control, &u32::MAX.to_le_bytes()).await;
+        assert!(matches!(wait_refused(&mut node, hostile.peer).await, Refusal::Garbage(_)));
+        wait_ended(&mut control).await;
+        assert_still_serves(&mut node, over).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_handshake_is_closed_in_time() {
+    let mut node = Node::start(Over::Tcp).await;
+    let hostile = Hostile::connect(&node).await;
+    let refusal = wait_refused(&mut node, hostile.peer).await;
+    assert_eq!(refusal, Refusal::Garbage("none came in time".to_owned()));
+    tokio::time::timeout(crate::node::DEADLINE, hostile.streams.opener.closed()).await.expect("the node hangs up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_after_the_handshake_ends_the_connection() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut node = Node::start(over).await;
+        let (hostile, mut control) = Hostile::join(&mut node).await;
+        write_frame(&mut control, &codec::encode(&message(4))).await;
+        write_frame(&mut control, &[255; 10]).await;
+        assert_eq!(node.wait_message().await, (hostile.peer, message(4)));
+        assert!(matches!(wait_misbehaved(&mut node, hostile.peer).await, Misbehaviour::Garbage(_)));
+        node.wait_disconnected(hostile.peer).await;
+        assert_still_serves(&mut node, over).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_oversized_control_message_ends_the_connection() {
+    let mut node = Node::start(Over::Tcp).await;
+    let (hostile, mut control) = Hostile::join(&mut node).await;
+    write(&mut control, &(CONTROL_BYTES_MAX as u32 + 1).to_le_bytes()).await;
+    let misbehaviour = wait_misbehaved(&mut node, hostile.peer).await;
+    assert!(misbehaviour.to_string().contains("32769 bytes"), "{misbehaviour}");
+    node.wait_disconnected(hostile.peer).await;
+    wait_ended(&mut control).await;
+    assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_oversized_payload_is_refused_when_it_is_announced() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut node = Node::start(over).await;
+        let (hostile, _control) = Hostile::join(&mut node).await;
+        let mut bulk = hostile.open_bulk().await;
+        write_frame(&mut bulk, &header()).await;
+        write(&mut bulk, &u64::MAX.to_le_bytes()).await;
+        let expected = Misbehaviour::WrongLength { expected: PAYLOAD_BYTES_MAX, actual: u64::MAX };
+        assert_eq!(wait_misbehaved(&mut node, hostile.peer).await, expected);
+        wait_ended(&mut bulk).await;
+        assert_still_serves(&mut node, over).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_instead_of_a_transfer_is_named() {
+    let mut node = Node::start(Over::Tcp).await;
+    let (hostile, _control) = Hostile::join(&mut node).await;
+    let mut bulk = hostile.open_bulk().await;
+    write_frame(&mut bulk, &[255; 50]).await;
+    assert!(matches!(wait_misbehaved(&mut node, hostile.peer).await, Misbehaviour::Garbage(_)));
+    let mut bulk = hostile.open_bulk().await;
+    write(&mut bulk, &5000u32.to_le_bytes()).await;
+    let misbehaviour = wait_misbehaved(&mut node, hostile.peer).await;
+    assert!(misbehaviour.to_string().contains("5000 bytes"), "{misbehaviour}");
+    assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_with_another_digest_is_named_and_never_handed_over() {
+    let mut node = Node::start(Over::Tcp).await;
+    let (hostile, _control) = Hostile::join(&mut node).await;
+    let mut bulk = hostile.open_bulk().await;
+    write_frame(&mut bulk, &header()).await;
+    write(&mut bulk, &1000u64.to_le_bytes()).await;
+    write(&mut bulk, &[1; 1000]).await;
+    write(&mut bulk, &[0; 32]).await;
+    let misbehaviour = node
+        .wait_for("PeerMisbehaved", |event| match event {
+            Event::PeerMisbehaved { misbehaviour, .. } => Some(misbehaviour),
+            Event::TransferReceived { .. } => panic!("an unverified payload was handed over"),
+            _ => None,
+        })
+        .await;
+    assert!(misbehaviour.to_string().contains("digest"), "{misbehaviour}");
+    wait_ended(&mut bulk).await;
+    assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_truncated_transfer_is_no_crime_and_never_handed_over() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut node = Node::start(over).await;
+        let (hostile, mut control) = Hostile::join(&mut node).await;
+        for cut in [0, 500] {
+            let mut bulk = hostile.open_bulk().await;
+            write_frame(&mut bulk, &header()).await;
+            write(&mut bulk, &1000u64.to_le_bytes()).await;
+            write(&mut bulk, &vec![1; cut]).await;
+            bulk.close().await.expect("closed");
+            wait_ended(&mut bulk).await;
+        }
+        // The connection goes on.
+        write_frame(&mut control, &codec::encode(&message(8))).await;
+        let next = node
+            .wait_for("a message and nothing else", |event| match event {
+                Event::MessageReceived { message, .. } => Some(message),
+                other => panic!("unexpected {other:?}"),
+            })
+            .await;
+        assert_eq!(next, message(8));
+        assert_still_serves(&mut node, over).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_at_once_are_bounded_and_survived() {
+    let mut node = Node::start(Over::Tcp).await;
+    let (hostile, mut control) = Hostile::join(&mut node).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        match hostile.streams.opener.open(murmur_network::streams::BULK_PROTOCOL).await {
+            Ok(stream) => silent.push(stream),
+            Err(_) => break,
+        }
+    }
+    assert!(silent.len() >= 16);
+    write_frame(&mut control, &codec::encode(&message(6))).await;
+    assert_eq!(node.wait_message().await, (hostile.peer, message(6)));
+    assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_control_stream_changes_nothing() {
+    let mut node = Node::start(Over::Tcp).await;
+    let (hostile, mut control) = Hostile::join(&mut node).await;
+    for _ in 0..3 {
+        let mut second = hostile.open_control().await;
+        let _ = second.write_all(&codec::encode(&honest_greeting())).await;
+    }
+    write_frame(&mut control, &codec::encode(&message(5))).await;
+    assert_eq!(node.wait_message().await, (hostile.peer, message(5)));
+    node.send(hostile.peer, message(6));
+    assert_eq!(read_frame(&mut control).await, codec::encode(&message(6)));
+}

@@ -1,0 +1,236 @@
+//! The text of a run: the built-in grammar, or the bytes of files, with a part held out for validation.
+
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::manifest::{DataSource, DataSpec, RunManifest};
+use murmur_protocol::random::stream;
+
+use super::{Grammar, Window};
+
+/// Where batches and validation windows come from.
+pub struct Corpus {
+    text: Text,
+    /// Bytes from here on are only validated on.
+    training_end: usize,
+}
+
+/// The two kinds of text.
+pub(crate) enum Text {
+    /// Endless.
+    Grammar(Grammar),
+    /// The files' content.
+    Bytes(Vec<u8>),
+}
+
+/// Why there is no corpus.
+#[derive(Debug, thiserror::Error)]
+pub enum CorpusError {
+    /// The run reads files and none were given.
+    #[error("this run trains on files, but no data file was given")]
+    NoFiles,
+    /// The run reads its built-in text and files were given.
+    #[error("this run trains on the built-in stories (data.source = \"grammar\"), but data files were given")]
+    FilesUnused,
+    /// A file could not be read.
+    #[error("data file {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file holds nothing.
+    #[error("data file {0} is empty")]
+    Empty(PathBuf),
+    /// A part of the corpus does not hold one window.
+    #[error("the data is too short: its {part} part has {bytes} bytes, and one window needs {needed}")]
+    TooShort {
+        /// Training or validation.
+        part: &'static str,
+        /// Bytes there are.
+        bytes: usize,
+        /// Bytes of one window: context + 1.
+        needed: usize,
+    },
+    /// The content is not that of the run.
+    #[error("the data differs from this run's: BLAKE3 {actual}, but data.digest is {expected}")]
+    OtherData {
+        /// What the run says.
+        expected: String,
+        /// What the files hold.
+        actual: String,
+    },
+}
+
+impl Corpus {
+    /// The corpus of a run: the grammar, or `files` one after the other in the given order.
+    ///
+    /// # Errors
+    /// When files are missing, unwanted, unreadable, empty, too short or not the run's.
+    pub fn open(manifest: &RunManifest, files: &[PathBuf]) -> Result<Corpus, CorpusError> {
+        match (manifest.data.source, files) {
+            (DataSource::Grammar, []) => Ok(Corpus::grammar()),
+            (DataSource::Grammar, _) => Err(CorpusError::FilesUnused),
+            (DataSource::Files, []) => Err(CorpusError::NoFiles),
+            (DataSource::Files, files) => {
+                let mut bytes = Vec::new();
+                for file in files {
+                    bytes.extend(read(file)?);
+                }
+                Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)
+            }
+        }
+    }
+
+    /// The built-in stories.
+    pub fn grammar() -> Corpus {
+        Corpus { text: Text::Grammar(Grammar::stories()), training_end: 0 }
+    }
+
+    /// `bytes` as a corpus for windows of `context` bytes.
+    ///
+    /// # Errors
+    /// When they are too few, or `data.digest` is set and not theirs.
+    pub fn from_bytes(bytes: Vec<u8>, data: &DataSpec, context: usize) -> Result<Corpus, CorpusError> {
+        let actual = blake3::hash(&bytes).to_hex().to_string();
+        if !data.digest.is_empty() && !data.digest.eq_ignore_ascii_case(&actual) {
+            return Err(CorpusError::OtherData { expected: data.digest.clone(), actual });
+        }
+        let held_out = (bytes.len() as f64 * data.validation_fraction) as usize;
+        let training_end = bytes.len() - held_out.min(bytes.len());
+        let needed = context + 1;
+        for (part, bytes) in [("training", training_end), ("validation", bytes.len() - training_end)] {
+            if bytes < needed {
+                return Err(CorpusError::TooShort { part, bytes, needed });
+            }
+        }
+        Ok(Corpus { text: Text::Bytes(bytes), training_end })
+    }
+
+    pub(crate) fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// The bytes that are trained on; empty for the grammar.
+    pub(crate) fn training_bytes(&self) -> &[u8] {
+        match &self.text {
+            Text::Grammar(_) => &[],
+            Text::Bytes(bytes) => &bytes[..self.training_end],
+        }
+    }
+
+    /// BLAKE3 of the files' content in hexadecimal, as for `data.digest`; `None` for the grammar.
+    pub fn digest(&self) -> Option<String> {
+        match &self.text {
+            Text::Grammar(_) => None,
+            Text::Bytes(bytes) => Some(blake3::hash(bytes).to_hex().to_string()),
+        }
+    }
+
+    /// The lowest loss that any model can reach on unseen text, in nats per byte, where it is known.
+    pub fn entropy_rate(&self) -> Option<f64> {
+        match &self.text {
+            Text::Grammar(grammar) => Some(grammar.entropy_rate()),
+            Text::Bytes(_) => None,
+        }
+    }
+
+    /// The fixed held-out windows of a run, the same on every node with the same data: `data.validation_sequences`
+    /// windows of `model.context + 1` bytes.
+    ///
+    /// Files: evenly spaced over the held-out end (they overlap where it is short). Grammar: one after the other in a
+    /// text from a stream of its own.
+    ///
+    /// # Panics
+    /// When the corpus was opened for a longer context.
+    pub fn validation(&self, manifest: &RunManifest) -> Vec<Window> {
+        let length = manifest.model.context as usize + 1;
+        let count = manifest.data.validation_sequences as usize;
+        match &self.text {
+            Text::Grammar(grammar) => {
+                let mut generator = stream(manifest.run.seed, "validation stories", &[]);
+                let text = grammar.window(&mut generator, count * length);
+                text.chunks_exact(length).map(<[u8]>::to_vec).collect()
+            }
+            Text::Bytes(bytes) => {
+                let held_out = &bytes[self.training_end..];
+                let last = held_out.len().checked_sub(length).expect("the held-out part holds one window");
+                let start = |index: usize| (last as u128 * index as u128 / (count.max(2) - 1) as u128) as usize;
+                (0..count).map(|index| held_out[start(index)..start(index) + length].to_vec()).collect()
+            }
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, CorpusError> {
+    match std::fs::read(file) {
+        Ok(bytes) if bytes.is_empty() => Err(CorpusError::Empty(file.to_owned())),
+        Ok(bytes) => Ok(bytes),
+        Err(source) => Err(CorpusError::Unreadable { path: file.to_owned(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(source: DataSource) -> RunManifest {
+        let mut manifest = RunManifest::default();
+        manifest.data.source = source;
+        manifest.data.validation_sequences = 5;
+        manifest.model.context = 16;
+        manifest
+    }
+
+    fn message(result: Result<Corpus, CorpusError>) -> String {
+        result.err().expect("an error").to_string()
+    }
+
+    #[test]
+    fn files_are_joined_in_order_and_errors_name_the_file() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (first, second) = (directory.path().join("first.txt"), directory.path().join("second.txt"));
+        std::fs::write(&first, vec![b'a'; 200]).expect("written");
+        std::fs::write(&second, vec![b'b'; 200]).expect("written");
+        let manifest = manifest(DataSource::Files);
+        let corpus = Corpus::open(&manifest, &[second.clone(), first.clone()]).expect("a corpus");
+        assert_eq!(corpus.digest(), Some(blake3::hash(&[[b'b'; 200], [b'a'; 200]].concat()).to_hex().to_string()));
+        assert_eq!(corpus.training_bytes().len(), 360);
+        std::fs::write(&second, b"").expect("written");
+        assert!(message(Corpus::open(&manifest, &[first.clone(), second])).ends_with("second.txt is empty"));
+        let missing = directory.path().join("third.txt");
+        assert!(message(Corpus::open(&manifest, &[first, missing])).contains("third.txt: No such file"));
+        assert!(message(Corpus::open(&manifest, &[])).contains("no data file"));
+    }
+
+    #[test]
+    fn too_little_data_is_an_error_with_the_numbers() {
+        let text = message(Corpus::from_bytes(vec![b'x'; 160], &DataSpec::default(), 16));
+        assert_eq!(text, "the data is too short: its validation part has 16 bytes, and one window needs 17");
+        assert!(Corpus::from_bytes(vec![b'x'; 170], &DataSpec::default(), 16).is_ok());
+        assert!(Corpus::from_bytes(Vec::new(), &DataSpec::default(), 16).is_err());
+    }
+
+    #[test]
+    fn other_data_than_the_runs_is_refused() {
+        let bytes = vec![b'x'; 400];
+        let mut data = DataSpec { digest: blake3::hash(&bytes).to_hex().to_uppercase(), ..DataSpec::default() };
+        assert!(Corpus::from_bytes(bytes.clone(), &data, 16).is_ok());
+        data.digest = "00".repeat(32);
+        assert!(message(Corpus::from_bytes(bytes, &data, 16)).starts_with("the data differs from this run's"));
+    }
+
+    #[test]
+    fn validation_windows_are_fixed_and_held_out() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let corpus = Corpus::from_bytes(bytes, &DataSpec::default(), 16).expect("long enough");
+        let windows = corpus.validation(&manifest(DataSource::Files));
+        let starts: Vec<u8> = windows.iter().map(|window| window[0]).collect();
+        assert_eq!(starts, [231, 233, 235, 237, 239]);
+        assert!(windows.iter().all(|window| window.len() == 17));
+        let grammar = Corpus::grammar();
+        let windows = grammar.validation(&manifest(DataSource::Grammar));
+        assert_eq!(windows, grammar.validation(&manifest(DataSource::Grammar)));
+        assert_eq!((windows.len(), windows[4].len()), (5, 17));
+    }
+}

@@ -1,0 +1,362 @@
+//! The training engine: one model, one optimizer, one node's data.
+//!
+//! It is driven from outside, one call at a time, on one thread. Every method ends at a step boundary, so a snapshot
+//! never mixes two steps and a correction never falls between a forward and its backward. On the CPU the work of each
+//! call runs inside rayon's pool.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use murmur_protocol::layout::ModelLayout;
+use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
+use murmur_protocol::{Correction, Snapshot};
+
+use crate::data::{Batch, Corpus, DataPosition, Sampler, Window};
+use crate::generate::evaluate;
+use crate::model::Transformer;
+use crate::model::initial::initial_parameters;
+use crate::model::transformer::transformer_layout;
+use crate::ops::Kernels;
+use crate::optimizer::{AdamW, gradient_norm};
+use crate::outer::OuterMomentum;
+use crate::schedule::{LearningRate, WarmUpAgain};
+
+/// Trains one model.
+pub struct Engine {
+    model: Transformer,
+    optimizer: AdamW,
+    learning_rate: LearningRate,
+    schedule: ScheduleSpec,
+    warm_up_again: WarmUpAgain,
+    outer: Option<OuterMomentum>,
+    sampler: Sampler,
+    validation: Vec<Window>,
+    batch_sequences: usize,
+    steps: u64,
+}
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Mean loss of the batch before the step, nats per byte.
+    pub loss: f64,
+    /// Euclidean norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// The learning rate used.
+    pub learning_rate: f64,
+    /// Bytes trained on.
+    pub tokens: usize,
+}
+
+/// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineState {
+    /// θ.
+    pub parameters: Vec<f32>,
+    /// AdamW's running mean of the gradient.
+    pub first_moment: Vec<f32>,
+    /// AdamW's running mean of the gradient's square.
+    pub second_moment: Vec<f32>,
+    /// φ, with the outer momentum on.
+    pub slow_weights: Option<Vec<f32>>,
+    /// u, with the outer momentum on.
+    pub outer_momentum: Option<Vec<f32>>,
+    /// Steps and positions.
+    pub counters: Counters,
+}
+
+/// The small part of an [`EngineState`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps that this engine has taken in all, skipped ones not counted.
+    pub steps: u64,
+    /// Steps since the optimizer's moments were zero.
+    pub optimizer_steps: u64,
+    /// Length of the ramp after a join, in own steps; 0: none.
+    pub warm_up_again_steps: u64,
+    /// Steps taken on that ramp.
+    pub warm_up_again_taken: u64,
+    /// Where the node is in its data.
+    pub position: DataPosition,
+}
+
+/// Why the engine could not do as told.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainingError {
+    /// A step went wrong and was left out: parameters and optimizer are as before, the batch counts as read.
+    #[error("step skipped: loss {loss} and gradient norm {gradient_norm} must be finite")]
+    NotFinite {
+        /// Loss of the batch.
+        loss: f64,
+        /// Norm of the gradient.
+        gradient_norm: f64,
+    },
+    /// Values for another model.
+    #[error("{what} has {actual} values, but the model has {expected} parameters")]
+    WrongLength {
+        /// Which values.
+        what: &'static str,
+        /// The model's number of parameters.
+        expected: usize,
+        /// The values' number.
+        actual: usize,
+    },
+    /// A state was saved with another setting of the outer momentum.
+    #[error("the saved state {0} an outer momentum, unlike this run")]
+    OtherOuterMomentum(&'static str),
+    /// Values from outside that would destroy the model.
+    #[error("{0} holds values that are not finite")]
+    NotFiniteValues(&'static str),
+    /// The device failed, usually for lack of memory.
+    #[error("the device failed: {0}")]
+    Device(#[from] candle_core::Error),
+}
+
+impl Engine {
+    /// The run's model with its initial weights, on `device`; `node` decides whose share of the data it reads.
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    ///
+    /// # Panics
+    /// When the corpus was opened for another run.
+    pub fn new(
+        manifest: &RunManifest,
+        corpus: Corpus,
+        node: [u8; 32],
+        device: Device,
+    ) -> Result<Engine, TrainingError> {
+        let kernels = Kernels::for_device(&device);
+        Engine::with_kernels(manifest, corpus, node, device, kernels)
+    }
+
+    /// As [`Engine::new`] with a choice of kernels, to compare them.
+    ///
+    /// # Errors
+    /// When the device has no memory for the model, or the kernels do not run on it.
+    pub fn with_kernels(
+        manifest: &RunManifest,
+        corpus: Corpus,
+        node: [u8; 32],
+        device: Device,
+        kernels: Kernels,
+    ) -> Result<Engine, TrainingError> {
+        let corpus = Arc::new(corpus);
+        let (spec, batch_sequences) = (&manifest.model, manifest.optimizer.batch_sequences as usize);
+        let parameters = initial_parameters(&transformer_layout(spec), spec.layers, manifest.run.seed);
+        let model = Transformer::new(spec, &parameters, &device, kernels)?;
+        Ok(Engine {
+            optimizer: AdamW::new(manifest.optimizer.clone(), model.variables(), model.layout())?,
+            learning_rate: LearningRate::new(&manifest.optimizer, &manifest.schedule),
+            schedule: manifest.schedule.clone(),
+            warm_up_again: WarmUpAgain::default(),
+            outer: outer_momentum(&manifest.gossip, parameters),
+            validation: corpus.validation(manifest),
+            sampler: Sampler::new(corpus, manifest.run.seed, node, spec.context as usize, batch_sequences),
+            batch_sequences,
+            steps: 0,
+            model,
+        })
+    }
+
+    /// Where each parameter lies in flat vectors.
+    pub fn layout(&self) -> &Arc<ModelLayout> {
+        self.model.layout()
+    }
+
+    /// Steps taken in all, skipped ones not counted.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// One optimizer step on the next batch, at `progress` steps of the swarm.
+    ///
+    /// # Errors
+    /// [`TrainingError::NotFinite`] when the step had to be skipped; the next one may succeed.
+    pub fn step(&mut self, progress: f64) -> Result<StepReport, TrainingError> {
+        self.step_at_rate(self.learning_rate.at(progress))
+    }
+
+    /// As [`Engine::step`] at a learning rate given instead of the schedule's.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn step_at_rate(&mut self, learning_rate: f64) -> Result<StepReport, TrainingError> {
+        // One hop into the pool for the whole step, instead of one for each operation.
+        rayon::scope(|_| {
+            let batch = self.sampler.next_batch();
+            self.train_on(&batch, learning_rate * self.warm_up_again.factor())
+        })
+    }
+
+    fn train_on(&mut self, batch: &Batch, learning_rate: f64) -> Result<StepReport, TrainingError> {
+        let (inputs, targets) = batch.to_tensors(self.model.device())?;
+        let (loss, gradients) = self.model.loss_and_gradients(&inputs, &targets)?;
+        let gradient_norm = gradient_norm(&gradients)?;
+        if !loss.is_finite() || !gradient_norm.is_finite() {
+            return Err(TrainingError::NotFinite { loss, gradient_norm });
+        }
+        let variables = self.model.variables();
+        self.optimizer.step(self.model.layout(), variables, &gradients, gradient_norm, learning_rate)?;
+        self.warm_up_again.advance();
+        self.steps += 1;
+        Ok(StepReport { loss, gradient_norm, learning_rate, tokens: batch.tokens() })
+    }
+
+    /// Mean loss on the run's fixed held-out windows, nats per byte.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn validation_loss(&mut self) -> Result<f64, TrainingError> {
+        Ok(rayon::scope(|_| evaluate(&self.model, &self.validation, self.batch_sequences))?)
+    }
+
+    /// A copy of the parameters.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn snapshot(&mut self) -> Result<Snapshot, TrainingError> {
+        Ok(Snapshot::from(self.model.gather()?))
+    }
+
+    /// Adds what an exchange decided: `θ += c`, and `φ += c` with the outer momentum on, so that the correction stays
+    /// out of the momentum (ρ = 0).
+    ///
+    /// # Errors
+    /// When it is for another model.
+    pub fn apply(&mut self, correction: &Correction) -> Result<(), TrainingError> {
+        self.check_length("a correction", correction.len())?;
+        let mut parameters = self.model.gather()?;
+        correction.add_to(&mut parameters);
+        self.model.scatter(&parameters)?;
+        if let Some(outer) = &mut self.outer {
+            outer.apply(correction);
+        }
+        Ok(())
+    }
+
+    /// The outer step at the end of a round; nothing when the run has no outer momentum.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn advance_outer(&mut self) -> Result<(), TrainingError> {
+        if let Some(outer) = &mut self.outer {
+            let parameters = outer.advance(&self.model.gather()?);
+            self.model.scatter(parameters)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over a peer's model: replaces the parameters and the slow weights, forgets both momenta and warms up
+    /// again.
+    ///
+    /// # Errors
+    /// When the values are for another model or not finite; nothing has changed then.
+    pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
+        self.check_length("the loaded model", values.len())?;
+        check_finite("the loaded model", values)?;
+        self.model.scatter(values)?;
+        if let Some(outer) = &mut self.outer {
+            outer.restart(values.to_vec());
+        }
+        self.reset_optimizer()
+    }
+
+    /// Forgets the optimizer's moments and ramps the learning rate up over the next own steps.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn reset_optimizer(&mut self) -> Result<(), TrainingError> {
+        self.optimizer.reset()?;
+        self.warm_up_again = WarmUpAgain::begin(&self.schedule);
+        Ok(())
+    }
+
+    /// Everything that resuming needs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn save(&mut self) -> Result<EngineState, TrainingError> {
+        let (first_moment, second_moment) = self.optimizer.moments(self.model.layout())?;
+        Ok(EngineState {
+            parameters: self.model.gather()?,
+            first_moment,
+            second_moment,
+            slow_weights: self.outer.as_ref().map(|outer| outer.slow_weights().to_vec()),
+            outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
+            counters: Counters {
+                steps: self.steps,
+                optimizer_steps: self.optimizer.steps(),
+                warm_up_again_steps: self.warm_up_again.steps,
+                warm_up_again_taken: self.warm_up_again.taken,
+                position: self.sampler.position(),
+            },
+        })
+    }
+
+    /// Continues from a saved state, with the same bits as if it had never been interrupted (on the CPU).
+    ///
+    /// # Errors
+    /// When the state is of another model or run, or not finite; nothing has changed then.
+    pub fn restore(&mut self, state: EngineState) -> Result<(), TrainingError> {
+        let EngineState { parameters, first_moment, second_moment, slow_weights, outer_momentum, counters } = state;
+        let outer = match (&self.outer, slow_weights, outer_momentum) {
+            (None, None, None) => None,
+            (Some(_), Some(slow_weights), Some(momentum)) => Some((slow_weights, momentum)),
+            (None, _, _) => return Err(TrainingError::OtherOuterMomentum("has")),
+            (Some(_), _, _) => return Err(TrainingError::OtherOuterMomentum("lacks")),
+        };
+        let mut parts = vec![
+            ("the saved model", &parameters),
+            ("the saved first moment", &first_moment),
+            ("the saved second moment", &second_moment),
+        ];
+        if let Some((slow_weights, momentum)) = &outer {
+            parts.extend([("the saved slow weights", slow_weights), ("the saved outer momentum", momentum)]);
+        }
+        for (what, values) in parts {
+            self.check_length(what, values.len())?;
+            check_finite(what, values)?;
+        }
+        self.model.scatter(&parameters)?;
+        let layout = Arc::clone(self.model.layout());
+        self.optimizer.restore(&layout, counters.optimizer_steps, first_moment, second_moment)?;
+        if let (Some(place), Some((slow_weights, momentum))) = (&mut self.outer, outer) {
+            place.restore(slow_weights, momentum);
+        }
+        self.warm_up_again = WarmUpAgain { steps: counters.warm_up_again_steps, taken: counters.warm_up_again_taken };
+        self.sampler.seek(counters.position);
+        self.steps = counters.steps;
+        Ok(())
+    }
+
+    fn check_length(&self, what: &'static str, actual: usize) -> Result<(), TrainingError> {
+        let expected = self.layout().parameters();
+        if actual == expected { Ok(()) } else { Err(TrainingError::WrongLength { what, expected, actual }) }
+    }
+}
+
+fn check_finite(what: &'static str, values: &[f32]) -> Result<(), TrainingError> {
+    let finite = values.iter().all(|value| value.is_finite());
+    if finite { Ok(()) } else { Err(TrainingError::NotFiniteValues(what)) }
+}
+
+fn outer_momentum(gossip: &GossipSpec, parameters: Vec<f32>) -> Option<OuterMomentum> {
+    (gossip.outer_learning_rate > 0.0).then(|| OuterMomentum::new(gossip, parameters))
+}
+
+impl Transformer {
+    /// (loss in nats per byte, gradients in the order of the layout).
+    fn loss_and_gradients(&self, inputs: &Tensor, targets: &Tensor) -> candle_core::Result<(f64, Vec<Tensor>)> {
+        let loss = self.loss(inputs, targets)?;
+        let mut gradients = loss.backward()?;
+        let taken = self.variables().iter().map(|variable| match gradients.remove(variable) {
+            Some(gradient) => gradient.contiguous(),
+            None => variable.zeros_like(),
+        });
+        Ok((f64::from(loss.to_scalar::<f32>()?), taken.collect::<candle_core::Result<_>>()?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The engine as its driver sees it.
+
+use murmur_protocol::bulk::Codes;
+use murmur_protocol::manifest::ModelSpec;
+
+use super::*;
+
+fn manifest() -> RunManifest {
+    let model = ModelSpec { layers: 2, width: 32, heads: 2, feed_forward: 64, context: 64, ..ModelSpec::default() };
+    let mut manifest = RunManifest { model, ..RunManifest::default() };
+    manifest.optimizer.batch_sequences = 4;
+    manifest.data.validation_sequences = 6;
+    manifest
+}
+
+fn engine(manifest: &RunManifest) -> Engine {
+    Engine::new(manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine")
+}
+
+fn values(engine: &mut Engine) -> Vec<f32> {
+    engine.snapshot().expect("a snapshot").values().to_vec()
+}
+
+fn correction(layout: &ModelLayout, step: f32) -> Correction {
+    let count = layout.parameters();
+    Correction::new(Codes::Narrow(vec![1; count]), vec![step; count.div_ceil(murmur_protocol::bulk::BLOCK)])
+}
+
+#[test]
+fn sixty_steps_reduce_the_loss_far_below_chance() -> Result<(), TrainingError> {
+    let mut engine = engine(&manifest());
+    let first = engine.validation_loss()?;
+    assert!((first - 256_f64.ln()).abs() < 0.3, "{first}");
+    for step in 0..60 {
+        let report = engine.step(f64::from(step))?;
+        assert_eq!(report.tokens, 4 * 64);
+    }
+    let last = engine.validation_loss()?;
+    assert!(last < 3.0, "{first} to {last}");
+    Ok(())
+}
+
+#[test]
+fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
+    for outer_learning_rate in [0.0, 0.7] {
+        let mut manifest = manifest();
+        manifest.gossip.outer_learning_rate = outer_learning_rate;
+        let mut engine = engine(&manifest);
+        let walk = |engine: &mut Engine| -> Result<(Vec<f32>, f64), TrainingError> {
+            engine.step(1.0)?;
+            engine.advance_outer()?;
+            engine.step(2.0)?;
+            let loss = engine.step(3.0)?.loss;
+            Ok((values(engine), loss))
+        };
+        walk(&mut engine)?;
+        let taken = values(&mut engine);
+        engine.load_parameters(&taken)?;
+        engine.step(3.0)?;
+        let saved = engine.save()?;
+        let expected = walk(&mut engine)?;
+        engine.restore(saved.clone())?;
+        assert_eq!(walk(&mut engine)?, expected);
+        let mut other = self::engine(&manifest);
+        other.restore(saved.clone())?;
+        assert_eq!(other.save()?, saved);
+        assert_eq!(walk(&mut other)?, expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_number_of_threads_does_not_change_a_bit() {
+    let train = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| {
+            let mut engine = engine(&manifest());
+            let losses: Vec<f64> = (0..3).map(|step| engine.step(f64::from(step)).expect("a step").loss).collect();
+            (losses, values(&mut engine))
+        })
+    };
+    assert!(train(1) == train(3));
+}
+
+#[test]
+fn a_step_that_is_not_finite_changes_nothing() -> Result<(), TrainingError> {
+    let mut engine = engine(&manifest());
+    engine.step(0.0)?;
+    engine.apply(&correction(engine.layout(), f32::MAX))?;
+    let before = engine.save()?;
+    assert!(matches!(engine.step(1.0), Err(TrainingError::NotFinite { .. })));
+    let mut after = engine.save()?;
+    assert_ne!(after.counters.position, before.counters.position);
+    after.counters.position = before.counters.position;
+    assert_eq!(after, before);
+    Ok(())
+}
+
+#[test]
+fn a_correction_moves_model_and_slow_weights_alike() -> Result<(), TrainingError> {
+    let mut manifest = manifest();
+    manifest.gossip.outer_learning_rate = 0.7;
+    let mut engine = engine(&manifest);
+    engine.step(0.0)?;
+    let before = engine.save()?;
+    engine.apply(&correction(engine.layout(), 0.5))?;
+    let after = engine.save()?;
+    let moved = |before: &[f32], after: &[f32]| before.iter().zip(after).all(|(old, new)| *new == *old + 0.5);
+    assert!(moved(&before.parameters, &after.parameters));
+    let slow = |state: &EngineState| state.slow_weights.clone().expect("the outer momentum is on");
+    assert!(moved(&slow(&before), &slow(&after)));
+    assert_eq!(after.outer_momentum, before.outer_momentum);
+    Ok(())
+}
+
+#[test]
+fn a_joiner_takes_over_the_model_and_warms_up_again() -> Result<(), TrainingError> {
+    let mut engine = engine(&manifest());
+    for step in 0..3 {
+        engine.step(f64::from(step))?;
+    }
+    let model = vec![0.01; engine.layout().parameters()];
+    engine.load_parameters(&model)?;
+    let state = engine.save()?;
+    assert_eq!(state.parameters, model);
+    assert!(state.first_moment.iter().chain(&state.second_moment).all(|value| *value == 0.0));
+    let rates: Vec<f64> =
+        (0..26).map(|_| engine.step(50.0).map(|report| report.learning_rate)).collect::<Result<_, _>>()?;
+    let peak = manifest().optimizer.learning_rate;
+    assert!((rates[0] - peak / 25.0).abs() < 1e-9 && rates[24] == peak && rates[25] == peak, "{rates:?}");
+    Ok(())
+}
+
+#[test]
+fn values_of_another_model_or_not_finite_are_refused() -> Result<(), TrainingError> {
+    let mut engine = engine(&manifest());
+    let saved = engine.save()?;
+    assert!(matches!(engine.load_parameters(&[0.0; 3]), Err(TrainingError::WrongLength { actual: 3, .. })));
+    assert!(matches!(
+        engine.load_parameters(&vec![f32::NAN; saved.parameters.len()]),
+        Err(TrainingError::NotFiniteValues(_))
+    ));
+    let short = Correction::new(Codes::Narrow(vec![1; 3]), vec![1.0]);
+    assert!(matches!(engine.apply(&short), Err(TrainingError::WrongLength { .. })));
+    let other = EngineState { slow_weights: Some(saved.parameters.clone()), ..saved.clone() };
+    assert!(matches!(engine.restore(other), Err(TrainingError::OtherOuterMomentum(_))));
+    let short = EngineState { second_moment: vec![0.0; 3], ..saved.clone() };
+    assert!(matches!(engine.restore(short), Err(TrainingError::WrongLength { .. })));
+    assert_eq!(engine.save()?, saved);
+    Ok(())
+}
+
+#[test]
+fn fused_and_composed_training_walk_the_same_path() -> Result<(), TrainingError> {
+    let losses = |kernels| -> Result<Vec<f64>, TrainingError> {
+        let mut engine = Engine::with_kernels(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, kernels)?;
+        (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
+    };
+    let (fused, composed) = (losses(Kernels::Fused)?, losses(Kernels::Composed)?);
+    assert!(fused.iter().zip(&composed).all(|(left, right)| (left - right).abs() < 1e-3), "{fused:?} {composed:?}");
+    Ok(())
+}

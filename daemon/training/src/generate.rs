@@ -1,0 +1,161 @@
+//! Using a trained model: text from a prompt, and its loss on held-out data.
+
+use candle_core::{Device, Result, Tensor};
+use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::random::{Generator, RngExt, stream};
+
+use crate::data::{Batch, Window};
+use crate::model::Transformer;
+use crate::model::transformer::VOCABULARY;
+use crate::ops::Kernels;
+
+/// A model that only reads: from a checkpoint or a snapshot.
+pub struct LanguageModel {
+    model: Transformer,
+    context: usize,
+}
+
+/// What a generated text follows from.
+#[derive(Clone, Debug)]
+pub struct Sampling {
+    /// 0 always takes the likeliest byte; 1 draws from the model's distribution; above 1 is wilder.
+    pub temperature: f64,
+    /// Equal seeds give equal texts.
+    pub seed: u64,
+}
+
+impl LanguageModel {
+    /// The model of `spec` with flat `parameters`.
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    ///
+    /// # Panics
+    /// When the number of parameters is not the model's: check with [`crate::parameter_count`] what comes from outside.
+    pub fn from_parameters(spec: &ModelSpec, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
+        // Generation needs no backward, but the fused operations are the faster ones forward as well.
+        let model = Transformer::new(spec, parameters, device, Kernels::for_device(device))?;
+        Ok(LanguageModel { model, context: spec.context as usize })
+    }
+
+    /// Mean loss over `windows` (see [`crate::Corpus::validation`]), in nats per byte.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<f64> {
+        evaluate(&self.model, windows, batch_sequences)
+    }
+
+    /// Continues `prompt` byte by byte, without end: take as many as wanted. An empty prompt begins after a newline.
+    /// The model sees the last `context` bytes.
+    pub fn generate(&self, prompt: &[u8], sampling: &Sampling) -> Continuation<'_> {
+        let seen = if prompt.is_empty() { b"\n" } else { prompt };
+        let tail = &seen[seen.len().saturating_sub(self.context)..];
+        Continuation {
+            language_model: self,
+            seen: tail.to_vec(),
+            temperature: sampling.temperature,
+            generator: stream(sampling.seed, "generation", &[]),
+        }
+    }
+}
+
+/// Mean loss of `model` over `windows` in nats per byte.
+pub(crate) fn evaluate(model: &Transformer, windows: &[Window], batch_sequences: usize) -> Result<f64> {
+    let (mut sum, mut bytes) = (0.0, 0);
+    for windows in windows.chunks(batch_sequences.max(1)) {
+        let batch = Batch::of(windows);
+        let (inputs, targets) = batch.to_tensors(model.device())?;
+        let loss = f64::from(model.loss(&inputs, &targets)?.to_scalar::<f32>()?);
+        sum += loss * batch.tokens() as f64;
+        bytes += batch.tokens();
+    }
+    Ok(sum / bytes as f64)
+}
+
+/// An endless text, made as it is read.
+pub struct Continuation<'a> {
+    language_model: &'a LanguageModel,
+    seen: Vec<u8>,
+    temperature: f64,
+    generator: Generator,
+}
+
+impl Iterator for Continuation<'_> {
+    type Item = Result<u8>;
+
+    fn next(&mut self) -> Option<Result<u8>> {
+        let byte = self.last_logits().map(|logits| self.choose(&logits));
+        if let Ok(byte) = byte {
+            if self.seen.len() == self.language_model.context {
+                self.seen.remove(0);
+            }
+            self.seen.push(byte);
+        }
+        Some(byte)
+    }
+}
+
+impl Continuation<'_> {
+    fn last_logits(&self) -> Result<Vec<f32>> {
+        let model = &self.language_model.model;
+        let tokens: Vec<u32> = self.seen.iter().map(|byte| u32::from(*byte)).collect();
+        let length = tokens.len();
+        let logits = model.logits(&Tensor::from_vec(tokens, (1, length), model.device())?)?;
+        logits.narrow(1, length - 1, 1)?.flatten_all()?.to_vec1()
+    }
+
+    fn choose(&mut self, logits: &[f32]) -> u8 {
+        let likeliest = (0..VOCABULARY).fold(0, |best, next| if logits[next] > logits[best] { next } else { best });
+        let chosen = if self.temperature > 0.0 {
+            let maximum = f64::from(logits[likeliest]);
+            let weight = |logit: &f32| ((f64::from(*logit) - maximum) / self.temperature).exp();
+            let weights: Vec<f64> = logits.iter().map(weight).collect();
+            let mut rest = self.generator.random::<f64>() * weights.iter().sum::<f64>();
+            let drawn = weights.iter().position(|weight| {
+                rest -= weight;
+                rest < 0.0
+            });
+            drawn.unwrap_or(likeliest)
+        } else {
+            likeliest
+        };
+        u8::try_from(chosen).expect("the vocabulary is the bytes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::initial::initial_parameters;
+    use crate::model::transformer::transformer_layout;
+
+    fn language_model() -> Result<LanguageModel> {
+        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
+        let parameters = initial_parameters(&transformer_layout(&spec), 1, 1);
+        LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu)
+    }
+
+    #[test]
+    fn a_text_follows_from_its_seed_and_outgrows_the_context() -> Result<()> {
+        let model = language_model()?;
+        let text = |temperature: f64, seed: u64| -> Result<Vec<u8>> {
+            model.generate(b"once", &Sampling { temperature, seed }).take(20).collect()
+        };
+        assert_eq!(text(1.0, 1)?, text(1.0, 1)?);
+        assert_ne!(text(1.0, 1)?, text(1.0, 2)?);
+        assert_eq!(text(0.0, 1)?, text(0.0, 2)?);
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_or_long_prompt_is_fine() -> Result<()> {
+        let model = language_model()?;
+        for prompt in [&b""[..], &[b'x'; 100]] {
+            let text: Vec<u8> =
+                model.generate(prompt, &Sampling { temperature: 1.0, seed: 1 }).take(3).collect::<Result<_>>()?;
+            assert_eq!(text.len(), 3);
+        }
+        Ok(())
+    }
+}

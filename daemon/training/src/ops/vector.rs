@@ -1,0 +1,30 @@
+//! Functions compiled twice: for any machine, and for one with AVX2, chosen at run time.
+//!
+//! Rust never contracts or reorders floating-point operations, so both versions give the same bits; the second works on
+//! eight values at a time instead of four. Matrix products choose by themselves (`gemm`).
+
+/// Defines a function whose body is compiled for both.
+macro_rules! vectorised {
+    ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        $(#[$attribute])*
+        fn $name($($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            fn portable($($argument: $type),*) $(-> $result)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn with_avx2($($argument: $type),*) $(-> $result)? {
+                    portable($($argument),*)
+                }
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the function is safe but for its need of AVX2, which this machine has.
+                    return unsafe { with_avx2($($argument),*) };
+                }
+            }
+            portable($($argument),*)
+        }
+    };
+}
+
+pub(crate) use vectorised;

@@ -1,0 +1,151 @@
+//! Links opening and breaking, and what travels on them.
+//!
+//! The two ends of a link learn of its beginning and end at different times, so one side may be connected while the
+//! other is not: what is sent meanwhile is lost.
+
+use std::time::Duration;
+
+use murmur_protocol::{Address, Event, Message, Payload, PeerId, TransferHeader, TransferId};
+
+use super::Swarm;
+use crate::happening::{Happening, Life};
+use crate::host::address_of;
+use crate::network::LinkId;
+use crate::scenario::HostIndex;
+
+impl Swarm {
+    pub(super) fn on_dial_arrived(
+        &mut self,
+        (dialler, life): (HostIndex, Life),
+        target: HostIndex,
+        expected: Option<PeerId>,
+        addresses: Vec<Address>,
+    ) {
+        let now = self.queue.now();
+        let back = self.network.latency();
+        let there = self.peer_of(target);
+        let reason = match there {
+            _ if target == dialler => Some("that is this node"),
+            None => Some("connection refused"),
+            Some(peer) if expected.is_some_and(|expected| expected != peer) => Some("another identity"),
+            _ if !self.network.can_reach(dialler, target) => Some("no answer"),
+            Some(_) => None,
+        };
+        if let Some(reason) = reason {
+            let event = Event::DialFailed { peer: expected, addresses, reason: reason.to_owned() };
+            self.queue.push(now + back, Happening::Told { host: dialler, life, event });
+            return;
+        }
+        let Some(peer) = self.living(dialler, life).map(|host| host.peer) else { return };
+        if let Some(link) = self.link_to(target, peer).filter(|link| !self.network.links[link].broken) {
+            // Dialled by an address whose owner was unknown, or while the other's dial was under way.
+            self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
+            return;
+        }
+        let peers = [peer, there.expect("an absent one has refused")];
+        let link = self.network.connect([dialler, target], peers, now + back);
+        self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
+        self.open(target, link);
+    }
+
+    pub(super) fn on_link_opened(&mut self, index: HostIndex, life: Life, link: LinkId) {
+        if self.living(index, life).is_some() {
+            self.open(index, link);
+        } else {
+            self.break_link(link);
+        }
+    }
+
+    fn open(&mut self, index: HostIndex, link: LinkId) {
+        let known = &self.network.links[&link];
+        let (other, peer, is_broken) = (known.other_end(index), known.other_peer(index), known.broken);
+        let Some(host) = self.hosts[index].as_mut() else { return };
+        host.links.insert(link);
+        self.tell(index, Event::PeerConnected { peer, addresses: vec![address_of(other)] });
+        if is_broken {
+            self.lose_soon(index, link);
+        }
+    }
+
+    /// Breaks a link; both ends find out later.
+    pub(super) fn break_link(&mut self, link: LinkId) {
+        let known = self.network.links.get_mut(&link).expect("links are never removed");
+        if std::mem::replace(&mut known.broken, true) {
+            return;
+        }
+        let ends = known.ends();
+        ends.into_iter().for_each(|end| self.lose_soon(end, link));
+    }
+
+    /// Draws whether this use was the link's last.
+    pub(super) fn wear(&mut self, link: LinkId) {
+        if self.network.link_breaks() {
+            self.break_link(link);
+        }
+    }
+
+    pub(super) fn on_link_lost(&mut self, index: HostIndex, life: Life, link: LinkId) {
+        let Some(host) = self.living(index, life) else { return };
+        let unfinished = host.transfers.iter().filter(|(_, (used, _))| *used == link).map(|(transfer, _)| *transfer);
+        for transfer in unfinished.collect::<Vec<TransferId>>() {
+            self.on_transfer_ended(index, life, transfer, false);
+        }
+        let peer = self.network.links[&link].other_peer(index);
+        let was_open = self.living(index, life).is_some_and(|host| host.links.remove(&link));
+        if was_open && self.link_to(index, peer).is_none() {
+            self.tell(index, Event::PeerDisconnected { peer });
+        }
+    }
+
+    pub(super) fn on_message_arrived(&mut self, link: LinkId, to: HostIndex, message: Message) {
+        if let Some(peer) = self.sender_on(link, to) {
+            self.tell(to, Event::MessageReceived { peer, message });
+        }
+    }
+
+    pub(super) fn on_transfer_arrived(
+        &mut self,
+        link: LinkId,
+        to: HostIndex,
+        (from, life): (HostIndex, Life),
+        (transfer, confirmed): (TransferId, bool),
+        header: TransferHeader,
+        payload: Payload,
+    ) {
+        let Some(peer) = self.sender_on(link, to) else { return };
+        let back = self.queue.now() + self.network.latency();
+        self.queue.push(back, Happening::TransferEnded { host: from, life, transfer, finished: confirmed });
+        self.tell(to, Event::TransferReceived { peer, header, payload });
+    }
+
+    pub(super) fn on_transfer_ended(&mut self, index: HostIndex, life: Life, transfer: TransferId, finished: bool) {
+        let Some(host) = self.living(index, life) else { return };
+        if host.transfers.remove(&transfer).is_none() {
+            return;
+        }
+        let failed = || Event::TransferFailed { transfer, reason: "broken off".to_owned() };
+        self.tell(index, if finished { Event::TransferFinished { transfer } } else { failed() });
+    }
+
+    /// The newest link to a peer that is open as far as `index` knows.
+    pub(super) fn link_to(&self, index: HostIndex, peer: PeerId) -> Option<LinkId> {
+        let host = self.hosts[index].as_ref()?;
+        host.links.iter().rev().find(|link| self.network.links[link].other_peer(index) == peer).copied()
+    }
+
+    /// Who sent what arrives at `to` on `link`; `None` where the link is gone.
+    fn sender_on(&self, link: LinkId, to: HostIndex) -> Option<PeerId> {
+        let known = &self.network.links[&link];
+        let host = self.hosts[to].as_ref()?;
+        let is_open = !known.broken && host.links.contains(&link);
+        is_open.then(|| known.other_peer(to))
+    }
+
+    fn lose_soon(&mut self, index: HostIndex, link: LinkId) {
+        let after: Duration = self.network.detection();
+        let opens_at = self.network.links[&link].opens_at(index);
+        let Some(life) = self.hosts[index].as_ref().map(|host| host.life) else { return };
+        let noticed_at = (self.queue.now() + after).max(opens_at);
+        self.queue.push(noticed_at, Happening::LinkLost { host: index, life, link });
+    }
+}

@@ -1,0 +1,185 @@
+//! A trainer without tensors: a noisy quadratic that steps by the clock and serves its node at step boundaries.
+//!
+//! Every node pulls towards its own optimum, like nodes that read different data; only averaging keeps them together.
+//! The outer momentum follows the gossip study: corrections go into the slow weights and so stay out of it.
+
+use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_protocol::{Correction, Event, Payload, RequestId, Snapshot, TrainingReport};
+
+use crate::scenario::{HostIndex, Scenario, TrainerSpec};
+
+/// Something to be done at the next step boundary.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Snapshot(RequestId),
+    /// `merge` is the index of its record.
+    Correction {
+        request: RequestId,
+        correction: Correction,
+        progress_shift: f64,
+        merge: Option<usize>,
+    },
+    State {
+        request: RequestId,
+        payload: Payload,
+        progress: f64,
+    },
+    AdvanceOuter,
+}
+
+/// What an order came to.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) reply: Option<Event>,
+    /// The record of the correction that is now part of the model.
+    pub(crate) landed: Option<usize>,
+}
+
+/// One host's trainer.
+#[derive(Debug)]
+pub(crate) struct Trainer {
+    spec: TrainerSpec,
+    random: Generator,
+    optimum: Vec<f32>,
+    tokens_per_second: f64,
+    outer: (f32, f32),
+    /// Slow weights and momentum, once an outer round has ended.
+    slow: Option<(Vec<f32>, Vec<f32>)>,
+    orders: Vec<Order>,
+    pub(crate) values: Vec<f32>,
+    pub(crate) first_values: Vec<f32>,
+    pub(crate) local_movement: Vec<f64>,
+    pub(crate) has_model: bool,
+    pub(crate) is_training: bool,
+    pub(crate) steps: u64,
+    progress: f64,
+    travel: f64,
+}
+
+impl Trainer {
+    /// The trainer of one life; the optimum is the host's, the noise that of `life_seed`.
+    pub(crate) fn new(
+        scenario: &Scenario,
+        host: HostIndex,
+        seed: u64,
+        life_seed: u64,
+        first_values: Option<Vec<f32>>,
+    ) -> Trainer {
+        let (spec, gossip, parameters) = (&scenario.trainer, &scenario.gossip, scenario.parameters);
+        let mut place = stream(seed, "simulated optimum", &[&host.to_le_bytes()]);
+        let has_model = first_values.is_some();
+        let values = first_values.unwrap_or_else(|| vec![0.0; parameters]);
+        Trainer {
+            spec: spec.clone(),
+            random: stream(life_seed, "simulated noise", &[]),
+            optimum: (0..parameters).map(|_| 1.0 + spec.spread * place.random_range(-1.0f32..1.0)).collect(),
+            tokens_per_second: scenario.nodes[host].tokens_per_second,
+            outer: (gossip.outer_learning_rate as f32, gossip.outer_momentum as f32),
+            slow: None,
+            orders: Vec::new(),
+            first_values: values.clone(),
+            local_movement: vec![0.0; parameters],
+            values,
+            has_model,
+            is_training: false,
+            steps: 0,
+            progress: 0.0,
+            travel: 0.0,
+        }
+    }
+
+    pub(crate) fn order(&mut self, order: Order) {
+        self.orders.push(order);
+    }
+
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    pub(crate) fn report(&self) -> TrainingReport {
+        TrainingReport {
+            steps: self.steps,
+            progress: self.progress,
+            tokens_per_second: self.tokens_per_second,
+            travel: self.travel,
+        }
+    }
+
+    /// One step; moves the model unless `learning` is over.
+    pub(crate) fn step(&mut self, learning: bool) {
+        self.steps += 1;
+        self.progress += 1.0;
+        if !learning {
+            return;
+        }
+        let before = self.values.clone();
+        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
+            let noise = self.spec.noise * self.random.random_range(-1.0f32..1.0);
+            *value -= self.spec.learning_rate * (*value - optimum + noise);
+        }
+        self.note_movement(&before);
+    }
+
+    /// Carries out all orders, oldest first.
+    pub(crate) fn boundary(&mut self) -> Vec<Done> {
+        let orders = std::mem::take(&mut self.orders);
+        orders.into_iter().map(|order| self.carry_out(order)).collect()
+    }
+
+    fn carry_out(&mut self, order: Order) -> Done {
+        match order {
+            Order::Snapshot(request) => {
+                let snapshot = Snapshot::from(self.values.clone());
+                Done { reply: Some(Event::SnapshotTaken { request, snapshot, report: self.report() }), landed: None }
+            }
+            Order::Correction { request, correction, progress_shift, merge } => {
+                correction.add_to(&mut self.values);
+                if let Some((slow, _)) = &mut self.slow {
+                    correction.add_to(slow);
+                }
+                self.progress += progress_shift;
+                Done { reply: Some(Event::CorrectionApplied { request }), landed: merge }
+            }
+            Order::State { request, payload, progress } => {
+                let state = Snapshot::from_payload(&payload, self.values.len());
+                let accepted = state.is_some();
+                if let Some(state) = state {
+                    self.values = state.values().to_vec();
+                    self.first_values = self.values.clone();
+                    self.progress = progress;
+                    self.has_model = true;
+                }
+                Done { reply: Some(Event::StateLoaded { request, accepted }), landed: None }
+            }
+            Order::AdvanceOuter => {
+                self.advance_outer();
+                Done { reply: None, landed: None }
+            }
+        }
+    }
+
+    /// D = θ − φ;  u ← μ·u + D;  φ ← φ + α·(μ·u + D);  θ ← φ
+    fn advance_outer(&mut self) {
+        let (rate, momentum) = self.outer;
+        let before = self.values.clone();
+        let (slow, speed) =
+            self.slow.get_or_insert_with(|| (self.first_values.clone(), vec![0.0; self.first_values.len()]));
+        for ((value, slow), speed) in self.values.iter_mut().zip(slow).zip(speed) {
+            let difference = *value - *slow;
+            *speed = momentum * *speed + difference;
+            *slow += rate * (momentum * *speed + difference);
+            *value = *slow;
+        }
+        self.note_movement(&before);
+    }
+
+    fn note_movement(&mut self, before: &[f32]) {
+        let mut squares = 0.0;
+        for ((movement, value), before) in self.local_movement.iter_mut().zip(&self.values).zip(before) {
+            let moved = f64::from(*value) - f64::from(*before);
+            *movement += moved;
+            squares += moved * moved;
+        }
+        self.travel += squares.sqrt();
+    }
+}
