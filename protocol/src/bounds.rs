@@ -34,8 +34,15 @@ pub const DIAL_BACK_OFF: Duration = Duration::from_secs(1);
 /// The longest wait between two dials of one peer.
 pub const DIAL_BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
-/// Failed dials in a row after which a peer is forgotten (bootstrap addresses never are).
-pub const DIAL_FAILURES_MAX: u32 = 6;
+/// Failed dials in a row after which a peer is forgotten (bootstrap addresses never are): after a split of more than an
+/// hour the halves must still know each other.
+pub const DIAL_FAILURES_MAX: u32 = 120;
+
+/// A peer that could not be dialled this often is not told to others any more.
+pub const DIAL_FAILURES_TOLD_MAX: u32 = 3;
+
+/// How often a node with few peers dials its bootstrap addresses, in case the swarm has split.
+pub const BOOTSTRAP_PERIOD: Duration = Duration::from_secs(30);
 
 /// How long a node is alone before it says so, and how often it repeats it.
 pub const ALONE_NOTICE_PERIOD: Duration = Duration::from_secs(20);
@@ -81,6 +88,9 @@ pub const STATE_TRANSFERS_MAX: usize = 2;
 
 /// A state that has not come by then is asked for elsewhere.
 pub const STATE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An unanswered request for a state is repeated this often.
+pub const STATE_REPEAT_PERIOD: Duration = Duration::from_secs(4);
 
 /// A joiner asks the next peer this long after a refusal.
 pub const STATE_RETRY: Duration = Duration::from_millis(500);

@@ -82,8 +82,8 @@ impl Averaging {
 struct Terms {
     width: CodeWidth,
     nonce: u64,
-    /// The partner's share of the joint weight: how far this side moves.
-    partner_share: f64,
+    /// The starter's share of the joint weight.
+    starter_share: f32,
     /// The smaller τ of the two.
     clip: f64,
     /// What this side adds to its swarm progress, in steps.
@@ -91,12 +91,22 @@ struct Terms {
 }
 
 impl Terms {
-    /// Terms for the side that stands at `own`, when the partner's share is `partner_share`.
-    fn new(width: CodeWidth, nonce: u64, gamma: f64, partner_share: f64, own: &Standing, partner: &Standing) -> Terms {
+    /// Terms for the side that stands at `own`.
+    fn new(
+        width: CodeWidth,
+        nonce: u64,
+        gamma: f64,
+        starter_share: f32,
+        own: &Standing,
+        partner: &Standing,
+        is_responder: bool,
+    ) -> Terms {
+        let starter = f64::from(starter_share);
+        let partner_share = if is_responder { starter } else { 1.0 - starter };
         Terms {
             width,
             nonce,
-            partner_share,
+            starter_share,
             clip: f64::from(own.clip.min(partner.clip)),
             progress_shift: 2.0 * gamma * partner_share * (partner.progress - own.progress),
         }
@@ -106,7 +116,7 @@ impl Terms {
 /// The most steps that a run can have: see `schedule.total_steps`.
 const PROGRESS_MAX: f64 = 1e9;
 
-fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
+pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
     let Standing { weight, clip, progress, .. } = standing;
     if !(weight.is_finite() && *weight >= 0.0) {
         return Err(Misbehaviour::OutOfRange("weight"));

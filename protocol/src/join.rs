@@ -32,6 +32,7 @@ struct Asked {
     peer: PeerId,
     request: u64,
     deadline: Time,
+    repeat_at: Time,
     /// Progress of the model that is being loaded.
     loading: Option<f64>,
 }
@@ -48,7 +49,7 @@ impl Joining {
     }
 
     pub(crate) fn next_deadline(&self) -> Time {
-        let next_try = self.asked.as_ref().map_or(self.ask_at, |asked| asked.deadline);
+        let next_try = self.asked.as_ref().map_or(self.ask_at, |asked| asked.deadline.min(asked.repeat_at));
         next_try.min(self.next_notice)
     }
 
@@ -61,7 +62,13 @@ impl Joining {
         if self.asked.as_ref().is_some_and(|asked| asked.deadline <= now) {
             self.asked = None;
         }
-        if self.asked.is_some() {
+        if let Some(asked) = &mut self.asked {
+            if asked.repeat_at <= now {
+                asked.repeat_at = now + STATE_REPEAT_PERIOD;
+                if asked.loading.is_none() {
+                    out.send(asked.peer, Message::RequestState { request: asked.request });
+                }
+            }
             return;
         }
         // `ask_at` also paces the deadline of a joiner that knows nobody yet.
@@ -71,14 +78,16 @@ impl Joining {
                 let peer = connected[self.random.random_range(0..connected.len())];
                 let request = self.next_request;
                 self.next_request += 1;
-                self.asked = Some(Asked { peer, request, deadline: now + STATE_TIMEOUT, loading: None });
+                let (deadline, repeat_at) = (now + STATE_TIMEOUT, now + STATE_REPEAT_PERIOD);
+                self.asked = Some(Asked { peer, request, deadline, repeat_at, loading: None });
                 out.send(peer, Message::RequestState { request });
             }
         }
     }
 
     pub(crate) fn on_refusal(&mut self, now: Time, peer: PeerId, request: u64) {
-        if self.asked.take_if(|asked| asked.peer == peer && asked.request == request).is_some() {
+        let is_refused = |asked: &mut Asked| asked.peer == peer && asked.request == request && asked.loading.is_none();
+        if self.asked.take_if(is_refused).is_some() {
             self.ask_at = now + STATE_RETRY;
         }
     }
@@ -103,7 +112,8 @@ impl Joining {
         };
         let is_asked = |asked: &&mut Asked| asked.peer == peer && asked.request == *request && asked.loading.is_none();
         let Some(asked) = self.asked.as_mut().filter(is_asked) else {
-            return Err(Misbehaviour::Unsolicited);
+            // Late, or for a request that was never made.
+            return if *request < self.next_request { Ok(()) } else { Err(Misbehaviour::Unsolicited) };
         };
         let verdict = judge_state(*progress, digest, &payload, layout);
         if verdict.is_err() {
@@ -143,19 +153,29 @@ fn judge_state(progress: f64, digest: &[u8; 32], payload: &Payload, layout: &Mod
 /// The sub-machine of a node that gives its model to joiners.
 #[derive(Debug, Default)]
 pub(crate) struct Giving {
-    /// Joiners being served, with the transfer once it has begun; at most [`STATE_TRANSFERS_MAX`].
-    joiners: BTreeMap<PeerId, Option<TransferId>>,
+    /// Joiners being served; at most [`STATE_TRANSFERS_MAX`].
+    joiners: BTreeMap<PeerId, Given>,
+}
+
+#[derive(Debug)]
+struct Given {
+    request: u64,
+    /// Once it has begun.
+    transfer: Option<TransferId>,
 }
 
 impl Giving {
     /// `has_model`: whether there is anything to give.
     pub(crate) fn on_request(&mut self, peer: PeerId, request: u64, has_model: bool, out: &mut Outbox) {
+        if self.joiners.get(&peer).is_some_and(|given| given.request == request) {
+            return; // repeated while it is being served
+        }
         if !has_model || self.joiners.contains_key(&peer) || self.joiners.len() >= STATE_TRANSFERS_MAX {
             let retry_after_ms = STATE_RETRY.as_millis() as u32;
             out.send(peer, Message::RefuseState { request, retry_after_ms });
             return;
         }
-        self.joiners.insert(peer, None);
+        self.joiners.insert(peer, Given { request, transfer: None });
         out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot { request });
     }
 
@@ -168,14 +188,14 @@ impl Giving {
         layout: &ModelLayout,
         out: &mut Outbox,
     ) {
-        if let Some(transfer) = self.joiners.get_mut(&peer) {
+        if let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) {
             let header = TransferHeader::State { request, progress, layout: *layout.digest() };
-            *transfer = Some(out.transfer(peer, header, snapshot.to_payload()));
+            given.transfer = Some(out.transfer(peer, header, snapshot.to_payload()));
         }
     }
 
     pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool, out: &mut Outbox) {
-        let joiner = self.joiners.iter().find(|(_, sent)| **sent == Some(transfer)).map(|(peer, _)| *peer);
+        let joiner = self.joiners.iter().find(|(_, given)| given.transfer == Some(transfer)).map(|(peer, _)| *peer);
         if let Some(peer) = joiner {
             self.joiners.remove(&peer);
             if finished {

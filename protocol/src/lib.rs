@@ -5,10 +5,11 @@
 //! with a queue and a seed, and both run the same decisions.
 //!
 //! ```text
+//! let mut node = Node::new(…);
 //! loop {
-//!     node.handle(now, event);
 //!     while let Some(effect) = node.poll_effect() { carry_out(effect); }
 //!     wait for the next event, or until node.next_deadline() for Event::TimePassed
+//!     node.handle(now, event);
 //! }
 //! ```
 //!

@@ -62,6 +62,7 @@ pub(crate) struct Membership {
     random: Generator,
     next_round: Time,
     next_peer_exchange: Time,
+    next_bootstrap_round: Time,
     alone_since: Option<Time>,
     last_dial_failure: Option<String>,
 }
@@ -76,6 +77,7 @@ impl Membership {
             random: stream(seed, "membership", &[me.as_bytes()]),
             next_round: now,
             next_peer_exchange: now + PEER_EXCHANGE_PERIOD,
+            next_bootstrap_round: now,
             alone_since: (!config.bootstrap.is_empty()).then_some(now),
             last_dial_failure: None,
         };
@@ -109,8 +111,9 @@ impl Membership {
         }
     }
 
-    /// Remembers a declared speed and returns it within [`WEIGHT_CLAMP`] of the median seen.
-    pub(crate) fn clamp_weight(&mut self, peer: PeerId, declared: f32, own: f32) -> f32 {
+    /// Remembers a declared speed, which must be finite and not negative; returns it and our own, both within
+    /// [`WEIGHT_CLAMP`] of the median seen, so that no share is more lopsided than that bound allows.
+    pub(crate) fn clamp_weights(&mut self, peer: PeerId, declared: f32, own: f32) -> (f32, f32) {
         if let Some(member) = self.members.get_mut(&peer) {
             member.weight = Some(declared);
         }
@@ -118,7 +121,8 @@ impl Membership {
         seen.push(own);
         seen.sort_by(f32::total_cmp);
         let median = seen[seen.len() / 2];
-        declared.clamp(median / WEIGHT_CLAMP, median * WEIGHT_CLAMP)
+        let clamp = |weight: f32| weight.clamp(median / WEIGHT_CLAMP, median * WEIGHT_CLAMP);
+        (clamp(declared), clamp(own))
     }
 
     /// Members with addresses, to be told or remembered.
@@ -136,11 +140,11 @@ impl Membership {
 
     /// Returns whether the peer is now a connected member.
     pub(crate) fn on_connected(&mut self, peer: PeerId, addresses: Vec<Address>, out: &mut Outbox) -> bool {
-        if self.connected().count() >= CONNECTIONS_MAX {
+        if !self.is_connected(peer) && self.connected().count() >= CONNECTIONS_MAX {
             out.push(Effect::Disconnect { peer });
             return false;
         }
-        self.make_room();
+        self.make_room_for(peer);
         let member = self.members.entry(peer).or_default();
         let is_new = !member.connected;
         member.connected = true;
@@ -148,8 +152,8 @@ impl Membership {
         member.dial = Dial::default();
         remember_addresses(&mut member.addresses, &addresses);
         for (entry, dial) in &mut self.bootstrap {
-            // The one that answered may be behind any bootstrap address that was being dialled.
             if entry.peer == Some(peer) || member.addresses.contains(&entry.address) {
+                entry.peer = Some(peer);
                 *dial = Dial::default();
             }
         }
@@ -188,10 +192,13 @@ impl Membership {
     }
 
     pub(crate) fn on_dial_failed(&mut self, now: Time, peer: Option<PeerId>, tried: &[Address], reason: String) {
+        let is_connected = peer.filter(|peer| self.is_connected(*peer));
         let random = &mut self.random;
         for (entry, dial) in &mut self.bootstrap {
             if dial.under_way_since.is_some() && tried.contains(&entry.address) {
                 dial.failed(now, random);
+                // It led to somebody who is connected already: now it is known who is there.
+                entry.peer = is_connected.or(entry.peer);
             }
         }
         if let Some(peer) = peer
@@ -240,7 +247,7 @@ impl Membership {
         if known.peer == self.me || known.addresses.is_empty() {
             return;
         }
-        self.make_room();
+        self.make_room_for(known.peer);
         let member = self.members.entry(known.peer).or_default();
         // Hearsay does not displace what the peer itself said.
         if member.addresses.is_empty() {
@@ -248,9 +255,9 @@ impl Membership {
         }
     }
 
-    /// Forgets the unconnected member with the most failed dials when the view is full.
-    fn make_room(&mut self) {
-        if self.members.len() >= VIEW_MAX {
+    /// Forgets the unconnected member with the most failed dials when the view is full and `newcomer` not in it.
+    fn make_room_for(&mut self, newcomer: PeerId) {
+        if self.members.len() >= VIEW_MAX && !self.members.contains_key(&newcomer) {
             let unconnected = self.members.iter().filter(|(_, member)| !member.connected);
             let worst = unconnected.max_by_key(|(_, member)| member.dial.failures).map(|(peer, _)| *peer);
             worst.map(|peer| self.members.remove(&peer));
@@ -274,7 +281,11 @@ impl Membership {
 
     /// A random sample of the view, never of the one it is for.
     fn tell_peers(&mut self, to: PeerId, out: &mut Outbox) {
-        let mut known: Vec<KnownPeer> = self.known().into_iter().filter(|known| known.peer != to).collect();
+        let is_news = |known: &KnownPeer| {
+            let failures = self.members.get(&known.peer).map_or(0, |member| member.dial.failures);
+            known.peer != to && failures < DIAL_FAILURES_TOLD_MAX
+        };
+        let mut known: Vec<KnownPeer> = self.known().into_iter().filter(is_news).collect();
         while known.len() > PEERS_TOLD_MAX {
             known.swap_remove(self.random.random_range(0..known.len()));
         }
@@ -293,14 +304,22 @@ impl Membership {
         }
     }
 
-    /// Dials one random member while too few are connected, and bootstrap addresses while none is.
+    /// Dials random members while too few are connected. Bootstrap addresses are dialled at once while nobody is
+    /// connected, and now and then while few are: after a split the other half may be behind them.
     fn dial_somebody(&mut self, now: Time, out: &mut Outbox) {
         let connected = self.connected().count();
         let mut under_way = self.members.values().filter(|member| member.dial.under_way_since.is_some()).count();
-        if connected == 0 {
+        let alone = connected == 0;
+        if alone || (connected < CONNECTIONS_WANTED && self.next_bootstrap_round <= now) {
+            self.next_bootstrap_round = now + BOOTSTRAP_PERIOD;
+            let is_connected = |entry: &Bootstrap| {
+                let at_address = |member: &Member| member.connected && member.addresses.contains(&entry.address);
+                entry.peer.is_some_and(|peer| self.members.get(&peer).is_some_and(|member| member.connected))
+                    || self.members.values().any(at_address)
+            };
             for (entry, dial) in &mut self.bootstrap {
                 let is_me = entry.peer == Some(self.me) || self.own_addresses.contains(&entry.address);
-                if dial.may_start(now) && !is_me && under_way < DIALS_MAX {
+                if dial.may_start(now) && !is_me && !is_connected(entry) && under_way < DIALS_MAX {
                     under_way += 1;
                     dial.under_way_since = Some(now);
                     out.push(Effect::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] });

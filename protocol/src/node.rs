@@ -12,11 +12,11 @@ use crate::bounds::*;
 use crate::config::{Config, Start};
 use crate::effect::{Effect, Notice};
 use crate::event::{Event, Misbehaviour, TrainingReport};
-use crate::exchange::{Admission, Averaging, Responder, Starter};
+use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
 use crate::join::{Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
-use crate::message::{Message, RejectReason, TransferHeader};
+use crate::message::{Message, Propose, RejectReason, TransferHeader};
 use crate::outbox::{Outbox, Purpose};
 use crate::peer::PeerId;
 use crate::status::{Phase, Status};
@@ -135,10 +135,12 @@ impl Node {
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
             Event::TransferFinished { transfer } => {
                 self.starter.on_transfer_finished(transfer);
+                self.responder.on_transfer_ended(transfer);
                 self.giving.on_transfer_ended(transfer, true, &mut self.outbox);
             }
             Event::TransferFailed { transfer, reason: _ } => {
                 self.starter.on_transfer_failed(transfer);
+                self.responder.on_transfer_ended(transfer);
                 self.giving.on_transfer_ended(transfer, false, &mut self.outbox);
             }
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(peer, misbehaviour),
@@ -172,22 +174,12 @@ impl Node {
         let out = &mut self.outbox;
         let verdict = match message {
             Message::Peers(told) => self.membership.on_peers_told(&told),
-            Message::Propose(propose) => {
-                let own = self.averaging.training.tokens_per_second as f32;
-                let weight = self.membership.clamp_weight(peer, propose.standing.weight, own);
-                let refuse = match self.phase {
-                    Phase::Joining => Some(RejectReason::Joining),
-                    Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
-                    Phase::Training | Phase::Settling | Phase::Completed => None,
-                };
-                let admission = Admission { refuse, weight };
-                self.responder.on_propose(now, peer, &propose, admission, &self.averaging, out)
-            }
-            Message::Accept(accept) => self.starter.on_accept(peer, &accept, self.averaging.gossip.gamma, out),
+            Message::Propose(propose) => self.on_propose(now, peer, &propose),
+            Message::Accept(accept) => self.starter.on_accept(peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
                 let retry = self.starter.on_reject(now, peer, &reject, &mut self.averaging, &mut self.membership, out);
-                if retry && self.phase != Phase::Leaving {
-                    self.starter.start(now, &self.averaging, &self.membership, out);
+                if retry {
+                    self.start_exchange(now);
                 }
                 Ok(())
             }
@@ -206,6 +198,29 @@ impl Node {
             }
         };
         self.judge(peer, verdict);
+    }
+
+    fn on_propose(&mut self, now: Time, peer: PeerId, propose: &Propose) -> Result<(), Misbehaviour> {
+        screen(&propose.standing)?;
+        let own = self.averaging.training.tokens_per_second as f32;
+        let weights = self.membership.clamp_weights(peer, propose.standing.weight, own);
+        let refuse = match self.phase {
+            Phase::Joining => Some(RejectReason::Joining),
+            Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
+            Phase::Training | Phase::Settling | Phase::Completed => {
+                self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy)
+            }
+        };
+        let admission = Admission { refuse, weights };
+        self.responder.on_propose(now, peer, propose, admission, &self.averaging, &mut self.outbox);
+        Ok(())
+    }
+
+    /// Proposes an exchange to somebody with whom none is under way.
+    fn start_exchange(&mut self, now: Time) {
+        let mut partners = self.membership.partners(now);
+        partners.retain(|peer| !self.responder.is_busy_with(*peer));
+        self.starter.start(now, &self.averaging, &partners, &mut self.outbox);
     }
 
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
@@ -323,7 +338,7 @@ impl Node {
         if was_training && self.starter.is_idle() {
             // What this node has learned since its last exchange should not be lost to the swarm.
             self.starter.schedule(self.averaging.training.steps, 1);
-            self.starter.start(now, &self.averaging, &self.membership, &mut self.outbox);
+            self.start_exchange(now);
         }
     }
 
@@ -358,7 +373,7 @@ impl Node {
                 self.outbox.push(Effect::AdvanceOuter);
             }
             self.starter.schedule(steps, self.averaging.gossip.interval_steps);
-            self.starter.start(now, &self.averaging, &self.membership, &mut self.outbox);
+            self.start_exchange(now);
         }
     }
 
@@ -373,13 +388,13 @@ impl Node {
             self.outbox.push(Effect::CompleteRun);
         } else if self.starter.is_idle() {
             self.starter.schedule(self.averaging.training.steps, 1);
-            self.starter.start(now, &self.averaging, &self.membership, &mut self.outbox);
+            self.start_exchange(now);
         }
     }
 
     fn finish_leaving(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let under_way = !self.starter.is_idle() || self.responder.under_way() > 0;
+        let under_way = !self.starter.is_idle() || self.responder.under_way() > 0 || self.responder.is_replying();
         if out_of_time || !(under_way || self.outbox.is_correction_pending()) {
             self.phase = Phase::Left;
             let connected: Vec<PeerId> = self.membership.connected().collect();

@@ -128,21 +128,3 @@ fn a_run_of_set_length_ends_everywhere() {
     }
     assert_eq!(converged(&swarm.record(), 3, 0.05), Ok(()));
 }
-
-/// How fast the simulator is; printed, never asserted. Run it alone, in the profile that is of interest.
-#[test]
-#[ignore = "a measurement"]
-fn simulated_steps_and_exchanges_per_second() {
-    let begin = std::time::Instant::now();
-    let mut scenario = Scenario::calm(32);
-    scenario.nodes[1..].iter_mut().enumerate().for_each(|(index, plan)| plan.bootstrap = vec![index / 2]);
-    let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(60));
-    let record = swarm.record();
-    let (elapsed, steps) = (begin.elapsed().as_secs_f64(), record.lives.iter().map(|life| life.steps).sum::<u64>());
-    let (exchanges, entries) = (record.merges.len() / 2, swarm.fingerprint().1);
-    println!("32 nodes of 300 parameters, 60 s simulated in {elapsed:.2} s: per second of real time");
-    let per_second = |count: f64| (count / elapsed).round();
-    println!("{} steps, {} exchanges", per_second(steps as f64), per_second(exchanges as f64));
-    println!("{} events and effects", per_second(entries as f64));
-}

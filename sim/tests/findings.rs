@@ -1,5 +1,4 @@
-//! What the simulator has found wrong in the core, one test each. A test loses its `ignore` when its cause is mended,
-//! and stays as a regression. Run them with `cargo test -p murmur-sim --test findings -- --ignored`.
+//! What the simulator has found wrong in the core, one test each: mended since, and kept as regressions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +39,7 @@ fn node_after_proposals(weights: &[f32]) -> Node {
 }
 
 #[test]
-#[ignore = "finding in the core: the weight is clamped before it is screened, and `f32::clamp` panics on NaN limits"]
+
 fn a_speed_that_is_no_number_is_a_misbehaviour() {
     assert_eq!(node_after_proposals(&[f32::NAN]).status().misbehaviours.len(), 1);
 }
@@ -55,7 +54,7 @@ fn an_endless_speed_does_not_spoil_later_proposals() {
 }
 
 #[test]
-#[ignore = "finding in the core: the responder's own speed is not clamped, so its share is refused by the starter"]
+
 fn a_fast_and_a_slow_node_average() {
     let mut scenario = Scenario::calm(2);
     scenario.nodes[1].tokens_per_second = 50.0 * scenario.nodes[0].tokens_per_second;
@@ -67,7 +66,7 @@ fn a_fast_and_a_slow_node_average() {
 }
 
 #[test]
-#[ignore = "finding in the core: members are forgotten after six failed dials, bootstrap addresses tried only when alone"]
+
 fn two_halves_meet_again_after_a_long_split() {
     for seed in 0..3 {
         let mut scenario = Scenario::calm(6);
@@ -84,7 +83,7 @@ fn two_halves_meet_again_after_a_long_split() {
 }
 
 #[test]
-#[ignore = "finding in the core: bootstrap addresses are dialled only when alone, and known members only by identity"]
+
 fn machines_that_were_set_up_anew_during_a_split_find_the_others() {
     let anew = |host| Incident::Restart { host, same_identity: false };
     let scenario = Scenario::calm(4)
@@ -112,7 +111,7 @@ fn the_dead_are_forgotten() {
 }
 
 #[test]
-#[ignore = "finding in the core: a leaver stops while its last reply is on the way, so its partner never merges"]
+
 fn a_leaver_takes_no_reply_with_it() {
     for seed in 0..40 {
         let mut scenario = Scenario::calm(4).at(seconds(30), Incident::Leave(1)).then_calm(seconds(40), seconds(50));
@@ -126,7 +125,7 @@ fn a_leaver_takes_no_reply_with_it() {
 }
 
 #[test]
-#[ignore = "finding in the core: every repeated proposal sends the whole reply again, also while it is on its way"]
+
 fn a_slow_reply_is_sent_once() {
     let mut scenario = Scenario::calm(2);
     scenario.parameters = 50_000;
@@ -142,7 +141,7 @@ fn a_slow_reply_is_sent_once() {
 }
 
 #[test]
-#[ignore = "finding in the core: a lost request for the model is repeated only after a minute"]
+
 fn a_joiner_soon_repeats_a_lost_request() {
     for seed in 0..20 {
         let mut scenario = Scenario::calm(3);
@@ -159,7 +158,7 @@ fn a_joiner_soon_repeats_a_lost_request() {
 }
 
 #[test]
-#[ignore = "finding in the core: a proposal that its starter has given up holds a place for 20 s, against its successor"]
+
 fn a_newer_proposal_takes_the_place_of_an_older_one() {
     let mut node = node_after_proposals(&[1000.0; 3]);
     let answer = std::iter::from_fn(|| node.poll_effect()).find(|effect| matches!(effect, Effect::Send { .. }));
@@ -168,7 +167,7 @@ fn a_newer_proposal_takes_the_place_of_an_older_one() {
 }
 
 #[test]
-#[ignore = "finding in the core: a late refusal ends an exchange whose reply has come and been answered for"]
+
 fn a_refusal_after_the_reply_changes_nothing() {
     let [me, partner] = [1, 2].map(|key| PeerId::from_public_key([key; 32]));
     let layout = Arc::new(ModelLayout::new([("model".to_owned(), vec![8])]));
@@ -198,7 +197,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
         width: CodeWidth::Wide,
         nonce,
         gamma: 0.5,
-        partner_share: 0.5,
+        starter_share: 0.5,
         clip: 10.0,
         step_fraction: 0.2,
         steps: None,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Averaging, Terms, screen};
+use super::{Averaging, Terms};
 use crate::bounds::*;
-use crate::effect::{Effect, ExchangeFailure};
+use crate::effect::{Effect, ExchangeFailure, TransferId};
 use crate::event::Misbehaviour;
 use crate::message::{Accept, ExchangeNumber, Fragment, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::numerics::{CodeWidth, MergeRole, Merged};
@@ -28,8 +28,8 @@ pub(crate) struct Responder {
 pub(crate) struct Admission {
     /// Why no proposal at all is taken now.
     pub(crate) refuse: Option<RejectReason>,
-    /// The starter's declared speed, clamped, in tokens a second.
-    pub(crate) weight: f32,
+    /// The starter's declared speed and our own, clamped, in tokens a second.
+    pub(crate) weights: (f32, f32),
 }
 
 #[derive(Debug)]
@@ -49,7 +49,12 @@ enum Stage {
     /// Waits for a worker.
     Merging,
     /// Merged; the reply is kept in case it gets lost.
-    Answered { reply: Payload, digest: u64 },
+    Answered {
+        reply: Payload,
+        digest: u64,
+        /// The reply on its way, until the starter has confirmed it or it has failed.
+        transfer: Option<TransferId>,
+    },
 }
 
 impl Responder {
@@ -62,6 +67,42 @@ impl Responder {
         self.exchanges.values().filter(|incoming| !matches!(incoming.stage, Stage::Answered { .. })).count()
     }
 
+    /// Whether a reply is still on its way to its starter.
+    pub(crate) fn is_replying(&self) -> bool {
+        let replying = |incoming: &Incoming| matches!(incoming.stage, Stage::Answered { transfer: Some(_), .. });
+        self.exchanges.values().any(replying)
+    }
+
+    /// Whether an exchange that this peer started is not merged yet.
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        let exchanges = self.exchanges.range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX));
+        exchanges.into_iter().any(|(_, incoming)| !matches!(incoming.stage, Stage::Answered { .. }))
+    }
+
+    /// Exchanges under way, without those that a new proposal of `peer` replaces.
+    fn others_under_way(&self, peer: PeerId) -> usize {
+        let replaced = |key: &(PeerId, ExchangeNumber), incoming: &Incoming| {
+            key.0 == peer && matches!(incoming.stage, Stage::Expecting)
+        };
+        let replaced = self.exchanges.iter().filter(|(key, incoming)| replaced(key, incoming)).count();
+        self.under_way() - replaced
+    }
+
+    /// The highest number heard from a starter: anything up to it is a late duplicate.
+    fn newest_number(&self, peer: PeerId) -> Option<ExchangeNumber> {
+        let range = (peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX);
+        let here = self.exchanges.range(range).next_back().map(|((_, number), _)| *number);
+        here.max(self.finished.get(&peer).copied())
+    }
+
+    /// A starter has one exchange at a time: with a new one it has given up those whose codes never came.
+    fn drop_superseded(&mut self, peer: PeerId) {
+        let range = (peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX);
+        let expecting = self.exchanges.range(range).filter(|(_, incoming)| matches!(incoming.stage, Stage::Expecting));
+        let numbers: Vec<ExchangeNumber> = expecting.map(|((_, number), _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.finish(peer, number));
+    }
+
     /// Accepts or rejects a proposal; answers a repeated one as before.
     pub(crate) fn on_propose(
         &mut self,
@@ -71,41 +112,42 @@ impl Responder {
         admission: Admission,
         averaging: &Averaging,
         out: &mut Outbox,
-    ) -> Result<(), Misbehaviour> {
-        screen(&propose.standing)?;
-        if let Some(incoming) = self.exchanges.get(&(peer, propose.exchange)) {
+    ) {
+        if let Some(incoming) = self.exchanges.get_mut(&(peer, propose.exchange)) {
             match &incoming.stage {
                 Stage::Expecting => out.send(peer, Message::Accept(incoming.accept.clone())),
-                Stage::Answered { reply, digest } => send_reply(peer, propose.exchange, *digest, reply, out),
+                Stage::Answered { .. } => incoming.send_reply(peer, propose.exchange, out),
                 Stage::TakingSnapshot(_) | Stage::Merging => {} // the answer is on its way
             }
-            return Ok(());
+            return;
         }
         let width = CodeWidth::from_bits(propose.bits);
-        let is_over = self.finished.get(&peer).is_some_and(|finished| propose.exchange <= *finished);
+        let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
             Some(_) if propose.fragment != Fragment::WHOLE => Some(RejectReason::Unacceptable),
-            Some(_) if admission.refuse.is_none() && self.under_way() >= RESPONDING_MAX => Some(RejectReason::Busy),
+            Some(_) if admission.refuse.is_none() && self.others_under_way(peer) >= RESPONDING_MAX => {
+                Some(RejectReason::Busy)
+            }
             Some(_) => admission.refuse,
         };
         let (Some(width), None) = (width, reason) else {
             let reason = reason.unwrap_or(RejectReason::Unacceptable);
             let retry_after_ms = BUSY_RETRY.as_millis() as u32;
             out.send(peer, Message::Reject(Reject { exchange: propose.exchange, reason, retry_after_ms }));
-            return Ok(());
+            return;
         };
+        self.drop_superseded(peer);
         let standing = averaging.standing();
-        let starter_share = share(admission.weight, standing.weight);
+        let starter_share = share(admission.weights);
         let accept = Accept { exchange: propose.exchange, starter_share, standing };
         let gamma = averaging.gossip.gamma;
-        let terms = Terms::new(width, propose.nonce, gamma, f64::from(starter_share), &standing, &propose.standing);
+        let terms = Terms::new(width, propose.nonce, gamma, starter_share, &standing, &propose.standing, true);
         let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(EXCHANGE_TIMEOUT);
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming { terms, accept, deadline: now + patience, stage: Stage::Expecting };
         self.exchanges.insert((peer, propose.exchange), incoming);
-        Ok(())
     }
 
     /// The starter's codes: from now on this exchange will be merged.
@@ -118,7 +160,7 @@ impl Responder {
                 incoming.stage = Stage::TakingSnapshot(payload);
                 out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot { request });
             }
-            Stage::Answered { reply, digest } => send_reply(peer, number, *digest, reply, out),
+            Stage::Answered { .. } => incoming.send_reply(peer, number, out),
             Stage::TakingSnapshot(_) | Stage::Merging => {}
         }
     }
@@ -167,8 +209,8 @@ impl Responder {
         let reply = merged.reply.clone().expect("a responder's merge makes a reply");
         averaging.complete(&merged, &incoming.terms, peer, out);
         averaging.counters.completed_as_responder += 1;
-        send_reply(peer, number, merged.digest, &reply, out);
-        incoming.stage = Stage::Answered { reply, digest: merged.digest };
+        incoming.stage = Stage::Answered { reply, digest: merged.digest, transfer: None };
+        incoming.send_reply(peer, number, out);
         self.trim_reply_cache();
         Ok(())
     }
@@ -189,13 +231,23 @@ impl Responder {
         }
     }
 
-    /// Gives up what needs the lost partner: codes that will not come. A merge goes on, so that the pair stays
-    /// antisymmetric where the reply had been delivered.
+    /// A reply of ours was confirmed, or did not get through: a repeated proposal may have it sent again.
+    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId) {
+        for incoming in self.exchanges.values_mut() {
+            if let Stage::Answered { transfer, .. } = &mut incoming.stage
+                && *transfer == Some(ended)
+            {
+                *transfer = None;
+            }
+        }
+    }
+
+    /// Gives up everything that no reply has gone out for: the starter has given up as well.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
         let waiting: Vec<ExchangeNumber> = self
             .exchanges
             .range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX))
-            .filter(|(_, incoming)| matches!(incoming.stage, Stage::Expecting | Stage::TakingSnapshot(_)))
+            .filter(|(_, incoming)| !matches!(incoming.stage, Stage::Answered { .. }))
             .map(|((_, number), _)| *number)
             .collect();
         for number in waiting {
@@ -247,11 +299,17 @@ impl Responder {
     }
 }
 
-fn send_reply(peer: PeerId, exchange: ExchangeNumber, digest: u64, reply: &Payload, out: &mut Outbox) {
-    out.transfer(peer, TransferHeader::ReplyCodes { exchange, digest }, reply.clone());
+impl Incoming {
+    /// Sends the reply unless it is on its way already.
+    fn send_reply(&mut self, peer: PeerId, exchange: ExchangeNumber, out: &mut Outbox) {
+        if let Stage::Answered { reply, digest, transfer: transfer @ None } = &mut self.stage {
+            let header = TransferHeader::ReplyCodes { exchange, digest: *digest };
+            *transfer = Some(out.transfer(peer, header, reply.clone()));
+        }
+    }
 }
 
 /// w_i / (w_i + w_j); a half where one of them is not known yet.
-fn share(starter: f32, responder: f32) -> f32 {
+fn share((starter, responder): (f32, f32)) -> f32 {
     if starter > 0.0 && responder > 0.0 { starter / (starter + responder) } else { 0.5 }
 }

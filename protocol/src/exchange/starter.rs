@@ -33,6 +33,8 @@ struct Outgoing {
     width: CodeWidth,
     nonce: u64,
     propose: Propose,
+    /// The first answer: a later one must say the same.
+    accept: Option<Accept>,
     repeat_at: Time,
     deadline: Time,
     stage: Stage,
@@ -68,6 +70,13 @@ impl Starter {
         self.outgoing.is_none()
     }
 
+    /// Whether a proposal of this peer crosses one of ours to it, and ours is to go first: already accepted, or of the
+    /// smaller peer id. Both at once would swap the two models instead of averaging them.
+    pub(crate) fn goes_first(&self, me: PeerId, peer: PeerId) -> bool {
+        let crossing = self.outgoing.as_ref().filter(|outgoing| outgoing.partner == peer);
+        crossing.is_some_and(|outgoing| !matches!(outgoing.stage, Stage::Proposed) || me < peer)
+    }
+
     pub(crate) fn is_due(&self, steps: u64) -> bool {
         self.outgoing.is_none() && steps >= self.due_at_steps
     }
@@ -83,15 +92,8 @@ impl Starter {
         self.outgoing.as_ref().map(|outgoing| outgoing.deadline.min(outgoing.repeat_at))
     }
 
-    /// Proposes an exchange to a random partner; `false` where nobody can be asked.
-    pub(crate) fn start(
-        &mut self,
-        now: Time,
-        averaging: &Averaging,
-        membership: &Membership,
-        out: &mut Outbox,
-    ) -> bool {
-        let partners = membership.partners(now);
+    /// Proposes an exchange to one of `partners`; `false` where nobody can be asked.
+    pub(crate) fn start(&mut self, now: Time, averaging: &Averaging, partners: &[PeerId], out: &mut Outbox) -> bool {
         if partners.is_empty() || self.outgoing.is_some() || self.tried >= PARTNERS_TRIED_MAX {
             return false;
         }
@@ -116,6 +118,7 @@ impl Starter {
             width,
             nonce,
             propose,
+            accept: None,
             repeat_at: now + PROPOSAL_REPEAT_PERIOD,
             deadline: now + EXCHANGE_TIMEOUT,
             stage: Stage::Proposed,
@@ -123,31 +126,38 @@ impl Starter {
         true
     }
 
+    /// # Errors
+    /// When the terms are out of range, or others than before; the exchange is then over.
     pub(crate) fn on_accept(
         &mut self,
         peer: PeerId,
         accept: &Accept,
-        gamma: f64,
+        averaging: &mut Averaging,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
         let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, accept.exchange)) else {
             return Ok(()); // too late, or for an exchange that is over
         };
-        screen(&accept.standing)?;
-        // Speeds count within a factor of WEIGHT_CLAMP of a median, so no share is more lopsided than its square.
-        let least = 1.0 / (1.0 + WEIGHT_CLAMP * WEIGHT_CLAMP);
-        if !(least * 0.99..=1.0 - least * 0.99).contains(&accept.starter_share) {
-            return Err(Misbehaviour::OutOfRange("share"));
+        if let Err(misbehaviour) = screen_accept(accept) {
+            self.fail(ExchangeFailure::Misbehaved, averaging, out);
+            return Err(misbehaviour);
         }
+        let is_repeated = outgoing.accept.as_ref() == Some(accept);
         match &outgoing.stage {
             Stage::Proposed => {
-                let partner_share = 1.0 - f64::from(accept.starter_share);
-                let own = &outgoing.propose.standing;
-                let terms = Terms::new(outgoing.width, outgoing.nonce, gamma, partner_share, own, &accept.standing);
+                let (own, partner) = (&outgoing.propose.standing, &accept.standing);
+                let gamma = averaging.gossip.gamma;
+                let terms =
+                    Terms::new(outgoing.width, outgoing.nonce, gamma, accept.starter_share, own, partner, false);
+                outgoing.accept = Some(accept.clone());
                 outgoing.stage = Stage::TakingSnapshot(terms);
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
                 out.request(purpose, |request| Effect::TakeSnapshot { request });
             }
+            // Its reply decides: a responder that has restarted since computes another digest.
+            Stage::Merging(_) => {}
+            // The partner has lost its memory, and what it was sent with it.
+            _ if !is_repeated => self.fail(ExchangeFailure::PartnerLost, averaging, out),
             // The partner still waits for codes that were sent: they were lost on the way.
             Stage::AwaitingReply { transfer: None, .. } => outgoing.send_codes(out),
             _ => {}
@@ -165,7 +175,11 @@ impl Starter {
         membership: &mut Membership,
         out: &mut Outbox,
     ) -> bool {
-        if !self.outgoing.as_ref().is_some_and(|outgoing| outgoing.is(peer, reject.exchange)) {
+        // Once accepted, an exchange ends by its reply or its deadline: a late refusal of a repeated proposal must not
+        // undo what the partner may have merged.
+        let is_refused =
+            |outgoing: &Outgoing| outgoing.is(peer, reject.exchange) && matches!(outgoing.stage, Stage::Proposed);
+        if !self.outgoing.as_ref().is_some_and(is_refused) {
             return false;
         }
         let wait = std::time::Duration::from_millis(u64::from(reject.retry_after_ms)).min(RETRY_AFTER_MAX);
@@ -267,7 +281,10 @@ impl Starter {
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
         let Some(outgoing) = self.outgoing.as_mut() else { return };
-        if outgoing.deadline <= now {
+        if outgoing.deadline <= now && matches!(outgoing.stage, Stage::Merging(_)) {
+            // The partner has merged, and the worker always answers.
+            outgoing.deadline = now + EXCHANGE_TIMEOUT;
+        } else if outgoing.deadline <= now {
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
         } else if outgoing.repeat_at <= now {
             outgoing.repeat_at = now + PROPOSAL_REPEAT_PERIOD;
@@ -299,6 +316,13 @@ impl Starter {
     }
 }
 
+fn screen_accept(accept: &Accept) -> Result<(), Misbehaviour> {
+    screen(&accept.standing)?;
+    // Speeds count within a factor of WEIGHT_CLAMP of a median, so no share is more lopsided than its square.
+    let least = 0.99 / (1.0 + WEIGHT_CLAMP * WEIGHT_CLAMP);
+    if (least..=1.0 - least).contains(&accept.starter_share) { Ok(()) } else { Err(Misbehaviour::OutOfRange("share")) }
+}
+
 impl Outgoing {
     fn is(&self, peer: PeerId, number: ExchangeNumber) -> bool {
         self.partner == peer && self.number == number
@@ -320,7 +344,7 @@ impl Terms {
             width: self.width,
             nonce: self.nonce,
             gamma: averaging.gossip.gamma,
-            partner_share: self.partner_share,
+            starter_share: self.starter_share,
             clip: self.clip,
             step_fraction: averaging.gossip.step_fraction,
             steps: averaging.steps.clone(),

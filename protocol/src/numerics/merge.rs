@@ -37,14 +37,22 @@ pub struct MergeJob {
     pub nonce: u64,
     /// γ, 0 to 0.5.
     pub gamma: f64,
-    /// The partner's share of the joint weight, 0 to 1: how far this side moves.
-    pub partner_share: f64,
+    /// The starter's share of the joint weight, 0 to 1. Each side moves by the other's.
+    pub starter_share: f32,
     /// The smaller τ of the two, a Euclidean norm.
     pub clip: f64,
     /// The run's `gossip.step_fraction`.
     pub step_fraction: f64,
     /// This node's steps before the exchange.
     pub steps: Option<StepSizes>,
+}
+
+impl MergeJob {
+    /// The partner's share of the joint weight, 0 to 1: how far this side moves.
+    pub fn partner_share(&self) -> f64 {
+        let starter_share = f64::from(self.starter_share);
+        if self.role == MergeRole::Responder { starter_share } else { 1.0 - starter_share }
+    }
 }
 
 /// What a merge gives.
@@ -60,7 +68,7 @@ pub struct Merged {
     pub clip_scale: f64,
     /// Blocks left out.
     pub masked_blocks: u32,
-    /// Digest of the differences and the mask, equal on both sides.
+    /// Digest of the differences, the mask and the terms, equal on both sides.
     pub digest: u64,
     /// This node's steps from now on.
     pub steps: StepSizes,
@@ -86,10 +94,12 @@ pub fn merge(snapshot: &Snapshot, job: &MergeJob) -> Result<Merged, Misbehaviour
             Exchange { steps, partner }
         }
     };
-    let (own_payload, differences) = match job.width {
+    let (own_payload, mut differences) = match job.width {
         CodeWidth::Narrow => difference::<i8>(values, &exchange, job),
         CodeWidth::Wide => difference::<i16>(values, &exchange, job),
     };
+    // Terms that differ would be as bad as codes that differ: the corrections would not cancel.
+    differences.digest = mix(mix(differences.digest, job.clip.to_bits()), u64::from(job.starter_share.to_bits()));
     if let MergeRole::Starter { digest, .. } = &job.role
         && *digest != differences.digest
     {
@@ -98,7 +108,7 @@ pub fn merge(snapshot: &Snapshot, job: &MergeJob) -> Result<Merged, Misbehaviour
     let distance = differences.norm_squared.sqrt();
     // Not `clip / distance` alone: a distance of zero must not become NaN.
     let clip_scale = if distance > job.clip { job.clip.max(0.0) / distance } else { 1.0 };
-    let factor = (2.0 * job.gamma * job.partner_share) as f32;
+    let factor = (2.0 * job.gamma * job.partner_share()) as f32;
     let scaled_steps = exchange.steps.values().iter().map(|step| factor * (clip_scale as f32 * step)).collect();
     let steps = StepSizes::after_exchange(
         job.steps.as_ref(),

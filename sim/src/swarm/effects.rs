@@ -71,7 +71,7 @@ impl Swarm {
                 let result = numerics::merge(&snapshot, &job);
                 if let Ok(result) = &result {
                     let side = if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter };
-                    let factor = 2.0 * job.gamma * job.partner_share;
+                    let factor = 2.0 * job.gamma * job.partner_share();
                     let clipped_distance = result.clip_scale * result.distance;
                     host.merging.insert(request, Merging { exchange: job.nonce, side, factor, clipped_distance });
                 }
