@@ -36,7 +36,7 @@ pub const DIAL_BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
 /// Failed dials in a row after which a peer is forgotten (bootstrap addresses never are): after a split of more than an
 /// hour the halves must still know each other.
-pub const DIAL_FAILURES_MAX: u32 = 120;
+pub const DIAL_FAILURES_MAX: u32 = 75;
 
 /// A peer that could not be dialled this often is not told to others any more.
 pub const DIAL_FAILURES_TOLD_MAX: u32 = 3;

@@ -52,13 +52,28 @@ impl Dial {
     }
 }
 
+/// A bootstrap address and what became of it.
+#[derive(Debug)]
+struct Entry {
+    configured: Bootstrap,
+    /// Who was there last. Not whom to expect: a machine set up anew has another identity.
+    seen: Option<PeerId>,
+    dial: Dial,
+}
+
+impl Entry {
+    fn new(configured: Bootstrap) -> Entry {
+        Entry { configured, seen: None, dial: Dial::default() }
+    }
+}
+
 /// The sub-machine of membership.
 #[derive(Debug)]
 pub(crate) struct Membership {
     me: PeerId,
     own_addresses: Vec<Address>,
     members: BTreeMap<PeerId, Member>,
-    bootstrap: Vec<(Bootstrap, Dial)>,
+    bootstrap: Vec<Entry>,
     random: Generator,
     next_round: Time,
     next_peer_exchange: Time,
@@ -73,7 +88,7 @@ impl Membership {
             me,
             own_addresses: Vec::new(),
             members: BTreeMap::new(),
-            bootstrap: config.bootstrap.iter().map(|entry| (entry.clone(), Dial::default())).collect(),
+            bootstrap: config.bootstrap.iter().cloned().map(Entry::new).collect(),
             random: stream(seed, "membership", &[me.as_bytes()]),
             next_round: now,
             next_peer_exchange: now + PEER_EXCHANGE_PERIOD,
@@ -151,10 +166,10 @@ impl Membership {
         member.left = false;
         member.dial = Dial::default();
         remember_addresses(&mut member.addresses, &addresses);
-        for (entry, dial) in &mut self.bootstrap {
-            if entry.peer == Some(peer) || member.addresses.contains(&entry.address) {
-                entry.peer = Some(peer);
-                *dial = Dial::default();
+        for entry in &mut self.bootstrap {
+            if entry.configured.peer == Some(peer) || member.addresses.contains(&entry.configured.address) {
+                entry.seen = Some(peer);
+                entry.dial = Dial::default();
             }
         }
         self.alone_since = None;
@@ -194,11 +209,11 @@ impl Membership {
     pub(crate) fn on_dial_failed(&mut self, now: Time, peer: Option<PeerId>, tried: &[Address], reason: String) {
         let is_connected = peer.filter(|peer| self.is_connected(*peer));
         let random = &mut self.random;
-        for (entry, dial) in &mut self.bootstrap {
-            if dial.under_way_since.is_some() && tried.contains(&entry.address) {
-                dial.failed(now, random);
-                // It led to somebody who is connected already: now it is known who is there.
-                entry.peer = is_connected.or(entry.peer);
+        for entry in &mut self.bootstrap {
+            if entry.dial.under_way_since.is_some() && tried.contains(&entry.configured.address) {
+                entry.dial.failed(now, random);
+                // Where it led to somebody who is connected already, it is now known who is there.
+                entry.seen = is_connected.or(entry.seen);
             }
         }
         if let Some(peer) = peer
@@ -297,7 +312,7 @@ impl Membership {
     fn expire_dials(&mut self, now: Time) {
         let random = &mut self.random;
         let dials = self.members.values_mut().map(|member| &mut member.dial);
-        for dial in dials.chain(self.bootstrap.iter_mut().map(|(_, dial)| dial)) {
+        for dial in dials.chain(self.bootstrap.iter_mut().map(|entry| &mut entry.dial)) {
             if dial.under_way_since.is_some_and(|since| now - since >= DIAL_TIMEOUT) {
                 dial.failed(now, random);
             }
@@ -312,17 +327,17 @@ impl Membership {
         let alone = connected == 0;
         if alone || (connected < CONNECTIONS_WANTED && self.next_bootstrap_round <= now) {
             self.next_bootstrap_round = now + BOOTSTRAP_PERIOD;
-            let is_connected = |entry: &Bootstrap| {
-                let at_address = |member: &Member| member.connected && member.addresses.contains(&entry.address);
-                entry.peer.is_some_and(|peer| self.members.get(&peer).is_some_and(|member| member.connected))
-                    || self.members.values().any(at_address)
+            let is_connected = |peer: Option<PeerId>| {
+                peer.and_then(|peer| self.members.get(&peer)).is_some_and(|member| member.connected)
             };
-            for (entry, dial) in &mut self.bootstrap {
-                let is_me = entry.peer == Some(self.me) || self.own_addresses.contains(&entry.address);
-                if dial.may_start(now) && !is_me && !is_connected(entry) && under_way < DIALS_MAX {
+            for entry in &mut self.bootstrap {
+                let Bootstrap { peer, address } = &entry.configured;
+                let is_me = *peer == Some(self.me) || self.own_addresses.contains(address);
+                let wanted = !is_me && !is_connected(*peer) && !is_connected(entry.seen);
+                if wanted && entry.dial.may_start(now) && under_way < DIALS_MAX {
                     under_way += 1;
-                    dial.under_way_since = Some(now);
-                    out.push(Effect::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] });
+                    entry.dial.under_way_since = Some(now);
+                    out.push(Effect::Dial { peer: *peer, addresses: vec![address.clone()] });
                 }
             }
         }

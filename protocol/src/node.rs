@@ -234,10 +234,7 @@ impl Node {
                 self.starter.on_reply(peer, exchange, digest, payload, &self.averaging, out);
                 Ok(())
             }
-            TransferHeader::State { .. } if self.phase == Phase::Joining => {
-                self.joining.on_state(now, peer, &header, payload, &self.layout, out)
-            }
-            TransferHeader::State { .. } => Err(Misbehaviour::Unsolicited),
+            TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
         };
         self.judge(peer, verdict);
     }

@@ -39,7 +39,6 @@ fn node_after_proposals(weights: &[f32]) -> Node {
 }
 
 #[test]
-
 fn a_speed_that_is_no_number_is_a_misbehaviour() {
     assert_eq!(node_after_proposals(&[f32::NAN]).status().misbehaviours.len(), 1);
 }
@@ -54,7 +53,6 @@ fn an_endless_speed_does_not_spoil_later_proposals() {
 }
 
 #[test]
-
 fn a_fast_and_a_slow_node_average() {
     let mut scenario = Scenario::calm(2);
     scenario.nodes[1].tokens_per_second = 50.0 * scenario.nodes[0].tokens_per_second;
@@ -66,7 +64,6 @@ fn a_fast_and_a_slow_node_average() {
 }
 
 #[test]
-
 fn two_halves_meet_again_after_a_long_split() {
     for seed in 0..3 {
         let mut scenario = Scenario::calm(6);
@@ -83,7 +80,6 @@ fn two_halves_meet_again_after_a_long_split() {
 }
 
 #[test]
-
 fn machines_that_were_set_up_anew_during_a_split_find_the_others() {
     let anew = |host| Incident::Restart { host, same_identity: false };
     let scenario = Scenario::calm(4)
@@ -101,8 +97,9 @@ fn machines_that_were_set_up_anew_during_a_split_find_the_others() {
 fn the_dead_are_forgotten() {
     let mut scenario = Scenario::calm(6).at(seconds(60), Incident::Crash(3));
     scenario.parameters = 10;
+    scenario.nodes.iter_mut().for_each(|plan| plan.step_time = seconds(1));
     let mut swarm = Swarm::new(scenario, 1);
-    swarm.run_until(seconds(900));
+    swarm.run_until(seconds(3 * 3600));
     let still_known = [0, 1, 2, 4, 5].into_iter().filter(|host| {
         let known = swarm.status(*host).map(|status| status.known).unwrap_or_default();
         known.iter().any(|known| swarm.host_of(known.peer) == Some(3))
@@ -111,7 +108,6 @@ fn the_dead_are_forgotten() {
 }
 
 #[test]
-
 fn a_leaver_takes_no_reply_with_it() {
     for seed in 0..40 {
         let mut scenario = Scenario::calm(4).at(seconds(30), Incident::Leave(1)).then_calm(seconds(40), seconds(50));
@@ -125,7 +121,6 @@ fn a_leaver_takes_no_reply_with_it() {
 }
 
 #[test]
-
 fn a_slow_reply_is_sent_once() {
     let mut scenario = Scenario::calm(2);
     scenario.parameters = 50_000;
@@ -136,12 +131,11 @@ fn a_slow_reply_is_sent_once() {
     swarm.run_until(seconds(60));
     let once = proposal_bytes(50_000, CodeWidth::Wide) + reply_bytes(50_000, CodeWidth::Wide);
     let record = swarm.record();
-    assert_eq!(record.merges.len(), 4, "each side of the two exchanges that were begun");
-    assert_eq!(record.payload_bytes, 2 * once as u64);
+    assert_eq!(record.merges.len(), 2, "both sides of the one exchange: of two crossing proposals one goes through");
+    assert_eq!(record.payload_bytes, once as u64);
 }
 
 #[test]
-
 fn a_joiner_soon_repeats_a_lost_request() {
     for seed in 0..20 {
         let mut scenario = Scenario::calm(3);
@@ -158,7 +152,6 @@ fn a_joiner_soon_repeats_a_lost_request() {
 }
 
 #[test]
-
 fn a_newer_proposal_takes_the_place_of_an_older_one() {
     let mut node = node_after_proposals(&[1000.0; 3]);
     let answer = std::iter::from_fn(|| node.poll_effect()).find(|effect| matches!(effect, Effect::Send { .. }));
@@ -167,7 +160,6 @@ fn a_newer_proposal_takes_the_place_of_an_older_one() {
 }
 
 #[test]
-
 fn a_refusal_after_the_reply_changes_nothing() {
     let [me, partner] = [1, 2].map(|key| PeerId::from_public_key([key; 32]));
     let layout = Arc::new(ModelLayout::new([("model".to_owned(), vec![8])]));
@@ -198,7 +190,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
         nonce,
         gamma: 0.5,
         starter_share: 0.5,
-        clip: 10.0,
+        clip: f64::from(standing.clip),
         step_fraction: 0.2,
         steps: None,
     };

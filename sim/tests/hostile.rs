@@ -134,14 +134,12 @@ fn the_second_half_of_the_schedules_holds() {
 
 /// The same where a responder may come back in the middle of an exchange with other terms.
 #[test]
-
 fn schedules_with_surviving_identities_hold() {
     assert_all_hold(0..SEEDS_IN_HALF, true);
 }
 
 /// Whom honest nodes accuse under the same schedules.
 #[test]
-
 fn nobody_is_accused_on_a_bad_network() {
     let accusations = (0..100u64).filter_map(|seed| {
         let mut swarm = Swarm::new(schedule(seed, false).0, seed);
