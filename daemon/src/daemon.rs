@@ -7,15 +7,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
-use murmur_protocol::{
-    Address, Bootstrap, Config, Node, Notice, PeerId, RunManifest, Start, Status, Ticket, Time, bounds,
-};
+use murmur_protocol::{Address, Bootstrap, Config, Node, Notice, PeerId, RunManifest, Start, Ticket, Time, bounds};
 use murmur_training::{Corpus, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::console::Console;
 use crate::drivers::{StatusServer, Trainer, TrainerOrder, TrainerSettings, TrainingView, Workers};
-use crate::engine::{Channels, Engine, Stopped};
+use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::report::{NodeReport, Surroundings};
 use crate::settings::{AfterCompletion, NodeSettings};
@@ -167,14 +165,14 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let workers = Workers::start(events);
     let node = Node::new(node_config(&plan, resumed), me, layout, random_seed()?, Time::ZERO);
 
-    let (status, status_view) = watch::channel(node.status());
+    let (pictures, picture_view) = watch::channel(Picture { status: node.status(), traffic: network.traffic() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
     let training_view = trainer.view();
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
     let reporter =
-        Reporter { run: run.clone(), parameters, status: status_view, training: training_view.clone(), clock };
-    let reporting = tokio::spawn(report_regularly(reporter.clone(), network.clone(), reports));
+        Reporter { run: run.clone(), parameters, pictures: picture_view, training: training_view.clone(), clock };
+    let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let address = plan.settings.status.address.clone();
     let server =
         if address.is_empty() { None } else { Some(StatusServer::start(&address, report_view.clone()).await?) };
@@ -195,7 +193,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let (stop, stop_view) = watch::channel(false);
     let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
     tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits));
-    let channels = Channels { events: inbox, status, notices };
+    let channels = Channels { events: inbox, pictures, notices };
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
     plan.directory.remember_peers(&stopped.status.known);
@@ -221,7 +219,7 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Opt
     if tokio::time::timeout(FINISH_TIMEOUT, finished).await.is_err() {
         eprintln!("warning: the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs());
     }
-    let report = reporter.report(&status, &network);
+    let report = reporter.report(&Picture { status, traffic: network.traffic() });
     network.close().await;
     console.show_last(&report);
     view.borrow().failure.clone()
@@ -297,33 +295,32 @@ fn random_seed() -> anyhow::Result<u64> {
 struct Reporter {
     run: String,
     parameters: usize,
-    status: watch::Receiver<Status>,
+    pictures: watch::Receiver<Picture>,
     training: watch::Receiver<TrainingView>,
     clock: Instant,
 }
 
 impl Reporter {
-    fn report(&self, status: &Status, network: &Network) -> NodeReport {
-        let traffic = network.traffic();
+    fn report(&self, picture: &Picture) -> NodeReport {
         NodeReport::new(
-            status,
+            &picture.status,
             &Surroundings {
                 run: &self.run,
                 parameters: self.parameters,
                 training: &self.training.borrow(),
-                bytes_sent: traffic.sent,
-                bytes_received: traffic.received,
+                bytes_sent: picture.traffic.sent,
+                bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),
             },
         )
     }
 }
 
-async fn report_regularly(reporter: Reporter, network: Network, reports: watch::Sender<NodeReport>) {
+async fn report_regularly(reporter: Reporter, reports: watch::Sender<NodeReport>) {
     let mut ticks = tokio::time::interval(REPORT_PERIOD);
     loop {
         ticks.tick().await;
-        let report = reporter.report(&reporter.status.borrow(), &network);
+        let report = reporter.report(&reporter.pictures.borrow());
         reports.send_replace(report);
     }
 }

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use murmur_network::{Network, NetworkOrder, QueueFull};
+use murmur_network::{Network, NetworkOrder, QueueFull, Traffic};
 use murmur_protocol::{Effect, Event, Node, Notice, Phase, Status, Time, TransferId};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
 
-/// How often the status is published at most: often enough for a live view, too seldom to cost anything.
-const STATUS_PERIOD: Duration = Duration::from_millis(200);
+/// How often a picture is published at most: often enough for a live view, too seldom to cost anything.
+const PICTURE_PERIOD: Duration = Duration::from_millis(200);
 
 /// The engine and what it orders around.
 pub struct Engine {
@@ -27,19 +27,28 @@ pub struct Engine {
     /// Orders that have no reply and must not be lost: tried again after every event. At most one of each kind.
     postponed: VecDeque<TrainerOrder>,
     clock: Instant,
-    status: watch::Sender<Status>,
-    status_published: Instant,
+    pictures: watch::Sender<Picture>,
+    published_at: Instant,
     notices: broadcast::Sender<Notice>,
     has_trained: bool,
     stopped: bool,
+}
+
+/// The core's state and the bytes on the wire at the same moment, so that one may be divided by the other.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// The core.
+    pub status: Status,
+    /// The wire.
+    pub traffic: Traffic,
 }
 
 /// The channels that the engine reads and writes.
 pub struct Channels {
     /// Facts from the drivers.
     pub events: mpsc::Receiver<Event>,
-    /// For whoever wants to see the core's state.
-    pub status: watch::Sender<Status>,
+    /// For whoever wants to see how it goes.
+    pub pictures: watch::Sender<Picture>,
     /// For whoever wants to hear what happens.
     pub notices: broadcast::Sender<Notice>,
 }
@@ -66,7 +75,7 @@ impl Engine {
         clock: Instant,
         channels: Channels,
     ) -> Engine {
-        let Channels { events, status, notices } = channels;
+        let Channels { events, pictures, notices } = channels;
         Engine {
             node,
             network,
@@ -76,8 +85,8 @@ impl Engine {
             failures: VecDeque::new(),
             postponed: VecDeque::new(),
             clock,
-            status,
-            status_published: clock,
+            pictures,
+            published_at: clock,
             notices,
             has_trained: false,
             stopped: false,
@@ -116,9 +125,9 @@ impl Engine {
         for order in std::mem::take(&mut self.postponed) {
             self.order_trainer(order);
         }
-        if self.status_published.elapsed() >= STATUS_PERIOD || self.stopped {
-            self.status_published = Instant::now();
-            self.status.send_replace(self.node.status());
+        if self.published_at.elapsed() >= PICTURE_PERIOD || self.stopped {
+            self.published_at = Instant::now();
+            self.pictures.send_replace(Picture { status: self.node.status(), traffic: self.network.traffic() });
         }
     }
 

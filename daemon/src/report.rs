@@ -40,8 +40,10 @@ pub struct NodeReport {
     pub bytes_sent: u64,
     /// Bytes received on the wire.
     pub bytes_received: u64,
-    /// Seconds that the training thread spent in calls that could wait for somebody else.
+    /// Seconds that the training thread waited for anybody else between its first step and the end of training.
     pub seconds_waiting_for_network: f64,
+    /// Seconds that it spent between steps on snapshots and corrections: what gossip costs training.
+    pub seconds_at_boundaries: f64,
     /// Parameters of the model.
     pub parameters: usize,
     /// Misbehaviours seen, over all peers.
@@ -83,6 +85,7 @@ impl NodeReport {
             bytes_sent: surroundings.bytes_sent,
             bytes_received: surroundings.bytes_received,
             seconds_waiting_for_network: training.seconds_waiting,
+            seconds_at_boundaries: training.seconds_at_boundaries,
             parameters: surroundings.parameters,
             misbehaviours: status.misbehaviours.values().sum(),
             peak_memory_bytes: peak_memory_bytes(),

@@ -31,7 +31,7 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         report.exchanges_completed, report.exchanges_failed, report.misbehaviours
     ));
     print_line(&format!(
-        "traffic      {} sent · {} received · {:.3} s of training spent waiting",
+        "traffic      {} sent · {} received · training has waited {:.3} s for it",
         human_bytes(report.bytes_sent),
         human_bytes(report.bytes_received),
         report.seconds_waiting_for_network

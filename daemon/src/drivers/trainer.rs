@@ -1,8 +1,9 @@
 //! The training driver: a thread that steps, and between two steps does what the engine ordered.
 //!
 //! It never waits for anybody while it trains: orders are picked up with `try_recv`, facts handed over with
-//! `try_send`, and what cannot be handed over yet is kept for the next boundary. The time spent in those calls is
-//! measured and reported, so that "training never waits for the network" is a number.
+//! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
+//! `wait_for_order`, and the time spent there between the first step and the last is counted and reported, so that
+//! "training never waits for the network" is a number that would tell.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -77,8 +78,10 @@ pub struct TrainingView {
     pub tokens_per_second: f64,
     /// Running average, in seconds.
     pub step_seconds: f64,
-    /// Spent while training in calls that could wait for somebody else, in seconds.
+    /// Spent waiting for anybody else between the first step and the end of training, in seconds.
     pub seconds_waiting: f64,
+    /// Spent between steps on what others ordered (snapshots, corrections), in seconds: what gossip costs training.
+    pub seconds_at_boundaries: f64,
     /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
     pub completed: bool,
     /// Why training has ended for good, if it has.
@@ -132,7 +135,7 @@ impl Trainer {
             view_sender,
             writer,
             travel: 0.0,
-            training: false,
+            stage: Stage::Waiting,
             not_finite_steps: 0,
             last_checkpoint: Instant::now(),
         };
@@ -170,6 +173,16 @@ impl Trainer {
     }
 }
 
+/// Where the thread stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// For the order to begin.
+    Waiting,
+    Training,
+    /// For good; orders are still carried out.
+    Ended,
+}
+
 /// The thread's own state.
 struct Desk {
     settings: TrainerSettings,
@@ -183,7 +196,7 @@ struct Desk {
     writer: CheckpointWriter,
     /// Σ learning rate · √parameters: see [`TrainingReport::travel`].
     travel: f64,
-    training: bool,
+    stage: Stage,
     not_finite_steps: u32,
     last_checkpoint: Instant,
 }
@@ -191,16 +204,16 @@ struct Desk {
 impl Desk {
     fn run(mut self) {
         loop {
-            let open = if self.training { self.take_waiting_orders() } else { self.wait_for_order() };
+            let open = if self.stage == Stage::Training { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
                 return;
             }
-            if self.training && self.is_run_over() {
-                self.training = false;
+            if self.stage == Stage::Training && self.is_run_over() {
+                self.stage = Stage::Ended;
                 let report = self.report();
                 self.tell(Event::TrainingCompleted(report));
             }
-            if self.training {
+            if self.stage == Stage::Training {
                 self.step();
             }
         }
@@ -208,17 +221,21 @@ impl Desk {
 
     /// While training: whatever is there, without waiting. `false` once nobody orders any more.
     fn take_waiting_orders(&mut self) -> bool {
+        let begin = Instant::now();
+        let open = self.take_orders();
+        self.view.seconds_at_boundaries += begin.elapsed().as_secs_f64();
+        open
+    }
+
+    fn take_orders(&mut self) -> bool {
         loop {
-            let before = Instant::now();
             self.send_kept();
-            let order = self.inbox.try_recv();
-            self.view.seconds_waiting += before.elapsed().as_secs_f64();
-            match order {
+            match self.inbox.try_recv() {
                 Ok(order) => self.carry_out(order),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
-            if !self.training {
+            if self.stage != Stage::Training {
                 return true;
             }
         }
@@ -226,7 +243,12 @@ impl Desk {
 
     fn wait_for_order(&mut self) -> bool {
         self.send_kept();
-        match self.inbox.recv_timeout(IDLE_PERIOD) {
+        let before = Instant::now();
+        let order = self.inbox.recv_timeout(IDLE_PERIOD);
+        if self.stage == Stage::Training {
+            self.view.seconds_waiting += before.elapsed().as_secs_f64();
+        }
+        match order {
             Ok(order) => self.carry_out(order),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return false,
@@ -265,8 +287,9 @@ impl Desk {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
-            TrainerOrder::Begin => self.training = self.view.failure.is_none(),
-            TrainerOrder::End => self.training = false,
+            TrainerOrder::Begin if self.stage == Stage::Waiting => self.stage = Stage::Training,
+            TrainerOrder::Begin => {}
+            TrainerOrder::End => self.stage = Stage::Ended,
             TrainerOrder::Complete => self.complete(),
         }
     }
@@ -313,7 +336,7 @@ impl Desk {
             }
             Err(error) => {
                 tracing::error!("training has ended: {error}");
-                self.training = false;
+                self.stage = Stage::Ended;
                 self.view.failure = Some(error.to_string());
             }
         }
@@ -329,9 +352,7 @@ impl Desk {
         self.show();
         // The next report says the same and more, so this one may be lost.
         let report = self.report();
-        let before = Instant::now();
         let _ = self.events.try_send(Event::StepsCompleted(report));
-        self.view.seconds_waiting += before.elapsed().as_secs_f64();
     }
 
     fn complete(&mut self) {

@@ -38,6 +38,7 @@ pub(super) struct NodeSummary {
     pub(super) exchanges_completed: u64,
     pub(super) exchanges_failed: u64,
     pub(super) seconds_waiting_for_network: f64,
+    pub(super) seconds_at_boundaries: f64,
     pub(super) peak_memory_bytes: u64,
 }
 
@@ -84,6 +85,7 @@ impl Summary {
             exchanges_completed: report.exchanges_completed,
             exchanges_failed: report.exchanges_failed,
             seconds_waiting_for_network: report.seconds_waiting_for_network,
+            seconds_at_boundaries: report.seconds_at_boundaries,
             peak_memory_bytes: report.peak_memory_bytes,
         };
         let models: Vec<Vec<f32>> = children
