@@ -10,7 +10,15 @@ use murmur::cli::Cli;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// candle keeps threads of its own for small operations, and they spin while they wait: with more daemons than cores
+/// each step took four times as long (BENCHMARKS.md). The operations that matter run on rayon's pool, which sleeps.
+const CANDLE_THREADS: &str = "CANDLE_NUM_THREADS";
+
 fn main() -> ExitCode {
+    if std::env::var_os(CANDLE_THREADS).is_none() {
+        // SAFETY: the first statement of the program; no other thread can be reading the environment.
+        unsafe { std::env::set_var(CANDLE_THREADS, "1") };
+    }
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).unwrap_or_else(|error| {
         eprintln!("warning: --log {}: {error}; using warn", cli.log);

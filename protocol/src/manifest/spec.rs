@@ -145,7 +145,7 @@ impl Default for OptimizerSpec {
 
 impl Default for ScheduleSpec {
     fn default() -> Self {
-        ScheduleSpec { total_steps: 600, warmup_steps: 50, final_fraction: 0.1 }
+        ScheduleSpec { total_steps: 1200, warmup_steps: 100, final_fraction: 0.1 }
     }
 }
 
