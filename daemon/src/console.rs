@@ -1,5 +1,7 @@
 //! What a daemon prints: lines for people (the ticket on stdout, all else on stderr), or one JSON object a line.
 
+mod notice;
+
 use std::io::Write;
 use std::time::Duration;
 
@@ -8,8 +10,9 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
-use crate::daemon::{Ready, describe};
+use crate::daemon::Ready;
 use crate::report::NodeReport;
+use notice::{Words, describe};
 
 /// How often people are told how it goes.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
@@ -79,15 +82,17 @@ impl Console {
     }
 
     fn show_notice(self, notice: &Notice) {
-        let (text, is_warning) = describe(notice);
-        match self {
-            Console::Json => print_line(&json!({ "notice": text, "warning": is_warning }).to_string()),
-            Console::Text if is_warning => eprintln!("warning: {text}"),
+        let Words { text, hint } = describe(notice);
+        match (self, hint) {
+            (Console::Json, hint) => print_line(&json!({ "notice": text, "hint": hint }).to_string()),
+            (Console::Text, Some(hint)) => eprintln!("warning: {text}\nhint: {hint}"),
             // The line every ten seconds counts exchanges; each of them would drown the rest.
-            Console::Text if matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. }) => {
+            (Console::Text, None)
+                if matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. }) =>
+            {
                 tracing::debug!("{text}");
             }
-            Console::Text => eprintln!("            {text}"),
+            (Console::Text, None) => eprintln!("            {text}"),
         }
     }
 }

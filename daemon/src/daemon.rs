@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
-use murmur_protocol::{Address, Bootstrap, Config, Node, Notice, PeerId, RunManifest, Start, Ticket, Time, bounds};
+use murmur_protocol::{Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, bounds};
 use murmur_training::{Corpus, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -367,32 +367,4 @@ pub(crate) async fn signal() {
 #[cfg(not(unix))]
 pub(crate) async fn signal() {
     let _ = tokio::signal::ctrl_c().await;
-}
-
-/// A notice as a line for people; the flag tells whether it is worth a warning.
-pub(crate) fn describe(notice: &Notice) -> (String, bool) {
-    match notice {
-        Notice::PeerJoined(peer) => (format!("{} connected", peer.short()), false),
-        Notice::PeerLeft { peer, announced: true } => (format!("{} has left", peer.short()), false),
-        Notice::PeerLeft { peer, announced: false } => (format!("{} is gone", peer.short()), false),
-        Notice::Alone { reason } => {
-            let reason = reason.as_deref().unwrap_or("no other member is known");
-            (format!("alone: no peer is connected ({reason})"), true)
-        }
-        Notice::WaitingForState => ("waiting for a peer that can give the model".to_owned(), true),
-        Notice::StateReceived { peer, progress } => {
-            (format!("took over the model of {} at step {progress:.0}", peer.short()), false)
-        }
-        Notice::StateSent(peer) => (format!("gave the model to {}", peer.short()), false),
-        Notice::ExchangeCompleted { partner, distance, .. } => {
-            (format!("averaged with {} (distance {distance:.4})", partner.short()), false)
-        }
-        Notice::ExchangeFailed { partner, failure } => {
-            (format!("exchange with {} came to nothing: {failure:?}", partner.short()), false)
-        }
-        Notice::PeerRefused { peer, refusal } => (format!("peer {} {refusal}", peer.short()), true),
-        Notice::PeerMisbehaved { peer, misbehaviour } => (format!("peer {} {misbehaviour}", peer.short()), true),
-        Notice::Settling => ("training is over; last exchanges".to_owned(), false),
-        Notice::RunCompleted => ("run completed".to_owned(), false),
-    }
 }

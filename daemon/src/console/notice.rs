@@ -1,0 +1,49 @@
+//! What the core notices, as a line for people; where something should be done about it, with what.
+
+use murmur_protocol::Notice;
+
+/// A notice in words.
+pub(super) struct Words {
+    pub(super) text: String,
+    /// What to do; only warnings have it.
+    pub(super) hint: Option<&'static str>,
+}
+
+pub(super) fn describe(notice: &Notice) -> Words {
+    let plain = |text: String| Words { text, hint: None };
+    let warning = |text: String, hint: &'static str| Words { text, hint: Some(hint) };
+    match notice {
+        Notice::PeerJoined(peer) => plain(format!("{} connected", peer.short())),
+        Notice::PeerLeft { peer, announced: true } => plain(format!("{} has left", peer.short())),
+        Notice::PeerLeft { peer, announced: false } => plain(format!("{} is gone", peer.short())),
+        Notice::Alone { reason } => {
+            let reason = reason.as_deref().unwrap_or("no other member is known");
+            let hint = "training goes on alone; a member's address after --bootstrap, or a fresh ticket, helps";
+            warning(format!("alone: no peer is connected ({reason})"), hint)
+        }
+        Notice::WaitingForState => {
+            let hint = "some member that trains must be reachable; this node never trains from a cold start";
+            warning("waiting for a peer that can give the model".to_owned(), hint)
+        }
+        Notice::StateReceived { peer, progress } => {
+            plain(format!("took over the model of {} at step {progress:.0}", peer.short()))
+        }
+        Notice::StateSent(peer) => plain(format!("gave the model to {}", peer.short())),
+        Notice::ExchangeCompleted { partner, distance, .. } => {
+            plain(format!("averaged with {} (distance {distance:.4})", partner.short()))
+        }
+        Notice::ExchangeFailed { partner, failure } => {
+            plain(format!("exchange with {} came to nothing: {failure:?}", partner.short()))
+        }
+        Notice::PeerRefused { peer, refusal } => {
+            let hint = "all members of a swarm use the same run file and the same murmur";
+            warning(format!("peer {} {refusal}", peer.short()), hint)
+        }
+        Notice::PeerMisbehaved { peer, misbehaviour } => {
+            let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
+            warning(format!("peer {} {misbehaviour}", peer.short()), hint)
+        }
+        Notice::Settling => plain("training is over; last exchanges".to_owned()),
+        Notice::RunCompleted => plain("run completed".to_owned()),
+    }
+}

@@ -1,0 +1,179 @@
+//! What a peer may do wrong, one test each: it becomes a count and a notice, the node goes on, and nothing of it reaches
+//! the model.
+
+use std::sync::Arc;
+
+use murmur_protocol::message::{Fragment, KnownPeer, Propose, Standing};
+use murmur_protocol::numerics::{CodeWidth, merge, proposal_bytes};
+use murmur_protocol::*;
+
+const PARAMETERS: usize = 300;
+
+/// A node, a peer that is connected to it, and what the node has ordered since.
+struct Setting {
+    node: Node,
+    peer: PeerId,
+    now: Time,
+}
+
+impl Setting {
+    fn new(start: Start) -> Setting {
+        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
+        let config = Config { start, ..Config::founder(&RunManifest::default()) };
+        let [me, peer] = [1, 2].map(|key| PeerId::from_public_key([key; 32]));
+        let mut setting = Setting { node: Node::new(config, me, layout, 1, Time::ZERO), peer, now: Time::ZERO };
+        setting.tell(Event::PeerConnected { peer, addresses: vec![] });
+        setting
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
+        self.node.handle(self.now, event);
+        effects.extend(std::iter::from_fn(|| self.node.poll_effect()));
+        effects
+    }
+
+    fn hear(&mut self, message: Message) -> Vec<Effect> {
+        self.tell(Event::MessageReceived { peer: self.peer, message })
+    }
+
+    fn receive(&mut self, header: TransferHeader, payload: Payload) -> Vec<Effect> {
+        self.tell(Event::TransferReceived { peer: self.peer, header, payload })
+    }
+
+    /// Lets a joiner ask for the model, and gives the number of its request.
+    fn request(&mut self) -> u64 {
+        let later = self.now + std::time::Duration::from_secs(1);
+        self.now = later;
+        let effects = self.tell(Event::TimePassed);
+        let asked = effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: Message::RequestState { request }, .. } => Some(*request),
+            _ => None,
+        });
+        asked.unwrap_or(0)
+    }
+
+    fn count(&self) -> u64 {
+        self.node.status().misbehaviours.values().sum()
+    }
+}
+
+fn misbehaviour(effects: &[Effect]) -> Option<Misbehaviour> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Notice(Notice::PeerMisbehaved { misbehaviour, .. }) => Some(misbehaviour.clone()),
+        _ => None,
+    })
+}
+
+fn standing() -> Standing {
+    Standing { weight: 1000.0, clip: 1.0, age_steps: 1, progress: 10.0 }
+}
+
+fn propose(exchange: u64, standing: Standing) -> Message {
+    Message::Propose(Propose { exchange, fragment: Fragment::WHOLE, nonce: 1, bits: 8, standing, deadline_ms: 20_000 })
+}
+
+fn state(request: u64, layout: [u8; 32]) -> TransferHeader {
+    TransferHeader::State { request, progress: 5.0, layout }
+}
+
+fn layout_digest() -> [u8; 32] {
+    *ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]).digest()
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_before_any_model_moves() {
+    let bad = [
+        Standing { weight: f32::NAN, ..standing() },
+        Standing { weight: -1.0, ..standing() },
+        Standing { clip: f32::INFINITY, ..standing() },
+        Standing { progress: f64::NAN, ..standing() },
+        Standing { progress: -1.0, ..standing() },
+        Standing { progress: 1e300, ..standing() },
+    ];
+    let mut setting = Setting::new(Start::WithModel);
+    for (number, standing) in bad.into_iter().enumerate() {
+        let effects = setting.hear(propose(number as u64 + 1, standing));
+        assert!(matches!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange(_))), "{standing:?}");
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Send { .. } | Effect::TakeSnapshot { .. })));
+    }
+    assert_eq!(setting.count(), 6);
+    let effects = setting.hear(propose(9, standing()));
+    let accepted = effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Accept(_), .. }));
+    assert!(accepted, "an honest proposal is still welcome");
+}
+
+#[test]
+fn codes_of_a_wrong_length_never_reach_the_model() {
+    let mut setting = Setting::new(Start::WithModel);
+    setting.hear(propose(1, standing()));
+    let short = vec![0; proposal_bytes(PARAMETERS, CodeWidth::Narrow) - 1];
+    let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 1 }, short.into());
+    let request = effects.iter().find_map(|effect| match effect {
+        Effect::TakeSnapshot { request } => Some(*request),
+        _ => None,
+    });
+    let (snapshot, report) = (Snapshot::from(vec![1.0; PARAMETERS]), TrainingReport::default());
+    let request = request.expect("the node wants to merge");
+    let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report });
+    let (request, result) = effects
+        .iter()
+        .find_map(|effect| match effect {
+            Effect::Merge { request, snapshot, job } => Some((*request, merge(snapshot, job))),
+            _ => None,
+        })
+        .expect("a merge");
+    let effects = setting.tell(Event::Merged { request, result });
+    assert!(matches!(misbehaviour(&effects), Some(Misbehaviour::WrongLength { .. })), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. })));
+}
+
+#[test]
+fn a_model_of_another_layout_or_length_is_not_loaded() {
+    for (layout, bytes, expected) in [
+        ([0; 32], 4 * PARAMETERS, Misbehaviour::WrongLayout),
+        (layout_digest(), 4, Misbehaviour::WrongLength { expected: 4 * PARAMETERS as u64, actual: 4 }),
+    ] {
+        let mut setting = Setting::new(Start::FromPeer);
+        let request = setting.request();
+        let effects = setting.receive(state(request, layout), vec![0; bytes].into());
+        assert_eq!(misbehaviour(&effects), Some(expected));
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::LoadState { .. })));
+        assert_eq!(setting.node.status().phase, Phase::Joining, "it asks somebody else");
+    }
+}
+
+#[test]
+fn a_model_that_is_not_finite_is_not_trained_on() {
+    let mut setting = Setting::new(Start::FromPeer);
+    let request = setting.request();
+    let payload = Snapshot::from(vec![f32::NAN; PARAMETERS]).to_payload();
+    let effects = setting.receive(state(request, layout_digest()), payload.clone());
+    let request = effects.iter().find_map(|effect| match effect {
+        Effect::LoadState { request, .. } => Some(*request),
+        _ => None,
+    });
+    // What the trainer does with it.
+    let accepted = Snapshot::from_payload(&payload, PARAMETERS).is_some();
+    let effects = setting.tell(Event::StateLoaded { request: request.expect("loaded"), accepted });
+    assert_eq!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange("parameter")));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::BeginTraining)));
+}
+
+#[test]
+fn what_nobody_asked_for_is_dropped() {
+    let mut setting = Setting::new(Start::WithModel);
+    let effects = setting.receive(state(77, layout_digest()), vec![0; 4 * PARAMETERS].into());
+    assert_eq!(misbehaviour(&effects), Some(Misbehaviour::Unsolicited));
+    let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 5 }, vec![0; 10].into());
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
+}
+
+#[test]
+fn endless_lists_of_peers_are_refused() {
+    let mut setting = Setting::new(Start::WithModel);
+    let known = |key: u8| KnownPeer { peer: PeerId::from_public_key([key; 32]), addresses: vec![] };
+    let effects = setting.hear(Message::Peers((0..17).map(known).collect()));
+    assert!(matches!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange(_))));
+    assert!(setting.node.status().known.is_empty());
+}
