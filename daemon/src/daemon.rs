@@ -28,6 +28,9 @@ const NOTICES_MAX: usize = 256;
 /// How often reports are made.
 const REPORT_PERIOD: Duration = Duration::from_millis(250);
 
+/// How often the known peers are written: a killed node finds them again.
+const PEERS_PERIOD: Duration = Duration::from_secs(30);
+
 /// Steps in progress, the last evaluation and the last checkpoint may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -173,6 +176,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let reporter =
         Reporter { run: run.clone(), parameters, pictures: picture_view, training: training_view.clone(), clock };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
+    let directory = Arc::new(plan.directory);
+    let remembering = tokio::spawn(remember_peers_regularly(directory.clone(), reporter.pictures.clone()));
     let address = plan.settings.status.address.clone();
     let server =
         if address.is_empty() { None } else { Some(StatusServer::start(&address, report_view.clone()).await?) };
@@ -184,7 +189,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         ticket: ticket(&plan.manifest, me, &network.listen_addresses()),
         status_address: server.as_ref().map(|server| server.address().to_string()),
         parameters,
-        data_directory: plan.directory.root().to_owned(),
+        data_directory: directory.root().to_owned(),
         device,
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
@@ -196,7 +201,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let channels = Channels { events: inbox, pictures, notices };
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
-    plan.directory.remember_peers(&stopped.status.known);
+    remembering.abort();
+    directory.remember_peers(&stopped.status.known);
     let failure = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
     console.abort();
@@ -322,6 +328,14 @@ async fn report_regularly(reporter: Reporter, reports: watch::Sender<NodeReport>
         ticks.tick().await;
         let report = reporter.report(&reporter.pictures.borrow());
         reports.send_replace(report);
+    }
+}
+
+async fn remember_peers_regularly(directory: Arc<DataDirectory>, pictures: watch::Receiver<Picture>) {
+    loop {
+        tokio::time::sleep(PEERS_PERIOD).await;
+        let (directory, known) = (directory.clone(), pictures.borrow().status.known.clone());
+        let _ = tokio::task::spawn_blocking(move || directory.remember_peers(&known)).await;
     }
 }
 

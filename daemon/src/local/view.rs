@@ -73,6 +73,8 @@ impl View {
             self.drawn_lines.set(table.lines().count());
             eprint!("{table}");
             let _ = std::io::stderr().flush();
+        } else if children.iter().any(|child| child.report.is_none()) {
+            // Nothing to tell until all have started.
         } else if self.last_plain.get().is_none_or(|last| last.elapsed() >= PLAIN_PERIOD) {
             self.last_plain.set(Some(Instant::now()));
             eprintln!("{}", self.plain_line(children));
@@ -165,7 +167,8 @@ impl View {
         let reports = || children.iter().filter_map(|child| child.report.as_ref());
         let loss = mean(reports().filter_map(|report| report.loss));
         let validation = mean(reports().filter_map(|report| report.validation_loss));
-        let speed: f64 = reports().map(|report| report.tokens_per_second).sum();
+        // From zero, since an empty sum of floats is a negative zero.
+        let speed = reports().fold(0.0, |sum, report| sum + report.tokens_per_second);
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.3})"));
         let seconds = self.begin.elapsed().as_secs();
         format!("{seconds:>4} s · loss {} · validation {}{floor} · {speed:.0} tokens/s", shown(loss), shown(validation))
