@@ -1,4 +1,4 @@
-//! The command line: what can be typed. Every option is also an environment variable, `MURMUR_…`.
+//! The command line: what can be typed. The options of a daemon are also environment variables, `MURMUR_…`.
 
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ pub struct NodeOptions {
     #[arg(long, env = "MURMUR_THREADS")]
     pub threads: Option<usize>,
     /// Files to train on, in this order.
-    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
     /// Multiaddress to listen on; may be given several times.
     #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',')]

@@ -36,17 +36,17 @@ impl Console {
             print_line(&json!({ "ready": ready }).to_string());
             return;
         }
-        eprintln!("peer        {}", ready.peer);
-        eprintln!("run         {} · {} parameters · {}", ready.run, ready.parameters, ready.device);
-        eprintln!("data        {}", ready.data_directory.display());
-        ready.addresses.iter().for_each(|address| eprintln!("listening   {address}"));
+        note(&format!("peer        {}", ready.peer));
+        note(&format!("run         {} · {} parameters · {}", ready.run, ready.parameters, ready.device));
+        note(&format!("data        {}", ready.data_directory.display()));
+        ready.addresses.iter().for_each(|address| note(&format!("listening   {address}")));
         if let Some(address) = &ready.status_address {
-            eprintln!("status      murmur status --address {address}");
+            note(&format!("status      murmur status --address {address}"));
         }
         if let Some(progress) = resumed_at {
-            eprintln!("resumed     at step {progress:.0}");
+            note(&format!("resumed     at step {progress:.0}"));
         }
-        eprintln!("Others join with:");
+        note("Others join with:");
         print_line(&format!("murmur join {}", ready.ticket));
     }
 
@@ -69,14 +69,14 @@ impl Console {
     /// The state at the end.
     pub fn show_last(self, report: &NodeReport) {
         match self {
-            Console::Text => eprintln!("left        {}", summary_line(report)),
+            Console::Text => note(&format!("left        {}", summary_line(report))),
             Console::Json => print_line(&json!({ "finished": report }).to_string()),
         }
     }
 
     fn show_report(self, report: &NodeReport) {
         match self {
-            Console::Text => eprintln!("{:<11} {}", report.phase, summary_line(report)),
+            Console::Text => note(&format!("{:<11} {}", report.phase, summary_line(report))),
             Console::Json => print_line(&json!({ "status": report }).to_string()),
         }
     }
@@ -85,14 +85,14 @@ impl Console {
         let Words { text, hint } = describe(notice);
         match (self, hint) {
             (Console::Json, hint) => print_line(&json!({ "notice": text, "hint": hint }).to_string()),
-            (Console::Text, Some(hint)) => eprintln!("warning: {text}\nhint: {hint}"),
+            (Console::Text, Some(hint)) => note(&format!("warning: {text}\nhint: {hint}")),
             // The line every ten seconds counts exchanges; each of them would drown the rest.
             (Console::Text, None)
                 if matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. }) =>
             {
                 tracing::debug!("{text}");
             }
-            (Console::Text, None) => eprintln!("            {text}"),
+            (Console::Text, None) => note(&format!("            {text}")),
         }
     }
 }
@@ -126,4 +126,9 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
 /// A closed pipe at the other end must not end training.
 pub(crate) fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// The same for standard error: a line for people.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

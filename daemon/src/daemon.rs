@@ -7,12 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
-use murmur_protocol::{Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, bounds};
+use murmur_protocol::{
+    Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, TrainingReport, bounds,
+};
 use murmur_training::{Corpus, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::console::Console;
-use crate::drivers::{StatusServer, Trainer, TrainerOrder, TrainerSettings, TrainingView, Workers};
+use crate::drivers::{StatusServer, Trainer, TrainerSettings, TrainingView, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::report::{NodeReport, Surroundings};
@@ -90,7 +92,10 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(run_with_model(plan, model))
+    let result = runtime.block_on(run_with_model(plan, model));
+    // Without waiting for a blocking task that has outlived its deadline, such as a write to a disk that hangs.
+    runtime.shutdown_background();
+    result
 }
 
 struct Model {
@@ -145,8 +150,9 @@ pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings) -> Result<Co
 
 fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {
     let (checkpoint, refused) = load_latest(&directory.checkpoints_path());
-    for error in refused {
-        eprintln!("warning: checkpoint refused: {error}");
+    for refused in refused {
+        eprintln!("warning: checkpoint refused: {}", refused.error);
+        refused.set_aside();
         eprintln!("hint: {}", if checkpoint.is_some() { "the one before it is used" } else { "there is no older one" });
     }
     checkpoint
@@ -166,7 +172,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let progress = model.progress;
     let trainer = Trainer::start(model.engine, trainer_settings(&plan, progress), events.clone(), writer);
     let workers = Workers::start(events);
-    let node = Node::new(node_config(&plan, resumed), me, layout, random_seed()?, Time::ZERO);
+    let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
 
     let (pictures, picture_view) = watch::channel(Picture { status: node.status(), traffic: network.traffic() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
@@ -203,32 +209,32 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
 
     remembering.abort();
     directory.remember_peers(&stopped.status.known);
-    let failure = finish(stopped, &reporter, &plan.console).await;
+    let result = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
     console.abort();
-    match failure {
-        Some(reason) => Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}"))
-            .hint("a lower optimizer.learning_rate, or the previous checkpoint, may help")
-            .into()),
-        None => Ok(()),
-    }
+    Ok(result?)
 }
 
-/// After the node has left: last evaluation and checkpoint, then the network. Returns why training failed, if it did.
-async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Option<String> {
+/// After the node has left: last evaluation and checkpoint, then the network.
+async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Result<(), Failure> {
     let Stopped { trainer, network, has_trained, status } = stopped;
     let view = trainer.view();
-    if has_trained {
-        let _ = trainer.try_order(TrainerOrder::Complete);
-    }
-    let finished = tokio::task::spawn_blocking(move || trainer.finish());
-    if tokio::time::timeout(FINISH_TIMEOUT, finished).await.is_err() {
-        eprintln!("warning: the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs());
-    }
+    let finished = tokio::task::spawn_blocking(move || trainer.finish(has_trained));
+    let saved = match tokio::time::timeout(FINISH_TIMEOUT, finished).await {
+        Ok(Ok(saved)) => saved,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs())),
+    };
     let report = reporter.report(&Picture { status, traffic: network.traffic() });
     network.close().await;
     console.show_last(&report);
-    view.borrow().failure.clone()
+    if let Some(reason) = &view.borrow().failure {
+        return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}"))
+            .hint("a lower optimizer.learning_rate, or the previous checkpoint, may help"));
+    }
+    saved.map_err(|reason| {
+        Failure::new(ExitCode::Files, reason).hint("is the disk full? the checkpoint before it is still there")
+    })
 }
 
 async fn start_network(
@@ -256,13 +262,16 @@ async fn start_network(
     })
 }
 
-fn node_config(plan: &Plan, resumed: bool) -> Config {
+fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
+    let remembered = plan.directory.remembered_peers();
     let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     Config {
         gossip: plan.manifest.gossip.clone(),
-        start: if plan.joins && !resumed { Start::FromPeer } else { Start::WithModel },
+        // Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
+        start: if !resumed && (plan.joins || !remembered.is_empty()) { Start::FromPeer } else { Start::WithModel },
+        training,
         bootstrap: plan.bootstrap.clone(),
-        remembered: plan.directory.remembered_peers(),
+        remembered,
         first_exchange: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, NetworkOrder, QueueFull, Traffic};
-use murmur_protocol::{Effect, Event, Node, Notice, Phase, Status, Time, TransferId};
+use murmur_protocol::{Effect, Event, Node, Notice, Status, Time, TransferId};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
@@ -199,13 +199,6 @@ impl Engine {
         if let Err(Refused(order)) = self.workers.try_order(order) {
             self.failures.push_back(Event::RequestFailed { request: order.request() });
         }
-    }
-}
-
-impl Stopped {
-    /// Whether the node's run was complete when it left.
-    pub fn was_complete(&self) -> bool {
-        self.trainer.view().borrow().completed || self.status.phase == Phase::Completed
     }
 }
 

@@ -224,7 +224,8 @@ impl Swarm {
 
     fn conclude(&self, children: &[Child], traffic: &Traffic, view: &View) -> anyhow::Result<()> {
         if children.iter().all(|child| child.last.is_none()) {
-            return Err(self.no_daemon(&children[0]));
+            let failure = Failure::new(ExitCode::Failure, "no daemon has left in order, so there is nothing to sum up");
+            return Err(failure.hint(format!("their logs are in {}", self.folder.display())).into());
         }
         let summary = summary::Summary::new(children, traffic, self.begin.elapsed());
         if self.options.format == Console::Json {
@@ -232,11 +233,11 @@ impl Swarm {
             return Ok(());
         }
         view.show_summary(&summary);
-        if let Some(text) = summary::sample(children) {
-            view.show_sample(&text);
+        if let Some((number, text)) = summary::sample(children) {
+            view.show_sample(number, &text);
+            let directory = self.folder.join(format!("node-{number}"));
+            view.say(&format!("more of it:  murmur sample {}", shown(&directory)));
         }
-        let first = self.folder.join("node-0");
-        view.say(&format!("more of it:  murmur sample {}", shown(&first)));
         Ok(())
     }
 

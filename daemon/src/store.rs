@@ -4,7 +4,7 @@ mod checkpoint;
 mod directory;
 mod writer;
 
-pub use checkpoint::{Checkpoint, CheckpointError, load_latest};
+pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest};
 pub use directory::DataDirectory;
 pub use writer::CheckpointWriter;
 

@@ -140,7 +140,7 @@ impl Side {
             }
             Effect::ApplyCorrection { request, correction, .. } => {
                 correction.add_to(&mut self.model);
-                Some(Event::CorrectionApplied { request })
+                Some(Event::CorrectionApplied { request, report })
             }
             _ => None,
         };

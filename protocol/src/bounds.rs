@@ -34,6 +34,9 @@ pub const DIAL_BACK_OFF: Duration = Duration::from_secs(1);
 /// The longest wait between two dials of one peer.
 pub const DIAL_BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
+/// A connection that ends sooner counts as a failed dial: a peer without room hangs up at once.
+pub const CONNECTION_COUNTS_AFTER: Duration = Duration::from_secs(5);
+
 /// Failed dials in a row after which a peer is forgotten (bootstrap addresses never are): after a split of more than an
 /// hour the halves must still know each other.
 pub const DIAL_FAILURES_MAX: u32 = 75;
@@ -50,10 +53,13 @@ pub const ALONE_NOTICE_PERIOD: Duration = Duration::from_secs(20);
 /// A dial that brings neither success nor failure counts as failed after this: the driver's own limit is 10 s.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// An exchange is void after this long. Fixed for now; a 10M-parameter model takes under a second on a LAN.
-pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The slowest link that bulk is meant for, in bytes a second: 2 Mbit/s.
+const BULK_RATE_MIN: u64 = 256 * 1024;
 
-/// An unanswered proposal is repeated this often: several times within [`EXCHANGE_TIMEOUT`].
+/// What an exchange may take beside its bytes: step boundaries and merges on both sides, repeated messages.
+const EXCHANGE_TIMEOUT_BASE: Duration = Duration::from_secs(20);
+
+/// An unanswered proposal is repeated this often: several times within [`exchange_timeout`].
 pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_secs(4);
 
 /// Partners tried for one due exchange before it waits for the next interval.
@@ -86,8 +92,8 @@ pub const WEIGHT_CLAMP: f32 = 4.0;
 /// Joiners that are sent the model at once: four bytes a parameter each.
 pub const STATE_TRANSFERS_MAX: usize = 2;
 
-/// A state that has not come by then is asked for elsewhere.
-pub const STATE_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a state may take beside its bytes.
+const STATE_TIMEOUT_BASE: Duration = Duration::from_secs(60);
 
 /// An unanswered request for a state is repeated this often.
 pub const STATE_REPEAT_PERIOD: Duration = Duration::from_secs(4);
@@ -114,6 +120,18 @@ pub const PENDING_MAX: usize = 64;
 /// parameter) or a first exchange (a little over two).
 pub fn payload_bytes_max(parameters: usize) -> u64 {
     (4 * parameters).max(proposal_bytes(parameters, CodeWidth::Wide)) as u64
+}
+
+/// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
+/// its connection.)
+pub fn exchange_timeout(parameters: usize) -> Duration {
+    let bytes = 2 * proposal_bytes(parameters, CodeWidth::Wide) as u64;
+    EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
+}
+
+/// A state that has not come by then is asked for elsewhere.
+pub fn state_timeout(parameters: usize) -> Duration {
+    STATE_TIMEOUT_BASE + Duration::from_secs(4 * parameters as u64 / BULK_RATE_MIN)
 }
 
 /// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.

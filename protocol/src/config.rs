@@ -1,5 +1,6 @@
 //! What a node is told when it is made.
 
+use crate::event::TrainingReport;
 use crate::manifest::{GossipSpec, RunManifest};
 use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
@@ -11,6 +12,8 @@ pub struct Config {
     pub gossip: GossipSpec,
     /// How this node comes by its model.
     pub start: Start,
+    /// Where its trainer stands: not at zero where the model comes from a checkpoint.
+    pub training: TrainingReport,
     /// Addresses to begin with; never forgotten.
     pub bootstrap: Vec<Bootstrap>,
     /// Members known from an earlier life of this node.
@@ -44,6 +47,7 @@ impl Config {
         Config {
             gossip: manifest.gossip.clone(),
             start: Start::WithModel,
+            training: TrainingReport::default(),
             bootstrap: Vec::new(),
             remembered: Vec::new(),
             first_exchange: 0,

@@ -109,6 +109,8 @@ pub enum Event {
     CorrectionApplied {
         /// From the effect.
         request: RequestId,
+        /// Where the trainer stands now, the correction's shift included.
+        report: TrainingReport,
     },
     /// Reply to [`Effect::LoadState`](crate::Effect::LoadState).
     StateLoaded {
@@ -116,6 +118,8 @@ pub enum Event {
         request: RequestId,
         /// Whether the state was of the right length and finite, and is now the model.
         accepted: bool,
+        /// Where the trainer stands now.
+        report: TrainingReport,
     },
     /// A driver's queue was full or the driver is gone: the effect with this request will have no other reply.
     RequestFailed {

@@ -22,6 +22,8 @@ pub(crate) use clip::ClipHistory;
 pub(crate) use responder::{Admission, Responder};
 pub(crate) use starter::Starter;
 
+use std::time::Duration;
+
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::manifest::GossipSpec;
 use crate::message::Standing;
@@ -32,6 +34,8 @@ use crate::status::ExchangeCounters;
 #[derive(Debug)]
 pub(crate) struct Averaging {
     pub(crate) gossip: GossipSpec,
+    /// See [`bounds::exchange_timeout`](crate::bounds::exchange_timeout).
+    pub(crate) timeout: Duration,
     pub(crate) training: TrainingReport,
     /// `None` before the first exchange.
     pub(crate) steps: Option<StepSizes>,
@@ -44,16 +48,17 @@ pub(crate) struct Averaging {
 }
 
 impl Averaging {
-    pub(crate) fn new(gossip: GossipSpec) -> Averaging {
+    pub(crate) fn new(gossip: GossipSpec, timeout: Duration, training: TrainingReport) -> Averaging {
         let clip = ClipHistory::new(gossip.clip_factor);
         Averaging {
             gossip,
-            training: TrainingReport::default(),
+            timeout,
+            training,
             steps: None,
             clip,
             counters: ExchangeCounters::default(),
             last_distance: None,
-            last_merge_steps: 0,
+            last_merge_steps: training.steps,
         }
     }
 
@@ -61,7 +66,7 @@ impl Averaging {
         Standing {
             weight: self.training.tokens_per_second as f32,
             clip: self.clip.norm(self.training.travel) as f32,
-            age_steps: u32::try_from(self.training.steps - self.last_merge_steps).unwrap_or(u32::MAX),
+            age_steps: u32::try_from(self.training.steps.saturating_sub(self.last_merge_steps)).unwrap_or(u32::MAX),
             progress: self.training.progress,
         }
     }

@@ -4,6 +4,7 @@
 //! sends its parameters, and says so when nobody can.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::bounds::*;
 use crate::effect::{Effect, Notice, TransferId};
@@ -20,6 +21,8 @@ use crate::{Payload, Snapshot};
 #[derive(Debug)]
 pub(crate) struct Joining {
     random: Generator,
+    /// See [`state_timeout`].
+    timeout: Duration,
     asked: Option<Asked>,
     /// When to ask the next one.
     ask_at: Time,
@@ -38,9 +41,10 @@ struct Asked {
 }
 
 impl Joining {
-    pub(crate) fn new(me: PeerId, seed: u64, now: Time) -> Joining {
+    pub(crate) fn new(me: PeerId, seed: u64, timeout: Duration, now: Time) -> Joining {
         Joining {
             random: stream(seed, "joining", &[me.as_bytes()]),
+            timeout,
             asked: None,
             ask_at: now,
             next_notice: now + WAITING_NOTICE_PERIOD,
@@ -78,7 +82,7 @@ impl Joining {
                 let peer = connected[self.random.random_range(0..connected.len())];
                 let request = self.next_request;
                 self.next_request += 1;
-                let (deadline, repeat_at) = (now + STATE_TIMEOUT, now + STATE_REPEAT_PERIOD);
+                let (deadline, repeat_at) = (now + self.timeout, now + STATE_REPEAT_PERIOD);
                 self.asked = Some(Asked { peer, request, deadline, repeat_at, loading: None });
                 out.send(peer, Message::RequestState { request });
             }

@@ -22,6 +22,7 @@ struct Member {
     /// Newest first, at most [`ADDRESSES_TOLD_MAX`].
     addresses: Vec<Address>,
     connected: bool,
+    connected_at: Time,
     /// It said that it leaves.
     left: bool,
     /// Declared tokens a second, once heard.
@@ -140,10 +141,15 @@ impl Membership {
         (clamp(declared), clamp(own))
     }
 
-    /// Members with addresses, to be told or remembered.
+    /// Members with addresses, to be told or remembered: first those that are connected, and so alive.
     pub(crate) fn known(&self) -> Vec<KnownPeer> {
         let known = |(peer, member): (&PeerId, &Member)| KnownPeer { peer: *peer, addresses: member.addresses.clone() };
-        self.members.iter().filter(|(_, member)| !member.addresses.is_empty() && !member.left).map(known).collect()
+        let of = |connected: bool| {
+            let wanted =
+                move |member: &Member| member.connected == connected && !member.addresses.is_empty() && !member.left;
+            self.members.iter().filter(move |(_, member)| wanted(member)).map(known)
+        };
+        of(true).chain(of(false)).collect()
     }
 
     pub(crate) fn on_address_found(&mut self, address: Address) {
@@ -154,8 +160,10 @@ impl Membership {
     }
 
     /// Returns whether the peer is now a connected member.
-    pub(crate) fn on_connected(&mut self, peer: PeerId, addresses: Vec<Address>, out: &mut Outbox) -> bool {
+    pub(crate) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: Vec<Address>, out: &mut Outbox) -> bool {
         if !self.is_connected(peer) && self.connected().count() >= CONNECTIONS_MAX {
+            // Somebody else has room for it.
+            self.tell_peers(peer, out);
             out.push(Effect::Disconnect { peer });
             return false;
         }
@@ -164,7 +172,10 @@ impl Membership {
         let is_new = !member.connected;
         member.connected = true;
         member.left = false;
-        member.dial = Dial::default();
+        member.dial.under_way_since = None;
+        if is_new {
+            member.connected_at = now;
+        }
         remember_addresses(&mut member.addresses, &addresses);
         for entry in &mut self.bootstrap {
             if entry.configured.peer == Some(peer) || member.addresses.contains(&entry.configured.address) {
@@ -190,8 +201,11 @@ impl Membership {
         if announced {
             self.members.remove(&peer);
         } else {
-            // Redial soon, but not all of its peers in the same instant.
-            member.dial.not_before = now + DIAL_BACK_OFF.mul_f64(self.random.random_range(0.5..1.5));
+            // A peer that hangs up at once is like one that cannot be dialled; any other is redialled soon.
+            if now - member.connected_at >= CONNECTION_COUNTS_AFTER {
+                member.dial = Dial::default();
+            }
+            member.dial.failed(now, &mut self.random);
         }
         out.notice(Notice::PeerLeft { peer, announced });
         if self.connected().next().is_none() {
@@ -301,8 +315,9 @@ impl Membership {
             known.peer != to && failures < DIAL_FAILURES_TOLD_MAX
         };
         let mut known: Vec<KnownPeer> = self.known().into_iter().filter(is_news).collect();
+        // Half of the room for those that are surely alive, half for a sample of all.
         while known.len() > PEERS_TOLD_MAX {
-            known.swap_remove(self.random.random_range(0..known.len()));
+            known.remove(self.random.random_range(PEERS_TOLD_MAX / 2..known.len()));
         }
         if !known.is_empty() {
             out.send(to, Message::Peers(known));

@@ -49,21 +49,22 @@ impl Node {
     /// A node at the beginning of its life, with its first effects to drain. `seed` decides every random choice that
     /// it will ever make.
     pub fn new(config: Config, me: PeerId, layout: Arc<ModelLayout>, seed: u64, now: Time) -> Node {
+        let timeout = exchange_timeout(layout.parameters());
         let mut node = Node {
             me,
-            layout,
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
             starter: Starter::new(me, seed, config.first_exchange),
             responder: Responder::default(),
-            joining: Joining::new(me, seed, now),
+            joining: Joining::new(me, seed, state_timeout(layout.parameters()), now),
             giving: Giving::default(),
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
             stale_replies: 0,
             outbox: Outbox::default(),
-            averaging: Averaging::new(config.gossip),
+            averaging: Averaging::new(config.gossip, timeout, config.training),
+            layout,
         };
         if config.start == Start::WithModel {
             node.begin_training();
@@ -120,7 +121,7 @@ impl Node {
     fn dispatch(&mut self, now: Time, event: Event) {
         match event {
             Event::PeerConnected { peer, addresses } => {
-                self.membership.on_connected(peer, addresses, &mut self.outbox);
+                self.membership.on_connected(now, peer, addresses, &mut self.outbox);
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
             Event::DialFailed { peer, addresses, reason } => {
@@ -152,15 +153,19 @@ impl Node {
                 _ => self.stale_replies += 1,
             },
             Event::Merged { request, result } => self.on_merged(request, result),
-            Event::CorrectionApplied { request } => {
+            Event::CorrectionApplied { request, report } => {
+                self.averaging.training = report;
                 if self.outbox.answered(request).is_none() {
                     self.stale_replies += 1;
                 }
             }
-            Event::StateLoaded { request, accepted } => match self.outbox.answered(request) {
-                Some(Purpose::StateLoad) => self.on_state_loaded(now, accepted),
-                _ => self.stale_replies += 1,
-            },
+            Event::StateLoaded { request, accepted, report } => {
+                self.averaging.training = report;
+                match self.outbox.answered(request) {
+                    Some(Purpose::StateLoad) => self.on_state_loaded(now, accepted),
+                    _ => self.stale_replies += 1,
+                }
+            }
             Event::RequestFailed { request } => self.on_request_failed(now, request),
             Event::TimePassed => {}
             Event::LeaveRequested => self.on_leave_requested(now),
@@ -240,6 +245,7 @@ impl Node {
     }
 
     fn on_snapshot(&mut self, request: crate::RequestId, snapshot: Snapshot, report: TrainingReport) {
+        self.averaging.training = report;
         let out = &mut self.outbox;
         match out.answered(request) {
             Some(Purpose::StarterSnapshot(number)) => {

@@ -155,7 +155,11 @@ fn a_model_that_is_not_finite_is_not_trained_on() {
     });
     // What the trainer does with it.
     let accepted = Snapshot::from_payload(&payload, PARAMETERS).is_some();
-    let effects = setting.tell(Event::StateLoaded { request: request.expect("loaded"), accepted });
+    let effects = setting.tell(Event::StateLoaded {
+        request: request.expect("loaded"),
+        accepted,
+        report: TrainingReport::default(),
+    });
     assert_eq!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange("parameter")));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::BeginTraining)));
 }

@@ -100,7 +100,7 @@ impl Host {
         let (Event::SnapshotTaken { request, .. }
         | Event::Encoded { request, .. }
         | Event::Merged { request, .. }
-        | Event::CorrectionApplied { request }
+        | Event::CorrectionApplied { request, .. }
         | Event::StateLoaded { request, .. }
         | Event::RequestFailed { request }) = event
         else {

@@ -52,6 +52,8 @@ pub(crate) struct Trainer {
     pub(crate) has_model: bool,
     pub(crate) is_training: bool,
     pub(crate) steps: u64,
+    /// As of the last step that was reported.
+    reported_steps: u64,
     progress: f64,
     travel: f64,
 }
@@ -83,6 +85,7 @@ impl Trainer {
             has_model,
             is_training: false,
             steps: 0,
+            reported_steps: 0,
             progress: 0.0,
             travel: 0.0,
         }
@@ -98,16 +101,19 @@ impl Trainer {
 
     pub(crate) fn report(&self) -> TrainingReport {
         TrainingReport {
-            steps: self.steps,
+            steps: self.reported_steps,
             progress: self.progress,
             tokens_per_second: self.tokens_per_second,
             travel: self.travel,
         }
     }
 
-    /// One step; moves the model unless `learning` is over.
-    pub(crate) fn step(&mut self, learning: bool) {
+    /// One step; moves the model unless `learning` is over, and shows in reports unless `reporting` is.
+    pub(crate) fn step(&mut self, learning: bool, reporting: bool) {
         self.steps += 1;
+        if reporting {
+            self.reported_steps = self.steps;
+        }
         self.progress += 1.0;
         if !learning {
             return;
@@ -138,7 +144,7 @@ impl Trainer {
                     correction.add_to(slow);
                 }
                 self.progress += progress_shift;
-                Done { reply: Some(Event::CorrectionApplied { request }), landed: merge }
+                Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
             Order::State { request, payload, progress } => {
                 let state = Snapshot::from_payload(&payload, self.values.len());
@@ -149,7 +155,7 @@ impl Trainer {
                     self.progress = progress;
                     self.has_model = true;
                 }
-                Done { reply: Some(Event::StateLoaded { request, accepted }), landed: None }
+                Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
             }
             Order::AdvanceOuter => {
                 self.advance_outer();

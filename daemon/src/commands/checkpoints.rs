@@ -72,8 +72,8 @@ fn find(path: &Path) -> Result<Checkpoint, Failure> {
     }
     let folder: PathBuf = if path.join("checkpoints").is_dir() { path.join("checkpoints") } else { path.to_owned() };
     let (checkpoint, refused) = load_latest(&folder);
-    for error in &refused {
-        eprintln!("warning: checkpoint refused: {error}");
+    for refused in &refused {
+        eprintln!("warning: checkpoint refused: {}", refused.error);
     }
     checkpoint.ok_or_else(|| {
         Failure::new(ExitCode::Files, format!("no usable checkpoint in {}", path.display()))

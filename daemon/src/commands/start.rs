@@ -1,5 +1,7 @@
 //! `murmur start`: found a swarm, or come back to one.
 
+use murmur_protocol::RunManifest;
+
 use super::node;
 use crate::cli::StartOptions;
 use crate::settings::load_run_manifest;
@@ -10,9 +12,11 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
         // A node that has joined resumes with its data directory alone.
+        None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
-    node::run(manifest, settings, directory, bootstrap, false, &options.node)
+    let joins = !bootstrap.is_empty();
+    node::run(manifest, settings, directory, bootstrap, joins, &options.node)
 }

@@ -22,7 +22,8 @@ pub(super) fn describe(notice: &Notice) -> Words {
             warning(format!("alone: no peer is connected ({reason})"), hint)
         }
         Notice::WaitingForState => {
-            let hint = "some member that trains must be reachable; this node never trains from a cold start";
+            let hint =
+                "some member that trains must be reachable; to begin the run anew instead, use an empty data directory";
             warning("waiting for a peer that can give the model".to_owned(), hint)
         }
         Notice::StateReceived { peer, progress } => {

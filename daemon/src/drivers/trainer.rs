@@ -2,8 +2,8 @@
 //!
 //! It never waits for anybody while it trains: orders are picked up with `try_recv`, facts handed over with
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
-//! `wait_for_order`, and the time spent there between the first step and the last is counted and reported, so that
-//! "training never waits for the network" is a number that would tell.
+//! `wait_for_order`, which is not called between the first step and the last; `seconds_waiting` is zero by construction,
+//! and counts from the day that somebody changes this.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -108,7 +108,7 @@ pub struct TrainerSettings {
 pub struct Trainer {
     orders: Option<SyncSender<TrainerOrder>>,
     view: watch::Receiver<TrainingView>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl Trainer {
@@ -136,6 +136,7 @@ impl Trainer {
             writer,
             travel: 0.0,
             stage: Stage::Waiting,
+            unsaved: None,
             not_finite_steps: 0,
             last_checkpoint: Instant::now(),
         };
@@ -157,18 +158,32 @@ impl Trainer {
         })
     }
 
+    /// Where it stands.
+    pub fn report(&self) -> TrainingReport {
+        let view = self.view.borrow();
+        TrainingReport { steps: view.steps, progress: view.progress, ..TrainingReport::default() }
+    }
+
     /// What the trainer shows of itself, always the latest.
     pub fn view(&self) -> watch::Receiver<TrainingView> {
         self.view.clone()
     }
 
-    /// Ends the thread after what has been ordered, checkpoints included.
-    pub fn finish(mut self) {
-        drop(self.orders.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
+    /// Ends the thread after what has been ordered, with a last evaluation and checkpoint where `completes`. Waits.
+    ///
+    /// # Errors
+    /// What kept the last checkpoint from the disk.
+    pub fn finish(mut self, completes: bool) -> Result<(), String> {
+        if let Some(orders) = self.orders.take()
+            && completes
         {
-            tracing::error!("the training thread has panicked");
+            // A thread that is gone says why below.
+            let _ = orders.send(TrainerOrder::Complete);
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err("the training thread has panicked".to_owned()),
+            None => Ok(()),
         }
     }
 }
@@ -197,16 +212,19 @@ struct Desk {
     /// Σ learning rate · √parameters: see [`TrainingReport::travel`].
     travel: f64,
     stage: Stage,
+    /// Why the last checkpoint could not be made.
+    unsaved: Option<String>,
     not_finite_steps: u32,
     last_checkpoint: Instant,
 }
 
 impl Desk {
-    fn run(mut self) {
+    fn run(mut self) -> Result<(), String> {
         loop {
             let open = if self.stage == Stage::Training { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
-                return;
+                let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
+                return self.unsaved.map_or(written, Err);
             }
             if self.stage == Stage::Training && self.is_run_over() {
                 self.stage = Stage::Ended;
@@ -270,7 +288,8 @@ impl Desk {
                     Ok(()) => {
                         self.view.completed = false;
                         self.view.progress = (self.view.progress + progress_shift).max(0.0);
-                        self.tell(Event::CorrectionApplied { request });
+                        let report = self.report();
+                        self.tell(Event::CorrectionApplied { request, report });
                     }
                     Err(error) => self.refuse(request, &error),
                 }
@@ -280,7 +299,8 @@ impl Desk {
                 if accepted {
                     self.view.progress = progress;
                 }
-                self.tell(Event::StateLoaded { request, accepted });
+                let report = self.report();
+                self.tell(Event::StateLoaded { request, accepted, report });
             }
             TrainerOrder::AdvanceOuter => {
                 if let Err(error) = self.engine.advance_outer() {
@@ -345,14 +365,16 @@ impl Desk {
         }
         if self.settings.checkpoint_period.is_some_and(|period| self.last_checkpoint.elapsed() >= period) {
             self.last_checkpoint = Instant::now();
-            if let Some(checkpoint) = self.checkpoint() {
-                self.writer.try_write(checkpoint);
+            match self.checkpoint() {
+                Ok(checkpoint) => drop(self.writer.try_write(checkpoint)),
+                Err(error) => tracing::error!("{error}"),
             }
         }
         self.show();
-        // The next report says the same and more, so this one may be lost.
-        let report = self.report();
-        let _ = self.events.try_send(Event::StepsCompleted(report));
+        // The next report says the same and more, so this one may be lost; it must not overtake kept facts.
+        if self.kept.is_empty() {
+            let _ = self.events.try_send(Event::StepsCompleted(self.report()));
+        }
     }
 
     fn complete(&mut self) {
@@ -360,8 +382,9 @@ impl Desk {
             return;
         }
         self.evaluate();
-        if let Some(checkpoint) = self.checkpoint() {
-            self.writer.write_last(checkpoint);
+        match self.checkpoint() {
+            Ok(checkpoint) => self.writer.write_last(checkpoint),
+            Err(error) => self.unsaved = Some(error),
         }
         self.view.completed = true;
         self.show();
@@ -374,17 +397,10 @@ impl Desk {
         }
     }
 
-    fn checkpoint(&mut self) -> Option<Checkpoint> {
-        match self.engine.save() {
-            Ok(state) => {
-                let manifest = self.settings.manifest.clone();
-                Some(Checkpoint { manifest, progress: self.view.progress, state })
-            }
-            Err(error) => {
-                tracing::error!("cannot copy the model for a checkpoint: {error}");
-                None
-            }
-        }
+    fn checkpoint(&mut self) -> Result<Checkpoint, String> {
+        let saved = self.engine.save();
+        let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
+        Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state })
     }
 
     fn report(&self) -> TrainingReport {

@@ -20,7 +20,7 @@ const SAMPLE_BYTES: usize = 600;
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) nodes: Vec<NodeSummary>,
-    /// √(1/N · Σ ‖θᵢ − θ̄‖²) of the final checkpoints; absent where a node left none.
+    /// √(1/N · Σ ‖θᵢ − θ̄‖²) over the final checkpoints of the nodes that left in order.
     pub(super) consensus_distance: Option<f64>,
     /// On the wire, everything included, in the steady state: after the first exchanges, which take 16-bit codes.
     pub(super) bytes_per_parameter_per_exchange: Option<f64>,
@@ -29,6 +29,8 @@ pub(super) struct Summary {
 
 #[derive(Debug, Serialize)]
 pub(super) struct NodeSummary {
+    /// As in the view, from 0.
+    pub(super) node: usize,
     pub(super) peer: String,
     pub(super) steps: u64,
     pub(super) validation_loss: Option<f64>,
@@ -75,7 +77,8 @@ impl Traffic {
 
 impl Summary {
     pub(super) fn new(children: &[Child], traffic: &Traffic, elapsed: Duration) -> Summary {
-        let node = |report: &NodeReport| NodeSummary {
+        let node = |(number, report): (usize, &NodeReport)| NodeSummary {
+            node: number,
             peer: report.peer.clone(),
             steps: report.steps,
             validation_loss: report.validation_loss,
@@ -94,7 +97,7 @@ impl Summary {
             .filter_map(|child| latest(child).map(|checkpoint| checkpoint.state.parameters))
             .collect();
         Summary {
-            nodes: children.iter().filter_map(|child| child.last.as_ref()).map(node).collect(),
+            nodes: children.iter().filter_map(|child| Some((child.number, child.last.as_ref()?))).map(node).collect(),
             consensus_distance: consensus_distance(&models),
             bytes_per_parameter_per_exchange: traffic.bytes_per_parameter_per_exchange(children),
             seconds: elapsed.as_secs_f64(),
@@ -123,15 +126,15 @@ fn consensus_distance(models: &[Vec<f32>]) -> Option<f64> {
     Some((sum / count).sqrt())
 }
 
-/// Text from the first node's model.
-pub(super) fn sample(children: &[Child]) -> Option<String> {
-    let checkpoint = children.iter().find_map(latest)?;
+/// Text from the first model that there is, with the number of its node.
+pub(super) fn sample(children: &[Child]) -> Option<(usize, String)> {
+    let (number, checkpoint) = children.iter().find_map(|child| Some((child.number, latest(child)?)))?;
     let (device, _) = DeviceChoice::Cpu.open().ok()?;
     let model =
         LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device).ok()?;
     let sampling = Sampling { temperature: 0.7, seed: checkpoint.manifest.run.seed };
     let bytes: Vec<u8> = model.generate(b"", &sampling).take(SAMPLE_BYTES).filter_map(Result::ok).collect();
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some((number, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use murmur_protocol::RunManifest;
 
 use super::child::Child;
 use super::summary::Summary;
-use crate::console::{Console, human_bytes};
+use crate::console::{Console, human_bytes, note, print_line};
 use crate::report::NodeReport;
 
 /// Without a terminal to redraw, a line this often.
@@ -59,7 +59,7 @@ impl View {
     pub(super) fn say(&self, text: &str) {
         if self.format == Console::Text {
             self.clear();
-            eprintln!("{text}");
+            note(text);
         }
     }
 
@@ -71,13 +71,12 @@ impl View {
             self.clear();
             let table = self.table(children);
             self.drawn_lines.set(table.lines().count());
-            eprint!("{table}");
-            let _ = std::io::stderr().flush();
+            let _ = write!(std::io::stderr().lock(), "{table}");
         } else if children.iter().any(|child| child.report.is_none()) {
             // Nothing to tell until all have started.
         } else if self.last_plain.get().is_none_or(|last| last.elapsed() >= PLAIN_PERIOD) {
             self.last_plain.set(Some(Instant::now()));
-            eprintln!("{}", self.plain_line(children));
+            note(&self.plain_line(children));
         }
     }
 
@@ -91,11 +90,12 @@ impl View {
     pub(super) fn show_summary(&self, summary: &Summary) {
         let number =
             |value: Option<f64>, digits: usize| value.map_or("unknown".to_owned(), |value| format!("{value:.digits$}"));
-        println!();
-        println!("node                 steps  validation  tokens/s  exchanges     sent  waited for network");
-        for (index, node) in summary.nodes.iter().enumerate() {
-            println!(
-                "{index:>4}  {:<12} {:>7}  {:>10}  {:>8.0}  {:>9}  {:>7}  {:>15.3} s",
+        print_line("");
+        print_line("node                 steps  validation  tokens/s  exchanges     sent  waited for network");
+        for node in &summary.nodes {
+            print_line(&format!(
+                "{:>4}  {:<12} {:>7}  {:>10}  {:>8.0}  {:>9}  {:>7}  {:>15.3} s",
+                node.node,
                 tail(&node.peer),
                 node.steps,
                 number(node.validation_loss, 4),
@@ -103,29 +103,29 @@ impl View {
                 node.exchanges_completed,
                 human_bytes(node.bytes_sent),
                 node.seconds_waiting_for_network,
-            );
+            ));
         }
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.4})"));
-        println!("mean validation loss {}{floor} nats/byte", number(summary.mean_validation_loss(), 4));
-        println!(
+        print_line(&format!("mean validation loss {}{floor} nats/byte", number(summary.mean_validation_loss(), 4)));
+        print_line(&format!(
             "consensus distance {} · {} bytes per parameter and exchange · {:.0} s",
             number(summary.consensus_distance, 4),
             number(summary.bytes_per_parameter_per_exchange, 3),
             summary.seconds
-        );
+        ));
     }
 
-    pub(super) fn show_sample(&self, text: &str) {
-        println!("\nWhat node 0 writes:\n");
-        text.trim().lines().for_each(|line| println!("  {line}"));
-        println!();
+    pub(super) fn show_sample(&self, number: usize, text: &str) {
+        print_line(&format!("\nWhat node {number} writes:\n"));
+        text.trim().lines().for_each(|line| print_line(&format!("  {line}")));
+        print_line("");
     }
 
     /// Moves back over the last drawing and wipes it.
     fn clear(&self) {
         let lines = self.drawn_lines.replace(0);
         if lines > 0 {
-            eprint!("\x1b[{lines}A\x1b[0J");
+            let _ = write!(std::io::stderr().lock(), "\x1b[{lines}A\x1b[0J");
         }
     }
 

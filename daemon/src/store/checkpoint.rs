@@ -76,20 +76,39 @@ impl Checkpoint {
     pub fn write(&self, folder: &Path, layout: &ModelLayout, keep: usize) -> Result<PathBuf, CheckpointError> {
         let name = format!("step-{:012}", self.state.counters.steps);
         let temporary = folder.join(format!(".{name}.tmp"));
-        let target = folder.join(name);
+        let target = folder.join(&name);
         let result = self.write_files(&temporary, layout).and_then(|()| {
-            // A second checkpoint of the same step replaces the first.
-            let _ = std::fs::remove_dir_all(&target);
+            // A second checkpoint of the same step replaces the first, which goes only once the new one is in place.
+            let replaced = folder.join(format!(".{name}.old"));
+            let _ = std::fs::rename(&target, &replaced);
             rename(&temporary, &target)?;
+            let _ = std::fs::remove_dir_all(&replaced);
             sync_directory(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error))
         });
         if result.is_err() {
             let _ = std::fs::remove_dir_all(&temporary);
         }
         result?;
-        let surplus = checkpoint_folders(folder).into_iter().skip(keep);
-        surplus.for_each(|old| drop(std::fs::remove_dir_all(old)));
+        // Only its predecessors: one with a higher step is of another life, and not this one's to judge.
+        let up_to_this = checkpoint_folders(folder).into_iter().filter(|found| *found <= target);
+        let surplus: Vec<PathBuf> = up_to_this.skip(keep).collect();
+        surplus.into_iter().for_each(|old| drop(std::fs::remove_dir_all(old)));
         Ok(target)
+    }
+
+    /// Removes what a crash in the middle of a write has left. A replaced checkpoint whose successor was not yet in
+    /// place comes back.
+    pub(super) fn clear_interrupted(folder: &Path) {
+        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if let Some(replaced) = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"))
+                && !folder.join(replaced).exists()
+            {
+                let _ = std::fs::rename(&path, folder.join(replaced));
+            } else if name.starts_with(".step-") {
+                let _ = std::fs::remove_dir_all(&path);
+            }
+        }
     }
 
     fn write_files(&self, folder: &Path, layout: &ModelLayout) -> Result<(), CheckpointError> {
@@ -177,15 +196,31 @@ impl Checkpoint {
 
 /// The newest intact checkpoint in a folder of checkpoints. What had to be passed over comes along, newest first, to be
 /// told to the user.
-pub fn load_latest(folder: &Path) -> (Option<Checkpoint>, Vec<CheckpointError>) {
+pub fn load_latest(folder: &Path) -> (Option<Checkpoint>, Vec<Refused>) {
     let mut refused = Vec::new();
     for path in checkpoint_folders(folder) {
         match Checkpoint::read(&path) {
             Ok(checkpoint) => return (Some(checkpoint), refused),
-            Err(error) => refused.push(error),
+            Err(error) => refused.push(Refused { path, error }),
         }
     }
     (None, refused)
+}
+
+/// A checkpoint that cannot be used.
+#[derive(Debug)]
+pub struct Refused {
+    path: PathBuf,
+    /// Why.
+    pub error: CheckpointError,
+}
+
+impl Refused {
+    /// Renames the folder to `refused-…`, so that it stays for whoever wants to look, and is not tried again.
+    pub fn set_aside(&self) {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let _ = std::fs::rename(&self.path, self.path.with_file_name(format!("refused-{name}")));
+    }
 }
 
 /// Newest first: names sort like their steps.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use murmur_protocol::ModelLayout;
 
-use super::Checkpoint;
+use super::{Checkpoint, CheckpointError};
 
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;
@@ -16,7 +16,7 @@ const QUEUE_MAX: usize = 1;
 #[derive(Debug)]
 pub struct CheckpointWriter {
     queue: Option<SyncSender<Box<Checkpoint>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), CheckpointError>>>,
 }
 
 impl CheckpointWriter {
@@ -47,6 +47,15 @@ impl CheckpointWriter {
         }
     }
 
+    /// Waits until everything is on disk.
+    ///
+    /// # Errors
+    /// Why the last checkpoint is not.
+    pub fn finish(mut self) -> Result<(), CheckpointError> {
+        drop(self.queue.take());
+        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("writing returns its errors"))
+    }
+
     /// Hands the final checkpoint over, after those that wait. Only for when training is over.
     pub fn write_last(&self, checkpoint: Checkpoint) {
         if let Some(queue) = &self.queue {
@@ -55,21 +64,20 @@ impl CheckpointWriter {
     }
 }
 
-/// Waits until everything is on disk.
-impl Drop for CheckpointWriter {
-    fn drop(&mut self) {
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn write_all(orders: &Receiver<Box<Checkpoint>>, folder: &std::path::Path, layout: &ModelLayout, keep: usize) {
+/// Returns how the last one went.
+fn write_all(
+    orders: &Receiver<Box<Checkpoint>>,
+    folder: &std::path::Path,
+    layout: &ModelLayout,
+    keep: usize,
+) -> Result<(), CheckpointError> {
+    Checkpoint::clear_interrupted(folder);
+    let mut last = Ok(());
     for checkpoint in orders {
-        match checkpoint.write(folder, layout, keep) {
-            Ok(path) => tracing::info!("checkpoint {}", path.display()),
-            Err(error) => tracing::error!("cannot write a checkpoint: {error}; the previous one stays"),
+        last = checkpoint.write(folder, layout, keep).map(|path| tracing::info!("checkpoint {}", path.display()));
+        if let Err(error) = &last {
+            tracing::error!("cannot write a checkpoint: {error}; the previous one stays");
         }
     }
+    last
 }

@@ -144,7 +144,7 @@ impl Responder {
         let accept = Accept { exchange: propose.exchange, starter_share, standing };
         let gamma = averaging.gossip.gamma;
         let terms = Terms::new(width, propose.nonce, gamma, starter_share, &standing, &propose.standing, true);
-        let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(EXCHANGE_TIMEOUT);
+        let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(averaging.timeout);
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming { terms, accept, deadline: now + patience, stage: Stage::Expecting };
         self.exchanges.insert((peer, propose.exchange), incoming);
@@ -227,7 +227,7 @@ impl Responder {
         }
         // A merge ends by itself; its deadline only must not be asked for again and again.
         for incoming in self.exchanges.values_mut().filter(|incoming| incoming.deadline <= now) {
-            incoming.deadline = now + EXCHANGE_TIMEOUT;
+            incoming.deadline = now + averaging.timeout;
         }
     }
 
@@ -242,7 +242,8 @@ impl Responder {
         }
     }
 
-    /// Gives up everything that no reply has gone out for: the starter has given up as well.
+    /// Gives up everything that no reply has gone out for: the starter has given up as well. Nothing that it sent over
+    /// the lost connection can still arrive, so it may begin its numbers anew: its clock may have been set back.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
         let waiting: Vec<ExchangeNumber> = self
             .exchanges
@@ -254,6 +255,7 @@ impl Responder {
             averaging.fail(peer, ExchangeFailure::PartnerLost, out);
             self.finish(peer, number);
         }
+        self.finished.remove(&peer);
     }
 
     /// A driver could not take an order of this exchange.

@@ -109,7 +109,7 @@ impl Starter {
             nonce,
             bits: width.bits(),
             standing: averaging.standing(),
-            deadline_ms: EXCHANGE_TIMEOUT.as_millis() as u32,
+            deadline_ms: u32::try_from(averaging.timeout.as_millis()).unwrap_or(u32::MAX),
         };
         out.send(partner, Message::Propose(propose.clone()));
         self.outgoing = Some(Outgoing {
@@ -120,7 +120,7 @@ impl Starter {
             propose,
             accept: None,
             repeat_at: now + PROPOSAL_REPEAT_PERIOD,
-            deadline: now + EXCHANGE_TIMEOUT,
+            deadline: now + averaging.timeout,
             stage: Stage::Proposed,
         });
         true
@@ -283,7 +283,7 @@ impl Starter {
         let Some(outgoing) = self.outgoing.as_mut() else { return };
         if outgoing.deadline <= now && matches!(outgoing.stage, Stage::Merging(_)) {
             // The partner has merged, and the worker always answers.
-            outgoing.deadline = now + EXCHANGE_TIMEOUT;
+            outgoing.deadline = now + averaging.timeout;
         } else if outgoing.deadline <= now {
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
         } else if outgoing.repeat_at <= now {

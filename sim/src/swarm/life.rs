@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Bootstrap, Config, Event, Node, PeerId, Start, Time};
+use murmur_protocol::{Bootstrap, Config, Event, Node, PeerId, Start, Time, TrainingReport};
 
 use super::Swarm;
 use crate::happening::{Happening, Life};
@@ -27,6 +27,7 @@ impl Swarm {
         let config = Config {
             gossip: self.scenario.gossip.clone(),
             start,
+            training: TrainingReport::default(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),
             remembered: Vec::new(),
             first_exchange: now.since_start().as_micros() as u64,
@@ -102,9 +103,9 @@ impl Swarm {
         if !host.trainer.is_training || host.stint != stint {
             return;
         }
-        host.trainer.step(is_learning);
+        host.trainer.step(is_learning, is_reporting);
         let report = host.trainer.report();
-        let is_over = host.steps_max.is_some_and(|steps_max| report.steps >= steps_max);
+        let is_over = host.steps_max.is_some_and(|steps_max| host.trainer.steps >= steps_max);
         if is_over {
             host.end_training(now);
         } else {
