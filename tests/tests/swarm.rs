@@ -130,6 +130,23 @@ fn a_daemon_resumes_from_its_directory_when_nobody_else_is_left() {
 }
 
 #[test]
+fn a_member_comes_back_by_its_old_ticket_when_the_founder_is_gone() {
+    let folder = folder();
+    let mut daemons = swarm(&folder, 2);
+    for daemon in &daemons {
+        daemon.wait_for("two peers and an exchange", |report| report.peers == 2 && report.exchanges_completed > 0);
+    }
+    let ticket = daemons[0].ticket();
+    let (last, middle) = (daemons.pop().expect("three"), daemons.pop().expect("two"));
+    let before = middle.stop().report.expect("it left in order");
+    daemons.pop().expect("one").kill();
+    let again = start(&folder, "node-1", &["join", &ticket]);
+    let after = again.wait_for("a peer and an exchange", |report| report.peers == 1 && report.exchanges_completed > 0);
+    assert_eq!(after.peer, before.peer);
+    last.wait_for("a peer", |report| report.peers == 1);
+}
+
+#[test]
 fn a_damaged_checkpoint_is_refused_and_the_previous_one_used() {
     let folder = folder();
     let run_file = write_run(folder.path(), TINY_RUN);
