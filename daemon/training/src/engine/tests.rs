@@ -115,7 +115,9 @@ fn a_correction_moves_model_and_slow_weights_alike() -> Result<(), TrainingError
 
 #[test]
 fn a_joiner_takes_over_the_model_and_warms_up_again() -> Result<(), TrainingError> {
-    let mut engine = engine(&manifest());
+    let mut manifest = manifest();
+    manifest.schedule.warmup_steps = 50;
+    let mut engine = engine(&manifest);
     for step in 0..3 {
         engine.step(f64::from(step))?;
     }
@@ -126,7 +128,7 @@ fn a_joiner_takes_over_the_model_and_warms_up_again() -> Result<(), TrainingErro
     assert!(state.first_moment.iter().chain(&state.second_moment).all(|value| *value == 0.0));
     let rates: Vec<f64> =
         (0..26).map(|_| engine.step(50.0).map(|report| report.learning_rate)).collect::<Result<_, _>>()?;
-    let peak = manifest().optimizer.learning_rate;
+    let peak = manifest.optimizer.learning_rate;
     assert!((rates[0] - peak / 25.0).abs() < 1e-9 && rates[24] == peak && rates[25] == peak, "{rates:?}");
     Ok(())
 }
