@@ -50,7 +50,8 @@ impl std::error::Error for Failure {}
 
 /// Prints `error:` and `hint:` lines to stderr and gives the exit code.
 pub fn report(error: &anyhow::Error) -> u8 {
-    let failure = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());
+    // Also finds one that was added as context, which the chain of causes hides.
+    let failure = error.downcast_ref::<Failure>();
     eprintln!("error: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
     if let Some(hint) = failure.and_then(|failure| failure.hint.as_ref()) {
         eprintln!("hint: {hint}");

@@ -181,6 +181,17 @@ fn a_directory_of_another_run_is_not_overwritten() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let folder = folder();
+    // A file where the directory should be.
+    std::fs::write(folder.path().join("data"), "").expect("written");
+    let (code, message) = start_failure(folder.path(), TINY_RUN, &[]);
+    assert_eq!(code, 5, "{message}");
+    assert!(message.starts_with("error: cannot use the data directory …/data: "), "{message}");
+    assert!(message.contains("hint: choose another one with --data-dir"), "{message}");
+}
+
+#[test]
 fn no_checkpoint_is_said_to_be_none() {
     let folder = folder();
     let (code, message) = failure(folder.path(), &["sample", folder.path().to_str().expect("UTF-8")]);
