@@ -252,8 +252,8 @@ async fn start_network(
         identity: plan.identity.clone(),
         listen: plan.settings.network.listen.iter().map(parse).collect::<anyhow::Result<_>>()?,
         manifest: Arc::new(plan.manifest.clone()),
-        payload_bytes_max: bounds::payload_bytes_max(parameters),
-        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters),
+        payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
+        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
     };
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())

@@ -151,9 +151,11 @@ impl Engine {
             Effect::StartTransfer { transfer, peer, header, payload } => {
                 self.order_network(NetworkOrder::StartTransfer { transfer, peer, header, payload }, Some(transfer));
             }
-            Effect::TakeSnapshot { request } => self.order_trainer(TrainerOrder::TakeSnapshot(request)),
-            Effect::ApplyCorrection { request, correction, progress_shift } => {
-                self.order_trainer(TrainerOrder::ApplyCorrection(request, correction, progress_shift));
+            Effect::TakeSnapshot { request, selection } => {
+                self.order_trainer(TrainerOrder::TakeSnapshot(request, selection));
+            }
+            Effect::ApplyCorrection { request, part, correction, progress_shift } => {
+                self.order_trainer(TrainerOrder::ApplyCorrection(request, part, correction, progress_shift));
             }
             Effect::LoadState { request, payload, progress } => {
                 self.order_trainer(TrainerOrder::LoadState(request, payload, progress));

@@ -132,10 +132,15 @@ impl Side {
         }
         // An upper bound: no step is longer than the first.
         let travel = self.steps as f64 * f64::from(RATE) * 3.0 * (PARAMETERS as f64).sqrt();
-        let report =
-            TrainingReport { steps: self.steps, progress: self.steps as f64, tokens_per_second: 1000.0, travel };
+        let report = TrainingReport {
+            steps: self.steps,
+            progress: self.steps as f64,
+            tokens_per_second: 1000.0,
+            travel,
+            local_progress: travel,
+        };
         let serve = |effect| match effect {
-            Effect::TakeSnapshot { request } => {
+            Effect::TakeSnapshot { request, .. } => {
                 Some(Event::SnapshotTaken { request, snapshot: self.model.clone().into(), report })
             }
             Effect::ApplyCorrection { request, correction, .. } => {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::manifest::GossipSpec;
 use crate::numerics::{CodeWidth, proposal_bytes};
 
 /// Members that a node remembers. Random pairing needs a sample of the swarm, not all of it.
@@ -116,10 +117,16 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 /// Effects waiting for a reply. More would mean that a driver swallows them.
 pub const PENDING_MAX: usize = 64;
 
-/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state (four bytes a
-/// parameter) or a first exchange (a little over two).
-pub fn payload_bytes_max(parameters: usize) -> u64 {
-    (4 * parameters).max(proposal_bytes(parameters, CodeWidth::Wide)) as u64
+/// Length of the state that a joiner copies, in bytes: θ, and with an outer momentum φ and u, as `f32`.
+pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
+    let vectors = if gossip.outer_learning_rate > 0.0 { 3 } else { 1 };
+    4 * parameters * vectors
+}
+
+/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state or a first
+/// exchange (a little over two bytes a parameter).
+pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
+    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Wide)) as u64
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
@@ -130,12 +137,12 @@ pub fn exchange_timeout(parameters: usize) -> Duration {
 }
 
 /// A state that has not come by then is asked for elsewhere.
-pub fn state_timeout(parameters: usize) -> Duration {
-    STATE_TIMEOUT_BASE + Duration::from_secs(4 * parameters as u64 / BULK_RATE_MIN)
+pub fn state_timeout(parameters: usize, gossip: &GossipSpec) -> Duration {
+    STATE_TIMEOUT_BASE + Duration::from_secs(state_bytes(parameters, gossip) as u64 / BULK_RATE_MIN)
 }
 
 /// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
-pub fn inbound_bytes_budget(parameters: usize) -> u64 {
+pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Wide);
-    payload_bytes_max(parameters).max(exchanges as u64)
+    payload_bytes_max(parameters, gossip).max(exchanges as u64)
 }

@@ -5,6 +5,7 @@ use crate::event::Misbehaviour;
 use crate::handshake::Refusal;
 use crate::message::{Message, TransferHeader};
 use crate::numerics::{EncodeJob, MergeJob};
+use crate::part::{Part, Selection};
 use crate::peer::{Address, PeerId};
 
 /// Names an order whose reply is awaited.
@@ -48,10 +49,12 @@ pub enum Effect {
         /// The bulk.
         payload: Payload,
     },
-    /// Copy the model at the next step boundary.
+    /// Copy a part of the model, or the state for a joiner, at the next step boundary.
     TakeSnapshot {
         /// Returned with the copy.
         request: RequestId,
+        /// What to copy.
+        selection: Selection,
     },
     /// Turn a snapshot into codes, off the engine's thread: [`numerics::encode`](crate::numerics::encode).
     Encode {
@@ -72,10 +75,12 @@ pub enum Effect {
         /// The partner's codes, and how.
         job: MergeJob,
     },
-    /// Add a correction to the model at the next step boundary.
+    /// Add a correction at the next step boundary: to θ and φ, or to u.
     ApplyCorrection {
         /// Returned once it is added.
         request: RequestId,
+        /// What it is for.
+        part: Part,
         /// What to add.
         correction: Correction,
         /// What to add to the swarm progress, in steps.
@@ -85,7 +90,7 @@ pub enum Effect {
     LoadState {
         /// Returned once it is loaded, or found unfit.
         request: RequestId,
-        /// Parameters as little-endian `f32`.
+        /// θ as little-endian `f32`, followed by φ and u where the run has an outer momentum.
         payload: Payload,
         /// Swarm progress of that model, in steps.
         progress: f64,

@@ -144,6 +144,9 @@ pub struct TrainingReport {
     /// An upper bound on how far training has moved the model, as a Euclidean norm summed over all steps: AdamW moves
     /// a coordinate by about one learning rate a step.
     pub travel: f64,
+    /// How far own training has moved the model since the snapshot of it before: a Euclidean norm without what
+    /// exchanges added, which may be estimated from a sample of blocks. Read with a snapshot only.
+    pub local_progress: f64,
 }
 
 /// What an honest peer never does. A value, counted, never a panic.

@@ -66,6 +66,7 @@ impl Averaging {
         Standing {
             weight: self.training.tokens_per_second as f32,
             clip: self.clip.norm(self.training.travel) as f32,
+            gamma: self.gossip.gamma as f32,
             age_steps: u32::try_from(self.training.steps.saturating_sub(self.last_merge_steps)).unwrap_or(u32::MAX),
             progress: self.training.progress,
         }
@@ -122,12 +123,15 @@ impl Terms {
 const PROGRESS_MAX: f64 = 1e9;
 
 pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
-    let Standing { weight, clip, progress, .. } = standing;
+    let Standing { weight, clip, gamma, progress, age_steps: _ } = standing;
     if !(weight.is_finite() && *weight >= 0.0) {
         return Err(Misbehaviour::OutOfRange("weight"));
     }
     if !(clip.is_finite() && *clip >= 0.0) {
         return Err(Misbehaviour::OutOfRange("clip norm"));
+    }
+    if !(0.0..=0.5).contains(gamma) {
+        return Err(Misbehaviour::OutOfRange("gamma"));
     }
     if !(0.0..=PROGRESS_MAX).contains(progress) {
         return Err(Misbehaviour::OutOfRange("progress"));

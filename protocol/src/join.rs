@@ -10,8 +10,10 @@ use crate::bounds::*;
 use crate::effect::{Effect, Notice, TransferId};
 use crate::event::Misbehaviour;
 use crate::layout::ModelLayout;
+use crate::manifest::GossipSpec;
 use crate::message::{Message, TransferHeader};
 use crate::outbox::{Outbox, Purpose};
+use crate::part::Selection;
 use crate::peer::PeerId;
 use crate::random::{Generator, RngExt, stream};
 use crate::time::Time;
@@ -23,6 +25,8 @@ pub(crate) struct Joining {
     random: Generator,
     /// See [`state_timeout`].
     timeout: Duration,
+    /// See [`state_bytes`].
+    state_bytes: usize,
     asked: Option<Asked>,
     /// When to ask the next one.
     ask_at: Time,
@@ -41,10 +45,11 @@ struct Asked {
 }
 
 impl Joining {
-    pub(crate) fn new(me: PeerId, seed: u64, timeout: Duration, now: Time) -> Joining {
+    pub(crate) fn new(me: PeerId, seed: u64, parameters: usize, gossip: &GossipSpec, now: Time) -> Joining {
         Joining {
             random: stream(seed, "joining", &[me.as_bytes()]),
-            timeout,
+            timeout: state_timeout(parameters, gossip),
+            state_bytes: state_bytes(parameters, gossip),
             asked: None,
             ask_at: now,
             next_notice: now + WAITING_NOTICE_PERIOD,
@@ -119,7 +124,7 @@ impl Joining {
             // Late, or for a request that was never made.
             return if *request < self.next_request { Ok(()) } else { Err(Misbehaviour::Unsolicited) };
         };
-        let verdict = judge_state(*progress, digest, &payload, layout);
+        let verdict = judge_state(*progress, digest, &payload, layout, self.state_bytes);
         if verdict.is_err() {
             self.asked = None;
             self.ask_at = now + STATE_RETRY;
@@ -140,11 +145,17 @@ impl Joining {
     }
 }
 
-fn judge_state(progress: f64, digest: &[u8; 32], payload: &Payload, layout: &ModelLayout) -> Result<(), Misbehaviour> {
+fn judge_state(
+    progress: f64,
+    digest: &[u8; 32],
+    payload: &Payload,
+    layout: &ModelLayout,
+    state_bytes: usize,
+) -> Result<(), Misbehaviour> {
     if digest != layout.digest() {
         return Err(Misbehaviour::WrongLayout);
     }
-    let expected = 4 * layout.parameters() as u64;
+    let expected = state_bytes as u64;
     if payload.len() as u64 != expected {
         return Err(Misbehaviour::WrongLength { expected, actual: payload.len() as u64 });
     }
@@ -180,7 +191,10 @@ impl Giving {
             return;
         }
         self.joiners.insert(peer, Given { request, transfer: None });
-        out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot { request });
+        out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot {
+            request,
+            selection: Selection::State,
+        });
     }
 
     pub(crate) fn on_snapshot(

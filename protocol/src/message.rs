@@ -5,6 +5,7 @@
 
 use bincode::{Decode, Encode};
 
+use crate::part::Part;
 use crate::peer::{Address, PeerId};
 
 /// Peers told in one [`Message::Peers`].
@@ -15,20 +16,6 @@ pub const ADDRESSES_TOLD_MAX: usize = 4;
 
 /// Names an exchange: unique among those of its starter, and growing.
 pub type ExchangeNumber = u64;
-
-/// A part of the model: an equal share of its blocks. Exchanges of whole models use [`Fragment::WHOLE`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Fragment {
-    /// Which part, from 0.
-    pub index: u16,
-    /// Of how many.
-    pub count: u16,
-}
-
-impl Fragment {
-    /// The whole model.
-    pub const WHOLE: Fragment = Fragment { index: 0, count: 1 };
-}
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -71,8 +58,8 @@ pub struct KnownPeer {
 pub struct Propose {
     /// Names the exchange.
     pub exchange: ExchangeNumber,
-    /// Which part of the model.
-    pub fragment: Fragment,
+    /// What is averaged.
+    pub part: Part,
     /// Seeds the dither that both partners add.
     pub nonce: u64,
     /// Bits of a code: 16 in a first exchange, else 8.
@@ -101,6 +88,8 @@ pub struct Standing {
     pub weight: f32,
     /// τ: the longest correction that it lets in, as a Euclidean norm.
     pub clip: f32,
+    /// The largest γ that it takes part with, 0 to 0.5; 0 asks for the distance alone. The smaller one of both counts.
+    pub gamma: f32,
     /// Own steps since it last took part in an exchange.
     pub age_steps: u32,
     /// Swarm progress, in steps.
@@ -166,7 +155,7 @@ mod tests {
     use crate::handshake::Greeting;
 
     fn standing() -> Standing {
-        Standing { weight: 1000.0, clip: 0.5, age_steps: 10, progress: 250.0 }
+        Standing { weight: 1000.0, clip: 0.5, gamma: 0.5, age_steps: 10, progress: 250.0 }
     }
 
     fn hexadecimal(bytes: &[u8]) -> String {
@@ -179,14 +168,8 @@ mod tests {
         let peer = PeerId::from_public_key([7; 32]);
         let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
         let known = KnownPeer { peer, addresses: vec![address.clone()] };
-        let propose = Propose {
-            exchange: 300,
-            fragment: Fragment::WHOLE,
-            nonce: 5,
-            bits: 8,
-            standing: standing(),
-            deadline_ms: 20_000,
-        };
+        let propose =
+            Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
         let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
         let reject = Reject { exchange: 1, reason: RejectReason::Joining, retry_after_ms: 500 };
         let greeting = Greeting { version: 1, manifest: Some("a".to_owned()), addresses: vec![address] };
@@ -220,8 +203,8 @@ mod tests {
 
     const GOLDEN: [&str; 11] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f31",
-        "01fb2c010001050800007a440000003f0a0000000000406f40fb204e",
-        "02fb2c010000003f00007a440000003f0a0000000000406f40",
+        "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
+        "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
         "030101fbf401",
         "0401",
         "050102",

@@ -56,7 +56,7 @@ impl Node {
             membership: Membership::new(&config, me, seed, now),
             starter: Starter::new(me, seed, config.first_exchange),
             responder: Responder::default(),
-            joining: Joining::new(me, seed, state_timeout(layout.parameters()), now),
+            joining: Joining::new(me, seed, layout.parameters(), &config.gossip, now),
             giving: Giving::default(),
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,

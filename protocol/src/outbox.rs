@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::bounds::PENDING_MAX;
 use crate::effect::{Effect, Notice, RequestId, TransferId};
 use crate::message::{ExchangeNumber, Message, TransferHeader};
+use crate::part::Part;
 use crate::peer::PeerId;
 use crate::{Correction, Payload};
 
@@ -70,8 +71,13 @@ impl Outbox {
         self.push(make(request));
     }
 
-    pub(crate) fn apply(&mut self, correction: Correction, progress_shift: f64) {
-        self.request(Purpose::Correction, |request| Effect::ApplyCorrection { request, correction, progress_shift });
+    pub(crate) fn apply(&mut self, part: Part, correction: Correction, progress_shift: f64) {
+        self.request(Purpose::Correction, |request| Effect::ApplyCorrection {
+            request,
+            part,
+            correction,
+            progress_shift,
+        });
     }
 
     /// Who awaited this reply; `None` for a late or duplicate one.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use murmur_protocol::message::{Fragment, KnownPeer, Propose, Standing};
+use murmur_protocol::message::{KnownPeer, Propose, Standing};
 use murmur_protocol::numerics::{CodeWidth, merge, proposal_bytes};
 use murmur_protocol::*;
 
@@ -66,11 +66,18 @@ fn misbehaviour(effects: &[Effect]) -> Option<Misbehaviour> {
 }
 
 fn standing() -> Standing {
-    Standing { weight: 1000.0, clip: 1.0, age_steps: 1, progress: 10.0 }
+    Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 10.0 }
 }
 
 fn propose(exchange: u64, standing: Standing) -> Message {
-    Message::Propose(Propose { exchange, fragment: Fragment::WHOLE, nonce: 1, bits: 8, standing, deadline_ms: 20_000 })
+    Message::Propose(Propose {
+        exchange,
+        part: murmur_protocol::Part::MODEL,
+        nonce: 1,
+        bits: 8,
+        standing,
+        deadline_ms: 20_000,
+    })
 }
 
 fn state(request: u64, layout: [u8; 32]) -> TransferHeader {
@@ -110,7 +117,7 @@ fn codes_of_a_wrong_length_never_reach_the_model() {
     let short = vec![0; proposal_bytes(PARAMETERS, CodeWidth::Narrow) - 1];
     let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 1 }, short.into());
     let request = effects.iter().find_map(|effect| match effect {
-        Effect::TakeSnapshot { request } => Some(*request),
+        Effect::TakeSnapshot { request, .. } => Some(*request),
         _ => None,
     });
     let (snapshot, report) = (Snapshot::from(vec![1.0; PARAMETERS]), TrainingReport::default());

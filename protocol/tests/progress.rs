@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use murmur_protocol::message::{Fragment, Propose, Standing};
+use murmur_protocol::message::{Propose, Standing};
 use murmur_protocol::*;
 
 const LAYOUT: [(&str, usize); 1] = [("weights", 300)];
@@ -12,7 +12,7 @@ fn layout() -> Arc<ModelLayout> {
 }
 
 fn at(progress: f64) -> TrainingReport {
-    TrainingReport { steps: progress as u64, progress, tokens_per_second: 1000.0, travel: 1.0 }
+    TrainingReport { steps: progress as u64, progress, tokens_per_second: 1000.0, travel: 1.0, local_progress: 1.0 }
 }
 
 fn tell(node: &mut Node, event: Event) -> Vec<Effect> {
@@ -24,8 +24,9 @@ fn tell(node: &mut Node, event: Event) -> Vec<Effect> {
 
 /// What the node says of its progress to a partner that stands at 5,000.
 fn progress_told(node: &mut Node, peer: PeerId) -> Option<f64> {
-    let standing = Standing { weight: 1000.0, clip: 1.0, age_steps: 1, progress: 5000.0 };
-    let propose = Propose { exchange: 1, fragment: Fragment::WHOLE, nonce: 1, bits: 8, standing, deadline_ms: 20_000 };
+    let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 5000.0 };
+    let propose =
+        Propose { exchange: 1, part: murmur_protocol::Part::MODEL, nonce: 1, bits: 8, standing, deadline_ms: 20_000 };
     let effects = tell(node, Event::MessageReceived { peer, message: Message::Propose(propose) });
     effects.iter().find_map(|effect| match effect {
         Effect::Send { message: Message::Accept(accept), .. } => Some(accept.standing.progress),

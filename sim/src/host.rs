@@ -84,7 +84,7 @@ impl Host {
     /// Remembers that `effect` awaits a reply, where it does.
     pub(crate) fn note_request(&mut self, effect: &Effect) {
         match effect {
-            Effect::TakeSnapshot { request }
+            Effect::TakeSnapshot { request, .. }
             | Effect::Encode { request, .. }
             | Effect::Merge { request, .. }
             | Effect::ApplyCorrection { request, .. }

@@ -4,17 +4,18 @@
 //! The outer momentum follows the gossip study: corrections go into the slow weights and so stay out of it.
 
 use murmur_protocol::random::{Generator, RngExt, stream};
-use murmur_protocol::{Correction, Event, Payload, RequestId, Snapshot, TrainingReport};
+use murmur_protocol::{Correction, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector};
 
 use crate::scenario::{HostIndex, Scenario, TrainerSpec};
 
 /// Something to be done at the next step boundary.
 #[derive(Debug)]
 pub(crate) enum Order {
-    Snapshot(RequestId),
+    Snapshot(RequestId, Selection),
     /// `merge` is the index of its record.
     Correction {
         request: RequestId,
+        part: Part,
         correction: Correction,
         progress_shift: f64,
         merge: Option<usize>,
@@ -56,6 +57,8 @@ pub(crate) struct Trainer {
     reported_steps: u64,
     progress: f64,
     travel: f64,
+    /// What own training did since the last snapshot of the model.
+    moved: Vec<f64>,
 }
 
 impl Trainer {
@@ -88,6 +91,7 @@ impl Trainer {
             reported_steps: 0,
             progress: 0.0,
             travel: 0.0,
+            moved: vec![0.0; parameters],
         }
     }
 
@@ -105,6 +109,7 @@ impl Trainer {
             progress: self.progress,
             tokens_per_second: self.tokens_per_second,
             travel: self.travel,
+            local_progress: self.moved.iter().map(|moved| moved * moved).sum::<f64>().sqrt(),
         }
     }
 
@@ -134,23 +139,28 @@ impl Trainer {
 
     fn carry_out(&mut self, order: Order) -> Done {
         match order {
-            Order::Snapshot(request) => {
-                let snapshot = Snapshot::from(self.values.clone());
-                Done { reply: Some(Event::SnapshotTaken { request, snapshot, report: self.report() }), landed: None }
-            }
-            Order::Correction { request, correction, progress_shift, merge } => {
-                correction.add_to(&mut self.values);
-                if let Some((slow, _)) = &mut self.slow {
-                    correction.add_to(slow);
+            Order::Snapshot(request, selection) => {
+                let snapshot = Snapshot::from(self.select(selection));
+                let report = self.report();
+                if matches!(selection, Selection::Part(Part { vector: Vector::Model, .. })) {
+                    self.moved.fill(0.0);
                 }
+                Done { reply: Some(Event::SnapshotTaken { request, snapshot, report }), landed: None }
+            }
+            Order::Correction { request, part, correction, progress_shift, merge } => {
+                self.add(part, &correction);
                 self.progress += progress_shift;
                 Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
             Order::State { request, payload, progress } => {
-                let state = Snapshot::from_payload(&payload, self.values.len());
+                let length = self.values.len();
+                let vectors = if self.outer.0 > 0.0 { 3 } else { 1 };
+                let state = Snapshot::from_payload(&payload, vectors * length);
                 let accepted = state.is_some();
                 if let Some(state) = state {
-                    self.values = state.values().to_vec();
+                    let mut parts = state.values().chunks(length).map(<[f32]>::to_vec);
+                    self.values = parts.next().expect("a state begins with the model");
+                    self.slow = parts.next().zip(parts.next());
                     self.first_values = self.values.clone();
                     self.progress = progress;
                     self.has_model = true;
@@ -164,12 +174,49 @@ impl Trainer {
         }
     }
 
+    fn select(&mut self, selection: Selection) -> Vec<f32> {
+        let range = |part: Part| part.fragment.range(self.values.len());
+        match selection {
+            Selection::Part(part) if part.vector == Vector::Model => self.values[range(part)].to_vec(),
+            Selection::Part(part) => {
+                let range = range(part);
+                self.outer_state().1[range].to_vec()
+            }
+            Selection::State if self.outer.0 > 0.0 => {
+                let values = self.values.clone();
+                let (slow, speed) = self.outer_state();
+                [&values[..], slow, speed].concat()
+            }
+            Selection::State => self.values.clone(),
+        }
+    }
+
+    fn add(&mut self, part: Part, correction: &Correction) {
+        let range = part.fragment.range(self.values.len());
+        match part.vector {
+            Vector::Model => {
+                correction.add_to(&mut self.values[range.clone()]);
+                if let Some((slow, _)) = &mut self.slow {
+                    correction.add_to(&mut slow[range]);
+                }
+            }
+            Vector::Momentum => correction.add_to(&mut self.outer_state().1[range]),
+        }
+    }
+
+    /// φ and u; before the first outer round they are the first model and zeros.
+    fn outer_state(&mut self) -> &mut (Vec<f32>, Vec<f32>) {
+        self.slow.get_or_insert_with(|| (self.first_values.clone(), vec![0.0; self.first_values.len()]))
+    }
+
     /// D = θ − φ;  u ← μ·u + D;  φ ← φ + α·(μ·u + D);  θ ← φ
     fn advance_outer(&mut self) {
         let (rate, momentum) = self.outer;
         let before = self.values.clone();
-        let (slow, speed) =
-            self.slow.get_or_insert_with(|| (self.first_values.clone(), vec![0.0; self.first_values.len()]));
+        let (slow, speed) = {
+            self.outer_state();
+            self.slow.as_mut().expect("made by the line above")
+        };
         for ((value, slow), speed) in self.values.iter_mut().zip(slow).zip(speed) {
             let difference = *value - *slow;
             *speed = momentum * *speed + difference;
@@ -181,9 +228,11 @@ impl Trainer {
 
     fn note_movement(&mut self, before: &[f32]) {
         let mut squares = 0.0;
-        for ((movement, value), before) in self.local_movement.iter_mut().zip(&self.values).zip(before) {
+        let sums = self.local_movement.iter_mut().zip(&mut self.moved);
+        for (((movement, recent), value), before) in sums.zip(&self.values).zip(before) {
             let moved = f64::from(*value) - f64::from(*before);
             *movement += moved;
+            *recent += moved;
             squares += moved * moved;
         }
         self.travel += squares.sqrt();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::status::Phase;
 use murmur_protocol::{Notice, bounds};
 use murmur_sim::checks::*;
@@ -12,14 +13,14 @@ fn seconds(count: u64) -> Duration {
 }
 
 /// Every check that holds where nothing is lost and nobody crashes.
-fn assert_sound(swarm: &Swarm, parameters: usize) {
+fn assert_sound(swarm: &Swarm, parameters: usize, gossip: &GossipSpec) {
     let record = swarm.record();
     let verdicts = [
         exactly_once(&record),
         mean_preserved(&record),
         nothing_one_sided(&record),
         training_never_waits(&record),
-        bounded(&record, parameters),
+        bounded(&record, parameters, gossip),
         nobody_accused(&record),
     ];
     for verdict in verdicts {
@@ -30,12 +31,12 @@ fn assert_sound(swarm: &Swarm, parameters: usize) {
 #[test]
 fn a_calm_swarm_of_eight_agrees() {
     let scenario = Scenario::calm(8).then_calm(seconds(120), seconds(180));
-    let parameters = scenario.parameters;
+    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
     let mut swarm = Swarm::new(scenario, 1);
     swarm.run_until(seconds(120));
     let while_learning = swarm.record().disagreement();
     swarm.run_until(seconds(210));
-    assert_sound(&swarm, parameters);
+    assert_sound(&swarm, parameters, &gossip);
     assert!(while_learning > 0.05, "models that were never apart prove nothing: {while_learning}");
     assert_eq!(converged(&swarm.record(), 8, 1e-3), Ok(()));
 }
@@ -56,7 +57,7 @@ fn a_late_joiner_copies_the_model_and_converges() {
     let mut scenario = Scenario::calm(4);
     scenario.nodes.push(NodePlan::joiner(seconds(60), vec![2]));
     let scenario = scenario.then_calm(seconds(120), seconds(180));
-    let parameters = scenario.parameters;
+    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
     let mut swarm = Swarm::new(scenario, 3);
     swarm.run_until(seconds(65));
     let record = swarm.record();
@@ -65,14 +66,14 @@ fn a_late_joiner_copies_the_model_and_converges() {
     let copied = joiner.first_model.iter().map(|value| f64::from(*value)).sum::<f64>() / parameters as f64;
     assert!((0.7..1.3).contains(&copied), "the swarm is near 1 by now, the joiner began at {copied}");
     swarm.run_until(seconds(210));
-    assert_sound(&swarm, parameters);
+    assert_sound(&swarm, parameters, &gossip);
     assert_eq!(converged(&swarm.record(), 5, 1e-3), Ok(()));
 }
 
 #[test]
 fn a_leaver_says_so_and_stops_within_the_bound() {
     let scenario = Scenario::calm(5).at(seconds(60), Incident::Leave(2)).then_calm(seconds(90), seconds(150));
-    let parameters = scenario.parameters;
+    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
     let mut swarm = Swarm::new(scenario, 4);
     swarm.run_until(seconds(60));
     assert!(swarm.is_running(2));
@@ -84,7 +85,7 @@ fn a_leaver_says_so_and_stops_within_the_bound() {
         matches!(notice, Notice::PeerLeft { peer, announced: true } if swarm.host_of(*peer) == Some(2))
     });
     assert_eq!(farewells.count(), 4, "all four others heard it");
-    assert_sound(&swarm, parameters);
+    assert_sound(&swarm, parameters, &gossip);
 }
 
 #[test]
@@ -108,12 +109,12 @@ fn two_nodes_that_dial_each_other_share_one_connection() {
     let mut scenario = Scenario::calm(2);
     scenario.nodes[0].bootstrap = vec![1];
     let scenario = scenario.then_calm(seconds(30), seconds(60));
-    let parameters = scenario.parameters;
+    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
     let mut swarm = Swarm::new(scenario, 6);
     swarm.run_until(seconds(90));
     let joined = swarm.record().notices.iter().filter(|(_, _, notice)| matches!(notice, Notice::PeerJoined(_))).count();
     assert_eq!(joined, 2, "each side once");
-    assert_sound(&swarm, parameters);
+    assert_sound(&swarm, parameters, &gossip);
     assert_eq!(converged(&swarm.record(), 2, 1e-3), Ok(()));
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_protocol::message::{Fragment, Propose, Standing};
+use murmur_protocol::message::{Propose, Standing};
 use murmur_protocol::numerics::{CodeWidth, proposal_bytes, reply_bytes};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
@@ -22,10 +22,10 @@ fn node_after_proposals(weights: &[f32]) -> Node {
     let mut node = Node::new(Config::founder(&manifest), me, layout, 1, Time::ZERO);
     let propose = |(number, weight): (usize, &f32)| Propose {
         exchange: number as u64,
-        fragment: Fragment::WHOLE,
+        part: murmur_protocol::Part::MODEL,
         nonce: 1,
         bits: 16,
-        standing: Standing { weight: *weight, clip: 1.0, age_steps: 0, progress: 0.0 },
+        standing: Standing { weight: *weight, clip: 1.0, gamma: 0.5, age_steps: 0, progress: 0.0 },
         deadline_ms: 1000,
     };
     let proposals = weights.iter().enumerate().map(propose).map(Message::Propose);
@@ -169,7 +169,8 @@ fn a_refusal_after_the_reply_changes_nothing() {
         node.handle(Time::ZERO, event);
         std::iter::from_fn(|| node.poll_effect()).collect::<Vec<Effect>>()
     };
-    let report = TrainingReport { steps: 100, progress: 100.0, tokens_per_second: 1000.0, travel: 10.0 };
+    let report =
+        TrainingReport { steps: 100, progress: 100.0, tokens_per_second: 1000.0, travel: 10.0, local_progress: 1.0 };
     tell(Event::PeerConnected { peer: partner, addresses: vec![] });
     let proposed = tell(Event::StepsCompleted(report));
     let propose = proposed.into_iter().find_map(|effect| match effect {

@@ -80,7 +80,7 @@ fn network(dice: &mut Generator) -> NetworkSpec {
 /// Runs one schedule and asks every check.
 fn violations(seed: u64, identities_survive: bool) -> Vec<String> {
     let (scenario, remaining) = schedule(seed, identities_survive);
-    let parameters = scenario.parameters;
+    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
     let mut swarm = Swarm::new(scenario, seed);
     swarm.run_until(Duration::from_secs(END_SECONDS));
     let record = swarm.record();
@@ -88,7 +88,7 @@ fn violations(seed: u64, identities_survive: bool) -> Vec<String> {
         exactly_once(&record),
         mean_preserved(&record),
         training_never_waits(&record),
-        bounded(&record, parameters),
+        bounded(&record, parameters, &gossip),
         converged(&record, remaining, 0.01),
     ];
     verdicts.into_iter().filter_map(Result::err).map(|violation| violation.to_string()).collect()

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::{Correction, Event, Payload, RequestId, RunManifest, Snapshot, TrainingReport};
+use murmur_protocol::{Correction, Event, Part, Payload, RequestId, RunManifest, Selection, TrainingReport};
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
@@ -35,10 +35,10 @@ const NOT_FINITE_STEPS_MAX: u32 = 20;
 /// What the engine may order.
 #[derive(Debug)]
 pub enum TrainerOrder {
-    /// Copy the model.
-    TakeSnapshot(RequestId),
+    /// Copy a part of the model, or the state for a joiner.
+    TakeSnapshot(RequestId, Selection),
     /// Add a correction, and its shift to the progress.
-    ApplyCorrection(RequestId, Correction, f64),
+    ApplyCorrection(RequestId, Part, Correction, f64),
     /// Take over a peer's model at this progress.
     LoadState(RequestId, Payload, f64),
     /// Take a step of the outer momentum.
@@ -55,7 +55,7 @@ impl TrainerOrder {
     /// Whose reply is awaited, where one is.
     pub fn request(&self) -> Option<RequestId> {
         match self {
-            TrainerOrder::TakeSnapshot(request)
+            TrainerOrder::TakeSnapshot(request, _)
             | TrainerOrder::ApplyCorrection(request, ..)
             | TrainerOrder::LoadState(request, ..) => Some(*request),
             TrainerOrder::AdvanceOuter | TrainerOrder::Begin | TrainerOrder::End | TrainerOrder::Complete => None,
@@ -276,15 +276,16 @@ impl Desk {
 
     fn carry_out(&mut self, order: TrainerOrder) {
         match order {
-            TrainerOrder::TakeSnapshot(request) => match self.engine.snapshot() {
+            TrainerOrder::TakeSnapshot(request, selection) => match self.engine.snapshot(selection) {
                 Ok(snapshot) => {
-                    let report = self.report();
+                    let report = TrainingReport { local_progress: snapshot.local_progress, ..self.report() };
+                    let snapshot = snapshot.values;
                     self.tell(Event::SnapshotTaken { request, snapshot, report });
                 }
                 Err(error) => self.refuse(request, &error),
             },
-            TrainerOrder::ApplyCorrection(request, correction, progress_shift) => {
-                match self.engine.apply(&correction) {
+            TrainerOrder::ApplyCorrection(request, part, correction, progress_shift) => {
+                match self.engine.apply(part, &correction) {
                     Ok(()) => {
                         self.view.completed = false;
                         self.view.progress = (self.view.progress + progress_shift).max(0.0);
@@ -315,9 +316,7 @@ impl Desk {
     }
 
     fn load_state(&mut self, payload: &Payload) -> bool {
-        let parameters = self.engine.layout().parameters();
-        let Some(snapshot) = Snapshot::from_payload(payload, parameters) else { return false };
-        match self.engine.load_parameters(snapshot.values()) {
+        match self.engine.load_state(payload) {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!("cannot load a peer's model: {error}");
@@ -409,6 +408,7 @@ impl Desk {
             progress: self.view.progress,
             tokens_per_second: self.view.tokens_per_second,
             travel: self.travel,
+            local_progress: 0.0,
         }
     }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
-use murmur_protocol::{Correction, Snapshot};
+use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
 
 use crate::data::{Batch, Corpus, DataPosition, Sampler, Window};
 use crate::generate::evaluate;
+use crate::local_progress::LocalProgress;
 use crate::model::Transformer;
 use crate::model::initial::initial_parameters;
 use crate::model::transformer::transformer_layout;
@@ -33,6 +34,16 @@ pub struct Engine {
     validation: Vec<Window>,
     batch_sequences: usize,
     steps: u64,
+    local_progress: LocalProgress,
+}
+
+/// A copy made at a step boundary.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// What was selected.
+    pub values: Snapshot,
+    /// For the model: how far own training has moved it since the last such copy, estimated as a Euclidean norm.
+    pub local_progress: f64,
 }
 
 /// What one step did.
@@ -104,6 +115,9 @@ pub enum TrainingError {
     /// A state was saved with another setting of the outer momentum.
     #[error("the saved state {0} an outer momentum, unlike this run")]
     OtherOuterMomentum(&'static str),
+    /// The run has no outer momentum to copy or correct.
+    #[error("this run has no outer momentum")]
+    NoOuterMomentum,
     /// Values from outside that would destroy the model.
     #[error("{0} holds values that are not finite")]
     NotFiniteValues(&'static str),
@@ -150,6 +164,7 @@ impl Engine {
             learning_rate: LearningRate::new(&manifest.optimizer, &manifest.schedule),
             schedule: manifest.schedule.clone(),
             warm_up_again: WarmUpAgain::default(),
+            local_progress: LocalProgress::new(&parameters),
             outer: outer_momentum(&manifest.gossip, parameters),
             validation: corpus.validation(manifest),
             sampler: Sampler::new(corpus, manifest.run.seed, node, spec.context as usize, batch_sequences),
@@ -211,26 +226,59 @@ impl Engine {
         Ok(rayon::scope(|_| evaluate(&self.model, &self.validation, self.batch_sequences))?)
     }
 
-    /// A copy of the parameters.
+    /// A copy of what is selected.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn snapshot(&mut self) -> Result<Snapshot, TrainingError> {
-        Ok(Snapshot::from(self.model.gather()?))
+    pub fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
+        let parameters = self.layout().parameters();
+        let (values, local_progress) = match selection {
+            Selection::Part(Part { vector: Vector::Momentum, fragment }) => {
+                let outer = self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum)?;
+                (outer.momentum()[fragment.range(parameters)].to_vec(), 0.0)
+            }
+            Selection::Part(Part { vector: Vector::Model, fragment }) => {
+                let mut values = self.model.gather()?;
+                let local_progress = self.local_progress.measure(&values);
+                values.truncate(fragment.range(parameters).end);
+                values.drain(..fragment.range(parameters).start);
+                (values, local_progress)
+            }
+            Selection::State => {
+                let mut values = self.model.gather()?;
+                if let Some(outer) = &self.outer {
+                    values.extend_from_slice(outer.slow_weights());
+                    values.extend_from_slice(outer.momentum());
+                }
+                (values, 0.0)
+            }
+        };
+        Ok(Taken { values: Snapshot::from(values), local_progress })
     }
 
-    /// Adds what an exchange decided: `θ += c`, and `φ += c` with the outer momentum on, so that the correction stays
-    /// out of the momentum (ρ = 0).
+    /// Adds what an exchange decided. For the model: `θ += c`, and `φ += c` with the outer momentum on, so that the
+    /// correction stays out of the momentum (ρ = 0). For the momentum: `u += c`.
     ///
     /// # Errors
     /// When it is for another model.
-    pub fn apply(&mut self, correction: &Correction) -> Result<(), TrainingError> {
-        self.check_length("a correction", correction.len())?;
-        let mut parameters = self.model.gather()?;
-        correction.add_to(&mut parameters);
+    pub fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
+        let range = part.fragment.range(self.layout().parameters());
+        if correction.len() != range.len() {
+            let (expected, actual) = (range.len(), correction.len());
+            return Err(TrainingError::WrongLength { what: "a correction", expected, actual });
+        }
+        if part.vector == Vector::Momentum {
+            let outer = self.outer.as_mut().ok_or(TrainingError::NoOuterMomentum)?;
+            outer.apply_to_momentum(range, correction);
+            return Ok(());
+        }
+        let before = self.model.gather()?;
+        let mut parameters = before.clone();
+        correction.add_to(&mut parameters[range.clone()]);
         self.model.scatter(&parameters)?;
+        self.local_progress.leave_out(&before, &parameters);
         if let Some(outer) = &mut self.outer {
-            outer.apply(correction);
+            outer.apply(range, correction);
         }
         Ok(())
     }
@@ -247,8 +295,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes over a peer's model: replaces the parameters and the slow weights, forgets both momenta and warms up
-    /// again.
+    /// Takes over a model: replaces the parameters and the slow weights, forgets both momenta and warms up again.
     ///
     /// # Errors
     /// When the values are for another model or not finite; nothing has changed then.
@@ -256,10 +303,32 @@ impl Engine {
         self.check_length("the loaded model", values.len())?;
         check_finite("the loaded model", values)?;
         self.model.scatter(values)?;
+        self.local_progress = LocalProgress::new(values);
         if let Some(outer) = &mut self.outer {
             outer.restart(values.to_vec());
         }
         self.reset_optimizer()
+    }
+
+    /// As [`Engine::load_parameters`] from a peer's [`Selection::State`], with its slow weights and outer momentum where
+    /// the run has them.
+    ///
+    /// # Errors
+    /// As [`Engine::load_parameters`].
+    pub fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError> {
+        let parameters = self.layout().parameters();
+        let expected = parameters * if self.outer.is_some() { 3 } else { 1 };
+        if payload.len() != 4 * expected {
+            return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual: payload.len() / 4 });
+        }
+        let state =
+            Snapshot::from_payload(payload, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let mut vectors = state.values().chunks(parameters);
+        self.load_parameters(vectors.next().unwrap_or_default())?;
+        if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
+            outer.restore(slow_weights.to_vec(), momentum.to_vec());
+        }
+        Ok(())
     }
 
     /// Forgets the optimizer's moments and ramps the learning rate up over the next own steps.
@@ -319,6 +388,7 @@ impl Engine {
             check_finite(what, values)?;
         }
         self.model.scatter(&parameters)?;
+        self.local_progress = LocalProgress::new(&parameters);
         let layout = Arc::clone(self.model.layout());
         self.optimizer.restore(&layout, counters.optimizer_steps, first_moment, second_moment)?;
         if let (Some(place), Some((slow_weights, momentum))) = (&mut self.outer, outer) {

@@ -8,6 +8,7 @@ pub mod data;
 pub mod device;
 pub mod engine;
 pub mod generate;
+mod local_progress;
 pub mod model;
 pub mod ops;
 pub mod optimizer;
@@ -16,6 +17,6 @@ pub mod schedule;
 
 pub use data::{Corpus, CorpusError, DataPosition};
 pub use device::{DeviceChoice, DeviceError};
-pub use engine::{Counters, Engine, EngineState, StepReport, TrainingError};
+pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError};
 pub use generate::LanguageModel;
 pub use model::parameter_count;

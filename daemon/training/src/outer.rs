@@ -1,6 +1,8 @@
 //! The outer momentum: a Nesterov step over a round of local training (DiLoCo, Douillard et al., arXiv 2311.08105),
 //! kept by each node for itself.
 
+use std::ops::Range;
+
 use murmur_protocol::Correction;
 use murmur_protocol::manifest::GossipSpec;
 
@@ -44,9 +46,14 @@ impl OuterMomentum {
         &self.slow_weights
     }
 
-    /// `φ += c`.
-    pub(crate) fn apply(&mut self, correction: &Correction) {
-        correction.add_to(&mut self.slow_weights);
+    /// `φ += c`, for the parameters in `range`.
+    pub(crate) fn apply(&mut self, range: Range<usize>, correction: &Correction) {
+        correction.add_to(&mut self.slow_weights[range]);
+    }
+
+    /// `u += c`, for the parameters in `range`.
+    pub(crate) fn apply_to_momentum(&mut self, range: Range<usize>, correction: &Correction) {
+        correction.add_to(&mut self.momentum[range]);
     }
 
     /// Begins anew at `parameters`.

@@ -7,9 +7,10 @@ use super::{Averaging, Terms};
 use crate::bounds::*;
 use crate::effect::{Effect, ExchangeFailure, TransferId};
 use crate::event::Misbehaviour;
-use crate::message::{Accept, ExchangeNumber, Fragment, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::numerics::{CodeWidth, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
+use crate::part::{Part, Selection};
 use crate::peer::PeerId;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
@@ -126,7 +127,7 @@ impl Responder {
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
-            Some(_) if propose.fragment != Fragment::WHOLE => Some(RejectReason::Unacceptable),
+            Some(_) if propose.part != Part::MODEL => Some(RejectReason::Unacceptable),
             Some(_) if admission.refuse.is_none() && self.others_under_way(peer) >= RESPONDING_MAX => {
                 Some(RejectReason::Busy)
             }
@@ -158,7 +159,10 @@ impl Responder {
         match &incoming.stage {
             Stage::Expecting => {
                 incoming.stage = Stage::TakingSnapshot(payload);
-                out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot { request });
+                out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot {
+                    request,
+                    selection: Selection::Part(Part::MODEL),
+                });
             }
             Stage::Answered { .. } => incoming.send_reply(peer, number, out),
             Stage::TakingSnapshot(_) | Stage::Merging => {}

@@ -5,9 +5,10 @@ use crate::bounds::*;
 use crate::effect::{Effect, ExchangeFailure, Notice, TransferId};
 use crate::event::Misbehaviour;
 use crate::membership::Membership;
-use crate::message::{Accept, ExchangeNumber, Fragment, Message, Propose, Reject, TransferHeader};
+use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, TransferHeader};
 use crate::numerics::{CodeWidth, EncodeJob, MergeJob, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
+use crate::part::{Part, Selection};
 use crate::peer::PeerId;
 use crate::random::{Generator, RngExt, stream};
 use crate::time::Time;
@@ -105,7 +106,7 @@ impl Starter {
         self.next_number += 1;
         let propose = Propose {
             exchange: number,
-            fragment: Fragment::WHOLE,
+            part: Part::MODEL,
             nonce,
             bits: width.bits(),
             standing: averaging.standing(),
@@ -152,7 +153,10 @@ impl Starter {
                 outgoing.accept = Some(accept.clone());
                 outgoing.stage = Stage::TakingSnapshot(terms);
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
-                out.request(purpose, |request| Effect::TakeSnapshot { request });
+                out.request(purpose, |request| Effect::TakeSnapshot {
+                    request,
+                    selection: Selection::Part(Part::MODEL),
+                });
             }
             // Its reply decides: a responder that has restarted since computes another digest.
             Stage::Merging(_) => {}
@@ -355,7 +359,7 @@ impl Terms {
 impl Averaging {
     pub(super) fn complete(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) {
         self.on_merged(merged, terms);
-        out.apply(merged.correction.clone(), terms.progress_shift);
+        out.apply(Part::MODEL, merged.correction.clone(), terms.progress_shift);
         out.notice(Notice::ExchangeCompleted {
             partner,
             distance: merged.distance,

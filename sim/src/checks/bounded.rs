@@ -1,6 +1,7 @@
 //! Nothing grows without end: everything countable from outside stays within the core's `bounds`.
 
 use murmur_protocol::bounds::*;
+use murmur_protocol::manifest::GossipSpec;
 
 use super::Violation;
 use crate::record::Record;
@@ -12,7 +13,7 @@ const EFFECTS_MAX: usize = CONNECTIONS_MAX + PENDING_MAX;
 ///
 /// # Errors
 /// The first bound that was passed.
-pub fn bounded(record: &Record, parameters: usize) -> Result<(), Violation> {
+pub fn bounded(record: &Record, parameters: usize, gossip: &GossipSpec) -> Result<(), Violation> {
     let peaks = &record.peaks;
     let limits = [
         ("members known", peaks.known, VIEW_MAX),
@@ -21,7 +22,7 @@ pub fn bounded(record: &Record, parameters: usize) -> Result<(), Violation> {
         ("effects that await a reply", peaks.awaited, PENDING_MAX),
         ("merges under way", peaks.merging, RESPONDING_MAX + 1),
         ("states on their way", peaks.giving, STATE_TRANSFERS_MAX),
-        ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters) as usize),
+        ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters, gossip) as usize),
         ("effects of one event", peaks.effects, EFFECTS_MAX),
         ("wakes for nothing", record.busy_wakes as usize, 0),
     ];
@@ -39,13 +40,13 @@ mod tests {
     fn one_merge_too_many_is_refused() {
         let mut record = Record::default();
         record.peaks.merging = RESPONDING_MAX + 1;
-        assert_eq!(bounded(&record, 2), Ok(()));
+        assert_eq!(bounded(&record, 2, &GossipSpec::default()), Ok(()));
         record.peaks.merging += 1;
-        assert!(bounded(&record, 2).is_err());
+        assert!(bounded(&record, 2, &GossipSpec::default()).is_err());
     }
 
     #[test]
     fn a_node_that_never_sleeps_is_refused() {
-        assert!(bounded(&Record { busy_wakes: 1, ..Record::default() }, 2).is_err());
+        assert!(bounded(&Record { busy_wakes: 1, ..Record::default() }, 2, &GossipSpec::default()).is_err());
     }
 }

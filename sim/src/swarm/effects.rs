@@ -62,7 +62,7 @@ impl Swarm {
             Effect::StartTransfer { transfer, peer, header, payload } => {
                 self.start_transfer(index, transfer, peer, header, payload);
             }
-            Effect::TakeSnapshot { request } => self.order(index, Order::Snapshot(request)),
+            Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
             Effect::Encode { request, snapshot, job } => {
                 let payload = numerics::encode(&snapshot, &job);
                 self.reply_from_worker(index, Event::Encoded { request, payload }, Event::RequestFailed { request });
@@ -77,7 +77,7 @@ impl Swarm {
                 }
                 self.reply_from_worker(index, Event::Merged { request, result }, Event::RequestFailed { request });
             }
-            Effect::ApplyCorrection { request, correction, progress_shift } => {
+            Effect::ApplyCorrection { request, part, correction, progress_shift } => {
                 let merge = merged.map(|merging| {
                     self.history.merges.push(MergeRecord {
                         exchange: merging.exchange,
@@ -92,7 +92,7 @@ impl Swarm {
                     });
                     self.history.merges.len() - 1
                 });
-                self.order(index, Order::Correction { request, correction, progress_shift, merge });
+                self.order(index, Order::Correction { request, part, correction, progress_shift, merge });
             }
             Effect::LoadState { request, payload, progress } => {
                 self.order(index, Order::State { request, payload, progress });

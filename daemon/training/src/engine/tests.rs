@@ -18,7 +18,7 @@ fn engine(manifest: &RunManifest) -> Engine {
 }
 
 fn values(engine: &mut Engine) -> Vec<f32> {
-    engine.snapshot().expect("a snapshot").values().to_vec()
+    engine.snapshot(Selection::Part(Part::MODEL)).expect("a snapshot").values.values().to_vec()
 }
 
 fn correction(layout: &ModelLayout, step: f32) -> Correction {
@@ -86,7 +86,7 @@ fn the_number_of_threads_does_not_change_a_bit() {
 fn a_step_that_is_not_finite_changes_nothing() -> Result<(), TrainingError> {
     let mut engine = engine(&manifest());
     engine.step(0.0)?;
-    engine.apply(&correction(engine.layout(), f32::MAX))?;
+    engine.apply(Part::MODEL, &correction(engine.layout(), f32::MAX))?;
     let before = engine.save()?;
     assert!(matches!(engine.step(1.0), Err(TrainingError::NotFinite { .. })));
     let mut after = engine.save()?;
@@ -103,7 +103,7 @@ fn a_correction_moves_model_and_slow_weights_alike() -> Result<(), TrainingError
     let mut engine = engine(&manifest);
     engine.step(0.0)?;
     let before = engine.save()?;
-    engine.apply(&correction(engine.layout(), 0.5))?;
+    engine.apply(Part::MODEL, &correction(engine.layout(), 0.5))?;
     let after = engine.save()?;
     let moved = |before: &[f32], after: &[f32]| before.iter().zip(after).all(|(old, new)| *new == *old + 0.5);
     assert!(moved(&before.parameters, &after.parameters));
@@ -143,7 +143,7 @@ fn values_of_another_model_or_not_finite_are_refused() -> Result<(), TrainingErr
         Err(TrainingError::NotFiniteValues(_))
     ));
     let short = Correction::new(Codes::Narrow(vec![1; 3]), vec![1.0]);
-    assert!(matches!(engine.apply(&short), Err(TrainingError::WrongLength { .. })));
+    assert!(matches!(engine.apply(Part::MODEL, &short), Err(TrainingError::WrongLength { .. })));
     let other = EngineState { slow_weights: Some(saved.parameters.clone()), ..saved.clone() };
     assert!(matches!(engine.restore(other), Err(TrainingError::OtherOuterMomentum(_))));
     let short = EngineState { second_moment: vec![0.0; 3], ..saved.clone() };

@@ -1,0 +1,62 @@
+//! How far a node's own training has moved its model between two exchanges, without what exchanges added.
+//!
+//! The core compares it with the distance of two models (consensus control, Kong et al., ICML 2021). A sample of blocks
+//! stands for all, so that no second copy of a large model is kept.
+
+use murmur_protocol::bulk::BLOCK;
+
+/// Blocks looked at, at most: 16,384 parameters estimate a norm to within a few percent.
+const BLOCKS_MAX: usize = 64;
+
+/// The sampled blocks as they would be had only exchanges moved them.
+pub(crate) struct LocalProgress {
+    /// Every so many blocks one is in the sample.
+    stride: usize,
+    reference: Vec<f32>,
+}
+
+impl LocalProgress {
+    pub(crate) fn new(values: &[f32]) -> LocalProgress {
+        let stride = values.len().div_ceil(BLOCK).div_ceil(BLOCKS_MAX).max(1);
+        LocalProgress { stride, reference: sampled(values, stride).copied().collect() }
+    }
+
+    /// The Euclidean norm of the movement since the last measurement, estimated for the whole model.
+    pub(crate) fn measure(&mut self, values: &[f32]) -> f64 {
+        let mut squares = 0.0;
+        for (reference, value) in self.reference.iter_mut().zip(sampled(values, self.stride)) {
+            squares += f64::from(*value - *reference).powi(2);
+            *reference = *value;
+        }
+        (squares * values.len() as f64 / self.reference.len().max(1) as f64).sqrt()
+    }
+
+    /// Takes what lies between `before` and `after` for another's doing.
+    pub(crate) fn leave_out(&mut self, before: &[f32], after: &[f32]) {
+        let pairs = sampled(before, self.stride).zip(sampled(after, self.stride));
+        for (reference, (before, after)) in self.reference.iter_mut().zip(pairs) {
+            *reference += after - before;
+        }
+    }
+}
+
+fn sampled(values: &[f32], stride: usize) -> impl Iterator<Item = &f32> {
+    values.chunks(BLOCK).step_by(stride).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_movement_counts_and_the_sample_stands_for_all() {
+        let first = vec![1.0; 1_000_000];
+        let mut progress = LocalProgress::new(&first);
+        let trained: Vec<f32> = first.iter().map(|value| value + 0.5).collect();
+        let corrected: Vec<f32> = trained.iter().map(|value| value - 3.0).collect();
+        progress.leave_out(&trained, &corrected);
+        let measured = progress.measure(&corrected);
+        assert!((measured - 500.0).abs() < 1.0, "{measured}: a million parameters moved by a half each");
+        assert_eq!(progress.measure(&corrected), 0.0);
+    }
+}
