@@ -18,6 +18,7 @@ pub use exchange::{ExchangeRecord, MergeRecord, Side};
 pub(crate) use ledger::Ledger;
 pub use ledger::Totals;
 pub use life::LifeRecord;
+pub(crate) use sample::Spread;
 pub use sample::{Sample, Traffic};
 
 use crate::checks::Violation;
@@ -34,6 +35,8 @@ const FINDINGS_MAX: usize = 1000;
 pub struct Record {
     /// Every life of every host, the dead first.
     pub lives: Vec<LifeRecord>,
+    /// The trainers' objective at the model that the first founder began with.
+    pub first_loss: f64,
     /// All corrections that nodes ordered, summed up.
     pub exchanges: Totals,
     /// What checks found while the run went on, at most 1000.
@@ -102,7 +105,7 @@ impl Record {
 
     /// The largest Euclidean distance of an honest host's model from their mean.
     pub fn disagreement(&self) -> f64 {
-        sample::Spread::of(&self.active_models()).worst
+        Spread::of(&self.active_models()).worst
     }
 
     pub(crate) fn note(&mut self, at: Time, host: HostIndex, notice: Notice) {

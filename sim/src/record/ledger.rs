@@ -102,7 +102,10 @@ impl Ledger {
         correction: &Correction,
     ) -> Result<(), Violation> {
         let Some(sides) = self.open.get_mut(&exchange) else {
-            return Err(Violation::new("exactly once", format!("exchange {exchange:x} landed after its end at {now:?}")));
+            return Err(Violation::new(
+                "exactly once",
+                format!("exchange {exchange:x} landed after its end at {now:?}"),
+            ));
         };
         let is_it = |open: &OpenSide| open.merge.side == side && open.merge.life == life;
         let Some(index) = sides.iter().rposition(is_it) else {
