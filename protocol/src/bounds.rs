@@ -126,13 +126,13 @@ pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
 /// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state or a first
 /// exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Wide)) as u64
+    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
 /// its connection.)
 pub fn exchange_timeout(parameters: usize) -> Duration {
-    let bytes = 2 * proposal_bytes(parameters, CodeWidth::Wide) as u64;
+    let bytes = 2 * proposal_bytes(parameters, CodeWidth::Sixteen) as u64;
     EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
 }
 
@@ -143,6 +143,6 @@ pub fn state_timeout(parameters: usize, gossip: &GossipSpec) -> Duration {
 
 /// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
-    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Wide);
+    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
     payload_bytes_max(parameters, gossip).max(exchanges as u64)
 }

@@ -78,7 +78,7 @@ impl Averaging {
         self.clip.record(merged.distance);
         self.last_distance = Some(merged.distance);
         self.last_merge_steps = self.training.steps;
-        self.counters.coarse += u64::from(terms.width == CodeWidth::Wide);
+        self.counters.coarse += u64::from(terms.width == CodeWidth::Sixteen);
         self.counters.masked_blocks += u64::from(merged.masked_blocks);
     }
 }

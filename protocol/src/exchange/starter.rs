@@ -100,7 +100,7 @@ impl Starter {
         }
         self.tried += 1;
         let partner = partners[self.random.random_range(0..partners.len())];
-        let width = if averaging.steps.is_some() { CodeWidth::Narrow } else { CodeWidth::Wide };
+        let width = if averaging.steps.is_some() { CodeWidth::Eight } else { CodeWidth::Sixteen };
         let nonce = self.random.random();
         let number = self.next_number;
         self.next_number += 1;
@@ -206,8 +206,8 @@ impl Starter {
             return;
         };
         // The steps may be newer than the proposal, but its width stands.
-        let steps = averaging.steps.clone().filter(|_| terms.width == CodeWidth::Narrow);
-        let job = EncodeJob { nonce: terms.nonce, steps };
+        let steps = averaging.steps.clone().filter(|_| terms.width == CodeWidth::Eight);
+        let job = EncodeJob { nonce: terms.nonce, width: terms.width, steps };
         outgoing.stage = Stage::Encoding(terms, snapshot.clone());
         out.request(Purpose::StarterCodes(number), |request| Effect::Encode { request, snapshot, job });
     }
@@ -365,7 +365,7 @@ impl Averaging {
             distance: merged.distance,
             clip_scale: merged.clip_scale,
             masked_blocks: merged.masked_blocks,
-            coarse: terms.width == CodeWidth::Wide,
+            coarse: terms.width == CodeWidth::Sixteen,
         });
     }
 
