@@ -21,6 +21,7 @@ mod cadence;
 mod clip;
 mod gain;
 mod patience;
+mod place;
 mod responder;
 mod starter;
 mod terms;

@@ -98,7 +98,7 @@ impl Node {
 
     /// When to call [`handle`](Self::handle) with [`Event::TimePassed`] if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let joining = (self.phase == Phase::Joining).then(|| self.joining.next_deadline());
+        let joining = (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.next_deadline());
         let deadlines = [
             Some(self.membership.next_deadline()),
             self.starter.next_deadline(),
@@ -172,6 +172,7 @@ impl Node {
         if !self.membership.is_connected(peer) {
             return;
         }
+        let is_copying_anew = self.is_copying_anew();
         let out = &mut self.outbox;
         let verdict = match message {
             Message::Peers(told) => self.membership.on_peers_told(&told),
@@ -184,7 +185,8 @@ impl Node {
                 Ok(())
             }
             Message::RequestState { request } => {
-                let has_model = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
+                let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
+                let has_model = is_sound && !is_copying_anew;
                 self.giving.on_request(peer, request, has_model, out);
                 Ok(())
             }
@@ -207,6 +209,7 @@ impl Node {
         let refuse = match self.phase {
             Phase::Joining => Some(RejectReason::Joining),
             Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
+            _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => {
                 self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy)
             }
@@ -230,6 +233,11 @@ impl Node {
             TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
         };
         self.judge(now, peer, verdict);
+    }
+
+    /// Whether this node trains, but on a model that it is about to replace.
+    fn is_copying_anew(&self) -> bool {
+        self.phase == Phase::Training && self.averaging.is_outlier()
     }
 
     fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {

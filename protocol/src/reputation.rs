@@ -170,9 +170,13 @@ mod tests {
     #[test]
     fn a_peer_that_is_always_far_away_loses_its_influence_and_may_win_it_back() {
         let mut reputation = Reputation::default();
-        (0..30).for_each(|_| drop(reputation.on_exchange(peer(1), impression(2.4))));
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(2.4));
+        });
         assert_eq!(reputation.trust(peer(1)), TRUST_MIN);
-        (0..30).for_each(|_| drop(reputation.on_exchange(peer(1), impression(1.0))));
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(1.0));
+        });
         assert!(reputation.trust(peer(1)) > 0.9);
     }
 
@@ -188,7 +192,9 @@ mod tests {
     #[test]
     fn a_flood_of_strangers_does_not_push_out_the_worst() {
         let mut reputation = Reputation::default();
-        (0..30).for_each(|_| drop(reputation.on_exchange(peer(1), impression(9.0))));
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(9.0));
+        });
         for number in 0..2 * REPUTATIONS_MAX as u64 {
             let mut key = [9; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());

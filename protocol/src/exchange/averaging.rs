@@ -7,6 +7,7 @@ use super::cadence::Cadence;
 use super::clip::ClipHistory;
 use super::gain::LoopGain;
 use super::patience::Patience;
+use super::place::Place;
 use super::terms::Terms;
 use crate::bounds::*;
 use crate::bulk::BLOCK;
@@ -55,6 +56,7 @@ pub(crate) struct Averaging {
     /// Exchanges in a row in which most blocks wrapped.
     wraps_in_row: u32,
     pace: Pace,
+    place: Place,
 }
 
 /// What exchanges of one part have taught.
@@ -99,12 +101,25 @@ impl Averaging {
             ramp_left: 0,
             wraps_in_row: 0,
             pace: Pace::default(),
+            place: Place::default(),
         }
     }
 
-    /// The model was copied: its weight begins small.
-    pub(crate) fn begin_ramp(&mut self) {
+    /// The model was copied: its weight begins small, and what was learned about the one before is void. `clip`: what a
+    /// second peer lets in, where one was asked.
+    pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
+        self.place = Place::default();
+        self.parts.clear();
+        if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
+            let state = self.parts.entry(self.part_in_turn(0)).or_default();
+            (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
+        }
+    }
+
+    /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
+    pub(crate) fn is_outlier(&self) -> bool {
+        self.place.is_outlier()
     }
 
     /// Seconds of one step, 0 before that is known.
@@ -190,7 +205,11 @@ impl Averaging {
         if state.steps.is_none() || !is_odd_one_out {
             state.steps = Some(merged.steps.clone());
         }
-        state.clip.record(merged.distance);
+        // Blocks that wrapped are left out of the distance: where most did, it says nothing.
+        if masked_share(merged) <= 0.5 {
+            state.clip.record(merged.distance);
+        }
+        self.place.record(about.partner, terms.is_rebuff(merged.distance));
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;

@@ -116,12 +116,18 @@ mod tests {
     #[test]
     fn a_fast_link_shortens_the_interval_and_a_slow_one_lengthens_it() {
         let mut fast = cadence();
-        (0..50).for_each(|_| drop(fast.on_exchange(0, 0.1)));
+        (0..50).for_each(|_| {
+            fast.on_exchange(0, 0.1);
+        });
         assert_eq!(fast.interval(), 5.0);
         let mut slow = cadence();
-        (0..50).for_each(|_| drop(slow.on_exchange(30, 0.1)));
+        (0..50).for_each(|_| {
+            slow.on_exchange(30, 0.1);
+        });
         assert_eq!(slow.interval(), 62.0);
-        (0..50).for_each(|_| drop(slow.on_exchange(3000, 0.1)));
+        (0..50).for_each(|_| {
+            slow.on_exchange(3000, 0.1);
+        });
         assert_eq!(slow.interval(), 100.0, "never beyond the user's limit");
     }
 
@@ -129,7 +135,9 @@ mod tests {
     fn a_busy_worker_lengthens_the_interval() {
         let mut cadence = cadence();
         (0..100).for_each(|_| cadence.on_work(Duration::from_millis(25)));
-        (0..50).for_each(|_| drop(cadence.on_exchange(0, 0.1)));
+        (0..50).for_each(|_| {
+            cadence.on_exchange(0, 0.1);
+        });
         // 4 · 25 ms is 5 % of 20 steps of 100 ms.
         assert!((cadence.interval() - 20.0).abs() < 0.1, "{}", cadence.interval());
     }
@@ -137,7 +145,9 @@ mod tests {
     #[test]
     fn drifting_models_are_averaged_more_often_and_the_limit_is_told_once() {
         let mut cadence = cadence();
-        (0..50).for_each(|_| drop(cadence.on_exchange(29, 0.1)));
+        (0..50).for_each(|_| {
+            cadence.on_exchange(29, 0.1);
+        });
         assert_eq!(cadence.interval(), 60.0);
         (0..50).for_each(|_| cadence.on_distance(3.0, 1.0));
         let told = (0..50).filter(|_| cadence.on_exchange(29, 0.1)).count();
@@ -149,7 +159,9 @@ mod tests {
         let gossip =
             GossipSpec { interval_steps: 25, interval_steps_min: 25, interval_steps_max: 25, ..GossipSpec::default() };
         let mut cadence = Cadence::new(&gossip);
-        (0..50).for_each(|_| drop(cadence.on_exchange(300, 0.1)));
+        (0..50).for_each(|_| {
+            cadence.on_exchange(300, 0.1);
+        });
         cadence.on_failure();
         assert_eq!(cadence.interval(), 25.0);
     }

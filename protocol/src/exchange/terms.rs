@@ -11,6 +11,10 @@ use crate::{Payload, numerics};
 /// A step of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 steps are then ±4.9 of it.
 const MOMENTUM_STEP_FRACTION: f64 = 0.7;
 
+/// A partner that lets in less than one in so many parts of the usual rebuffs us (a guess: honest clip norms of one swarm
+/// lie within a factor of two of each other).
+const REBUFF_FACTOR: f64 = 4.0;
+
 /// The most steps that a run can have: see `schedule.total_steps`.
 const PROGRESS_MAX: f64 = 1e9;
 
@@ -32,6 +36,7 @@ pub(super) struct Terms {
     pub(super) progress_difference: f64,
     /// The τ that the partner has declared.
     pub(super) partner_clip: f64,
+    own_clip: f64,
 }
 
 impl Terms {
@@ -66,7 +71,14 @@ impl Terms {
             factor: 2.0 * gamma * partner_share,
             progress_difference: partner.progress - own.progress,
             partner_clip: f64::from(partner.clip),
+            own_clip: f64::from(own.clip),
         }
+    }
+
+    /// Whether the partner lets in but little of a difference that this node would take: one of the two is far from the
+    /// swarm, and it is not the one whose usual distances are small.
+    pub(super) fn is_rebuff(&self, distance: f64) -> bool {
+        self.partner_clip * REBUFF_FACTOR < self.own_clip.min(distance)
     }
 
     /// Whether nothing is to be moved.

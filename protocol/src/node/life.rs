@@ -26,6 +26,7 @@ impl Node {
                 let connected: Vec<PeerId> = self.membership.connected().collect();
                 self.joining.proceed(now, &connected, &mut self.outbox);
             }
+            Phase::Training if self.averaging.is_outlier() => self.copy_anew(now),
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
             Phase::Leaving => self.finish_leaving(now),
@@ -75,6 +76,8 @@ impl Node {
                     self.joining.begin_check(peer);
                     self.starter.schedule(self.averaging.training.steps, 1.0);
                     self.check_copy(now);
+                } else {
+                    self.averaging.begin_ramp(None);
                 }
             }
             Some(Err(peer)) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
@@ -92,7 +95,7 @@ impl Node {
                 return;
             }
         }
-        self.believe_copy();
+        self.believe_copy(None);
     }
 
     fn on_check_ended(&mut self, now: Time, checker: PeerId, outcome: Outcome) {
@@ -104,17 +107,23 @@ impl Node {
                 let is_near = distance <= allowed || partner_clip == 0.0;
                 match if is_near { None } else { self.joining.doubt(now) } {
                     Some(donor) => self.outbox.notice(Notice::StateDoubted { donor, checker, distance }),
-                    None => self.believe_copy(),
+                    None => self.believe_copy(Some(partner_clip)),
                 }
             }
             _ => self.check_copy(now),
         }
     }
 
-    fn believe_copy(&mut self) {
+    fn believe_copy(&mut self, clip: Option<f64>) {
         self.joining.end_check();
-        self.averaging.begin_ramp();
+        self.averaging.begin_ramp(clip);
         self.begin_training();
+    }
+
+    /// Asks a peer for its model while training goes on: what this node has learned since it fell behind is lost anyway.
+    fn copy_anew(&mut self, now: Time) {
+        let connected: Vec<PeerId> = self.membership.connected().collect();
+        self.joining.proceed(now, &connected, &mut self.outbox);
     }
 
     pub(super) fn begin_training(&mut self) {

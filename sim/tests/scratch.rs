@@ -1,0 +1,156 @@
+//! Hundreds of schedules of loss, duplication, reordering, broken links, crashes, joiners and leavers, each drawn from
+//! its seed. Whatever happens, every check holds; a failing seed says how to replay it.
+
+use std::time::Duration;
+
+use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_sim::checks::*;
+use murmur_sim::{HostIndex, Incident, NetworkSpec, NodePlan, Scenario, Swarm};
+
+/// Chaos, then averaging alone, then silence.
+const LEARNING_SECONDS: u64 = 40;
+const AVERAGING_SECONDS: u64 = 110;
+const END_SECONDS: u64 = 135;
+
+/// Schedules in each half; the halves run on two threads.
+const SEEDS_IN_HALF: u64 = 125;
+
+fn seconds(count: f64) -> Duration {
+    Duration::from_secs_f64(count)
+}
+
+/// A schedule, and how many nodes take part at its end; `identities_survive` tells whether a host that comes back from
+/// a crash may do so under its old identity.
+fn schedule(seed: u64, identities_survive: bool) -> (Scenario, usize) {
+    let mut dice = stream(seed, "hostile schedule", &[]);
+    let count: usize = dice.random_range(2..=7);
+    let mut scenario = Scenario::calm(count);
+    scenario.parameters = dice.random_range(20..300);
+    scenario.worker.overload = 0.02 * dice.random::<f64>();
+    let everybody = |host: HostIndex| (0..count).filter(|other| *other != host).collect();
+    scenario.network = network(&mut dice);
+    for host in 0..count {
+        let joins_late = host > 0 && dice.random_bool(0.3);
+        scenario.nodes[host] = if joins_late {
+            NodePlan::joiner(seconds(dice.random_range(0.0..20.0)), everybody(host))
+        } else {
+            NodePlan::founder(everybody(host))
+        };
+        scenario.nodes[host].step_time = seconds(dice.random_range(0.07..0.2));
+    }
+    // Host 0 stays, so that there is a model for joiners.
+    let mut remaining = count;
+    for host in 1..count {
+        let time = seconds(dice.random_range(22.0..35.0));
+        let later = time + seconds(dice.random_range(0.1..5.0));
+        let incidents = match dice.random_range(0..6) {
+            0 => vec![(time, Incident::Leave(host))],
+            1 => vec![(time, Incident::Crash(host))],
+            2 => {
+                let same_identity = dice.random::<bool>() && identities_survive;
+                vec![(time, Incident::Crash(host)), (later, Incident::Restart { host, same_identity })]
+            }
+            3 => vec![(time, Incident::Pause(host, seconds(dice.random_range(0.1..10.0))))],
+            4 => vec![(time, Incident::Split(vec![host])), (later, Incident::Heal)],
+            _ => vec![(time, Incident::Break(host, 0)), (later, Incident::Break(host, host - 1))],
+        };
+        remaining -= usize::from(matches!(&incidents[..], [(_, Incident::Leave(_) | Incident::Crash(_))]));
+        scenario.incidents.extend(incidents);
+    }
+    let calm = scenario.then_calm(Duration::from_secs(LEARNING_SECONDS), Duration::from_secs(AVERAGING_SECONDS));
+    (calm, remaining)
+}
+
+/// Anything between a calm and a hostile network, trouble by trouble.
+fn network(dice: &mut Generator) -> NetworkSpec {
+    let hostile = NetworkSpec::hostile();
+    NetworkSpec {
+        latency: (hostile.latency.0, hostile.latency.1.mul_f64(dice.random())),
+        bandwidth_bytes_per_second: hostile.bandwidth_bytes_per_second * dice.random_range(1.0..50.0),
+        loss: hostile.loss * dice.random::<f64>(),
+        duplication: hostile.duplication * dice.random::<f64>(),
+        reordering: hostile.reordering * dice.random::<f64>(),
+        transfer_failure: hostile.transfer_failure * dice.random::<f64>(),
+        dial_failure: hostile.dial_failure * dice.random::<f64>(),
+        breakage: hostile.breakage * dice.random::<f64>(),
+        ..hostile
+    }
+}
+
+/// Runs one schedule and asks every check.
+fn violations(seed: u64, identities_survive: bool) -> Vec<String> {
+    let (scenario, remaining) = schedule(seed, identities_survive);
+    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
+    let mut swarm = Swarm::new(scenario, seed);
+    swarm.run_until(Duration::from_secs(END_SECONDS));
+    let record = swarm.record();
+    let verdicts = [
+        exactly_once(&record),
+        mean_preserved(&record),
+        training_never_waits(&record),
+        bounded(&record, parameters, &gossip),
+        converged(&record, remaining, 0.01),
+    ];
+    verdicts.into_iter().filter_map(Result::err).map(|violation| violation.to_string()).collect()
+}
+
+fn assert_all_hold(seeds: impl Iterator<Item = u64>, identities_survive: bool) {
+    let only: Option<u64> = std::env::var("MURMUR_SIM_SEED").ok().and_then(|text| text.parse().ok());
+    for seed in seeds.filter(|seed| only.is_none_or(|only| only == *seed)) {
+        if only.is_some() {
+            show(seed, identities_survive);
+        }
+        let found = violations(seed, identities_survive);
+        assert!(found.is_empty(), "seed {seed}: {}\n{}", found.join("; "), replay(seed));
+    }
+}
+
+fn replay(seed: u64) -> String {
+    format!("replay: MURMUR_SIM_SEED={seed} cargo test -p murmur-sim --test hostile -- --nocapture")
+}
+
+/// The last events of a schedule, and how its hosts stood at the end.
+fn show(seed: u64, identities_survive: bool) {
+    let (scenario, _) = schedule(seed, identities_survive);
+    println!("{:#?}", scenario.incidents);
+    let mut swarm = Swarm::new(scenario, seed);
+    swarm.run_until(Duration::from_secs(END_SECONDS));
+    swarm.last_lines().for_each(|line| print!("{line}"));
+    for (at, host, notice) in &swarm.record().notices {
+        if *host == 4 || format!("{notice:?}").contains("Doubt") {
+            println!("N {at:?} {host} {notice:?}");
+        }
+    }
+    for host in 0..swarm.record().lives.len().min(7) {
+        let status = swarm.status(host);
+        println!("host {host}: {:?}", status.map(|status| (status.phase, status.connected, status.exchanges)));
+    }
+}
+
+#[test]
+fn the_first_half_of_the_schedules_holds() {
+    assert_all_hold(0..SEEDS_IN_HALF, false);
+}
+
+#[test]
+fn the_second_half_of_the_schedules_holds() {
+    assert_all_hold(SEEDS_IN_HALF..2 * SEEDS_IN_HALF, false);
+}
+
+/// The same where a responder may come back in the middle of an exchange with other terms.
+#[test]
+fn schedules_with_surviving_identities_hold() {
+    assert_all_hold(0..SEEDS_IN_HALF, true);
+}
+
+/// Whom honest nodes accuse under the same schedules.
+#[test]
+fn nobody_is_accused_on_a_bad_network() {
+    let accusations = (0..100u64).filter_map(|seed| {
+        let mut swarm = Swarm::new(schedule(seed, false).0, seed);
+        swarm.run_until(Duration::from_secs(LEARNING_SECONDS));
+        nobody_accused(&swarm.record()).err().map(|violation| format!("seed {seed}: {violation}"))
+    });
+    let found: Vec<String> = accusations.collect();
+    assert!(found.is_empty(), "{} of 100 schedules:\n{}", found.len(), found.join("\n"));
+}
