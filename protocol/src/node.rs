@@ -179,7 +179,7 @@ impl Node {
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
-                if let Some(wait) = self.starter.on_reject(peer, &reject, &mut self.averaging, out) {
+                if let Some(wait) = self.starter.on_reject(now, peer, &reject, &mut self.averaging, out) {
                     self.membership.avoid(peer, now + wait);
                 }
                 Ok(())

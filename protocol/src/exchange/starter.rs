@@ -249,6 +249,7 @@ impl Starter {
     /// Returns how long the partner wants to be left alone.
     pub(crate) fn on_reject(
         &mut self,
+        now: Time,
         peer: PeerId,
         reject: &Reject,
         averaging: &mut Averaging,
@@ -256,9 +257,12 @@ impl Starter {
     ) -> Option<std::time::Duration> {
         // Once accepted, an exchange ends by its reply or its deadline: a late refusal of a repeated proposal must not
         // undo what the partner may have merged.
-        let is_refused =
-            |outgoing: &Outgoing| outgoing.is(peer, reject.exchange) && matches!(outgoing.stage, Stage::Proposed);
-        if !self.outgoing.as_ref().is_some_and(is_refused) {
+        let outgoing = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, reject.exchange))?;
+        if !matches!(outgoing.stage, Stage::Proposed) {
+            // What it has forgotten it will not send; what it has sent may still be on its way.
+            if reject.reason == RejectReason::Over {
+                outgoing.deadline = outgoing.deadline.min(now + EXCHANGE_TIMEOUT_MIN);
+            }
             return None;
         }
         if reject.reason == RejectReason::Over {
