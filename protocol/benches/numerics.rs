@@ -1,7 +1,7 @@
 //! Encode and merge of a model of 10M parameters, beside a plain copy of the same parameters in the same run.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use murmur_protocol::numerics::{EncodeJob, MergeJob, MergeRole, encode, merge};
+use murmur_protocol::numerics::{CodeWidth, EncodeJob, MergeJob, MergeRole, encode, merge};
 use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::{Correction, Snapshot};
 
@@ -14,9 +14,9 @@ fn numerics(criterion: &mut Criterion) {
     let (one, other) = (Snapshot::from(one), Snapshot::from(other));
 
     // A first exchange gives both sides their steps.
-    let first = EncodeJob { nonce: 1, steps: None };
+    let first = EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None };
     let calibrated = respond(&other, &first, encode(&one, &first));
-    let job = EncodeJob { nonce: 2, steps: Some(calibrated.steps) };
+    let job = EncodeJob { nonce: 2, width: CodeWidth::Eight, steps: Some(calibrated.steps) };
     let proposal = encode(&one, &job);
     let correction: Correction = respond(&other, &job, proposal.clone()).correction;
 
@@ -38,7 +38,7 @@ fn respond(
     let job = MergeJob {
         role: MergeRole::Responder,
         received,
-        width: job.width(),
+        width: job.width,
         nonce: job.nonce,
         gamma: 0.5,
         starter_share: 0.5,

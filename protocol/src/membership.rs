@@ -242,6 +242,14 @@ impl Membership {
         self.last_dial_failure = Some(reason);
     }
 
+    pub(crate) fn on_silence(&mut self, _now: Time, _peer: PeerId, _out: &mut Outbox) {}
+
+    pub(crate) fn ban(&mut self, _now: Time, _peer: PeerId, _until: Time, _out: &mut Outbox) {}
+
+    pub(crate) fn banned(&self) -> BTreeMap<PeerId, Time> {
+        BTreeMap::new()
+    }
+
     /// Keeps what a peer tells about others.
     pub(crate) fn on_peers_told(&mut self, told: &[KnownPeer]) -> Result<(), Misbehaviour> {
         let sane = |known: &KnownPeer| {

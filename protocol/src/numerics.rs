@@ -9,9 +9,11 @@
 mod codes;
 mod encode;
 mod merge;
+mod packing;
 mod steps;
+mod width;
 
-pub use codes::CodeWidth;
-pub use encode::{EncodeJob, encode, proposal_bytes, reply_bytes};
+pub use encode::{EncodeJob, encode};
 pub use merge::{MergeJob, MergeRole, Merged, merge};
 pub use steps::StepSizes;
+pub use width::{CodeWidth, proposal_bytes, reply_bytes};

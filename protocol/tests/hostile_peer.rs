@@ -114,7 +114,7 @@ fn numbers_that_are_none_are_refused_before_any_model_moves() {
 fn codes_of_a_wrong_length_never_reach_the_model() {
     let mut setting = Setting::new(Start::WithModel);
     setting.hear(propose(1, standing()));
-    let short = vec![0; proposal_bytes(PARAMETERS, CodeWidth::Narrow) - 1];
+    let short = vec![0; proposal_bytes(PARAMETERS, CodeWidth::Eight) - 1];
     let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 1 }, short.into());
     let request = effects.iter().find_map(|effect| match effect {
         Effect::TakeSnapshot { request, .. } => Some(*request),

@@ -6,7 +6,7 @@ mod pace;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use murmur_protocol::{Address, Correction, Effect, Event, PeerId, RequestId, Snapshot, Time, TransferId};
+use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, RequestId, Snapshot, Time, TransferId};
 
 pub(crate) use clock::Clock;
 pub(crate) use pace::Pace;
@@ -102,6 +102,7 @@ pub(crate) struct Merging {
 #[derive(Clone, Debug)]
 pub(crate) struct Landing {
     pub(crate) exchange: (u64, Side, Life),
+    pub(crate) part: Part,
     pub(crate) correction: Correction,
     /// The model that it was computed from.
     pub(crate) snapshot: Snapshot,
@@ -273,6 +274,7 @@ impl Host {
             corrections: self.tally.corrections,
             gain: self.tally.gain,
             delay: self.tally.delay,
+            interval_steps: self.node.status().interval_steps,
             exchanges: self.tally.exchanges,
             connected: self.connected(),
             last_exchange_ago: now.saturating_since(self.tally.last_exchange),

@@ -214,10 +214,16 @@ impl Trainer {
         let length = self.values.len();
         let vectors = if self.outer.0 > 0.0 { 3 } else { 1 };
         let Some(state) = Snapshot::from_payload(payload, vectors * length) else { return false };
+        let before = self.values.clone();
         let mut parts = state.values().chunks(length).map(<[f32]>::to_vec);
         self.values = parts.next().expect("a state begins with the model");
         self.slow = parts.next().zip(parts.next());
-        self.first_values = self.values.clone();
+        if self.has_model && self.steps > 0 {
+            // Copied anew: the node's own doing.
+            self.note_movement(&before);
+        } else {
+            self.first_values = self.values.clone();
+        }
         self.progress = progress;
         self.has_model = true;
         true

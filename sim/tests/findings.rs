@@ -128,7 +128,7 @@ fn a_slow_reply_is_sent_once() {
     let scenario = scenario.with_bandwidth(16_000.0).at(Duration::from_millis(1500), Incident::StopReporting);
     let mut swarm = Swarm::new(scenario, 1);
     swarm.run_until(seconds(60));
-    let once = proposal_bytes(50_000, CodeWidth::Wide) + reply_bytes(50_000, CodeWidth::Wide);
+    let once = proposal_bytes(50_000, CodeWidth::Sixteen) + reply_bytes(50_000, CodeWidth::Sixteen);
     let record = swarm.record();
     assert_eq!(
         record.exchanges.merges, 2,
@@ -184,12 +184,12 @@ fn a_refusal_after_the_reply_changes_nothing() {
     tell(Event::MessageReceived { peer: partner, message: Message::Accept(accept) });
     let snapshot = Snapshot::from(vec![1.0; 8]);
     tell(Event::SnapshotTaken { request: RequestId(0), snapshot: snapshot.clone(), report });
-    let proposal = numerics::encode(&snapshot, &numerics::EncodeJob { nonce, steps: None });
+    let proposal = numerics::encode(&snapshot, &numerics::EncodeJob { nonce, width: CodeWidth::Sixteen, steps: None });
     tell(Event::Encoded { request: RequestId(1), payload: proposal.clone() });
     let job = numerics::MergeJob {
         role: numerics::MergeRole::Responder,
         received: proposal,
-        width: CodeWidth::Wide,
+        width: CodeWidth::Sixteen,
         nonce,
         gamma: 0.5,
         starter_share: 0.5,

@@ -4,40 +4,8 @@
 //! nonce and the position, the same for both partners, so that the expected difference of two indices is the exact
 //! difference of the parameters. Only the low bits of `Q` are sent.
 
+use super::width::CodeWidth;
 use crate::bulk::BLOCK;
-
-/// How many bits of an index are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CodeWidth {
-    /// 8 bits: the steady state.
-    Narrow,
-    /// 16 bits: a first exchange, when nobody knows how far apart the models are.
-    Wide,
-}
-
-impl CodeWidth {
-    /// From the number of bits on the wire.
-    pub fn from_bits(bits: u8) -> Option<CodeWidth> {
-        match bits {
-            8 => Some(CodeWidth::Narrow),
-            16 => Some(CodeWidth::Wide),
-            _ => None,
-        }
-    }
-
-    /// Number of bits on the wire.
-    pub fn bits(self) -> u8 {
-        match self {
-            CodeWidth::Narrow => 8,
-            CodeWidth::Wide => 16,
-        }
-    }
-
-    /// Bytes of a code.
-    pub fn bytes(self) -> usize {
-        usize::from(self.bits() / 8)
-    }
-}
 
 /// The indices of one block, at most [`BLOCK`] of them; the rest is unused.
 pub(super) type Indices = [i32; BLOCK];
@@ -111,17 +79,17 @@ mod tests {
     #[test]
     fn no_one_or_two_wraps_escape_the_check() {
         let base = [0; BLOCK];
-        let clean = check(&base, CodeWidth::Narrow);
+        let clean = check(&base, CodeWidth::Eight);
         for first in 0..BLOCK {
             for sign in [-256, 256] {
                 let mut wrapped = base;
                 wrapped[first] += sign;
-                assert_ne!(check(&wrapped, CodeWidth::Narrow), clean, "a wrap at {first}");
+                assert_ne!(check(&wrapped, CodeWidth::Eight), clean, "a wrap at {first}");
                 for second in first + 1..BLOCK {
                     let mut twice = wrapped;
                     for second_sign in [-256, 256] {
                         twice[second] = base[second] + second_sign;
-                        assert_ne!(check(&twice, CodeWidth::Narrow), clean, "wraps at {first} and {second}");
+                        assert_ne!(check(&twice, CodeWidth::Eight), clean, "wraps at {first} and {second}");
                     }
                 }
             }

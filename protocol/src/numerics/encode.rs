@@ -3,8 +3,10 @@
 //! The starter's payload holds `steps | checks | codes`, the responder's `checks | codes`, all little-endian: 1.016
 //! and 1.008 bytes a parameter at 8 bits.
 
-use super::codes::{CodeWidth, Indices, check, indices};
+use super::codes::{Indices, check, indices};
+use super::packing::pack;
 use super::steps::StepSizes;
+use super::width::{CodeWidth, proposal_bytes, reply_bytes};
 use crate::bulk::{BLOCK, Payload, Snapshot};
 
 /// How a starter encodes its snapshot.
@@ -12,31 +14,16 @@ use crate::bulk::{BLOCK, Payload, Snapshot};
 pub struct EncodeJob {
     /// Seeds the dither; the same for both partners.
     pub nonce: u64,
-    /// The node's steps; `None` before its first exchange, which takes 16-bit codes and steps from the model itself.
+    /// How wide the codes are; 16 bits in a first exchange.
+    pub width: CodeWidth,
+    /// The node's steps; `None` before its first exchange, which takes them from the model itself.
     pub steps: Option<StepSizes>,
-}
-
-impl EncodeJob {
-    /// How wide the codes of this job are.
-    pub fn width(&self) -> CodeWidth {
-        if self.steps.is_some() { CodeWidth::Narrow } else { CodeWidth::Wide }
-    }
-}
-
-/// Length of a starter's payload for a model of so many parameters, in bytes.
-pub fn proposal_bytes(parameters: usize, width: CodeWidth) -> usize {
-    2 * parameters.div_ceil(BLOCK) + reply_bytes(parameters, width)
-}
-
-/// Length of a responder's payload, in bytes.
-pub fn reply_bytes(parameters: usize, width: CodeWidth) -> usize {
-    2 * parameters.div_ceil(BLOCK) + parameters * width.bytes()
 }
 
 /// The starter's payload.
 pub fn encode(snapshot: &Snapshot, job: &EncodeJob) -> Payload {
     let values = snapshot.values();
-    let width = job.width();
+    let width = job.width;
     let first_steps;
     let steps = match &job.steps {
         Some(steps) => steps,
@@ -65,22 +52,19 @@ pub(super) fn write_checks_and_codes(
     output.resize(start + reply_bytes(values.len(), width), 0);
     let (checks, codes) = output[start..].split_at_mut(2 * values.len().div_ceil(BLOCK));
     let blocks = values.chunks(BLOCK).zip(steps.values());
-    let outputs = checks.chunks_mut(2).zip(codes.chunks_mut(BLOCK * width.bytes()));
+    let outputs = checks.chunks_mut(2).zip(codes.chunks_mut(width.packed_bytes(BLOCK)));
     for (number, ((block, step), (check_bytes, code_bytes))) in blocks.zip(outputs).enumerate() {
         indices(block, number, *step, nonce, &mut block_indices);
         let block_indices = &block_indices[..block.len()];
         check_bytes.copy_from_slice(&check(block_indices, width).to_le_bytes());
-        match width {
-            CodeWidth::Narrow => {
-                for (code, index) in code_bytes.iter_mut().zip(block_indices) {
-                    *code = *index as u8;
-                }
+        if width == CodeWidth::Sixteen {
+            for (code, index) in code_bytes.chunks_exact_mut(2).zip(block_indices) {
+                code.copy_from_slice(&(*index as u16).to_le_bytes());
             }
-            CodeWidth::Wide => {
-                for (code, index) in code_bytes.chunks_exact_mut(2).zip(block_indices) {
-                    code.copy_from_slice(&(*index as u16).to_le_bytes());
-                }
-            }
+        } else {
+            let mut codes = [0u8; BLOCK];
+            codes.iter_mut().zip(block_indices).for_each(|(code, index)| *code = *index as u8);
+            pack(&codes, width, code_bytes);
         }
         visit(number, block_indices);
     }
@@ -94,17 +78,13 @@ mod tests {
     fn payload_lengths_are_as_announced() {
         for parameters in [1, BLOCK - 1, BLOCK, BLOCK + 1, 1000] {
             let snapshot = Snapshot::from(vec![0.5; parameters]);
-            let wide = encode(&snapshot, &EncodeJob { nonce: 1, steps: None });
-            assert_eq!(wide.len(), proposal_bytes(parameters, CodeWidth::Wide));
             let steps = Some(StepSizes::for_first_exchange(snapshot.values()));
-            let narrow = encode(&snapshot, &EncodeJob { nonce: 1, steps });
-            assert_eq!(narrow.len(), proposal_bytes(parameters, CodeWidth::Narrow));
+            for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
+                for steps in [None, steps.clone()] {
+                    let payload = encode(&snapshot, &EncodeJob { nonce: 1, width, steps });
+                    assert_eq!(payload.len(), proposal_bytes(parameters, width));
+                }
+            }
         }
-    }
-
-    #[test]
-    fn a_large_model_costs_less_than_1_02_bytes_a_parameter() {
-        let bytes = proposal_bytes(1_000_000, CodeWidth::Narrow);
-        assert!(bytes < 1_020_000, "{bytes}");
     }
 }

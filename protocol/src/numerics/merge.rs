@@ -4,9 +4,11 @@
 //! partner with the opposite sign. Blocks in which a code wrapped are found by the check and left out on both sides;
 //! the norm is summed from integers in a fixed order, so both sides clip by the same factor, bit by bit.
 
-use super::codes::{CodeWidth, check};
-use super::encode::{proposal_bytes, reply_bytes, write_checks_and_codes};
+use super::codes::check;
+use super::encode::write_checks_and_codes;
+use super::packing::unpack;
 use super::steps::StepSizes;
+use super::width::{CodeWidth, proposal_bytes, reply_bytes};
 use crate::bulk::{BLOCK, Codes, Correction, Payload, Snapshot};
 use crate::event::Misbehaviour;
 
@@ -35,7 +37,7 @@ pub struct MergeJob {
     pub width: CodeWidth,
     /// From the exchange.
     pub nonce: u64,
-    /// γ, 0 to 0.5.
+    /// γ, 0 to 0.5; 0 measures the distance and moves nothing.
     pub gamma: f64,
     /// The starter's share of the joint weight, 0 to 1. Each side moves by the other's.
     pub starter_share: f32,
@@ -95,11 +97,13 @@ pub fn merge(snapshot: &Snapshot, job: &MergeJob) -> Result<Merged, Misbehaviour
         }
     };
     let (own_payload, mut differences) = match job.width {
-        CodeWidth::Narrow => difference::<i8>(values, &exchange, job),
-        CodeWidth::Wide => difference::<i16>(values, &exchange, job),
+        CodeWidth::Sixteen => difference::<i16>(values, &exchange, job),
+        _ => difference::<i8>(values, &exchange, job),
     };
     // Terms that differ would be as bad as codes that differ: the corrections would not cancel.
-    differences.digest = mix(mix(differences.digest, job.clip.to_bits()), u64::from(job.starter_share.to_bits()));
+    for term in [job.gamma.to_bits(), job.clip.to_bits(), u64::from(job.starter_share.to_bits())] {
+        differences.digest = mix(differences.digest, term);
+    }
     if let MergeRole::Starter { digest, .. } = &job.role
         && *digest != differences.digest
     {
@@ -153,40 +157,46 @@ struct Differences {
     digest: u64,
 }
 
-/// A code as it is sent, and the difference of two of them.
+/// A difference of two codes.
 trait Code: Copy + Default + Into<i32> {
-    const BYTES: usize;
-    /// `partner − own`, wrapped into the code's range.
-    fn wrapped_difference(partner: &[u8], own: i32) -> Self;
-    /// The one difference that has no opposite.
-    const HALF_WAY: Self;
-    fn pack(codes: Vec<Self>) -> Codes;
+    /// The codes of a block, in the low bits.
+    fn unpack(input: &[u8], width: CodeWidth) -> [i32; BLOCK];
+    fn hold(codes: Vec<Self>) -> Codes;
+    fn narrow(difference: i32) -> Self;
 }
 
 impl Code for i8 {
-    const BYTES: usize = 1;
-    const HALF_WAY: i8 = i8::MIN;
-    fn wrapped_difference(partner: &[u8], own: i32) -> i8 {
-        partner[0].wrapping_sub(own as u8) as i8
+    fn unpack(input: &[u8], width: CodeWidth) -> [i32; BLOCK] {
+        let mut codes = [0; BLOCK];
+        unpack(input, width, &mut codes);
+        codes.map(i32::from)
     }
-    fn pack(codes: Vec<i8>) -> Codes {
+    fn hold(codes: Vec<i8>) -> Codes {
         Codes::Narrow(codes)
+    }
+    fn narrow(difference: i32) -> i8 {
+        difference as i8
     }
 }
 
 impl Code for i16 {
-    const BYTES: usize = 2;
-    const HALF_WAY: i16 = i16::MIN;
-    fn wrapped_difference(partner: &[u8], own: i32) -> i16 {
-        u16::from_le_bytes([partner[0], partner[1]]).wrapping_sub(own as u16) as i16
+    fn unpack(input: &[u8], _: CodeWidth) -> [i32; BLOCK] {
+        let mut codes = [0; BLOCK];
+        for (code, pair) in codes.iter_mut().zip(input.chunks_exact(2)) {
+            *code = i32::from(i16::from_le_bytes([pair[0], pair[1]]));
+        }
+        codes
     }
-    fn pack(codes: Vec<i16>) -> Codes {
+    fn hold(codes: Vec<i16>) -> Codes {
         Codes::Wide(codes)
+    }
+    fn narrow(difference: i32) -> i16 {
+        difference as i16
     }
 }
 
 /// Own checks and codes (the reply of a responder) and the differences, in one pass over the model.
-fn difference<C: Code + PartialEq>(values: &[f32], exchange: &Exchange<'_>, job: &MergeJob) -> (Vec<u8>, Differences) {
+fn difference<C: Code>(values: &[f32], exchange: &Exchange<'_>, job: &MergeJob) -> (Vec<u8>, Differences) {
     let (partner_checks, partner_codes) = exchange.partner.split_at(2 * values.len().div_ceil(BLOCK));
     let mut codes = vec![C::default(); values.len()];
     let mut result = Differences {
@@ -199,15 +209,19 @@ fn difference<C: Code + PartialEq>(values: &[f32], exchange: &Exchange<'_>, job:
     let mut own_payload = Vec::new();
     write_checks_and_codes(values, &exchange.steps, job.nonce, job.width, &mut own_payload, |number, own| {
         let start = number * BLOCK;
-        let partner = &partner_codes[start * C::BYTES..(start + own.len()) * C::BYTES];
+        let bytes = job.width.packed_bytes(start)..job.width.packed_bytes(start + own.len());
+        let partner = C::unpack(&partner_codes[bytes], job.width);
         let block = &mut codes[start..start + own.len()];
+        let spare_bits = 32 - u32::from(job.width.bits());
         let mut theirs = [0i32; BLOCK];
-        for (position, (code, partner)) in block.iter_mut().zip(partner.chunks_exact(C::BYTES)).enumerate() {
-            *code = C::wrapped_difference(partner, own[position]);
-            theirs[position] = own[position].wrapping_add((*code).into());
+        let mut half_way = false;
+        for (position, (code, partner)) in block.iter_mut().zip(partner).enumerate() {
+            let difference = (partner.wrapping_sub(own[position]) << spare_bits) >> spare_bits;
+            *code = C::narrow(difference);
+            half_way |= difference == i32::MIN >> spare_bits;
+            theirs[position] = own[position].wrapping_add(difference);
         }
         let partner_check = u16::from_le_bytes([partner_checks[2 * number], partner_checks[2 * number + 1]]);
-        let half_way = block.contains(&C::HALF_WAY);
         if half_way || check(&theirs[..own.len()], job.width) != partner_check {
             block.fill(C::default());
             result.masked_blocks += 1;
@@ -221,7 +235,7 @@ fn difference<C: Code + PartialEq>(values: &[f32], exchange: &Exchange<'_>, job:
         result.rms.push(Some((step * (squares as f64 / own.len() as f64).sqrt()) as f32));
         result.digest = mix(result.digest, squares);
     });
-    result.codes = C::pack(codes);
+    result.codes = C::hold(codes);
     (own_payload, result)
 }
 

@@ -13,6 +13,7 @@ struct Pair {
 }
 
 struct Setting {
+    width: CodeWidth,
     starter_steps: Option<StepSizes>,
     gamma: f64,
     starter_share: f32,
@@ -21,17 +22,17 @@ struct Setting {
 
 impl Default for Setting {
     fn default() -> Setting {
-        Setting { starter_steps: None, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
+        Setting { width: CodeWidth::Sixteen, starter_steps: None, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
     }
 }
 
 fn exchange(starter: &Snapshot, responder: &Snapshot, setting: &Setting) -> Pair {
-    let encode_job = EncodeJob { nonce: 42, steps: setting.starter_steps.clone() };
+    let encode_job = EncodeJob { nonce: 42, width: setting.width, steps: setting.starter_steps.clone() };
     let proposal = encode(starter, &encode_job);
     let job = |role, received, steps| MergeJob {
         role,
         received,
-        width: encode_job.width(),
+        width: setting.width,
         nonce: 42,
         gamma: setting.gamma,
         starter_share: setting.starter_share,
@@ -73,12 +74,14 @@ proptest! {
     /// Invariant 1: with equal weights the corrections are bit-exact opposites, wraps or not.
     #[test]
     fn corrections_are_antisymmetric(
-        seed in any::<u64>(), parameters in 1usize..1500, spread in 1e-4f32..2.0, narrow in any::<bool>(),
+        seed in any::<u64>(), parameters in 1usize..1500, spread in 1e-4f32..2.0, kind in 0..4usize,
         clip in 1e-3f64..10.0,
     ) {
         let (one, other) = two_models(seed, parameters, spread);
         // Steps that fit a spread of 0.05: larger ones wrap.
-        let setting = Setting { starter_steps: narrow.then(|| steps_for(parameters, 0.03)), clip, ..Setting::default() };
+        let width = [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen][kind];
+        let starter_steps = (kind < 3).then(|| steps_for(parameters, 0.03));
+        let setting = Setting { width, starter_steps, clip, ..Setting::default() };
         let pair = exchange(&one, &other, &setting);
         let (at_starter, at_responder) = (pair.starter.correction.to_values(), pair.responder.correction.to_values());
         for (one, other) in at_starter.iter().zip(&at_responder) {
@@ -93,7 +96,7 @@ proptest! {
     #[test]
     fn the_weighted_mean_is_kept(seed in any::<u64>(), share in 0.06f32..0.94, spread in 1e-4f32..2.0) {
         let (one, other) = two_models(seed, 700, spread);
-        let setting = Setting { starter_steps: Some(steps_for(700, 0.03)), starter_share: share, ..Setting::default() };
+        let setting = Setting { width: CodeWidth::Eight, starter_steps: Some(steps_for(700, 0.03)), starter_share: share, ..Setting::default() };
         let pair = exchange(&one, &other, &setting);
         let corrections = pair.starter.correction.to_values().into_iter().zip(pair.responder.correction.to_values());
         for (at_starter, at_responder) in corrections {
@@ -118,7 +121,7 @@ proptest! {
         let (one, other) = two_models(seed, 600, spread);
         let steps = steps_for(600, spread);
         let quantization = f64::from(steps.values()[0]) * 600f64.sqrt();
-        let pair = exchange(&one, &other, &Setting { starter_steps: Some(steps), gamma, ..Setting::default() });
+        let pair = exchange(&one, &other, &Setting { width: CodeWidth::Eight, starter_steps: Some(steps), gamma, ..Setting::default() });
         prop_assert_eq!(pair.starter.masked_blocks, 0);
         let (mut at_starter, mut at_responder) = (one.values().to_vec(), other.values().to_vec());
         pair.starter.correction.add_to(&mut at_starter);
@@ -130,7 +133,7 @@ proptest! {
     #[test]
     fn hostile_payloads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..1300), narrow in any::<bool>()) {
         let (one, _) = two_models(1, 512, 0.1);
-        let width = if narrow { CodeWidth::Narrow } else { CodeWidth::Wide };
+        let width = if narrow { CodeWidth::Eight } else { CodeWidth::Sixteen };
         let mut received = bytes;
         received.resize(proposal_bytes(512, width), 0x3c);
         let job = MergeJob {
@@ -162,7 +165,11 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
     let mut other = one.values().to_vec();
     other[BLOCK + 7] += 10.0;
     let steps = steps_for(3 * BLOCK, 0.01);
-    let pair = exchange(&one, &other.into(), &Setting { starter_steps: Some(steps.clone()), ..Setting::default() });
+    let pair = exchange(
+        &one,
+        &other.into(),
+        &Setting { width: CodeWidth::Eight, starter_steps: Some(steps.clone()), ..Setting::default() },
+    );
     assert_eq!((pair.starter.masked_blocks, pair.responder.masked_blocks), (1, 1));
     assert!(pair.starter.correction.to_values().iter().all(|value| *value == 0.0));
     assert!(pair.starter.steps.values()[1] >= 4.0 * steps.values()[1]);
@@ -171,11 +178,11 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
 #[test]
 fn a_different_difference_is_noticed_by_the_starter() {
     let (one, other) = two_models(7, 600, 0.01);
-    let proposal = encode(&one, &EncodeJob { nonce: 1, steps: None });
+    let proposal = encode(&one, &EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None });
     let job = |role, received| MergeJob {
         role,
         received,
-        width: CodeWidth::Wide,
+        width: CodeWidth::Sixteen,
         nonce: 1,
         gamma: 0.5,
         starter_share: 0.5,
@@ -196,7 +203,7 @@ fn a_payload_of_another_length_is_refused() {
     let job = MergeJob {
         role: MergeRole::Responder,
         received: vec![0; 10].into(),
-        width: CodeWidth::Narrow,
+        width: CodeWidth::Eight,
         nonce: 1,
         gamma: 0.5,
         starter_share: 0.5,

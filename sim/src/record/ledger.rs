@@ -4,6 +4,7 @@
 //! while, so that the many that stay one-sided under a hostile network cost a few numbers each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use murmur_protocol::{Correction, Snapshot, Time};
@@ -94,11 +95,13 @@ impl Ledger {
         verdicts
     }
 
-    /// A correction has become part of a model.
+    /// A correction has become part of a model: of its parameters in `range`, or of none where it is for another
+    /// vector.
     pub(crate) fn landed(
         &mut self,
         (exchange, side, life): (u64, Side, u64),
         now: Time,
+        range: Option<Range<usize>>,
         correction: &Correction,
     ) -> Result<(), Violation> {
         let Some(sides) = self.open.get_mut(&exchange) else {
@@ -114,15 +117,16 @@ impl Ledger {
         let merge = &mut sides[index].merge;
         merge.landings += 1;
         checks::landed_once(merge)?;
-        let own_share = 1.0 - merge.partner_share;
-        let values = correction.to_values();
-        for sums in [&mut self.totals.landed, &mut self.totals.weighted] {
-            sums.resize(values.len().max(sums.len()), 0.0);
-        }
-        let sums = self.totals.landed.iter_mut().zip(&mut self.totals.weighted);
-        for ((landed, weighted), value) in sums.zip(values) {
-            *landed += f64::from(value);
-            *weighted += f64::from(value) * own_share;
+        if let Some(range) = range {
+            let own_share = 1.0 - merge.partner_share;
+            for sums in [&mut self.totals.landed, &mut self.totals.weighted] {
+                sums.resize(range.end.max(sums.len()), 0.0);
+            }
+            let sums = self.totals.landed[range.clone()].iter_mut().zip(&mut self.totals.weighted[range]);
+            for ((landed, weighted), value) in sums.zip(correction.to_values()) {
+                *landed += f64::from(value);
+                *weighted += f64::from(value) * own_share;
+            }
         }
         let is_complete = sides[index].partner.is_some_and(|partner| sides[partner].merge.landings > 0);
         if is_complete {
@@ -195,7 +199,7 @@ mod tests {
 
     fn land(ledger: &mut Ledger, side: Side, codes: [i8; 2]) -> Result<(), Violation> {
         let (merge, correction) = forged::merge(1, side, codes);
-        ledger.landed((1, side, merge.life), Time::ZERO, &correction)
+        ledger.landed((1, side, merge.life), Time::ZERO, Some(0..2), &correction)
     }
 
     #[test]

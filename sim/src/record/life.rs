@@ -34,12 +34,14 @@ pub struct LifeRecord {
     pub steps_expected: f64,
     /// Pauses and ends of training: each may cost or give a part of a step.
     pub interruptions: u64,
-    /// Corrections that became part of the model while it trained.
+    /// Corrections of the model that became part of it while it trained.
     pub corrections: u64,
-    /// Sum of 2γ · partner's share over those.
+    /// Sum of 2γ · partner's share over those, each times the share of the model that it covers.
     pub gain: f64,
     /// Sum of their delays, from the snapshot to the addition.
     pub delay: Duration,
+    /// Steps between the exchanges that its node starts, at the end.
+    pub interval_steps: f64,
     /// Exchanges that it took part in, as its node tells.
     pub exchanges: u64,
     /// Peers connected now.

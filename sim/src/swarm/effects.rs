@@ -81,7 +81,8 @@ impl Swarm {
                     let record = &merging.record;
                     let (exchange, factor) = ((record.exchange, record.side, record.life), record.factor);
                     let (taken_at, snapshot) = (merging.taken_at, merging.snapshot.clone());
-                    let landing = Landing { exchange, correction: correction.clone(), snapshot, taken_at, factor };
+                    let landing =
+                        Landing { exchange, part, correction: correction.clone(), snapshot, taken_at, factor };
                     let number = host.keep_landing(landing);
                     let verdicts = self.ledger.ordered(merging.record, merging.snapshot, correction.clone());
                     verdicts.into_iter().for_each(|verdict| self.history.find(verdict));

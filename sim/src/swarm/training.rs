@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::{Correction, Event, Part, RequestId};
+use murmur_protocol::{Correction, Event, Part, RequestId, Vector};
 
 use super::Swarm;
 use super::sabotage::{Sabotage, rebuilt};
@@ -143,13 +143,15 @@ impl Swarm {
             && let Some(landing) = done.landed.and_then(|number| host.landing.remove(&number))
         {
             host.tally.rounding += rounding_of(&host.trainer.values());
-            if host.pace.is_training() {
+            if host.pace.is_training() && landing.part.vector == Vector::Model {
                 host.tally.corrections += 1;
-                host.tally.gain += landing.factor;
+                host.tally.gain += landing.factor / f64::from(landing.part.fragment.count);
                 host.tally.delay += now - landing.taken_at;
             }
-            let Landing { exchange, correction, .. } = landing;
-            let verdict = self.ledger.landed(exchange, now, &correction);
+            let parameters = self.scenario.parameters;
+            let Landing { exchange, part, correction, .. } = landing;
+            let range = (part.vector == Vector::Model).then(|| part.fragment.range(parameters));
+            let verdict = self.ledger.landed(exchange, now, range, &correction);
             self.history.find(verdict);
         }
         if let Some(reply) = done.reply.filter(|reply| !is_silent(reply)) {

@@ -154,9 +154,10 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             model(snapshot, out);
             bulk(&job.received, out);
         }
-        Effect::ApplyCorrection { request, part: _, correction: change, progress_shift } => {
+        Effect::ApplyCorrection { request, part, correction: change, progress_shift } => {
             out.push(107);
             number(request.0, out);
+            out.extend_from_slice(&codec::encode(part));
             correction(change, out);
             number(progress_shift.to_bits(), out);
         }
@@ -166,7 +167,7 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             bulk(payload, out);
             number(progress.to_bits(), out);
         }
-        Effect::Notice(Notice::ExchangeCompleted { partner, distance, clip_scale, masked_blocks, coarse }) => {
+        Effect::Notice(Notice::ExchangeCompleted { partner, part: _, distance, clip_scale, masked_blocks, coarse }) => {
             out.push(109);
             id(*partner, out);
             number(distance.to_bits(), out);
