@@ -176,9 +176,17 @@ impl Node {
         if !self.membership.is_connected(peer) {
             return;
         }
+        match message {
+            Message::Accept(_) | Message::Reject(_) | Message::RefuseState { .. } => {
+                self.membership.on_answer(now, peer);
+            }
+            _ => self.membership.on_heard(now, peer),
+        }
+        let is_busy = self.is_busy_with(peer);
         let out = &mut self.outbox;
         let verdict = match message {
-            Message::Peers(told) => self.membership.on_peers_told(&told),
+            Message::Shuffle { peers, wants_reply } => self.membership.on_shuffle(now, peer, &peers, wants_reply, out),
+            Message::Part { peers } => self.membership.on_part(now, peer, &peers, is_busy, out),
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.starter.on_accept(peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
@@ -229,6 +237,8 @@ impl Node {
     }
 
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
+        // Whatever is transferred follows a word of ours.
+        self.membership.on_answer(now, peer);
         let out = &mut self.outbox;
         let verdict = match header {
             TransferHeader::ProposalCodes { exchange } => {
@@ -353,8 +363,14 @@ impl Node {
 
     /// Everything that depends on the time, or on what the event has just changed.
     fn on_time(&mut self, now: Time) {
+        let is_busy = |peer| {
+            self.starter.is_busy_with(peer)
+                || self.responder.may_need(peer)
+                || self.joining.is_busy_with(peer)
+                || self.giving.is_busy_with(peer)
+        };
         let out = &mut self.outbox;
-        self.membership.on_deadline(now, out);
+        self.membership.on_deadline(now, is_busy, out);
         self.starter.on_deadline(now, &mut self.averaging, out);
         self.responder.on_deadline(now, &mut self.averaging, out);
         match self.phase {
@@ -406,6 +422,14 @@ impl Node {
             }
             self.outbox.push(Effect::Stop);
         }
+    }
+
+    /// Whether something is under way with a peer that the end of its connection would break off.
+    fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.starter.is_busy_with(peer)
+            || self.responder.may_need(peer)
+            || self.joining.is_busy_with(peer)
+            || self.giving.is_busy_with(peer)
     }
 
     fn judge(&mut self, peer: PeerId, verdict: Result<(), Misbehaviour>) {

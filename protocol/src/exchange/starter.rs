@@ -71,6 +71,10 @@ impl Starter {
         self.outgoing.is_none()
     }
 
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.partner == peer)
+    }
+
     /// Whether a proposal of this peer crosses one of ours to it, and ours is to go first: already accepted, or of the
     /// smaller peer id. Both at once would swap the two models instead of averaging them.
     pub(crate) fn goes_first(&self, me: PeerId, peer: PeerId) -> bool {
