@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use murmur_protocol::message::{Descriptor, KnownPeer, Propose, Standing};
-use murmur_protocol::numerics::{CodeWidth, merge, proposal_bytes};
+use murmur_protocol::numerics::{Buffers, CodeWidth, merge, proposal_bytes};
 use murmur_protocol::*;
 
 const PARAMETERS: usize = 300;
@@ -136,7 +136,7 @@ fn codes_of_a_wrong_length_never_reach_the_model() {
     let (request, result) = effects
         .iter()
         .find_map(|effect| match effect {
-            Effect::Merge { request, snapshot, job } => Some((*request, merge(snapshot, job))),
+            Effect::Merge { request, snapshot, job } => Some((*request, merge(snapshot, job, &Buffers::new()))),
             _ => None,
         })
         .expect("a merge");

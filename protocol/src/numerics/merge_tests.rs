@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::numerics::steps::step_after_exchange;
 use crate::numerics::{EncodeJob, encode};
 use crate::random::{RngExt, stream};
 
@@ -28,7 +29,7 @@ impl Default for Setting {
 
 fn exchange(starter: &Snapshot, responder: &Snapshot, setting: &Setting) -> Pair {
     let encode_job = EncodeJob { nonce: 42, width: setting.width, steps: setting.starter_steps.clone() };
-    let proposal = encode(starter, &encode_job);
+    let proposal = encode(starter, &encode_job, &Buffers::new());
     let job = |role, received, steps| MergeJob {
         role,
         received,
@@ -41,11 +42,11 @@ fn exchange(starter: &Snapshot, responder: &Snapshot, setting: &Setting) -> Pair
         steps,
     };
     let responder_job = job(MergeRole::Responder, proposal.clone(), None);
-    let at_responder = merge(responder, &responder_job).expect("honest bytes");
+    let at_responder = merge(responder, &responder_job, &Buffers::new()).expect("honest bytes");
     let reply = at_responder.reply.clone().expect("a responder replies");
     let role = MergeRole::Starter { proposal, digest: at_responder.digest };
     let starter_job = job(role, reply, setting.starter_steps.clone());
-    let at_starter = merge(starter, &starter_job).expect("honest bytes");
+    let at_starter = merge(starter, &starter_job, &Buffers::new()).expect("honest bytes");
     Pair { starter: at_starter, responder: at_responder }
 }
 
@@ -59,9 +60,8 @@ fn two_models(seed: u64, parameters: usize, distance: f32) -> (Snapshot, Snapsho
 
 /// Steps for models that are about `rms` apart.
 fn steps_for(parameters: usize, rms: f32) -> StepSizes {
-    let values = vec![0.1; parameters];
-    let seen = vec![Some(rms); parameters.div_ceil(BLOCK)];
-    StepSizes::after_exchange(None, &StepSizes::for_first_exchange(&values), &seen, 0.2, &values)
+    let steps = vec![step_after_exchange(None, 1.0, Some(rms), 0.2); parameters.div_ceil(BLOCK)];
+    StepSizes::from_pooled(steps.into())
 }
 
 fn distance(one: &[f32], other: &[f32]) -> f64 {
@@ -140,7 +140,7 @@ proptest! {
             role: MergeRole::Responder, received: received.into(), width, nonce: 1, gamma: 0.5, starter_share: 0.5,
             clip: 0.1, step_fraction: 0.2, steps: None,
         };
-        if let Ok(merged) = merge(&one, &job) {
+        if let Ok(merged) = merge(&one, &job, &Buffers::new()) {
             let moved = distance(&merged.correction.to_values(), &[0.0; 512]);
             prop_assert!(moved <= 0.1 * 0.5 * 1.001, "{}", moved);
         }
@@ -178,7 +178,7 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
 #[test]
 fn a_different_difference_is_noticed_by_the_starter() {
     let (one, other) = two_models(7, 600, 0.01);
-    let proposal = encode(&one, &EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None });
+    let proposal = encode(&one, &EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None }, &Buffers::new());
     let job = |role, received| MergeJob {
         role,
         received,
@@ -190,11 +190,11 @@ fn a_different_difference_is_noticed_by_the_starter() {
         step_fraction: 0.2,
         steps: None,
     };
-    let at_responder = merge(&other, &job(MergeRole::Responder, proposal.clone())).expect("honest");
+    let at_responder = merge(&other, &job(MergeRole::Responder, proposal.clone()), &Buffers::new()).expect("honest");
     let mut reply = at_responder.reply.expect("a reply").bytes().to_vec();
     *reply.last_mut().expect("not empty") ^= 1;
     let role = MergeRole::Starter { proposal, digest: at_responder.digest };
-    assert_eq!(merge(&one, &job(role, reply.into())), Err(Misbehaviour::Disagreement));
+    assert_eq!(merge(&one, &job(role, reply.into()), &Buffers::new()), Err(Misbehaviour::Disagreement));
 }
 
 #[test]
@@ -211,5 +211,5 @@ fn a_payload_of_another_length_is_refused() {
         step_fraction: 0.2,
         steps: None,
     };
-    assert_eq!(merge(&one, &job), Err(Misbehaviour::WrongLength { expected: 612, actual: 10 }));
+    assert_eq!(merge(&one, &job, &Buffers::new()), Err(Misbehaviour::WrongLength { expected: 612, actual: 10 }));
 }

@@ -1,0 +1,234 @@
+//! The differences of two sets of codes, block by block, in one pass over all that an exchange touches.
+
+use super::buffers::{Buffers, Pooled};
+use super::check;
+use super::code::{Code, weighted_sum};
+use super::encode::{Blocks, codes_of};
+use super::grid::{Grid, Indices};
+use super::instruction_set::{InstructionSet, Kernel};
+use super::steps::{step_after_exchange, step_from_wire};
+use super::width::CodeWidth;
+use crate::bulk::{BLOCK, PooledCodes};
+
+/// What to compare.
+pub(super) struct Comparison<'a> {
+    /// Number of parameters.
+    pub(super) parameters: usize,
+    pub(super) terms: Terms<'a>,
+    pub(super) own: Own<'a>,
+    pub(super) partner: Partner<'a>,
+}
+
+/// What the exchange and the node bring along.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) nonce: u64,
+    pub(super) width: CodeWidth,
+    /// The steps of the exchange.
+    pub(super) wire_steps: &'a [[u8; 2]],
+    /// This node's steps before it.
+    pub(super) previous_steps: Option<&'a [f32]>,
+    pub(super) step_fraction: f32,
+}
+
+/// This side's codes.
+pub(super) enum Own<'a> {
+    /// Still to be made, and to be written as the reply.
+    Values(&'a [f32]),
+    /// As they were sent.
+    Sent(Partner<'a>),
+}
+
+/// Checks and codes as they travel.
+#[derive(Clone, Copy)]
+pub(super) struct Partner<'a> {
+    checks: &'a [[u8; 2]],
+    codes: &'a [u8],
+}
+
+impl<'a> Partner<'a> {
+    /// Of a payload of `checks | codes` for so many blocks.
+    pub(super) fn new(payload: &'a [u8], blocks: usize) -> Partner<'a> {
+        let (checks, codes) = payload.split_at(2 * blocks);
+        Partner { checks: checks.as_chunks().0, codes }
+    }
+
+    #[inline(always)]
+    fn check(&self, number: usize) -> u16 {
+        u16::from_le_bytes(self.checks[number])
+    }
+
+    #[inline(always)]
+    fn unpack<C: Code>(&self, number: usize, width: CodeWidth, codes: &mut [C; BLOCK]) {
+        let bytes = width.packed_bytes(BLOCK);
+        let start = number * bytes;
+        C::unpack(&self.codes[start..self.codes.len().min(start + bytes)], width, codes);
+    }
+}
+
+/// What both sides find, besides the differences themselves.
+#[derive(Default)]
+pub(super) struct Differences {
+    /// Σ (s·d)² over the blocks that count.
+    pub(super) norm_squared: f64,
+    pub(super) masked_blocks: u32,
+    pub(super) digest: u64,
+}
+
+impl Differences {
+    /// Chains a number into the digest. It finds mistakes, not forgeries: a partner that lies about its model can lie
+    /// about this as well.
+    #[inline(always)]
+    pub(super) fn mix(&mut self, number: u64) {
+        let mixed = (self.digest ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.digest = mixed ^ (mixed >> 29);
+    }
+}
+
+impl Comparison<'_> {
+    /// Partner minus own, in whole steps, masked blocks as zeros. Writes own checks and codes to `reply`, where they are
+    /// still to be made, and this node's steps from now on to `new_steps`.
+    pub(super) fn run(
+        self,
+        instructions: InstructionSet,
+        buffers: &Buffers,
+        reply: Option<&mut [u8]>,
+        new_steps: &mut [f32],
+    ) -> (PooledCodes, Differences) {
+        if self.terms.width == CodeWidth::Sixteen {
+            let mut codes: Pooled<i16> = buffers.take(self.parameters);
+            let output = Output { differences: &mut codes, reply, new_steps };
+            let differences = instructions.run(Pass { comparison: self, output });
+            (PooledCodes::Wide(codes), differences)
+        } else {
+            let mut codes: Pooled<i8> = buffers.take(self.parameters);
+            let output = Output { differences: &mut codes, reply, new_steps };
+            let differences = instructions.run(Pass { comparison: self, output });
+            (PooledCodes::Narrow(codes), differences)
+        }
+    }
+}
+
+/// Where the results go.
+struct Output<'a, C> {
+    differences: &'a mut [C],
+    reply: Option<&'a mut [u8]>,
+    new_steps: &'a mut [f32],
+}
+
+struct Pass<'a, C> {
+    comparison: Comparison<'a>,
+    output: Output<'a, C>,
+}
+
+impl<C: Code> Kernel for Pass<'_, C> {
+    type Output = Differences;
+
+    #[inline(always)]
+    fn run(self) -> Differences {
+        let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
+        let mut side = match own {
+            Own::Sent(sent) => OwnSide::Sent(sent),
+            Own::Values(values) => {
+                let reply = output.reply.expect("a side that makes codes sends them");
+                let (checks, codes) = reply.split_at_mut(2 * terms.wire_steps.len());
+                let checks = checks.as_chunks_mut().0;
+                OwnSide::Made(Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes })
+            }
+        };
+        let mut result = Differences::default();
+        let (mut own, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
+        for (number, (differences, new_step)) in outputs.enumerate() {
+            let step = step_from_wire(terms.wire_steps[number]);
+            let own_sum = side.codes(number, step, terms.width, &mut own);
+            partner.unpack(number, terms.width, &mut theirs);
+            let block = compare(&own, &theirs, own_sum, partner.check(number), terms.width);
+            let seen = match block.squares {
+                None => {
+                    differences.fill(C::default());
+                    result.masked_blocks += 1;
+                    result.mix(u64::MAX);
+                    None
+                }
+                Some(squares) => {
+                    differences.copy_from_slice(&block.differences[..differences.len()]);
+                    let (step, squares_sum) = (f64::from(step), squares as f64);
+                    result.norm_squared += step * step * squares_sum;
+                    result.mix(squares);
+                    Some((step * (squares_sum / differences.len() as f64).sqrt()) as f32)
+                }
+            };
+            let previous = terms.previous_steps.map(|steps| steps[number]);
+            *new_step = step_after_exchange(previous, step, seen, terms.step_fraction);
+        }
+        result
+    }
+}
+
+/// Where a block's own codes come from.
+enum OwnSide<'a> {
+    Made(Making<'a>),
+    Sent(Partner<'a>),
+}
+
+struct Making<'a> {
+    grid: Grid,
+    blocks: Blocks<'a>,
+    checks: &'a mut [[u8; 2]],
+    codes: &'a mut [u8],
+}
+
+impl OwnSide<'_> {
+    /// Writes the codes of the `number`-th block; returns the weighted sum of its indices, in the bits that count.
+    #[inline(always)]
+    fn codes<C: Code>(&mut self, number: usize, step: f32, width: CodeWidth, codes: &mut [C; BLOCK]) -> u32 {
+        match self {
+            OwnSide::Sent(sent) => {
+                sent.unpack(number, width, codes);
+                check::sum_of(sent.check(number), weighted_sum(codes), width)
+            }
+            OwnSide::Made(making) => {
+                let mut indices: Indices = [0; BLOCK];
+                making.grid.indices(making.blocks.get(number), number, step, &mut indices);
+                let sum = check::weighted_sum(&indices);
+                making.checks[number] = check::of_sum(sum, width).to_le_bytes();
+                codes_of(&indices, codes);
+                let bytes = width.packed_bytes(BLOCK);
+                let start = number * bytes;
+                let end = making.codes.len().min(start + bytes);
+                C::pack(codes, width, &mut making.codes[start..end]);
+                sum
+            }
+        }
+    }
+}
+
+struct BlockDifferences<C> {
+    differences: [C; BLOCK],
+    /// Σ d²; `None` where a code wrapped or lies half way.
+    squares: Option<u64>,
+}
+
+#[inline(always)]
+fn compare<C: Code>(
+    own: &[C; BLOCK],
+    partner: &[C; BLOCK],
+    own_sum: u32,
+    partner_check: u16,
+    width: CodeWidth,
+) -> BlockDifferences<C> {
+    let spare_bits = C::BITS - u32::from(width.bits());
+    let mut differences = [C::default(); BLOCK];
+    let mut smallest = C::default();
+    for ((difference, own), partner) in differences.iter_mut().zip(own).zip(partner) {
+        *difference = C::difference(*partner, *own, spare_bits);
+        smallest = smallest.min(*difference);
+    }
+    // The one difference that has no opposite: both sides would move the same way.
+    let lies_half_way = smallest.into() == -1 << (width.bits() - 1);
+    let partner_sum = own_sum.wrapping_add(weighted_sum(&differences));
+    let wrapped = check::of_sum(partner_sum, width) != partner_check;
+    let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));
+    BlockDifferences { differences, squares }
+}
