@@ -14,7 +14,7 @@ pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
             for (byte, two) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
                 *byte = (two[0] & 0x0f) | (two[1] << 4);
             }
-            output.copy_from_slice(&packed[..output.len()]);
+            copy_block(&packed, output);
         }
         CodeWidth::Six => {
             let mut packed = [0u8; BLOCK / 8 * 6];
@@ -22,9 +22,9 @@ pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
                 let [a, b, c, d, e, f, ..] = close_gaps(u64::from_le_bytes(*eight)).to_le_bytes();
                 *six = [a, b, c, d, e, f];
             }
-            output.copy_from_slice(&packed[..output.len()]);
+            copy_block(&packed, output);
         }
-        CodeWidth::Eight => output.copy_from_slice(&codes[..output.len()]),
+        CodeWidth::Eight => copy_block(codes, output),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
     }
 }
@@ -35,24 +35,43 @@ pub(super) fn unpack(input: &[u8], width: CodeWidth, codes: &mut [u8; BLOCK]) {
     match width {
         CodeWidth::Four => {
             let mut packed = [0u8; BLOCK / 2];
-            packed[..input.len()].copy_from_slice(input);
+            fill_block(&mut packed, input);
             for (two, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(&packed) {
                 *two = [byte & 0x0f, byte >> 4];
             }
         }
         CodeWidth::Six => {
             let mut packed = [0u8; BLOCK / 8 * 6];
-            packed[..input.len()].copy_from_slice(input);
+            fill_block(&mut packed, input);
             for (eight, six) in codes.as_chunks_mut::<8>().0.iter_mut().zip(packed.as_chunks::<6>().0) {
                 let [a, b, c, d, e, f] = *six;
                 *eight = open_gaps(u64::from_le_bytes([a, b, c, d, e, f, 0, 0])).to_le_bytes();
             }
         }
-        CodeWidth::Eight => {
-            codes[..input.len()].copy_from_slice(input);
-            codes[input.len()..].fill(0);
-        }
+        CodeWidth::Eight => fill_block(codes, input),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
+    }
+}
+
+/// Copies as much of `block` as `output` holds. All of it, but for a model's last block: then the length is known to the
+/// compiler, and the copy needs no call.
+#[inline(always)]
+pub(super) fn copy_block<T: Copy, const LENGTH: usize>(block: &[T; LENGTH], output: &mut [T]) {
+    match output.first_chunk_mut::<LENGTH>() {
+        Some(output) => *output = *block,
+        None => output.copy_from_slice(&block[..output.len()]),
+    }
+}
+
+/// Copies `input` to the beginning of `block` and fills up with zeros.
+#[inline(always)]
+fn fill_block<const LENGTH: usize>(block: &mut [u8; LENGTH], input: &[u8]) {
+    match input.first_chunk::<LENGTH>() {
+        Some(input) => *block = *input,
+        None => {
+            block[..input.len()].copy_from_slice(input);
+            block[input.len()..].fill(0);
+        }
     }
 }
 
