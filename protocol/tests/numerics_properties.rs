@@ -281,7 +281,7 @@ proptest! {
         let [mut one, mut other] = two_models(seed, parameters, 0.05);
         for (index, bits) in &oddities {
             // Of any bits: NaN, infinite, denormal, huge.
-            *index.get_mut(&mut one) = f32::from_bits(bits | 0x7f00_0000 * (bits & 1));
+            *index.get_mut(&mut one) = f32::from_bits(bits | (0x7f00_0000 * (bits & 1)));
         }
         if swap { std::mem::swap(&mut one, &mut other) }
         let exchange = setting.exchange([&one, &other]);

@@ -129,13 +129,15 @@ impl<C: Code> Kernel for Pass<'_, C> {
     #[inline(always)]
     fn run(self) -> Differences {
         let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
+        let mut making;
         let mut side = match own {
             Own::Sent(sent) => OwnSide::Sent(sent),
             Own::Values(values) => {
                 let reply = output.reply.expect("a side that makes codes sends them");
                 let (checks, codes) = reply.split_at_mut(2 * terms.wire_steps.len());
                 let checks = checks.as_chunks_mut().0;
-                OwnSide::Made(Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes })
+                making = Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes };
+                OwnSide::Made(&mut making)
             }
         };
         let mut result = Differences::default();
@@ -198,8 +200,8 @@ fn seen(step: f32, mean_square: f32) -> Option<f32> {
 }
 
 /// Where a block's own codes come from.
-enum OwnSide<'a> {
-    Made(Making<'a>),
+enum OwnSide<'a, 'making> {
+    Made(&'making mut Making<'a>),
     Sent(Partner<'a>),
 }
 
@@ -210,7 +212,7 @@ struct Making<'a> {
     codes: &'a mut [u8],
 }
 
-impl OwnSide<'_> {
+impl OwnSide<'_, '_> {
     /// Writes the codes of the `number`-th block; returns the weighted sum of its indices, in the bits that count.
     #[inline(always)]
     fn codes<C: Code>(&mut self, number: usize, step: f32, width: CodeWidth, codes: &mut [C; BLOCK]) -> u32 {

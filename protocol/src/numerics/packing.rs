@@ -5,6 +5,9 @@
 use super::width::CodeWidth;
 use crate::bulk::BLOCK;
 
+/// Bytes of a block of 6-bit codes.
+const SIXES: usize = BLOCK / 8 * 6;
+
 /// Packs the low bits of `codes` into `output`, which is as long as the codes that count.
 #[inline(always)]
 pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
@@ -17,12 +20,16 @@ pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
             copy_block(&packed, output);
         }
         CodeWidth::Six => {
-            let mut packed = [0u8; BLOCK / 8 * 6];
-            for (six, eight) in packed.as_chunks_mut::<6>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
-                let [a, b, c, d, e, f, ..] = close_gaps(u64::from_le_bytes(*eight)).to_le_bytes();
-                *six = [a, b, c, d, e, f];
+            let mut words = [0u64; BLOCK / 8];
+            for (word, eight) in words.iter_mut().zip(codes.as_chunks::<8>().0) {
+                *word = close_gaps(u64::from_le_bytes(*eight));
             }
-            copy_block(&packed, output);
+            let mut packed = [0u8; SIXES + 2];
+            for (number, word) in words.iter().enumerate() {
+                // Eight bytes at a time; the next word overwrites the last two.
+                packed[6 * number..6 * number + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            copy_block::<u8, SIXES>(packed.first_chunk().expect("two bytes shorter"), output);
         }
         CodeWidth::Eight => copy_block(codes, output),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
@@ -41,11 +48,15 @@ pub(super) fn unpack(input: &[u8], width: CodeWidth, codes: &mut [u8; BLOCK]) {
             }
         }
         CodeWidth::Six => {
-            let mut packed = [0u8; BLOCK / 8 * 6];
-            fill_block(&mut packed, input);
-            for (eight, six) in codes.as_chunks_mut::<8>().0.iter_mut().zip(packed.as_chunks::<6>().0) {
-                let [a, b, c, d, e, f] = *six;
-                *eight = open_gaps(u64::from_le_bytes([a, b, c, d, e, f, 0, 0])).to_le_bytes();
+            let mut packed = [0u8; SIXES + 2];
+            fill_block::<SIXES>(packed.first_chunk_mut().expect("two bytes shorter"), input);
+            let mut words = [0u64; BLOCK / 8];
+            for (number, word) in words.iter_mut().enumerate() {
+                // Eight bytes at a time; the last two are the next word's.
+                *word = u64::from_le_bytes(*packed[6 * number..].first_chunk().expect("two bytes behind the last six"));
+            }
+            for (eight, word) in codes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                *eight = open_gaps(word).to_le_bytes();
             }
         }
         CodeWidth::Eight => fill_block(codes, input),
