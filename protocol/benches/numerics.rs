@@ -4,6 +4,8 @@
 //! After criterion's own report comes a table of gigabytes a second over the bytes that each must touch, and how that
 //! compares with the copy; rounds of all of them are interleaved there, so that a busy machine slows all alike.
 
+#![expect(clippy::disallowed_types, reason = "a benchmark measures time")]
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

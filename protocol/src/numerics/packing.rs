@@ -24,12 +24,14 @@ pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
             for (word, eight) in words.iter_mut().zip(codes.as_chunks::<8>().0) {
                 *word = close_gaps(u64::from_le_bytes(*eight));
             }
-            let mut packed = [0u8; SIXES + 2];
-            for (number, word) in words.iter().enumerate() {
-                // Eight bytes at a time; the next word overwrites the last two.
-                packed[6 * number..6 * number + 8].copy_from_slice(&word.to_le_bytes());
+            match output.first_chunk_mut() {
+                Some(output) => write_sixes(&words, output),
+                None => {
+                    let mut packed = [0; SIXES];
+                    write_sixes(&words, &mut packed);
+                    output.copy_from_slice(&packed[..output.len()]);
+                }
             }
-            copy_block::<u8, SIXES>(packed.first_chunk().expect("two bytes shorter"), output);
         }
         CodeWidth::Eight => copy_block(codes, output),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
@@ -48,13 +50,14 @@ pub(super) fn unpack(input: &[u8], width: CodeWidth, codes: &mut [u8; BLOCK]) {
             }
         }
         CodeWidth::Six => {
-            let mut packed = [0u8; SIXES + 2];
-            fill_block::<SIXES>(packed.first_chunk_mut().expect("two bytes shorter"), input);
-            let mut words = [0u64; BLOCK / 8];
-            for (number, word) in words.iter_mut().enumerate() {
-                // Eight bytes at a time; the last two are the next word's.
-                *word = u64::from_le_bytes(*packed[6 * number..].first_chunk().expect("two bytes behind the last six"));
-            }
+            let words = match input.first_chunk() {
+                Some(input) => read_sixes(input),
+                None => {
+                    let mut packed = [0; SIXES];
+                    fill_block(&mut packed, input);
+                    read_sixes(&packed)
+                }
+            };
             for (eight, word) in codes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
                 *eight = open_gaps(word).to_le_bytes();
             }
@@ -62,6 +65,28 @@ pub(super) fn unpack(input: &[u8], width: CodeWidth, codes: &mut [u8; BLOCK]) {
         CodeWidth::Eight => fill_block(codes, input),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
     }
+}
+
+/// Writes the lowest six bytes of each word.
+#[inline(always)]
+fn write_sixes(words: &[u64; BLOCK / 8], output: &mut [u8; SIXES]) {
+    for (number, word) in words[..BLOCK / 8 - 1].iter().enumerate() {
+        // Eight bytes at a time, straight to where they belong; the next word overwrites the last two.
+        output[6 * number..6 * number + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    output[SIXES - 6..].copy_from_slice(&words[BLOCK / 8 - 1].to_le_bytes()[..6]);
+}
+
+/// Reads each six bytes into the lowest ones of a word.
+#[inline(always)]
+fn read_sixes(input: &[u8; SIXES]) -> [u64; BLOCK / 8] {
+    // Eight bytes at a time: above the six of a word are two of the next.
+    let mut words = std::array::from_fn(|number| {
+        let start = (6 * number).min(SIXES - 8);
+        u64::from_le_bytes(*input[start..].first_chunk().expect("eight bytes before the end"))
+    });
+    words[BLOCK / 8 - 1] >>= 16;
+    words
 }
 
 /// Copies as much of `block` as `output` holds. All of it, but for a model's last block: then the length is known to the
