@@ -258,6 +258,25 @@ mod tests {
     }
 
     #[test]
+    fn all_instruction_sets_add_the_same_bits() {
+        for length in [1, 15, BLOCK, 3 * BLOCK + 201] {
+            let model: Vec<f32> = (0..length).map(|index| (index as f32).sin() * 1e3).collect();
+            let steps: Vec<f32> = (0..length.div_ceil(BLOCK)).map(|block| 0.3 - 0.17 * block as f32).collect();
+            let narrow = Codes::Narrow((0..length).map(|index| (index * 37) as i8).collect());
+            let wide = Codes::Wide((0..length).map(|index| (index * 3701) as i16).collect());
+            for correction in [narrow, wide].map(|codes| Correction::new(codes, steps.clone())) {
+                let sums = InstructionSet::available().into_iter().map(|instructions| {
+                    let mut values = model.clone();
+                    correction.add_with(instructions, &mut values);
+                    values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                });
+                let sums: Vec<_> = sums.collect();
+                assert!(sums.windows(2).all(|two| two[0] == two[1]), "{length} values");
+            }
+        }
+    }
+
+    #[test]
     fn debug_output_stays_short() {
         let text = format!("{:?}", Snapshot::from(vec![0.0; 100_000]));
         assert!(text.starts_with("Snapshot(100000 values, ") && text.len() < 50, "{text}");

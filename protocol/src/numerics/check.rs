@@ -11,40 +11,45 @@ use super::width::CodeWidth;
 use crate::bulk::BLOCK;
 
 /// The weights, odd and all different.
-pub(super) const WEIGHTS: [i16; BLOCK] = {
+const WEIGHTS: [i32; BLOCK] = {
     let mut weights = [0; BLOCK];
     let mut position = 0;
     while position < BLOCK {
-        weights[position] = 2 * position as i16 + 1;
+        weights[position] = 2 * position as i32 + 1;
         position += 1;
     }
     weights
 };
 
-/// Partial sums that are kept side by side: two AVX2 or one AVX-512 register.
-const LANES: usize = 16;
+/// The same for codes: vectors multiply numbers of 16 bits at twice the rate, and add pairs on the way.
+const CODE_WEIGHTS: [i16; BLOCK] = {
+    let mut weights = [0; BLOCK];
+    let mut position = 0;
+    while position < BLOCK {
+        weights[position] = WEIGHTS[position] as i16;
+        position += 1;
+    }
+    weights
+};
 
-/// `S`, modulo 2^32.
+/// `S` of a block's indices, modulo 2^32.
 #[inline(always)]
 pub(super) fn weighted_sum(indices: &Indices) -> u32 {
-    // With k = LANES · row + lane, a lane's Σ row · Q is a sum of its running sums: additions only, where a 32-bit
-    // product costs as much as the rest of an index.
-    let (mut sums, mut sums_of_sums) = ([0u32; LANES], [0u32; LANES]);
-    for row in indices.as_chunks::<LANES>().0 {
-        for lane in 0..LANES {
-            sums_of_sums[lane] = sums_of_sums[lane].wrapping_add(sums[lane]);
-            sums[lane] = sums[lane].wrapping_add(row[lane] as u32);
-        }
+    let mut sum = 0i32;
+    for (index, weight) in indices.iter().zip(&WEIGHTS) {
+        sum = sum.wrapping_add(index.wrapping_mul(*weight));
     }
-    // Now the first holds Σ Q and the second Σ (last row − row) · Q.
-    let last_row = (BLOCK / LANES - 1) as u32;
-    let mut total = 0u32;
-    for lane in 0..LANES {
-        let by_row = last_row.wrapping_mul(sums[lane]).wrapping_sub(sums_of_sums[lane]);
-        let weighted = (2 * LANES as u32).wrapping_mul(by_row);
-        total = total.wrapping_add(weighted).wrapping_add((2 * lane as u32 + 1).wrapping_mul(sums[lane]));
+    sum as u32
+}
+
+/// The same sum of codes or of differences of codes.
+#[inline(always)]
+pub(super) fn weighted_sum_of_codes<Code: Copy + Into<i32>>(codes: &[Code; BLOCK]) -> u32 {
+    let mut sum = 0i32;
+    for (code, weight) in codes.iter().zip(&CODE_WEIGHTS) {
+        sum = sum.wrapping_add((*code).into().wrapping_mul(i32::from(*weight)));
     }
-    total
+    sum as u32
 }
 
 /// The bits of `S` that are sent.
@@ -67,15 +72,6 @@ mod tests {
 
     fn some_indices() -> Indices {
         std::array::from_fn(|position| (position as i32 - 77).wrapping_mul(0x2545_f491))
-    }
-
-    #[test]
-    fn the_sum_weighs_each_index_by_its_position() {
-        let indices = some_indices();
-        let expected = indices.iter().zip(WEIGHTS).fold(0u32, |sum, (index, weight)| {
-            sum.wrapping_add((i32::from(weight) as u32).wrapping_mul(*index as u32))
-        });
-        assert_eq!(weighted_sum(&indices), expected);
     }
 
     #[test]

@@ -1,22 +1,20 @@
 //! A code as it is held: a byte for widths up to 8 bits, two bytes for 16.
 
 use super::buffers::Element;
-use super::check::WEIGHTS;
 use super::packing::{pack, unpack};
 use super::width::CodeWidth;
 use crate::bulk::BLOCK;
 
 /// A code, or the difference of two. Everything is modulo `2^bits`, so codes need no sign.
 pub(super) trait Code: Element + Ord + Into<i32> {
-    /// Number of bits held.
-    const BITS: u32;
-
     /// The low bits of an index.
     fn of_index(index: i32) -> Self;
 
-    /// `partner − own` for codes of as many bits fewer than [`BITS`](Self::BITS) as `spare_bits` says, wrapped into
-    /// their range.
-    fn difference(partner: Self, own: Self, spare_bits: u32) -> Self;
+    /// `partner − own`, wrapped into the range of codes whose highest bit is `half_way`.
+    fn difference(partner: Self, own: Self, half_way: Self) -> Self;
+
+    /// The highest bit of a code.
+    fn half_way(width: CodeWidth) -> Self;
 
     /// Σ d², exactly.
     fn sum_of_squares(differences: &[Self; BLOCK]) -> u64;
@@ -28,28 +26,22 @@ pub(super) trait Code: Element + Ord + Into<i32> {
     fn unpack(input: &[u8], width: CodeWidth, codes: &mut [Self; BLOCK]);
 }
 
-/// Σ (2k + 1) · code, modulo 2^32 and, for codes of fewer bits than are held, modulo two to the power of the width.
-#[inline(always)]
-pub(super) fn weighted_sum<C: Code>(codes: &[C; BLOCK]) -> u32 {
-    let mut sum = 0i32;
-    for (code, weight) in codes.iter().zip(&WEIGHTS) {
-        let code: i32 = (*code).into();
-        sum = sum.wrapping_add(code.wrapping_mul(i32::from(*weight)));
-    }
-    sum as u32
-}
-
 impl Code for i8 {
-    const BITS: u32 = 8;
-
     #[inline(always)]
     fn of_index(index: i32) -> i8 {
         index as i8
     }
 
     #[inline(always)]
-    fn difference(partner: i8, own: i8, spare_bits: u32) -> i8 {
-        (partner.wrapping_sub(own) << spare_bits) >> spare_bits
+    fn difference(partner: i8, own: i8, half_way: i8) -> i8 {
+        // The low bits, with their sign spread over the spare ones: vectors have no shift of single bytes.
+        let low_bits = partner.wrapping_sub(own) & (half_way | half_way.wrapping_sub(1));
+        (low_bits ^ half_way).wrapping_sub(half_way)
+    }
+
+    #[inline(always)]
+    fn half_way(width: CodeWidth) -> i8 {
+        (1u8 << (width.bits() - 1)) as i8
     }
 
     #[inline(always)]
@@ -75,16 +67,19 @@ impl Code for i8 {
 }
 
 impl Code for i16 {
-    const BITS: u32 = 16;
-
     #[inline(always)]
     fn of_index(index: i32) -> i16 {
         index as i16
     }
 
     #[inline(always)]
-    fn difference(partner: i16, own: i16, _: u32) -> i16 {
+    fn difference(partner: i16, own: i16, _: i16) -> i16 {
         partner.wrapping_sub(own)
+    }
+
+    #[inline(always)]
+    fn half_way(_: CodeWidth) -> i16 {
+        i16::MIN
     }
 
     #[inline(always)]

@@ -2,10 +2,12 @@
 
 use super::buffers::{Buffers, Pooled};
 use super::check;
-use super::code::{Code, weighted_sum};
+use super::check::{weighted_sum, weighted_sum_of_codes};
+use super::code::Code;
 use super::encode::{Blocks, codes_of};
 use super::grid::{Grid, Indices};
 use super::instruction_set::{InstructionSet, Kernel};
+use super::packing::copy_block;
 use super::steps::{step_after_exchange, step_from_wire};
 use super::width::CodeWidth;
 use crate::bulk::{BLOCK, PooledCodes};
@@ -127,48 +129,79 @@ impl<C: Code> Kernel for Pass<'_, C> {
     #[inline(always)]
     fn run(self) -> Differences {
         let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
+        let mut making;
         let mut side = match own {
             Own::Sent(sent) => OwnSide::Sent(sent),
             Own::Values(values) => {
                 let reply = output.reply.expect("a side that makes codes sends them");
                 let (checks, codes) = reply.split_at_mut(2 * terms.wire_steps.len());
                 let checks = checks.as_chunks_mut().0;
-                OwnSide::Made(Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes })
+                making = Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes };
+                OwnSide::Made(&mut making)
             }
         };
         let mut result = Differences::default();
         let (mut own, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
         let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
-        for (number, (differences, new_step)) in outputs.enumerate() {
+        for (number, (differences, mean_square)) in outputs.enumerate() {
             let step = step_from_wire(terms.wire_steps[number]);
             let own_sum = side.codes(number, step, terms.width, &mut own);
             partner.unpack(number, terms.width, &mut theirs);
             let block = compare(&own, &theirs, own_sum, partner.check(number), terms.width);
-            let seen = match block.squares {
+            *mean_square = match block.squares {
                 None => {
                     differences.fill(C::default());
                     result.masked_blocks += 1;
                     result.mix(u64::MAX);
-                    None
+                    WRAPPED
                 }
                 Some(squares) => {
-                    differences.copy_from_slice(&block.differences[..differences.len()]);
-                    let (step, squares_sum) = (f64::from(step), squares as f64);
-                    result.norm_squared += step * step * squares_sum;
+                    copy_block(&block.differences, differences);
+                    let step = f64::from(step);
+                    result.norm_squared += step * step * squares as f64;
                     result.mix(squares);
-                    Some((step * (squares_sum / differences.len() as f64).sqrt()) as f32)
+                    squares as f32 / differences.len() as f32
                 }
             };
-            let previous = terms.previous_steps.map(|steps| steps[number]);
-            *new_step = step_after_exchange(previous, step, seen, terms.step_fraction);
         }
+        update_steps(&terms, output.new_steps);
         result
     }
 }
 
+/// In place of the mean square of a block that wrapped.
+const WRAPPED: f32 = -1.0;
+
+/// Turns each block's mean square difference, in steps, into its next step. Apart from the loop over the model, since
+/// it takes roots, which are slow one by one.
+#[inline(always)]
+fn update_steps(terms: &Terms<'_>, steps: &mut [f32]) {
+    let fraction = terms.step_fraction;
+    match terms.previous_steps {
+        Some(previous) => {
+            for ((next, wire), previous) in steps.iter_mut().zip(terms.wire_steps).zip(previous) {
+                let used = step_from_wire(*wire);
+                *next = step_after_exchange(Some(*previous), used, seen(used, *next), fraction);
+            }
+        }
+        None => {
+            for (next, wire) in steps.iter_mut().zip(terms.wire_steps) {
+                let used = step_from_wire(*wire);
+                *next = step_after_exchange(None, used, seen(used, *next), fraction);
+            }
+        }
+    }
+}
+
+/// A block's rms difference.
+#[inline(always)]
+fn seen(step: f32, mean_square: f32) -> Option<f32> {
+    (mean_square != WRAPPED).then(|| step * mean_square.sqrt())
+}
+
 /// Where a block's own codes come from.
-enum OwnSide<'a> {
-    Made(Making<'a>),
+enum OwnSide<'a, 'making> {
+    Made(&'making mut Making<'a>),
     Sent(Partner<'a>),
 }
 
@@ -179,19 +212,19 @@ struct Making<'a> {
     codes: &'a mut [u8],
 }
 
-impl OwnSide<'_> {
+impl OwnSide<'_, '_> {
     /// Writes the codes of the `number`-th block; returns the weighted sum of its indices, in the bits that count.
     #[inline(always)]
     fn codes<C: Code>(&mut self, number: usize, step: f32, width: CodeWidth, codes: &mut [C; BLOCK]) -> u32 {
         match self {
             OwnSide::Sent(sent) => {
                 sent.unpack(number, width, codes);
-                check::sum_of(sent.check(number), weighted_sum(codes), width)
+                check::sum_of(sent.check(number), weighted_sum_of_codes(codes), width)
             }
             OwnSide::Made(making) => {
                 let mut indices: Indices = [0; BLOCK];
                 making.grid.indices(making.blocks.get(number), number, step, &mut indices);
-                let sum = check::weighted_sum(&indices);
+                let sum = weighted_sum(&indices);
                 making.checks[number] = check::of_sum(sum, width).to_le_bytes();
                 codes_of(&indices, codes);
                 let bytes = width.packed_bytes(BLOCK);
@@ -218,16 +251,16 @@ fn compare<C: Code>(
     partner_check: u16,
     width: CodeWidth,
 ) -> BlockDifferences<C> {
-    let spare_bits = C::BITS - u32::from(width.bits());
+    let half_way = C::half_way(width);
     let mut differences = [C::default(); BLOCK];
     let mut smallest = C::default();
     for ((difference, own), partner) in differences.iter_mut().zip(own).zip(partner) {
-        *difference = C::difference(*partner, *own, spare_bits);
+        *difference = C::difference(*partner, *own, half_way);
         smallest = smallest.min(*difference);
     }
     // The one difference that has no opposite: both sides would move the same way.
     let lies_half_way = smallest.into() == -1 << (width.bits() - 1);
-    let partner_sum = own_sum.wrapping_add(weighted_sum(&differences));
+    let partner_sum = own_sum.wrapping_add(weighted_sum_of_codes(&differences));
     let wrapped = check::of_sum(partner_sum, width) != partner_check;
     let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));
     BlockDifferences { differences, squares }

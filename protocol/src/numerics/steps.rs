@@ -21,8 +21,9 @@ const GROWTH_AFTER_WRAP: f32 = 4.0;
 /// beyond any difference of two models of one run, with a resolution finer than a training step.
 const FIRST_STEP_FRACTION: f32 = 1e-3;
 
-/// A step on the wire is at least this fraction of the starter's largest value of the block: a tenth of a bit's worth
-/// of an `f32`'s mantissa is left for the dither, and the partner's values, twice as large, still fit the grid.
+/// A step on the wire is at least this fraction of the starter's largest value of the block. A quotient then has at most
+/// 21 of the 24 bits of an `f32`'s mantissa, which leaves three for the dither, and the grid still has room for a
+/// partner's values of twice that size.
 const STEP_FRACTION_OF_LARGEST_MIN: f32 = 1.0 / 2_097_152.0;
 
 /// The smallest step of all, for blocks of zeros.
@@ -121,7 +122,7 @@ pub(super) fn is_sane(step: f32) -> bool {
 /// The next bfloat16 at or above `step`, within what the wire allows.
 #[inline(always)]
 fn to_wire_precision(step: f32) -> f32 {
-    // `max` also turns a NaN, which only a diverged model gives, into the smallest step.
+    #[expect(clippy::manual_clamp, reason = "a NaN, which only a diverged model gives, becomes the smallest step")]
     let step = step.max(STEP_MIN * 1.01).min(STEP_MAX * 0.99);
     f32::from_bits((step.to_bits() + 0xffff) & 0xffff_0000)
 }
