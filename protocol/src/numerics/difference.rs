@@ -160,6 +160,9 @@ impl<C: Code> Kernel for Pass<'_, C> {
                     let step = f64::from(step);
                     result.norm_squared += step * step * squares as f64;
                     result.mix(squares);
+                    // Squares alone would let a code pass that was spoilt into its opposite. The two sides' sums have
+                    // opposite signs.
+                    result.mix(u64::from((block.sum as i32).unsigned_abs()));
                     squares as f32 / differences.len() as f32
                 }
             };
@@ -239,6 +242,8 @@ impl OwnSide<'_, '_> {
 
 struct BlockDifferences<C> {
     differences: [C; BLOCK],
+    /// Σ (2k + 1) · d_k, modulo 2^32.
+    sum: u32,
     /// Σ d²; `None` where a code wrapped or lies half way.
     squares: Option<u64>,
 }
@@ -260,8 +265,9 @@ fn compare<C: Code>(
     }
     // The one difference that has no opposite: both sides would move the same way.
     let lies_half_way = smallest.into() == -1 << (width.bits() - 1);
-    let partner_sum = own_sum.wrapping_add(weighted_sum_of_codes(&differences));
+    let sum = weighted_sum_of_codes(&differences);
+    let partner_sum = own_sum.wrapping_add(sum);
     let wrapped = check::of_sum(partner_sum, width) != partner_check;
     let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));
-    BlockDifferences { differences, squares }
+    BlockDifferences { differences, sum, squares }
 }
