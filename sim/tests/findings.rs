@@ -181,7 +181,11 @@ fn a_refusal_after_the_reply_changes_nothing() {
     tell(Event::MessageReceived { peer: partner, message: Message::Accept(accept) });
     let snapshot = Snapshot::from(vec![1.0; 8]);
     tell(Event::SnapshotTaken { request: RequestId(0), snapshot: snapshot.clone(), report });
-    let proposal = numerics::encode(&snapshot, &numerics::EncodeJob { nonce, width: CodeWidth::Sixteen, steps: None }, &Buffers::new());
+    let proposal = numerics::encode(
+        &snapshot,
+        &numerics::EncodeJob { nonce, width: CodeWidth::Sixteen, steps: None },
+        &Buffers::new(),
+    );
     tell(Event::Encoded { request: RequestId(1), payload: proposal.clone() });
     let job = numerics::MergeJob {
         role: numerics::MergeRole::Responder,
@@ -199,7 +203,9 @@ fn a_refusal_after_the_reply_changes_nothing() {
     let payload = theirs.reply.expect("a responder replies");
     let merge =
         tell(Event::TransferReceived { peer: partner, header, payload }).into_iter().find_map(|effect| match effect {
-            Effect::Merge { request, snapshot, job } => Some((request, numerics::merge(&snapshot, &job, &Buffers::new()))),
+            Effect::Merge { request, snapshot, job } => {
+                Some((request, numerics::merge(&snapshot, &job, &Buffers::new())))
+            }
             _ => None,
         });
     let (request, result) = merge.expect("the reply is merged");
