@@ -25,6 +25,8 @@ mod rotation;
 mod search;
 mod shuffle;
 mod shunned;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::BTreeMap;
@@ -295,13 +297,13 @@ impl Membership {
 
     /// How long a connected peer had been out of reach before it came back, where that was at least
     /// [`AWAY_COUNTS_AFTER`]: its part of the swarm, or this one, was cut off. Says so once per return.
-    #[expect(dead_code, reason = "the exchanges will weigh a partner that comes back")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "the exchanges will weigh a partner that comes back"))]
     pub(crate) fn take_return(&mut self, peer: PeerId) -> Option<Duration> {
         self.connections.get_mut(peer)?.returned_after.take()
     }
 
     /// Wants nothing of a peer until then: disconnects and forgets it, and turns it away when it comes.
-    #[expect(dead_code, reason = "for the reputation of peers")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the reputation of peers"))]
     pub(crate) fn ban(&mut self, now: Time, peer: PeerId, until: Time, out: &mut Outbox) {
         self.banned.insert(now, peer, until);
         self.view.remove(peer);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use murmur_protocol::message::KnownPeer;
 use murmur_protocol::*;
@@ -25,37 +25,34 @@ enum Happening {
 
 /// What one node has caused.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// Of control messages sent.
-    pub bytes: u64,
-    pub messages: u64,
-    pub dials: u64,
-    pub wakes: u64,
-    pub accusations: u64,
+    pub(crate) bytes: u64,
+    pub(crate) messages: u64,
+    pub(crate) dials: u64,
+    pub(crate) wakes: u64,
+    pub(crate) accusations: u64,
 }
 
-pub struct Overlay {
-    pub now: Time,
+pub(crate) struct Overlay {
+    pub(crate) now: Time,
     seed: u64,
     nodes: Vec<Option<(Node, u64)>>,
     linked: Vec<BTreeSet<usize>>,
     index_of: BTreeMap<PeerId, usize>,
-    secluded: BTreeSet<usize>,
     queue: BTreeMap<(Time, u64), Happening>,
     sequence: u64,
     layout: Arc<ModelLayout>,
-    pub traffic: Vec<Traffic>,
-    /// Time taken by every thousandth event, in nanoseconds.
-    pub handling: Vec<u64>,
+    pub(crate) traffic: Vec<Traffic>,
 }
 
-pub fn peer(index: usize) -> PeerId {
+pub(crate) fn peer(index: usize) -> PeerId {
     let mut key = *blake3::hash(&(index as u64).to_le_bytes()).as_bytes();
     key[31] = 1;
     PeerId::from_public_key(key)
 }
 
-pub fn address(index: usize) -> Address {
+pub(crate) fn address(index: usize) -> Address {
     Address::new(format!("/ip4/10.0.0.1/udp/{index}/quic-v1")).expect("short")
 }
 
@@ -64,24 +61,22 @@ fn host_at(address: &Address) -> Option<usize> {
 }
 
 impl Overlay {
-    pub fn new(seed: u64) -> Overlay {
+    pub(crate) fn new(seed: u64) -> Overlay {
         Overlay {
             now: Time::ZERO,
             seed,
             nodes: Vec::new(),
             linked: Vec::new(),
             index_of: BTreeMap::new(),
-            secluded: BTreeSet::new(),
             queue: BTreeMap::new(),
             sequence: 0,
             layout: Arc::new(ModelLayout::new([("w".to_owned(), vec![8])])),
             traffic: Vec::new(),
-            handling: Vec::new(),
         }
     }
 
     /// `count` nodes, each told the address of the one that `bootstrap` names.
-    pub fn of(count: usize, seed: u64, bootstrap: impl Fn(usize) -> usize) -> Overlay {
+    pub(crate) fn of(count: usize, seed: u64, bootstrap: impl Fn(usize) -> usize) -> Overlay {
         let mut overlay = Overlay::new(seed);
         for index in 0..count {
             let known = (index > 0).then(|| bootstrap(index));
@@ -90,7 +85,7 @@ impl Overlay {
         overlay
     }
 
-    pub fn add(&mut self, bootstrap: Option<usize>, remembered: &[usize]) -> usize {
+    pub(crate) fn add(&mut self, bootstrap: Option<usize>, remembered: &[usize]) -> usize {
         let index = self.nodes.len();
         let entry = |host| Bootstrap { peer: None, address: address(host) };
         let known = |host: &usize| KnownPeer { peer: peer(*host), addresses: vec![address(*host)] };
@@ -110,7 +105,7 @@ impl Overlay {
         index
     }
 
-    pub fn run_for(&mut self, duration: Duration) {
+    pub(crate) fn run_for(&mut self, duration: Duration) {
         let limit = self.now + duration;
         while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= limit) {
             self.now = entry.key().0;
@@ -121,58 +116,39 @@ impl Overlay {
     }
 
     /// The process is gone; its peers notice later.
-    pub fn crash(&mut self, index: usize) {
+    pub(crate) fn crash(&mut self, index: usize) {
         self.nodes[index] = None;
         for other in std::mem::take(&mut self.linked[index]) {
             self.push(UNNOTICED, Happening::Disconnected { node: other, other: index });
         }
     }
 
-    /// From now on these and the others cannot reach each other.
-    pub fn split(&mut self, secluded: impl IntoIterator<Item = usize>) {
-        self.secluded = secluded.into_iter().collect();
-        for node in 0..self.nodes.len() {
-            for other in self.linked[node].clone() {
-                if !self.can_reach(node, other) {
-                    self.push(UNNOTICED, Happening::Disconnected { node, other });
-                }
-            }
-        }
-    }
-
-    pub fn living(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn living(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(|index| self.nodes[*index].is_some())
     }
 
-    pub fn status(&self, index: usize) -> Status {
+    pub(crate) fn status(&self, index: usize) -> Status {
         self.nodes[index].as_ref().expect("alive").0.status()
     }
 
     /// Whom a node is connected to, by index.
-    pub fn connected(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn connected(&self, index: usize) -> Vec<usize> {
         self.status(index).connected.iter().map(|peer| self.index_of[peer]).collect()
     }
 
     /// Whom a node knows, by index.
-    pub fn known(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn known(&self, index: usize) -> Vec<usize> {
         self.status(index).known.iter().filter_map(|known| self.index_of.get(&known.peer).copied()).collect()
     }
 
-    pub fn clear_traffic(&mut self) {
+    pub(crate) fn clear_traffic(&mut self) {
         self.traffic.fill(Traffic::default());
-        self.handling.clear();
     }
 
-    pub fn tell(&mut self, index: usize, event: Event) {
+    pub(crate) fn tell(&mut self, index: usize, event: Event) {
         let now = self.now;
-        self.sequence += 1;
-        let is_sampled = self.sequence.is_multiple_of(1000);
         let Some((node, _)) = &mut self.nodes[index] else { return };
-        let begin = Instant::now();
         node.handle(now, event);
-        if is_sampled {
-            self.handling.push(begin.elapsed().as_nanos() as u64);
-        }
         let effects: Vec<Effect> = std::iter::from_fn(|| node.poll_effect()).collect();
         effects.into_iter().for_each(|effect| self.carry_out(index, effect));
         self.set_wake(index);
@@ -194,7 +170,7 @@ impl Overlay {
                 let to = self.index_of[&peer];
                 self.traffic[index].messages += 1;
                 self.traffic[index].bytes += codec::encode(&message).len() as u64;
-                if self.linked[index].contains(&to) && self.can_reach(index, to) {
+                if self.linked[index].contains(&to) {
                     self.push(LATENCY, Happening::Arrives { from: index, to, message });
                 }
             }
@@ -202,7 +178,7 @@ impl Overlay {
                 self.traffic[index].dials += 1;
                 let target = addresses.first().and_then(host_at).filter(|target| *target < self.nodes.len());
                 match target {
-                    Some(target) if self.can_reach(index, target) => {
+                    Some(target) => {
                         let arrives = Happening::DialArrives { dialler: index, target, expected: peer, addresses };
                         self.push(LATENCY, arrives);
                     }
@@ -262,10 +238,6 @@ impl Overlay {
         self.push(after, Happening::Told { node, event });
     }
 
-    fn can_reach(&self, one: usize, other: usize) -> bool {
-        self.secluded.contains(&one) == self.secluded.contains(&other)
-    }
-
     fn push(&mut self, after: Duration, happening: Happening) {
         self.sequence += 1;
         self.queue.insert((self.now + after, self.sequence), happening);
@@ -273,20 +245,20 @@ impl Overlay {
 }
 
 /// Smallest, median and largest.
-pub fn spread(mut values: Vec<usize>) -> (usize, usize, usize) {
+pub(crate) fn spread(mut values: Vec<usize>) -> (usize, usize, usize) {
     values.sort_unstable();
     (values[0], values[values.len() / 2], values[values.len() - 1])
 }
 
 /// How well random walks on the connections mix: the second largest eigenvalue modulus of the lazy-free walk, by power
 /// iteration. 1 for parts that do not touch; 2√(d−1)/d for the best graph of degree d (0.6 for 10).
-pub fn second_eigenvalue(edges: &[Vec<usize>]) -> f64 {
+pub(crate) fn second_eigenvalue(edges: &[Vec<usize>]) -> f64 {
     let count = edges.len();
     let degree = |node: usize| edges[node].len() as f64;
     let total: f64 = (0..count).map(degree).sum();
     // On the symmetric form D^-1/2 A D^-1/2, whose first eigenvector is √d.
     let first: Vec<f64> = (0..count).map(|node| (degree(node) / total).sqrt()).collect();
-    let mut vector: Vec<f64> = (0..count).map(|node| ((node as f64) / count as f64 - 0.5)).collect();
+    let mut vector: Vec<f64> = (0..count).map(|node| node as f64 / count as f64 - 0.5).collect();
     let mut length = 0.0;
     for _ in 0..300 {
         let along: f64 = vector.iter().zip(&first).map(|(value, first)| value * first).sum();
