@@ -15,11 +15,28 @@ use crate::numerics::{CodeWidth, proposal_bytes};
 /// The slowest link that bulk is meant for, in bytes a second: 2 Mbit/s.
 const BULK_RATE_MIN: u64 = 256 * 1024;
 
+/// The least that an own exchange is given, whatever was seen: waiting costs nothing but the next exchange (a guess).
+pub const EXCHANGE_TIMEOUT_MIN: Duration = Duration::from_secs(3);
+
+/// After exchanges in vain the next is given twice as long, this often: a partner whose step takes minutes is met in the
+/// end.
+pub const EXCHANGE_DOUBLINGS_MAX: u32 = 4;
+
 /// What an exchange may take beside its bytes: step boundaries and merges on both sides, repeated messages.
 const EXCHANGE_TIMEOUT_BASE: Duration = Duration::from_secs(20);
 
-/// An unanswered proposal is repeated this often: several times within [`exchange_timeout`].
-pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_secs(4);
+/// An unanswered proposal is repeated after this, until it is known how fast partners answer (RFC 6298: one second).
+pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_secs(1);
+
+/// Repeats that go unanswered come half as often, this many times: a proposal is small, so once in 4 s does no harm.
+pub const PROPOSAL_DOUBLINGS_MAX: u32 = 2;
+
+/// The least wait before a proposal is repeated.
+pub const PROPOSAL_REPEAT_PERIOD_MIN: Duration = Duration::from_millis(500);
+
+/// What a starter skips when a partner says that a number is over: its clock was set back since an earlier life, which
+/// counted microseconds. 2^32 of them are 72 minutes.
+pub const NUMBERS_SKIPPED: u64 = 1 << 32;
 
 /// Partners tried for one due exchange before it waits for the next interval.
 pub const PARTNERS_TRIED_MAX: u32 = 3;
@@ -32,6 +49,31 @@ pub const REPLY_CACHE_MAX: usize = 4;
 
 /// Starters whose last finished exchange is remembered, so that a late duplicate is not taken for a new exchange.
 pub const FINISHED_STARTERS_MAX: usize = 1024;
+
+/// Peers with a reputation: as many as a view, and as many again that came and went.
+pub const REPUTATIONS_MAX: usize = 256;
+
+/// The first ban of a peer; each further one is twice as long.
+pub const BAN_FIRST: Duration = Duration::from_secs(60);
+
+/// The longest ban: a machine that was repaired gets back in within the hour.
+pub const BAN_MAX: Duration = Duration::from_secs(3600);
+
+/// Exchanges over which a joiner's weight grows to its full value (a guess: enough to be within the swarm's spread).
+pub const RAMP_EXCHANGES: u32 = 5;
+
+/// Donors that a joiner tries before it believes the last one.
+pub const DONORS_MAX: u32 = 3;
+
+/// Partners asked for one spot check before the joiner goes without.
+pub const SPOT_CHECKS_MAX: u32 = 3;
+
+/// A copied model further from a second peer's than this many of that peer's clip norms is doubted (a guess: a clip norm
+/// is 2.5 usual distances).
+pub const SPOT_CHECK_FACTOR: f64 = 4.0;
+
+/// Fragments that a model may be exchanged in.
+pub const FRAGMENTS_MAX: u16 = 64;
 
 /// When a busy node may be asked again.
 pub const BUSY_RETRY: Duration = Duration::from_millis(300);
@@ -84,13 +126,13 @@ pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
 /// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state or a first
 /// exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Wide)) as u64
+    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
 /// its connection.)
 pub fn exchange_timeout(parameters: usize) -> Duration {
-    let bytes = 2 * proposal_bytes(parameters, CodeWidth::Wide) as u64;
+    let bytes = 2 * proposal_bytes(parameters, CodeWidth::Sixteen) as u64;
     EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
 }
 
@@ -101,6 +143,6 @@ pub fn state_timeout(parameters: usize, gossip: &GossipSpec) -> Duration {
 
 /// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
-    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Wide);
+    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
     payload_bytes_max(parameters, gossip).max(exchanges as u64)
 }

@@ -1,5 +1,7 @@
 //! Orders of the [`Node`](crate::Node) to the outside, in the imperative.
 
+use std::time::Duration;
+
 use crate::bulk::{Correction, Payload, Snapshot};
 use crate::event::Misbehaviour;
 use crate::handshake::Refusal;
@@ -141,6 +143,8 @@ pub enum Notice {
     ExchangeCompleted {
         /// With whom.
         partner: PeerId,
+        /// What was averaged.
+        part: Part,
         /// ‖s·d‖, how far apart the two models were.
         distance: f64,
         /// κ, 1 where nothing was clipped.
@@ -170,6 +174,40 @@ pub enum Notice {
         peer: PeerId,
         /// How.
         misbehaviour: Misbehaviour,
+    },
+    /// A copied model is so far from a second peer's that another donor is asked.
+    StateDoubted {
+        /// Who sent the model.
+        donor: PeerId,
+        /// With whose model it was compared.
+        checker: PeerId,
+        /// How far apart the two are.
+        distance: f64,
+    },
+    /// A peer that misbehaved is not dealt with for this long.
+    PeerBanned {
+        /// Who.
+        peer: PeerId,
+        /// How long.
+        duration: Duration,
+    },
+    /// The first exchange with a peer that had been out of reach: two parts of the swarm become one.
+    Reunited {
+        /// With whom.
+        partner: PeerId,
+        /// How long it was out of reach.
+        away: Duration,
+        /// How far apart the two models were.
+        distance: f64,
+        /// The share of the joint weight that the partner's work had, 0 to 1.
+        partner_share: f64,
+    },
+    /// The models drift apart, and link or processor allow no more exchanges.
+    BudgetTooSmall {
+        /// Steps between own exchanges.
+        interval_steps: f64,
+        /// Distance over √2 and over local progress; 0.4 to 0.8 is best.
+        ratio: f64,
     },
     /// Training is over; the last exchanges begin.
     Settling,

@@ -32,6 +32,10 @@ pub(crate) struct Joining {
     ask_at: Time,
     next_notice: Time,
     next_request: u64,
+    /// Who sent the model that is being checked, and how many checks have been tried.
+    checking: Option<(PeerId, u32)>,
+    /// Donors whose model was far from a second peer's, at most [`DONORS_MAX`].
+    doubted: Vec<PeerId>,
 }
 
 #[derive(Debug)]
@@ -54,6 +58,8 @@ impl Joining {
             ask_at: now,
             next_notice: now + WAITING_NOTICE_PERIOD,
             next_request: 0,
+            checking: None,
+            doubted: Vec::new(),
         }
     }
 
@@ -68,6 +74,11 @@ impl Joining {
 
     /// Asks somebody if nobody is being asked. Called whenever time has passed or a peer has connected.
     pub(crate) fn proceed(&mut self, now: Time, connected: &[PeerId], out: &mut Outbox) {
+        if self.checking.is_some() {
+            self.next_notice = self.next_notice.max(now + WAITING_NOTICE_PERIOD);
+            self.ask_at = self.ask_at.max(now + STATE_RETRY);
+            return;
+        }
         if self.next_notice <= now {
             self.next_notice = now + WAITING_NOTICE_PERIOD;
             out.notice(Notice::WaitingForState);
@@ -87,8 +98,11 @@ impl Joining {
         // `ask_at` also paces the deadline of a joiner that knows nobody yet.
         if self.ask_at <= now {
             self.ask_at = now + STATE_RETRY;
-            if !connected.is_empty() {
-                let peer = connected[self.random.random_range(0..connected.len())];
+            // Those in doubt again where there is nobody else.
+            let believed: Vec<PeerId> = connected.iter().copied().filter(|peer| !self.doubted.contains(peer)).collect();
+            let donors = if believed.is_empty() { connected } else { &believed };
+            if !donors.is_empty() {
+                let peer = donors[self.random.random_range(0..donors.len())];
                 let request = self.next_request;
                 self.next_request += 1;
                 let (deadline, repeat_at) = (now + self.timeout, now + STATE_REPEAT_PERIOD);
@@ -146,6 +160,35 @@ impl Joining {
         let progress = asked.loading?;
         self.ask_at = now + STATE_RETRY;
         Some(if accepted { Ok((asked.peer, progress)) } else { Err(asked.peer) })
+    }
+
+    /// The model of `donor` is to be compared with a second peer's.
+    pub(crate) fn begin_check(&mut self, donor: PeerId) {
+        self.checking = Some((donor, 0));
+    }
+
+    /// Whom the next check may not ask, if there may be one.
+    pub(crate) fn next_check(&mut self) -> Option<PeerId> {
+        let (donor, tries) = self.checking.as_mut()?;
+        *tries += 1;
+        (*tries <= SPOT_CHECKS_MAX).then_some(*donor)
+    }
+
+    /// The model under check is far from a second peer's. Returns the donor, where another one is to be asked.
+    pub(crate) fn doubt(&mut self, now: Time) -> Option<PeerId> {
+        let (donor, _) = self.checking?;
+        if self.doubted.len() as u32 + 1 >= DONORS_MAX {
+            return None;
+        }
+        self.checking = None;
+        self.doubted.push(donor);
+        self.ask_at = now;
+        Some(donor)
+    }
+
+    /// The copied model is believed.
+    pub(crate) fn end_check(&mut self) {
+        self.checking = None;
     }
 }
 

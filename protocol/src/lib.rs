@@ -52,6 +52,7 @@ mod outbox;
 pub mod part;
 pub mod peer;
 pub mod random;
+mod reputation;
 pub mod status;
 pub mod ticket;
 pub mod time;

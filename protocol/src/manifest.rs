@@ -8,6 +8,8 @@ use std::fmt;
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::FRAGMENTS_MAX;
+
 mod spec;
 
 pub use spec::*;
@@ -109,7 +111,15 @@ impl RunManifest {
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
         let interval = gossip.interval_steps;
         check("gossip.interval_steps", interval, (1..=10_000).contains(&interval), "1 to 10000")?;
-        check("gossip.bits", gossip.bits, gossip.bits == 8, "8")?;
+        let (least, most) = (gossip.interval_steps_min, gossip.interval_steps_max);
+        check("gossip.interval_steps_min", least, (1..=interval).contains(&least), "1 to gossip.interval_steps")?;
+        let most_holds = (interval..=10_000).contains(&most);
+        check("gossip.interval_steps_max", most, most_holds, "gossip.interval_steps to 10000")?;
+        check("gossip.bits", gossip.bits, matches!(gossip.bits, 6 | 8), "6 or 8")?;
+        let fragments = gossip.fragments;
+        check("gossip.fragments", fragments, (1..=FRAGMENTS_MAX).contains(&fragments), "1 to 64")?;
+        let momentum_bits = gossip.momentum_bits;
+        check("gossip.momentum_bits", momentum_bits, matches!(momentum_bits, 0 | 4), "0 (off) or 4")?;
         within("gossip.gamma", gossip.gamma, f64::MIN_POSITIVE, 0.5, "above 0, at most 0.5")?;
         within("gossip.step_fraction", gossip.step_fraction, 1e-3, 1.0, "0.001 to 1")?;
         within("gossip.clip_factor", gossip.clip_factor, 1.0, 100.0, "1 to 100")?;

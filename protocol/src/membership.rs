@@ -297,13 +297,11 @@ impl Membership {
 
     /// How long a connected peer had been out of reach before it came back, where that was at least
     /// [`AWAY_COUNTS_AFTER`]: its part of the swarm, or this one, was cut off. Says so once per return.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the exchanges will weigh a partner that comes back"))]
     pub(crate) fn take_return(&mut self, peer: PeerId) -> Option<Duration> {
         self.connections.get_mut(peer)?.returned_after.take()
     }
 
     /// Wants nothing of a peer until then: disconnects and forgets it, and turns it away when it comes.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the reputation of peers"))]
     pub(crate) fn ban(&mut self, now: Time, peer: PeerId, until: Time, out: &mut Outbox) {
         self.banned.insert(now, peer, until);
         self.view.remove(peer);
@@ -322,6 +320,11 @@ impl Membership {
 
     pub(crate) fn is_banned(&self, peer: PeerId, now: Time) -> bool {
         self.banned.contains(peer, now)
+    }
+
+    /// Peers banned at `now`, each with the end of its ban.
+    pub(crate) fn banned(&self, now: Time) -> BTreeMap<PeerId, Time> {
+        self.banned.present(now).collect()
     }
 
     /// Does what is due. `is_busy` tells with whom something is under way that a closed connection would break off.

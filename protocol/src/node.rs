@@ -8,20 +8,25 @@ use std::collections::BTreeMap;
 use std::f64::consts::SQRT_2;
 use std::sync::Arc;
 
+use crate::Payload;
 use crate::bounds::*;
 use crate::config::{Config, Start};
-use crate::effect::{Effect, Notice};
-use crate::event::{Event, Misbehaviour, TrainingReport};
+use crate::effect::{Effect, Notice, TransferId};
+use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
 use crate::join::{Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
-use crate::outbox::{Outbox, Purpose};
+use crate::outbox::Outbox;
 use crate::peer::PeerId;
 use crate::status::{Phase, Status};
 use crate::time::Time;
-use crate::{Payload, Snapshot};
+
+mod life;
+mod replies;
+
+use replies::Reply;
 
 /// One member of a swarm, without I/O. See the [crate documentation](crate) for the contract.
 #[derive(Debug)]
@@ -49,21 +54,21 @@ impl Node {
     /// A node at the beginning of its life, with its first effects to drain. `seed` decides every random choice that
     /// it will ever make.
     pub fn new(config: Config, me: PeerId, layout: Arc<ModelLayout>, seed: u64, now: Time) -> Node {
-        let timeout = exchange_timeout(layout.parameters());
+        let parameters = layout.parameters();
         let mut node = Node {
             me,
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
             starter: Starter::new(me, seed, config.first_exchange),
-            responder: Responder::default(),
-            joining: Joining::new(me, seed, layout.parameters(), &config.gossip, now),
+            responder: Responder::new(parameters),
+            joining: Joining::new(me, seed, parameters, &config.gossip, now),
             giving: Giving::default(),
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
             stale_replies: 0,
             outbox: Outbox::default(),
-            averaging: Averaging::new(config.gossip, timeout, config.training),
+            averaging: Averaging::new(config.gossip, parameters, config.training),
             layout,
         };
         if config.start == Start::WithModel {
@@ -81,6 +86,7 @@ impl Node {
         if self.phase == Phase::Left {
             return;
         }
+        self.outbox.begin(now);
         self.dispatch(now, event);
         self.on_time(now);
     }
@@ -92,7 +98,7 @@ impl Node {
 
     /// When to call [`handle`](Self::handle) with [`Event::TimePassed`] if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let joining = (self.phase == Phase::Joining).then(|| self.joining.next_deadline());
+        let joining = (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.next_deadline());
         let deadlines = [
             Some(self.membership.next_deadline()),
             self.starter.next_deadline(),
@@ -113,6 +119,14 @@ impl Node {
             known: self.membership.known(),
             exchanges: self.averaging.counters.clone(),
             disagreement: self.averaging.last_distance.map(|distance| distance / SQRT_2),
+            interval_steps: self.averaging.cadence.interval(),
+            consensus_ratio: self.averaging.cadence.ratio(),
+            gamma: self.averaging.gain.gamma(),
+            delay_rounds: self.averaging.gain.delay(),
+            loop_gain: self.averaging.gain.gain(),
+            exchange_deadline: self.averaging.patience.limit(),
+            banned: self.membership.banned(self.outbox.now()),
+            distrusted: self.averaging.reputation.distrusted().collect(),
             misbehaviours: self.misbehaviours.clone(),
             stale_replies: self.stale_replies,
         }
@@ -122,6 +136,9 @@ impl Node {
         match event {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
+                if let Some(away) = self.membership.take_return(peer) {
+                    self.averaging.on_return(peer, away);
+                }
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
             Event::DialFailed { peer, addresses, reason } => {
@@ -134,39 +151,21 @@ impl Node {
             Event::AddressFound { address } => self.membership.on_address_found(address),
             Event::MessageReceived { peer, message } => self.on_message(now, peer, message),
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
-            Event::TransferFinished { transfer } => {
-                self.starter.on_transfer_finished(transfer);
-                self.responder.on_transfer_ended(transfer);
-                self.giving.on_transfer_ended(transfer, true, &mut self.outbox);
-            }
-            Event::TransferFailed { transfer, reason: _ } => {
-                self.starter.on_transfer_failed(transfer);
-                self.responder.on_transfer_ended(transfer);
-                self.giving.on_transfer_ended(transfer, false, &mut self.outbox);
-            }
-            Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(peer, misbehaviour),
-            Event::StepsCompleted(report) => self.averaging.training = report,
+            Event::TransferFinished { transfer } => self.on_transfer_ended(transfer, true),
+            Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(transfer, false),
+            Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(now, peer, misbehaviour),
+            Event::StepsCompleted(report) => self.averaging.on_report(now, report),
             Event::TrainingCompleted(report) => self.on_training_completed(now, report),
-            Event::SnapshotTaken { request, snapshot, report } => self.on_snapshot(request, snapshot, report),
-            Event::Encoded { request, payload } => match self.outbox.answered(request) {
-                Some(Purpose::StarterCodes(number)) => self.starter.on_encoded(number, payload, &mut self.outbox),
-                _ => self.stale_replies += 1,
-            },
-            Event::Merged { request, result } => self.on_merged(request, result),
-            Event::CorrectionApplied { request, report } => {
-                self.averaging.training = report;
-                if self.outbox.answered(request).is_none() {
-                    self.stale_replies += 1;
-                }
+            Event::SnapshotTaken { request, snapshot, report } => {
+                self.on_reply(now, request, Reply::Snapshot(snapshot, report));
             }
+            Event::Encoded { request, payload } => self.on_reply(now, request, Reply::Codes(payload)),
+            Event::Merged { request, result } => self.on_reply(now, request, Reply::Merge(result)),
+            Event::CorrectionApplied { request, report } => self.on_reply(now, request, Reply::Applied(report)),
             Event::StateLoaded { request, accepted, report } => {
-                self.averaging.training = report;
-                match self.outbox.answered(request) {
-                    Some(Purpose::StateLoad) => self.on_state_loaded(now, accepted),
-                    _ => self.stale_replies += 1,
-                }
+                self.on_reply(now, request, Reply::Loaded(accepted, report));
             }
-            Event::RequestFailed { request } => self.on_request_failed(now, request),
+            Event::RequestFailed { request } => self.on_reply(now, request, Reply::Failed),
             Event::TimePassed => {}
             Event::LeaveRequested => self.on_leave_requested(now),
         }
@@ -176,6 +175,7 @@ impl Node {
         if !self.membership.is_connected(peer) {
             return;
         }
+        let is_copying_anew = self.is_copying_anew();
         match message {
             Message::Accept(_) | Message::Reject(_) | Message::RefuseState { .. } => {
                 self.membership.on_answer(now, peer);
@@ -188,16 +188,16 @@ impl Node {
             Message::Shuffle { peers, wants_reply } => self.membership.on_shuffle(now, peer, &peers, wants_reply, out),
             Message::Part { peers } => self.membership.on_part(now, peer, &peers, is_busy, out),
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
-            Message::Accept(accept) => self.starter.on_accept(peer, &accept, &mut self.averaging, out),
+            Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
-                let retry = self.starter.on_reject(now, peer, &reject, &mut self.averaging, &mut self.membership, out);
-                if retry {
-                    self.start_exchange(now);
+                if let Some(wait) = self.starter.on_reject(now, peer, &reject, &mut self.averaging, out) {
+                    self.membership.avoid(peer, now + wait);
                 }
                 Ok(())
             }
             Message::RequestState { request } => {
-                let has_model = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
+                let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
+                let has_model = is_sound && !is_copying_anew;
                 self.giving.on_request(peer, request, has_model, out);
                 Ok(())
             }
@@ -210,7 +210,7 @@ impl Node {
                 Ok(())
             }
         };
-        self.judge(peer, verdict);
+        self.judge(now, peer, verdict);
     }
 
     fn on_propose(&mut self, now: Time, peer: PeerId, propose: &Propose) -> Result<(), Misbehaviour> {
@@ -220,6 +220,7 @@ impl Node {
         let refuse = match self.phase {
             Phase::Joining => Some(RejectReason::Joining),
             Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
+            _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => {
                 self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy)
             }
@@ -227,13 +228,6 @@ impl Node {
         let admission = Admission { refuse, weights };
         self.responder.on_propose(now, peer, propose, admission, &self.averaging, &mut self.outbox);
         Ok(())
-    }
-
-    /// Proposes an exchange to somebody with whom none is under way.
-    fn start_exchange(&mut self, now: Time) {
-        let mut partners = self.membership.partners(now);
-        partners.retain(|peer| !self.responder.is_busy_with(*peer));
-        self.starter.start(now, &self.averaging, &partners, &mut self.outbox);
     }
 
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
@@ -251,62 +245,26 @@ impl Node {
             }
             TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
         };
-        self.judge(peer, verdict);
+        self.judge(now, peer, verdict);
     }
 
-    fn on_snapshot(&mut self, request: crate::RequestId, snapshot: Snapshot, report: TrainingReport) {
-        self.averaging.training = report;
-        let out = &mut self.outbox;
-        match out.answered(request) {
-            Some(Purpose::StarterSnapshot(number)) => {
-                self.starter.on_snapshot(number, snapshot, &self.averaging, out);
-            }
-            Some(Purpose::ResponderSnapshot(peer, number)) => {
-                self.responder.on_snapshot(peer, number, snapshot, &self.averaging, out);
-            }
-            Some(Purpose::StateSnapshot(peer, request)) => {
-                self.giving.on_snapshot(peer, request, &snapshot, report.progress, &self.layout, out);
-            }
-            _ => self.stale_replies += 1,
-        }
+    /// Whether something is under way with a peer that a closed connection would break off.
+    fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.starter.is_busy_with(peer)
+            || self.responder.may_need(peer)
+            || self.joining.is_busy_with(peer)
+            || self.giving.is_busy_with(peer)
     }
 
-    fn on_merged(&mut self, request: crate::RequestId, result: Result<crate::numerics::Merged, Misbehaviour>) {
-        match self.outbox.answered(request) {
-            Some(Purpose::StarterMerge(number)) => {
-                let culprit = self.starter.on_merged(number, result, &mut self.averaging, &mut self.outbox);
-                if let Some((peer, misbehaviour)) = culprit {
-                    self.on_misbehaviour(peer, misbehaviour);
-                } else {
-                    self.final_exchanges_left = match self.phase {
-                        Phase::Settling => self.final_exchanges_left.saturating_sub(1),
-                        _ => self.final_exchanges_left,
-                    };
-                }
-            }
-            Some(Purpose::ResponderMerge(peer, number)) => {
-                let verdict = self.responder.on_merged(peer, number, result, &mut self.averaging, &mut self.outbox);
-                self.judge(peer, verdict);
-            }
-            _ => self.stale_replies += 1,
-        }
+    /// Whether this node trains, but on a model that it is about to replace.
+    fn is_copying_anew(&self) -> bool {
+        self.phase == Phase::Training && self.averaging.is_outlier()
     }
 
-    fn on_request_failed(&mut self, now: Time, request: crate::RequestId) {
-        match self.outbox.answered(request) {
-            Some(Purpose::StarterSnapshot(number) | Purpose::StarterCodes(number) | Purpose::StarterMerge(number)) => {
-                self.starter.on_overload(number, &mut self.averaging, &mut self.outbox)
-            }
-            Some(Purpose::ResponderSnapshot(peer, number) | Purpose::ResponderMerge(peer, number)) => {
-                self.responder.on_overload(peer, number, &mut self.averaging, &mut self.outbox);
-            }
-            Some(Purpose::StateSnapshot(peer, _)) => self.giving.give_up(peer),
-            Some(Purpose::StateLoad) => {
-                self.joining.on_loaded(now, false);
-            }
-            Some(Purpose::Correction) => {} // counted by the driver; one-sided, like a crash at this moment
-            None => self.stale_replies += 1,
-        }
+    fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
+        self.starter.on_transfer_ended(transfer);
+        self.responder.on_transfer_ended(transfer);
+        self.giving.on_transfer_ended(transfer, finished, &mut self.outbox);
     }
 
     fn on_disconnected(&mut self, now: Time, peer: PeerId) {
@@ -318,131 +276,22 @@ impl Node {
         }
     }
 
-    fn on_state_loaded(&mut self, now: Time, accepted: bool) {
-        match self.joining.on_loaded(now, accepted) {
-            Some(Ok((peer, progress))) => {
-                self.outbox.notice(Notice::StateReceived { peer, progress });
-                if self.phase == Phase::Joining {
-                    self.begin_training();
-                }
-            }
-            Some(Err(peer)) => self.on_misbehaviour(peer, Misbehaviour::OutOfRange("parameter")),
-            None => {}
-        }
-    }
-
-    fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
-        self.averaging.training = report;
-        if self.phase == Phase::Training {
-            self.phase = Phase::Settling;
-            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
-            self.outbox.notice(Notice::Settling);
-        }
-    }
-
-    fn on_leave_requested(&mut self, now: Time) {
-        if self.phase == Phase::Leaving {
-            return;
-        }
-        let was_training = self.phase == Phase::Training;
-        self.phase = Phase::Leaving;
-        self.phase_deadline = Some(now + LEAVE_TIMEOUT);
-        self.outbox.push(Effect::EndTraining);
-        if was_training && self.starter.is_idle() {
-            // What this node has learned since its last exchange should not be lost to the swarm.
-            self.starter.schedule(self.averaging.training.steps, 1);
-            self.start_exchange(now);
-        }
-    }
-
-    fn begin_training(&mut self) {
-        self.phase = Phase::Training;
-        self.starter.schedule(self.averaging.training.steps, self.averaging.gossip.interval_steps);
-        self.outbox.push(Effect::BeginTraining);
-    }
-
-    /// Everything that depends on the time, or on what the event has just changed.
-    fn on_time(&mut self, now: Time) {
-        let is_busy = |peer| {
-            self.starter.is_busy_with(peer)
-                || self.responder.may_need(peer)
-                || self.joining.is_busy_with(peer)
-                || self.giving.is_busy_with(peer)
-        };
-        let out = &mut self.outbox;
-        self.membership.on_deadline(now, is_busy, out);
-        self.starter.on_deadline(now, &mut self.averaging, out);
-        self.responder.on_deadline(now, &mut self.averaging, out);
-        match self.phase {
-            Phase::Joining => {
-                let connected: Vec<PeerId> = self.membership.connected().collect();
-                self.joining.proceed(now, &connected, &mut self.outbox);
-            }
-            Phase::Training => self.start_due_exchange(now),
-            Phase::Settling => self.settle(now),
-            Phase::Leaving => self.finish_leaving(now),
-            Phase::Completed | Phase::Left => {}
-        }
-    }
-
-    fn start_due_exchange(&mut self, now: Time) {
-        let steps = self.averaging.training.steps;
-        if self.starter.is_due(steps) {
-            if self.averaging.gossip.outer_learning_rate > 0.0 {
-                self.outbox.push(Effect::AdvanceOuter);
-            }
-            self.starter.schedule(steps, self.averaging.gossip.interval_steps);
-            self.start_exchange(now);
-        }
-    }
-
-    /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
-    fn settle(&mut self, now: Time) {
-        let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let nobody = self.membership.connected().next().is_none();
-        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.starter.is_idle()) {
-            self.phase = Phase::Completed;
-            self.phase_deadline = None;
-            self.outbox.notice(Notice::RunCompleted);
-            self.outbox.push(Effect::CompleteRun);
-        } else if self.starter.is_idle() {
-            self.starter.schedule(self.averaging.training.steps, 1);
-            self.start_exchange(now);
-        }
-    }
-
-    fn finish_leaving(&mut self, now: Time) {
-        let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let under_way = !self.starter.is_idle() || self.responder.under_way() > 0 || self.responder.is_replying();
-        if out_of_time || !(under_way || self.outbox.is_correction_pending()) {
-            self.phase = Phase::Left;
-            let connected: Vec<PeerId> = self.membership.connected().collect();
-            for peer in connected {
-                self.outbox.send(peer, Message::Leave);
-            }
-            self.outbox.push(Effect::Stop);
-        }
-    }
-
-    /// Whether something is under way with a peer that the end of its connection would break off.
-    fn is_busy_with(&self, peer: PeerId) -> bool {
-        self.starter.is_busy_with(peer)
-            || self.responder.may_need(peer)
-            || self.joining.is_busy_with(peer)
-            || self.giving.is_busy_with(peer)
-    }
-
-    fn judge(&mut self, peer: PeerId, verdict: Result<(), Misbehaviour>) {
+    fn judge(&mut self, now: Time, peer: PeerId, verdict: Result<(), Misbehaviour>) {
         if let Err(misbehaviour) = verdict {
-            self.on_misbehaviour(peer, misbehaviour);
+            self.on_misbehaviour(now, peer, misbehaviour);
         }
     }
 
-    fn on_misbehaviour(&mut self, peer: PeerId, misbehaviour: Misbehaviour) {
+    fn on_misbehaviour(&mut self, now: Time, peer: PeerId, misbehaviour: Misbehaviour) {
         if self.misbehaviours.len() >= VIEW_MAX && !self.misbehaviours.contains_key(&peer) {
             self.misbehaviours.pop_first();
         }
         *self.misbehaviours.entry(peer).or_default() += 1;
+        let ban = self.averaging.reputation.on_misbehaviour(now, peer, &misbehaviour);
         self.outbox.notice(Notice::PeerMisbehaved { peer, misbehaviour });
+        if let Some(duration) = ban {
+            self.outbox.notice(Notice::PeerBanned { peer, duration });
+            self.membership.ban(now, peer, now + duration, &mut self.outbox);
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::effect::{Effect, Notice, RequestId, TransferId};
 use crate::message::{ExchangeNumber, Message, TransferHeader};
 use crate::part::Part;
 use crate::peer::PeerId;
+use crate::time::Time;
 use crate::{Correction, Payload};
 
 /// Who awaits a reply.
@@ -22,8 +23,8 @@ pub(crate) enum Purpose {
     ResponderSnapshot(PeerId, ExchangeNumber),
     /// A partner's exchange: our correction.
     ResponderMerge(PeerId, ExchangeNumber),
-    /// A correction on its way into the model.
-    Correction,
+    /// A correction on its way into the model, made from a snapshot at this own step.
+    Correction { part: Part, snapshot_steps: u64 },
     /// A snapshot for a joiner, with the number of its request.
     StateSnapshot(PeerId, u64),
     /// A peer's model on its way to become ours.
@@ -34,12 +35,23 @@ pub(crate) enum Purpose {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     effects: VecDeque<Effect>,
-    pending: BTreeMap<RequestId, Purpose>,
+    pending: BTreeMap<RequestId, (Purpose, Time)>,
     next_request: u64,
     next_transfer: u64,
+    now: Time,
 }
 
 impl Outbox {
+    /// The time of the event whose effects come next.
+    pub(crate) fn begin(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    /// As told by [`begin`](Self::begin).
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
     pub(crate) fn push(&mut self, effect: Effect) {
         self.effects.push_back(effect);
     }
@@ -67,12 +79,12 @@ impl Outbox {
         if self.pending.len() == PENDING_MAX {
             self.pending.pop_first();
         }
-        self.pending.insert(request, purpose);
+        self.pending.insert(request, (purpose, self.now));
         self.push(make(request));
     }
 
-    pub(crate) fn apply(&mut self, part: Part, correction: Correction, progress_shift: f64) {
-        self.request(Purpose::Correction, |request| Effect::ApplyCorrection {
+    pub(crate) fn apply(&mut self, part: Part, correction: Correction, progress_shift: f64, snapshot_steps: u64) {
+        self.request(Purpose::Correction { part, snapshot_steps }, |request| Effect::ApplyCorrection {
             request,
             part,
             correction,
@@ -80,13 +92,13 @@ impl Outbox {
         });
     }
 
-    /// Who awaited this reply; `None` for a late or duplicate one.
-    pub(crate) fn answered(&mut self, request: RequestId) -> Option<Purpose> {
+    /// Who awaited this reply, and since when; `None` for a late or duplicate one.
+    pub(crate) fn answered(&mut self, request: RequestId) -> Option<(Purpose, Time)> {
         self.pending.remove(&request)
     }
 
     pub(crate) fn is_correction_pending(&self) -> bool {
-        self.pending.values().any(|purpose| *purpose == Purpose::Correction)
+        self.pending.values().any(|(purpose, _)| matches!(purpose, Purpose::Correction { .. }))
     }
 
     pub(crate) fn pop(&mut self) -> Option<Effect> {

@@ -1,11 +1,13 @@
 //! What a node shows of itself: plain values, made on demand.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::effect::ExchangeFailure;
 use crate::event::TrainingReport;
 use crate::message::KnownPeer;
 use crate::peer::PeerId;
+use crate::time::Time;
 
 /// Where a node stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,22 @@ pub struct Status {
     pub exchanges: ExchangeCounters,
     /// Ξ̂ = ‖s·d‖ / √2 of the last exchange: an estimate of the swarm's consensus distance, free of charge.
     pub disagreement: Option<f64>,
+    /// Steps between own exchanges at present.
+    pub interval_steps: f64,
+    /// Ξ̂ over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
+    pub consensus_ratio: Option<f64>,
+    /// γ at present: the run's, or less where corrections come late.
+    pub gamma: f64,
+    /// τ: own rounds from a snapshot to its correction, a running mean.
+    pub delay_rounds: f64,
+    /// Σγ of a round.
+    pub loop_gain: f64,
+    /// How long an own exchange is given at present.
+    pub exchange_deadline: Duration,
+    /// Peers banned now, and until when.
+    pub banned: BTreeMap<PeerId, Time>,
+    /// Peers that may change little, and how much of the usual: 0 to 1.
+    pub distrusted: BTreeMap<PeerId, f64>,
     /// Misbehaviours seen, by peer.
     pub misbehaviours: BTreeMap<PeerId, u64>,
     /// Replies that came too late or twice.
@@ -56,6 +74,10 @@ pub struct ExchangeCounters {
     pub completed_as_responder: u64,
     /// Among the completed: first exchanges, with 16-bit codes.
     pub coarse: u64,
+    /// Exchanges of the outer momentum among the completed.
+    pub momentum: u64,
+    /// Distances measured for joiners, or as a joiner; not among the completed.
+    pub probes: u64,
     /// What came to nothing, by reason.
     pub failed: BTreeMap<ExchangeFailure, u64>,
     /// Blocks left out of completed exchanges because their codes wrapped.

@@ -158,10 +158,16 @@ impl Trainer {
                 let state = Snapshot::from_payload(&payload, vectors * length);
                 let accepted = state.is_some();
                 if let Some(state) = state {
+                    let before = self.values.clone();
                     let mut parts = state.values().chunks(length).map(<[f32]>::to_vec);
                     self.values = parts.next().expect("a state begins with the model");
                     self.slow = parts.next().zip(parts.next());
-                    self.first_values = self.values.clone();
+                    if self.has_model {
+                        // Copied anew: the node's own doing.
+                        self.note_movement(&before);
+                    } else {
+                        self.first_values = self.values.clone();
+                    }
                     self.progress = progress;
                     self.has_model = true;
                 }

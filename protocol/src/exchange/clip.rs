@@ -5,18 +5,13 @@ use std::collections::VecDeque;
 use crate::bounds::{CLIP_HISTORY, CLIP_HISTORY_MIN, FIRST_CLIP_FACTOR};
 
 /// Norms of recent exchanges.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClipHistory {
     /// Oldest first, at most [`CLIP_HISTORY`].
     norms: VecDeque<f64>,
-    factor: f64,
 }
 
 impl ClipHistory {
-    pub(crate) fn new(factor: f64) -> ClipHistory {
-        ClipHistory { norms: VecDeque::with_capacity(CLIP_HISTORY), factor }
-    }
-
     /// Takes in ‖s·d‖ of an exchange, as it was before clipping: where the swarm drifts apart for good, the limit
     /// follows.
     pub(crate) fn record(&mut self, norm: f64) {
@@ -26,14 +21,19 @@ impl ClipHistory {
         self.norms.push_back(norm);
     }
 
-    /// τ, for a model that its own training has moved by at most `travel`.
-    pub(crate) fn norm(&self, travel: f64) -> f64 {
+    /// The median of recent norms, once there are enough of them.
+    pub(crate) fn median(&self) -> Option<f64> {
         if self.norms.len() < CLIP_HISTORY_MIN {
-            return FIRST_CLIP_FACTOR * travel;
+            return None;
         }
         let mut sorted: Vec<f64> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
-        self.factor * sorted[sorted.len() / 2]
+        Some(sorted[sorted.len() / 2])
+    }
+
+    /// τ: `factor` medians, or at first a multiple of `travel`, how far own training has moved the model at most.
+    pub(crate) fn norm(&self, factor: f64, travel: f64) -> f64 {
+        self.median().map_or(FIRST_CLIP_FACTOR * travel, |median| factor * median)
     }
 }
 
@@ -43,19 +43,19 @@ mod tests {
 
     #[test]
     fn the_limit_is_never_unbounded_and_ignores_one_outlier() {
-        let mut clip = ClipHistory::new(2.5);
-        assert_eq!(clip.norm(2.0), 6.0);
+        let mut clip = ClipHistory::default();
+        assert_eq!(clip.norm(2.5, 2.0), 6.0);
         for norm in [1.0, 1e9, 1.0, 1.0] {
             clip.record(norm);
         }
-        assert_eq!(clip.norm(2.0), 2.5);
+        assert_eq!(clip.norm(2.5, 2.0), 2.5);
     }
 
     #[test]
     fn old_norms_are_forgotten() {
-        let mut clip = ClipHistory::new(1.0);
+        let mut clip = ClipHistory::default();
         (0..CLIP_HISTORY).for_each(|_| clip.record(100.0));
         (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
-        assert_eq!(clip.norm(0.0), 1.0);
+        assert_eq!(clip.norm(1.0, 0.0), 1.0);
     }
 }

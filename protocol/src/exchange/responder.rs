@@ -3,25 +3,28 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Averaging, Terms};
+use super::averaging::{Averaging, Circumstances, longest_deadline};
+use super::terms::Terms;
 use crate::bounds::*;
 use crate::effect::{Effect, ExchangeFailure, TransferId};
-use crate::event::Misbehaviour;
+use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
-use crate::numerics::{CodeWidth, MergeRole, Merged};
+use crate::numerics::{MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
-use crate::part::{Part, Selection};
+use crate::part::Selection;
 use crate::peer::PeerId;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
 
 /// The sub-machine of answered exchanges.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Responder {
     /// At most [`RESPONDING_MAX`] under way and [`REPLY_CACHE_MAX`] answered.
     exchanges: BTreeMap<(PeerId, ExchangeNumber), Incoming>,
     /// The highest number that is over, by starter: numbers grow, so nothing at or below it is new.
     finished: BTreeMap<PeerId, ExchangeNumber>,
+    /// The longest that a starter may have an exchange open here.
+    deadline_max: Duration,
 }
 
 /// What the node as a whole has to say about a proposal.
@@ -48,7 +51,7 @@ enum Stage {
     /// Waits for the trainer.
     TakingSnapshot(Payload),
     /// Waits for a worker.
-    Merging,
+    Merging(Circumstances),
     /// Merged; the reply is kept in case it gets lost.
     Answered {
         reply: Payload,
@@ -59,6 +62,12 @@ enum Stage {
 }
 
 impl Responder {
+    /// `parameters`: of the whole model.
+    pub(crate) fn new(parameters: usize) -> Responder {
+        let deadline_max = longest_deadline(parameters);
+        Responder { exchanges: BTreeMap::new(), finished: BTreeMap::new(), deadline_max }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.exchanges.values().map(|incoming| incoming.deadline).min()
     }
@@ -123,16 +132,16 @@ impl Responder {
             match &incoming.stage {
                 Stage::Expecting => out.send(peer, Message::Accept(incoming.accept.clone())),
                 Stage::Answered { .. } => incoming.send_reply(peer, propose.exchange, out),
-                Stage::TakingSnapshot(_) | Stage::Merging => {} // the answer is on its way
+                Stage::TakingSnapshot(_) | Stage::Merging(_) => {} // the answer is on its way
             }
             return;
         }
-        let width = CodeWidth::from_bits(propose.bits);
+        let width = averaging.accepted_width(propose.part, propose.bits);
         let is_over = self.newest_number(peer).is_some_and(|newest| propose.exchange <= newest);
         let reason = match width {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
-            Some(_) if propose.part != Part::MODEL => Some(RejectReason::Unacceptable),
+            Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if admission.refuse.is_none() && self.others_under_way(peer) >= RESPONDING_MAX => {
                 Some(RejectReason::Busy)
             }
@@ -145,12 +154,10 @@ impl Responder {
             return;
         };
         self.drop_superseded(peer);
-        let standing = averaging.standing();
-        let starter_share = share(admission.weights);
-        let accept = Accept { exchange: propose.exchange, starter_share, standing };
-        let gamma = averaging.gossip.gamma;
-        let terms = Terms::new(width, propose.nonce, gamma, starter_share, &standing, &propose.standing, true);
-        let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(averaging.timeout);
+        let standing = averaging.standing(propose.part, peer);
+        let accept = Accept { exchange: propose.exchange, starter_share: share(admission.weights), standing };
+        let terms = Terms::of_responder(propose, width, &accept);
+        let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming { terms, accept, deadline: now + patience, stage: Stage::Expecting };
         self.exchanges.insert((peer, propose.exchange), incoming);
@@ -164,13 +171,14 @@ impl Responder {
         match &incoming.stage {
             Stage::Expecting => {
                 incoming.stage = Stage::TakingSnapshot(payload);
+                let selection = Selection::Part(incoming.terms.part);
                 out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot {
                     request,
-                    selection: Selection::Part(Part::MODEL),
+                    selection,
                 });
             }
             Stage::Answered { .. } => incoming.send_reply(peer, number, out),
-            Stage::TakingSnapshot(_) | Stage::Merging => {}
+            Stage::TakingSnapshot(_) | Stage::Merging(_) => {}
         }
     }
 
@@ -179,6 +187,7 @@ impl Responder {
         peer: PeerId,
         number: ExchangeNumber,
         snapshot: Snapshot,
+        report: &TrainingReport,
         averaging: &Averaging,
         out: &mut Outbox,
     ) {
@@ -189,7 +198,8 @@ impl Responder {
             return;
         };
         let job = incoming.terms.merge_job(MergeRole::Responder, payload.clone(), averaging);
-        incoming.stage = Stage::Merging;
+        let TrainingReport { steps: snapshot_steps, local_progress, .. } = *report;
+        incoming.stage = Stage::Merging(Circumstances { partner: peer, snapshot_steps, local_progress });
         out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge { request, snapshot, job });
     }
 
@@ -204,9 +214,7 @@ impl Responder {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return Ok(());
         };
-        if !matches!(incoming.stage, Stage::Merging) {
-            return Ok(());
-        }
+        let Stage::Merging(about) = incoming.stage else { return Ok(()) };
         let merged = match result {
             Ok(merged) => merged,
             Err(misbehaviour) => {
@@ -216,8 +224,8 @@ impl Responder {
             }
         };
         let reply = merged.reply.clone().expect("a responder's merge makes a reply");
-        averaging.complete(&merged, &incoming.terms, peer, out);
-        averaging.counters.completed_as_responder += 1;
+        averaging.complete(&merged, &incoming.terms, about, out);
+        averaging.counters.completed_as_responder += u64::from(!incoming.terms.is_probe());
         incoming.stage = Stage::Answered { reply, digest: merged.digest, transfer: None };
         incoming.send_reply(peer, number, out);
         self.trim_reply_cache();
@@ -225,7 +233,7 @@ impl Responder {
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
-        let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging);
+        let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging(_));
         let over: Vec<_> =
             self.exchanges.iter().filter(|(_, incoming)| expired(incoming)).map(|(key, _)| *key).collect();
         for (peer, number) in over {
@@ -236,7 +244,7 @@ impl Responder {
         }
         // A merge ends by itself; its deadline only must not be asked for again and again.
         for incoming in self.exchanges.values_mut().filter(|incoming| incoming.deadline <= now) {
-            incoming.deadline = now + averaging.timeout;
+            incoming.deadline = now + averaging.patience.limit();
         }
     }
 
@@ -251,20 +259,19 @@ impl Responder {
         }
     }
 
-    /// Gives up everything that no reply has gone out for: the starter has given up as well. Nothing that it sent over
-    /// the lost connection can still arrive, so it may begin its numbers anew: its clock may have been set back.
+    /// Gives up what the starter has given up as well: exchanges whose codes never came. Once they have come, the
+    /// starter waits for our reply and asks for it when it is back.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
         let waiting: Vec<ExchangeNumber> = self
             .exchanges
             .range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX))
-            .filter(|(_, incoming)| !matches!(incoming.stage, Stage::Answered { .. }))
+            .filter(|(_, incoming)| matches!(incoming.stage, Stage::Expecting))
             .map(|((_, number), _)| *number)
             .collect();
         for number in waiting {
             averaging.fail(peer, ExchangeFailure::PartnerLost, out);
             self.finish(peer, number);
         }
-        self.finished.remove(&peer);
     }
 
     /// A driver could not take an order of this exchange.

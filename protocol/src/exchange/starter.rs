@@ -1,12 +1,13 @@
 //! The exchange that this node starts: at most one at a time.
 
-use super::{Averaging, Terms, screen};
+use super::averaging::{Averaging, Circumstances, answer_patience};
+use super::patience::Patience;
+use super::terms::{Terms, screen_accept};
 use crate::bounds::*;
-use crate::effect::{Effect, ExchangeFailure, Notice, TransferId};
-use crate::event::Misbehaviour;
-use crate::membership::Membership;
-use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, TransferHeader};
-use crate::numerics::{CodeWidth, EncodeJob, MergeJob, MergeRole, Merged};
+use crate::effect::{Effect, ExchangeFailure, TransferId};
+use crate::event::{Misbehaviour, TrainingReport};
+use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::numerics::{CodeWidth, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::{Part, Selection};
 use crate::peer::PeerId;
@@ -21,9 +22,38 @@ pub(crate) struct Starter {
     next_number: ExchangeNumber,
     /// An exchange is due once the trainer has done this many steps.
     due_at_steps: u64,
+    /// Own rounds so far.
+    round: u64,
     /// Partners tried for the exchange that is due.
     tried: u32,
+    /// How long partners take to answer a proposal.
+    answers: Patience,
     outgoing: Option<Outgoing>,
+    /// What became of the last exchange, until the node asks.
+    ended: Option<Ended>,
+}
+
+/// How an own exchange ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) partner: PeerId,
+    pub(crate) part: Part,
+    pub(crate) outcome: Outcome,
+}
+
+/// What came of an own exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    /// Merged, this many own steps after the proposal.
+    Merged { steps: u64 },
+    /// The distance is known.
+    Probed { distance: f64, partner_clip: f64, progress_difference: f64 },
+    /// The partner would not; another may.
+    Rejected,
+    /// The partner never answered.
+    Unanswered,
+    /// It broke off later.
+    BrokenOff,
 }
 
 /// The exchange under way.
@@ -32,8 +62,10 @@ struct Outgoing {
     number: ExchangeNumber,
     partner: PeerId,
     width: CodeWidth,
-    nonce: u64,
     propose: Propose,
+    began: Time,
+    began_at_steps: u64,
+    is_repeated: bool,
     /// The first answer: a later one must say the same.
     accept: Option<Accept>,
     repeat_at: Time,
@@ -48,23 +80,38 @@ enum Stage {
     /// Waits for the trainer.
     TakingSnapshot(Terms),
     /// Waits for a worker.
-    Encoding(Terms, Snapshot),
+    Encoding(Terms, Taken),
     /// Waits for the partner's codes.
     AwaitingReply {
         terms: Terms,
-        snapshot: Snapshot,
+        taken: Taken,
         payload: Payload,
         /// `None` once the partner has confirmed it.
         transfer: Option<TransferId>,
     },
     /// Waits for a worker.
-    Merging(Terms),
+    Merging(Terms, Circumstances),
+}
+
+/// The snapshot of an exchange.
+#[derive(Clone, Debug)]
+struct Taken {
+    snapshot: Snapshot,
+    about: Circumstances,
 }
 
 impl Starter {
     pub(crate) fn new(me: PeerId, seed: u64, first_number: ExchangeNumber) -> Starter {
-        let random = stream(seed, "own exchanges", &[me.as_bytes()]);
-        Starter { random, next_number: first_number, due_at_steps: 0, tried: 0, outgoing: None }
+        Starter {
+            random: stream(seed, "own exchanges", &[me.as_bytes()]),
+            next_number: first_number,
+            due_at_steps: 0,
+            round: 0,
+            tried: 0,
+            answers: answer_patience(),
+            outgoing: None,
+            ended: None,
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -87,45 +134,70 @@ impl Starter {
     }
 
     /// Sets the next due step: `interval` ahead, within ±20 %, so that partners do not fall into step.
-    pub(crate) fn schedule(&mut self, steps: u64, interval: u32) {
-        let jittered = f64::from(interval) * self.random.random_range(0.8..1.2);
+    pub(crate) fn schedule(&mut self, steps: u64, interval: f64) {
+        let jittered = interval * self.random.random_range(0.8..1.2);
         self.due_at_steps = steps + (jittered.round() as u64).max(1);
+        self.round += 1;
         self.tried = 0;
+    }
+
+    /// Own rounds so far.
+    pub(crate) fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Of the last exchange, once.
+    pub(crate) fn take_ended(&mut self) -> Option<Ended> {
+        self.ended.take()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.outgoing.as_ref().map(|outgoing| outgoing.deadline.min(outgoing.repeat_at))
     }
 
-    /// Proposes an exchange to one of `partners`; `false` where nobody can be asked.
-    pub(crate) fn start(&mut self, now: Time, averaging: &Averaging, partners: &[PeerId], out: &mut Outbox) -> bool {
+    /// Proposes to exchange `part` with one of `partners`, or only to measure the distance; `false` where nobody can be
+    /// asked.
+    pub(crate) fn start(
+        &mut self,
+        now: Time,
+        (part, is_probe): (Part, bool),
+        averaging: &Averaging,
+        partners: &[PeerId],
+        out: &mut Outbox,
+    ) -> bool {
         if partners.is_empty() || self.outgoing.is_some() || self.tried >= PARTNERS_TRIED_MAX {
             return false;
         }
         self.tried += 1;
         let partner = partners[self.random.random_range(0..partners.len())];
-        let width = if averaging.steps.is_some() { CodeWidth::Narrow } else { CodeWidth::Wide };
-        let nonce = self.random.random();
+        let width = averaging.width(part);
         let number = self.next_number;
         self.next_number += 1;
+        let mut standing = averaging.standing(part, partner);
+        if is_probe {
+            standing.gamma = 0.0;
+        }
+        let limit = averaging.patience.limit();
         let propose = Propose {
             exchange: number,
-            part: Part::MODEL,
-            nonce,
+            part,
+            nonce: self.random.random(),
             bits: width.bits(),
-            standing: averaging.standing(),
-            deadline_ms: u32::try_from(averaging.timeout.as_millis()).unwrap_or(u32::MAX),
+            standing,
+            deadline_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         };
         out.send(partner, Message::Propose(propose.clone()));
         self.outgoing = Some(Outgoing {
             number,
             partner,
             width,
-            nonce,
             propose,
+            began: now,
+            began_at_steps: averaging.training.steps,
+            is_repeated: false,
             accept: None,
-            repeat_at: now + PROPOSAL_REPEAT_PERIOD,
-            deadline: now + averaging.timeout,
+            repeat_at: now + self.answers.limit(),
+            deadline: now + limit,
             stage: Stage::Proposed,
         });
         true
@@ -135,6 +207,7 @@ impl Starter {
     /// When the terms are out of range, or others than before; the exchange is then over.
     pub(crate) fn on_accept(
         &mut self,
+        now: Time,
         peer: PeerId,
         accept: &Accept,
         averaging: &mut Averaging,
@@ -147,25 +220,24 @@ impl Starter {
             self.fail(ExchangeFailure::Misbehaved, averaging, out);
             return Err(misbehaviour);
         }
-        let is_repeated = outgoing.accept.as_ref() == Some(accept);
+        let is_as_before = outgoing.accept.as_ref() == Some(accept);
         match &outgoing.stage {
             Stage::Proposed => {
-                let (own, partner) = (&outgoing.propose.standing, &accept.standing);
-                let gamma = averaging.gossip.gamma;
-                let terms =
-                    Terms::new(outgoing.width, outgoing.nonce, gamma, accept.starter_share, own, partner, false);
+                // An answer to a repeated proposal tells no time: it may be the answer to the first (Karn's rule).
+                if !outgoing.is_repeated {
+                    self.answers.record(now - outgoing.began);
+                }
+                let terms = Terms::of_starter(&outgoing.propose, outgoing.width, accept);
                 outgoing.accept = Some(accept.clone());
                 outgoing.stage = Stage::TakingSnapshot(terms);
+                let selection = Selection::Part(terms.part);
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
-                out.request(purpose, |request| Effect::TakeSnapshot {
-                    request,
-                    selection: Selection::Part(Part::MODEL),
-                });
+                out.request(purpose, |request| Effect::TakeSnapshot { request, selection });
             }
             // Its reply decides: a responder that has restarted since computes another digest.
-            Stage::Merging(_) => {}
+            Stage::Merging(..) => {}
             // The partner has lost its memory, and what it was sent with it.
-            _ if !is_repeated => self.fail(ExchangeFailure::PartnerLost, averaging, out),
+            _ if !is_as_before => self.fail(ExchangeFailure::PartnerLost, averaging, out),
             // The partner still waits for codes that were sent: they were lost on the way.
             Stage::AwaitingReply { transfer: None, .. } => outgoing.send_codes(out),
             _ => {}
@@ -173,33 +245,37 @@ impl Starter {
         Ok(())
     }
 
-    /// Returns whether another partner should be tried.
+    /// Returns how long the partner wants to be left alone.
     pub(crate) fn on_reject(
         &mut self,
         now: Time,
         peer: PeerId,
         reject: &Reject,
         averaging: &mut Averaging,
-        membership: &mut Membership,
         out: &mut Outbox,
-    ) -> bool {
+    ) -> Option<std::time::Duration> {
         // Once accepted, an exchange ends by its reply or its deadline: a late refusal of a repeated proposal must not
         // undo what the partner may have merged.
-        let is_refused =
-            |outgoing: &Outgoing| outgoing.is(peer, reject.exchange) && matches!(outgoing.stage, Stage::Proposed);
-        if !self.outgoing.as_ref().is_some_and(is_refused) {
-            return false;
+        let outgoing = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, reject.exchange))?;
+        if !matches!(outgoing.stage, Stage::Proposed) {
+            // What it has forgotten it will not send; what it has sent may still be on its way.
+            if reject.reason == RejectReason::Over {
+                outgoing.deadline = outgoing.deadline.min(now + EXCHANGE_TIMEOUT_MIN);
+            }
+            return None;
         }
-        let wait = std::time::Duration::from_millis(u64::from(reject.retry_after_ms)).min(RETRY_AFTER_MAX);
-        membership.avoid(peer, now + wait);
+        if reject.reason == RejectReason::Over {
+            self.next_number = self.next_number.saturating_add(NUMBERS_SKIPPED);
+        }
         self.fail(ExchangeFailure::Rejected, averaging, out);
-        true
+        Some(std::time::Duration::from_millis(u64::from(reject.retry_after_ms)).min(RETRY_AFTER_MAX))
     }
 
     pub(crate) fn on_snapshot(
         &mut self,
         number: ExchangeNumber,
         snapshot: Snapshot,
+        report: &TrainingReport,
         averaging: &Averaging,
         out: &mut Outbox,
     ) {
@@ -209,10 +285,13 @@ impl Starter {
         let Stage::TakingSnapshot(terms) = outgoing.stage else {
             return;
         };
-        // The steps may be newer than the proposal, but its width stands.
-        let steps = averaging.steps.clone().filter(|_| terms.width == CodeWidth::Narrow);
-        let job = EncodeJob { nonce: terms.nonce, steps };
-        outgoing.stage = Stage::Encoding(terms, snapshot.clone());
+        let job = terms.encode_job(averaging);
+        let about = Circumstances {
+            partner: outgoing.partner,
+            snapshot_steps: report.steps,
+            local_progress: report.local_progress,
+        };
+        outgoing.stage = Stage::Encoding(terms, Taken { snapshot: snapshot.clone(), about });
         out.request(Purpose::StarterCodes(number), |request| Effect::Encode { request, snapshot, job });
     }
 
@@ -220,25 +299,19 @@ impl Starter {
         let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.number == number) else {
             return;
         };
-        let Stage::Encoding(terms, snapshot) = &outgoing.stage else {
+        let Stage::Encoding(terms, taken) = &outgoing.stage else {
             return;
         };
-        let (terms, snapshot) = (*terms, snapshot.clone());
-        outgoing.stage = Stage::AwaitingReply { terms, snapshot, payload, transfer: None };
+        let (terms, taken) = (*terms, taken.clone());
+        outgoing.stage = Stage::AwaitingReply { terms, taken, payload, transfer: None };
         outgoing.send_codes(out);
     }
 
-    pub(crate) fn on_transfer_finished(&mut self, finished: TransferId) {
-        if let Some(Outgoing { stage: Stage::AwaitingReply { transfer, .. }, .. }) = &mut self.outgoing
-            && *transfer == Some(finished)
-        {
-            *transfer = None;
+    /// Our codes have arrived, or broke off: then the next repeated proposal brings an ACCEPT, and with it another try.
+    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId) {
+        if let Some(Outgoing { stage: Stage::AwaitingReply { transfer, .. }, .. }) = &mut self.outgoing {
+            transfer.take_if(|transfer| *transfer == ended);
         }
-    }
-
-    /// The next repeated proposal brings an ACCEPT, and with it another try.
-    pub(crate) fn on_transfer_failed(&mut self, failed: TransferId) {
-        self.on_transfer_finished(failed);
     }
 
     pub(crate) fn on_reply(
@@ -253,58 +326,80 @@ impl Starter {
         let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, number)) else {
             return;
         };
-        let Stage::AwaitingReply { terms, snapshot, payload, .. } = &outgoing.stage else {
+        let Stage::AwaitingReply { terms, taken, payload, .. } = &outgoing.stage else {
             return;
         };
-        let (terms, snapshot) = (*terms, snapshot.clone());
+        let (terms, Taken { snapshot, about }) = (*terms, taken.clone());
         let role = MergeRole::Starter { proposal: payload.clone(), digest };
         let job = terms.merge_job(role, received, averaging);
-        outgoing.stage = Stage::Merging(terms);
+        outgoing.stage = Stage::Merging(terms, about);
         out.request(Purpose::StarterMerge(number), |request| Effect::Merge { request, snapshot, job });
     }
 
+    /// # Errors
+    /// When the partner's bytes were unfit.
     pub(crate) fn on_merged(
         &mut self,
+        now: Time,
         number: ExchangeNumber,
         result: Result<Merged, Misbehaviour>,
         averaging: &mut Averaging,
         out: &mut Outbox,
-    ) -> Option<(PeerId, Misbehaviour)> {
-        let outgoing = self.outgoing.take_if(|outgoing| outgoing.number == number)?;
-        let Stage::Merging(terms) = outgoing.stage else {
-            return None;
+    ) -> Result<(), (PeerId, Misbehaviour)> {
+        let Some(outgoing) = self.outgoing.take_if(|outgoing| outgoing.number == number) else { return Ok(()) };
+        let (Outgoing { partner, began, began_at_steps, .. }, Stage::Merging(terms, about)) =
+            (&outgoing, &outgoing.stage)
+        else {
+            return Ok(());
         };
         match result {
             Ok(merged) => {
-                averaging.complete(&merged, &terms, outgoing.partner, out);
-                averaging.counters.completed_as_starter += 1;
-                None
+                averaging.patience.record(now - *began);
+                averaging.complete(&merged, terms, *about, out);
+                let outcome = if terms.is_probe() {
+                    Outcome::Probed {
+                        distance: merged.distance,
+                        partner_clip: terms.partner_clip,
+                        progress_difference: terms.progress_difference,
+                    }
+                } else {
+                    averaging.counters.completed_as_starter += 1;
+                    Outcome::Merged { steps: averaging.training.steps - began_at_steps }
+                };
+                self.ended = Some(Ended { partner: *partner, part: terms.part, outcome });
+                Ok(())
             }
             Err(misbehaviour) => {
-                averaging.fail(outgoing.partner, ExchangeFailure::Misbehaved, out);
-                Some((outgoing.partner, misbehaviour))
+                let partner = *partner;
+                self.outgoing = Some(outgoing);
+                self.fail(ExchangeFailure::Misbehaved, averaging, out);
+                Err((partner, misbehaviour))
             }
         }
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
         let Some(outgoing) = self.outgoing.as_mut() else { return };
-        if outgoing.deadline <= now && matches!(outgoing.stage, Stage::Merging(_)) {
+        if outgoing.deadline <= now && matches!(outgoing.stage, Stage::Merging(..)) {
             // The partner has merged, and the worker always answers.
-            outgoing.deadline = now + averaging.timeout;
+            outgoing.deadline = now + averaging.patience.limit();
         } else if outgoing.deadline <= now {
+            averaging.patience.record_in_vain();
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
         } else if outgoing.repeat_at <= now {
-            outgoing.repeat_at = now + PROPOSAL_REPEAT_PERIOD;
             if matches!(outgoing.stage, Stage::Proposed | Stage::AwaitingReply { transfer: None, .. }) {
+                outgoing.is_repeated = true;
                 out.send(outgoing.partner, Message::Propose(outgoing.propose.clone()));
+                self.answers.record_in_vain();
             }
+            outgoing.repeat_at = now + self.answers.limit();
         }
     }
 
+    /// An exchange whose codes went out is kept until its deadline: the partner may have merged, and come back.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
-        // A reply that has arrived needs no partner any more.
-        let lost = |outgoing: &Outgoing| outgoing.partner == peer && !matches!(outgoing.stage, Stage::Merging(_));
+        let is_waiting = |stage: &Stage| matches!(stage, Stage::AwaitingReply { .. } | Stage::Merging(..));
+        let lost = |outgoing: &Outgoing| outgoing.partner == peer && !is_waiting(&outgoing.stage);
         if self.outgoing.as_ref().is_some_and(lost) {
             self.fail(ExchangeFailure::PartnerLost, averaging, out);
         }
@@ -318,17 +413,15 @@ impl Starter {
     }
 
     fn fail(&mut self, failure: ExchangeFailure, averaging: &mut Averaging, out: &mut Outbox) {
-        if let Some(outgoing) = self.outgoing.take() {
-            averaging.fail(outgoing.partner, failure, out);
-        }
+        let Some(Outgoing { partner, propose, stage, .. }) = self.outgoing.take() else { return };
+        let outcome = match (failure, stage) {
+            (ExchangeFailure::Rejected, _) => Outcome::Rejected,
+            (ExchangeFailure::DeadlinePassed, Stage::Proposed) => Outcome::Unanswered,
+            _ => Outcome::BrokenOff,
+        };
+        self.ended = Some(Ended { partner, part: propose.part, outcome });
+        averaging.fail(partner, failure, out);
     }
-}
-
-fn screen_accept(accept: &Accept) -> Result<(), Misbehaviour> {
-    screen(&accept.standing)?;
-    // Speeds count within a factor of WEIGHT_CLAMP of a median, so no share is more lopsided than its square.
-    let least = 0.99 / (1.0 + WEIGHT_CLAMP * WEIGHT_CLAMP);
-    if (least..=1.0 - least).contains(&accept.starter_share) { Ok(()) } else { Err(Misbehaviour::OutOfRange("share")) }
 }
 
 impl Outgoing {
@@ -341,40 +434,5 @@ impl Outgoing {
         if let Stage::AwaitingReply { payload, transfer, .. } = &mut self.stage {
             *transfer = Some(out.transfer(self.partner, header, payload.clone()));
         }
-    }
-}
-
-impl Terms {
-    pub(super) fn merge_job(&self, role: MergeRole, received: Payload, averaging: &Averaging) -> MergeJob {
-        MergeJob {
-            role,
-            received,
-            width: self.width,
-            nonce: self.nonce,
-            gamma: averaging.gossip.gamma,
-            starter_share: self.starter_share,
-            clip: self.clip,
-            step_fraction: averaging.gossip.step_fraction,
-            steps: averaging.steps.clone(),
-        }
-    }
-}
-
-impl Averaging {
-    pub(super) fn complete(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) {
-        self.on_merged(merged, terms);
-        out.apply(Part::MODEL, merged.correction.clone(), terms.progress_shift);
-        out.notice(Notice::ExchangeCompleted {
-            partner,
-            distance: merged.distance,
-            clip_scale: merged.clip_scale,
-            masked_blocks: merged.masked_blocks,
-            coarse: terms.width == CodeWidth::Wide,
-        });
-    }
-
-    pub(super) fn fail(&mut self, partner: PeerId, failure: ExchangeFailure, out: &mut Outbox) {
-        *self.counters.failed.entry(failure).or_default() += 1;
-        out.notice(Notice::ExchangeFailed { partner, failure });
     }
 }

@@ -98,10 +98,17 @@ pub struct DataSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GossipSpec {
-    /// H: steps between the exchanges that a node starts, 1 to 10,000; drawn anew each time within ±20 %.
+    /// H: steps between the exchanges that a node starts, 1 to 10,000; drawn anew each time within ±20 %. Where nodes
+    /// begin: each then finds the smallest that its link and processor bear, within the two limits below.
     pub interval_steps: u32,
-    /// Bits of a code: 8.
+    /// The least that H may become, 1 to `interval_steps`.
+    pub interval_steps_min: u32,
+    /// The most that H may become, `interval_steps` to 10,000.
+    pub interval_steps_max: u32,
+    /// Bits of a code: 8, or 6 for a lean wire (0.76 instead of 1.01 bytes a parameter; wants a step fraction of 0.5).
     pub bits: u8,
+    /// A model is exchanged in so many fragments, one per exchange, 1 to 64.
+    pub fragments: u16,
     /// γ, the share of the difference that each partner gives way, above 0, at most 0.5 (meeting in the middle).
     pub gamma: f64,
     /// A step size is this fraction of its block's running rms difference; above 0, at most 1.
@@ -112,6 +119,8 @@ pub struct GossipSpec {
     pub outer_learning_rate: f64,
     /// μ, the outer momentum, 0 to below 0.9.
     pub outer_momentum: f64,
+    /// Bits with which the outer momentum is averaged among members that trust each other: 0 (not at all) or 4.
+    pub momentum_bits: u8,
     /// Exchanges at learning rate zero after the last step, 0 to 100.
     pub final_exchanges: u32,
 }
@@ -164,12 +173,16 @@ impl Default for GossipSpec {
     fn default() -> Self {
         GossipSpec {
             interval_steps: 10,
+            interval_steps_min: 5,
+            interval_steps_max: 100,
             bits: 8,
+            fragments: 1,
             gamma: 0.5,
             step_fraction: 0.2,
             clip_factor: 2.5,
             outer_learning_rate: 0.0,
             outer_momentum: 0.5,
+            momentum_bits: 0,
             final_exchanges: 10,
         }
     }

@@ -21,6 +21,11 @@ impl Shunned {
         self.until.get(&peer).is_some_and(|until| now < *until)
     }
 
+    /// Those shunned at `now`, each with its end.
+    pub(super) fn present(&self, now: Time) -> impl Iterator<Item = (PeerId, Time)> + '_ {
+        self.until.iter().map(|(peer, until)| (*peer, *until)).filter(move |(_, until)| now < *until)
+    }
+
     /// Adds a peer, or moves its end. When full, the one whose end is next makes room.
     pub(super) fn insert(&mut self, now: Time, peer: PeerId, until: Time) {
         if self.until.len() >= self.count_max && !self.until.contains_key(&peer) {

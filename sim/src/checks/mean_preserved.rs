@@ -1,8 +1,7 @@
 //! Averaging moves no mass: the sum of all models changes only by their own training, but for one-sided exchanges.
 //!
 //! An exchange of which one side never learned the outcome moves that side by at most 2γ · share · κ‖s·d‖, which with
-//! equal weights is γ‖d‖, or γ‖d‖/N for the mean. Holds where all nodes declare the same speed; the models of the
-//! dead count as they were when they died.
+//! equal weights is γ‖d‖, or γ‖d‖/N for the mean. The models of the dead count as they were when they died.
 
 use super::Violation;
 use crate::record::{Record, Side};
@@ -27,6 +26,15 @@ pub fn mean_preserved(record: &Record) -> Result<(), Violation> {
         }
         let additions = record.merges.iter().filter(|merge| merge.host == life.host).count();
         rounding += ADDITION * squares.sqrt().max(1.0) * (additions as f64 + 2.0);
+    }
+    // With unequal weights the partners' corrections do not cancel: what keeps is the weighted sum, whose weights differ
+    // from exchange to exchange. That they are opposites up to their shares is another check's law.
+    for merge in record.merges.iter().filter(|merge| merge.landed) {
+        let Some(twin) = record.twin(merge).filter(|twin| twin.landed && twin.factor != merge.factor) else { continue };
+        debug_assert_eq!(twin.exchange, merge.exchange);
+        for (sum, value) in unexplained.iter_mut().zip(merge.correction.to_values()) {
+            *sum -= f64::from(value);
+        }
     }
     let shift = unexplained.iter().map(|sum| sum * sum).sum::<f64>().sqrt();
     let one_sided: f64 = record.one_sided().iter().map(|merge| merge.factor * merge.clipped_distance).sum();

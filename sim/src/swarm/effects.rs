@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::numerics::{self, MergeRole};
+use murmur_protocol::numerics::{self, Buffers, MergeRole};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{Address, Effect, Event, Notice, Payload, PeerId, TransferHeader, TransferId};
 
@@ -64,11 +64,11 @@ impl Swarm {
             }
             Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
             Effect::Encode { request, snapshot, job } => {
-                let payload = numerics::encode(&snapshot, &job);
+                let payload = numerics::encode(&snapshot, &job, &Buffers::new());
                 self.reply_from_worker(index, Event::Encoded { request, payload }, Event::RequestFailed { request });
             }
             Effect::Merge { request, snapshot, job } => {
-                let result = numerics::merge(&snapshot, &job);
+                let result = numerics::merge(&snapshot, &job, &Buffers::new());
                 if let Ok(result) = &result {
                     let side = if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter };
                     let factor = 2.0 * job.gamma * job.partner_share();

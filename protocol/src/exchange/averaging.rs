@@ -1,0 +1,330 @@
+//! What both roles share: this node's part in averaging, and what its exchanges have taught it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::cadence::Cadence;
+use super::clip::ClipHistory;
+use super::gain::LoopGain;
+use super::patience::Patience;
+use super::place::Place;
+use super::terms::Terms;
+use crate::bounds::*;
+use crate::bulk::BLOCK;
+use crate::effect::{ExchangeFailure, Notice};
+use crate::event::TrainingReport;
+use crate::manifest::GossipSpec;
+use crate::message::Standing;
+use crate::numerics::{CodeWidth, Merged, StepSizes};
+use crate::outbox::Outbox;
+use crate::part::{Fragment, Part, Vector};
+use crate::peer::PeerId;
+use crate::reputation::{Impression, Reputation};
+use crate::status::ExchangeCounters;
+use crate::time::Time;
+
+/// One exchange shifts the swarm progress by at most this many intervals: a peer that claims to be at the end of the
+/// run must not end ours.
+const PROGRESS_SHIFT_INTERVALS: f64 = 4.0;
+
+/// Progress that differs by more intervals than this, and by more than [`ODD_PROGRESS_SHARE`] of our own, is odd.
+const ODD_PROGRESS_INTERVALS: f64 = 16.0;
+const ODD_PROGRESS_SHARE: f64 = 0.25;
+
+/// Exchanges with a peer from another part of the swarm before it is judged by its distance (a guess: by then the usual
+/// distance has followed).
+const REUNION_EXCHANGES: u32 = 10;
+
+/// Weight of the newest report in the running mean of the time of a step.
+const NEWEST: f64 = 0.125;
+
+/// This node's part in averaging.
+#[derive(Debug)]
+pub(crate) struct Averaging {
+    pub(crate) gossip: GossipSpec,
+    pub(crate) training: TrainingReport,
+    /// At most two vectors of [`FRAGMENTS_MAX`].
+    parts: BTreeMap<Part, PartState>,
+    pub(crate) reputation: Reputation,
+    pub(crate) cadence: Cadence,
+    pub(crate) gain: LoopGain,
+    /// How long an own exchange takes.
+    pub(crate) patience: Patience,
+    pub(crate) counters: ExchangeCounters,
+    /// ‖s·d‖ of the last exchange of the model.
+    pub(crate) last_distance: Option<f64>,
+    /// Own steps when the last exchange was merged.
+    last_merge_steps: u64,
+    /// Exchanges until a joiner counts in full.
+    ramp_left: u32,
+    /// Exchanges in a row in which most blocks wrapped.
+    wraps_in_row: u32,
+    pace: Pace,
+    place: Place,
+    /// Peers that were out of reach for long, at most [`CONNECTIONS_MAX`].
+    reunions: BTreeMap<PeerId, Reunion>,
+}
+
+/// A peer that came back from another part of the swarm.
+#[derive(Clone, Copy, Debug)]
+struct Reunion {
+    away: Duration,
+    exchanges: u32,
+}
+
+/// What exchanges of one part have taught.
+#[derive(Debug, Default)]
+struct PartState {
+    /// `None` before the first exchange.
+    steps: Option<StepSizes>,
+    clip: ClipHistory,
+}
+
+/// The time of a step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    last: Option<(Time, u64)>,
+    step_seconds: f64,
+}
+
+/// What there is to say of a merge beside its result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    pub(super) partner: PeerId,
+    /// Own steps at the snapshot.
+    pub(super) snapshot_steps: u64,
+    /// What own training had done since the snapshot before.
+    pub(super) local_progress: f64,
+}
+
+impl Averaging {
+    /// `parameters`: of the whole model.
+    pub(crate) fn new(gossip: GossipSpec, parameters: usize, training: TrainingReport) -> Averaging {
+        Averaging {
+            cadence: Cadence::new(&gossip),
+            gain: LoopGain::new(gossip.gamma),
+            patience: Patience::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
+            gossip,
+            training,
+            parts: BTreeMap::new(),
+            reputation: Reputation::default(),
+            counters: ExchangeCounters::default(),
+            last_distance: None,
+            last_merge_steps: training.steps,
+            ramp_left: 0,
+            wraps_in_row: 0,
+            pace: Pace::default(),
+            place: Place::default(),
+            reunions: BTreeMap::new(),
+        }
+    }
+
+    /// The model was copied: its weight begins small, and what was learned about the one before is void. `clip`: what a
+    /// second peer lets in, where one was asked.
+    pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
+        self.ramp_left = RAMP_EXCHANGES;
+        self.place = Place::default();
+        self.parts.clear();
+        if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
+            let state = self.parts.entry(self.part_in_turn(0)).or_default();
+            (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
+        }
+    }
+
+    /// A peer is back that was out of reach for `away`: its model went its own way, honestly.
+    pub(crate) fn on_return(&mut self, peer: PeerId, away: Duration) {
+        if self.reunions.len() >= CONNECTIONS_MAX {
+            self.reunions.pop_first();
+        }
+        self.reunions.insert(peer, Reunion { away, exchanges: 0 });
+    }
+
+    /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
+    pub(crate) fn is_outlier(&self) -> bool {
+        self.place.is_outlier()
+    }
+
+    /// Seconds of one step, 0 before that is known.
+    pub(crate) fn step_seconds(&self) -> f64 {
+        self.pace.step_seconds
+    }
+
+    pub(crate) fn on_report(&mut self, now: Time, report: TrainingReport) {
+        self.training = report;
+        if let Some((then, steps)) = self.pace.last
+            && report.steps > steps
+        {
+            let seconds = (now - then).as_secs_f64() / (report.steps - steps) as f64;
+            let mean = &mut self.pace.step_seconds;
+            *mean += if *mean == 0.0 { seconds } else { NEWEST * (seconds - *mean) };
+        }
+        if self.pace.last.is_none_or(|(_, steps)| report.steps > steps) {
+            self.pace.last = Some((now, report.steps));
+        }
+    }
+
+    /// The next fragment of the model in turn.
+    pub(crate) fn part_in_turn(&self, round: u64) -> Part {
+        let count = self.gossip.fragments.max(1);
+        let index = (round % u64::from(count)) as u16;
+        Part { vector: Vector::Model, fragment: Fragment { index, count } }
+    }
+
+    /// Whether this run exchanges such a part.
+    pub(crate) fn exchanges(&self, part: Part) -> bool {
+        let Fragment { index, count } = part.fragment;
+        let is_fragment = count == self.gossip.fragments.max(1) && index < count;
+        is_fragment && (part.vector == Vector::Model || self.averages_momentum())
+    }
+
+    /// Whether the outer momentum is averaged too.
+    pub(crate) fn averages_momentum(&self) -> bool {
+        self.gossip.outer_learning_rate > 0.0 && self.gossip.momentum_bits > 0
+    }
+
+    pub(crate) fn steps(&self, part: Part) -> Option<StepSizes> {
+        self.parts.get(&part).and_then(|state| state.steps.clone())
+    }
+
+    /// How wide the codes of our next exchange of `part` are.
+    pub(crate) fn width(&self, part: Part) -> CodeWidth {
+        let bits = if part.vector == Vector::Model { self.gossip.bits } else { self.gossip.momentum_bits };
+        let steady = CodeWidth::from_bits(bits).expect("a manifest's bits are a width");
+        if self.steps(part).is_some() { steady } else { CodeWidth::Sixteen }
+    }
+
+    /// The width of these bits, where this run uses it for `part`.
+    pub(crate) fn accepted_width(&self, part: Part, bits: u8) -> Option<CodeWidth> {
+        let steady = if part.vector == Vector::Model { self.gossip.bits } else { self.gossip.momentum_bits };
+        CodeWidth::from_bits(bits).filter(|width| bits == steady || *width == CodeWidth::Sixteen)
+    }
+
+    /// How this node stands towards `partner`.
+    pub(crate) fn standing(&self, part: Part, partner: PeerId) -> Standing {
+        let ramp = f64::from(RAMP_EXCHANGES + 1 - self.ramp_left) / f64::from(RAMP_EXCHANGES + 1);
+        let unknown = ClipHistory::default();
+        let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
+        let clip = history.norm(self.gossip.clip_factor, self.training.travel) * self.reputation.trust(partner);
+        Standing {
+            weight: (self.training.tokens_per_second * ramp) as f32,
+            clip: clip as f32,
+            gamma: self.gain.gamma() as f32,
+            age_steps: u32::try_from(self.training.steps.saturating_sub(self.last_merge_steps)).unwrap_or(u32::MAX),
+            progress: self.training.progress,
+        }
+    }
+
+    /// Takes in what a merge found out and orders the correction.
+    pub(super) fn complete(&mut self, merged: &Merged, terms: &Terms, about: Circumstances, out: &mut Outbox) {
+        if terms.is_probe() {
+            self.counters.probes += 1;
+            return;
+        }
+        let trust = match self.meet_again(merged, terms, about.partner, out) {
+            true => self.reputation.trust(about.partner),
+            false => self.judge(merged, terms, about.partner),
+        };
+        let is_model = terms.part.vector == Vector::Model;
+        let is_odd_one_out = self.is_first_to_wrap(merged);
+        let state = self.parts.entry(terms.part).or_default();
+        if state.steps.is_none() || !is_odd_one_out {
+            state.steps = Some(merged.steps.clone());
+        }
+        // Blocks that wrapped are left out of the distance: where most did, it says nothing.
+        if masked_share(merged) <= 0.5 {
+            state.clip.record(merged.distance);
+        }
+        self.place.record(about.partner, terms.is_rebuff(merged.distance));
+        if is_model {
+            self.last_distance = Some(merged.distance);
+            self.last_merge_steps = self.training.steps;
+            self.cadence.on_distance(merged.distance, about.local_progress);
+            self.gain.on_exchange();
+            self.ramp_left = self.ramp_left.saturating_sub(1);
+        } else {
+            self.counters.momentum += 1;
+        }
+        let is_coarse = terms.width == CodeWidth::Sixteen;
+        self.counters.coarse += u64::from(is_coarse);
+        self.counters.masked_blocks += u64::from(merged.masked_blocks);
+        let progress_shift = self.progress_shift(terms, trust);
+        out.apply(terms.part, merged.correction.clone(), progress_shift, about.snapshot_steps);
+        out.notice(Notice::ExchangeCompleted {
+            partner: about.partner,
+            part: terms.part,
+            distance: merged.distance,
+            clip_scale: merged.clip_scale,
+            masked_blocks: merged.masked_blocks,
+            coarse: is_coarse,
+        });
+    }
+
+    pub(super) fn fail(&mut self, partner: PeerId, failure: ExchangeFailure, out: &mut Outbox) {
+        *self.counters.failed.entry(failure).or_default() += 1;
+        out.notice(Notice::ExchangeFailed { partner, failure });
+    }
+
+    /// Whether the partner has lately come back from another part of the swarm; the first exchange is told. Nobody is
+    /// judged by the distance that a split has made.
+    fn meet_again(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) -> bool {
+        let Some(reunion) = self.reunions.get_mut(&partner) else { return false };
+        if reunion.exchanges == 0 {
+            out.notice(Notice::Reunited {
+                partner,
+                away: reunion.away,
+                distance: merged.distance,
+                partner_share: terms.partner_share,
+            });
+        }
+        reunion.exchanges += 1;
+        if reunion.exchanges >= REUNION_EXCHANGES {
+            self.reunions.remove(&partner);
+        }
+        true
+    }
+
+    /// What this exchange says of the partner; returns its trust from now on.
+    fn judge(&mut self, merged: &Merged, terms: &Terms, partner: PeerId) -> f64 {
+        let median = self.parts.get(&terms.part).and_then(|state| state.clip.median());
+        let interval = self.cadence.interval();
+        let allowed = (ODD_PROGRESS_INTERVALS * interval).max(ODD_PROGRESS_SHARE * self.training.progress);
+        let impression = Impression {
+            distance: median.filter(|median| *median > 0.0).map_or(1.0, |median| merged.distance / median),
+            masked_share: masked_share(merged),
+            is_progress_odd: terms.progress_difference.abs() > allowed,
+        };
+        self.reputation.on_exchange(partner, impression)
+    }
+
+    /// Whether most blocks wrapped, and did not in the exchange before: one odd partner must not blow up the grid, a
+    /// swarm that has moved apart must.
+    fn is_first_to_wrap(&mut self, merged: &Merged) -> bool {
+        self.wraps_in_row = if masked_share(merged) > 0.5 { self.wraps_in_row.saturating_add(1) } else { 0 };
+        self.wraps_in_row == 1
+    }
+
+    /// What the exchange adds to the swarm progress, in steps.
+    fn progress_shift(&self, terms: &Terms, trust: f64) -> f64 {
+        if terms.part.vector == Vector::Momentum {
+            return 0.0;
+        }
+        let limit = PROGRESS_SHIFT_INTERVALS * self.cadence.interval() * trust;
+        let fragments = f64::from(terms.part.fragment.count);
+        terms.factor * terms.progress_difference.clamp(-limit, limit) / fragments
+    }
+}
+
+fn masked_share(merged: &Merged) -> f64 {
+    let blocks = merged.correction.len().div_ceil(BLOCK).max(1);
+    f64::from(merged.masked_blocks) / blocks as f64
+}
+
+/// How long a proposal waits for its answer before it is repeated.
+pub(super) fn answer_patience() -> Patience {
+    Patience::new(PROPOSAL_REPEAT_PERIOD, PROPOSAL_REPEAT_PERIOD_MIN, PROPOSAL_DOUBLINGS_MAX)
+}
+
+/// How long a starter may have an exchange answered and remembered.
+pub(super) fn longest_deadline(parameters: usize) -> Duration {
+    exchange_timeout(parameters).saturating_mul(1 << EXCHANGE_DOUBLINGS_MAX)
+}

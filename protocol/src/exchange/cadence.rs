@@ -1,0 +1,168 @@
+//! How often to exchange: as often as link and processor allow, and more where the models drift apart.
+//!
+//! Smaller intervals learn better at the price of traffic, so the interval is a budget, not a constant. Every exchange
+//! measures for free how far apart two models are; set against what own training did meanwhile this tells whether
+//! averaging keeps up (consensus control: Kong et al., ICML 2021).
+
+use std::time::Duration;
+
+use crate::manifest::GossipSpec;
+
+/// An interval is at least this many times as long as an exchange takes: the network rests half of the time.
+const DUTY: f64 = 2.0;
+
+/// Encoding and merging take at most this share of the time: on a machine without a spare core it is training's.
+const WORKER_SHARE: f64 = 0.05;
+
+/// Ξ̂ ÷ local progress above which models drift apart (transformer study: best between 0.4 and 0.8).
+const RATIO_HIGH: f64 = 1.5;
+
+/// How fast the interval follows, each way, per exchange: slower down than up, so that a busy link rests at once.
+const SHRINK: f64 = 0.9;
+const GROW: f64 = 1.25;
+
+/// Weight of the newest exchange in the running means.
+const NEWEST: f64 = 0.125;
+
+/// The interval between own exchanges, in steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Cadence {
+    interval: f64,
+    range: (f64, f64),
+    /// Steps from an own proposal to its merge.
+    exchange_steps: Option<f64>,
+    /// Seconds of worker time for one exchange, and of one step.
+    worker_seconds: f64,
+    /// Ξ̂ ÷ local progress.
+    ratio: Option<f64>,
+    is_limited: bool,
+}
+
+impl Cadence {
+    pub(crate) fn new(gossip: &GossipSpec) -> Cadence {
+        let start = f64::from(gossip.interval_steps);
+        let range = (f64::from(gossip.interval_steps_min).min(start), f64::from(gossip.interval_steps_max).max(start));
+        Cadence { interval: start, range, exchange_steps: None, worker_seconds: 0.0, ratio: None, is_limited: false }
+    }
+
+    /// Steps between two own exchanges.
+    pub(crate) fn interval(&self) -> f64 {
+        self.interval
+    }
+
+    /// Ξ̂ ÷ local progress, once measured.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        self.ratio
+    }
+
+    /// A merge found models `distance` apart, after own training had moved ours by `local_progress`.
+    pub(crate) fn on_distance(&mut self, distance: f64, local_progress: f64) {
+        if local_progress > 0.0 {
+            let ratio = distance / std::f64::consts::SQRT_2 / local_progress;
+            self.ratio = Some(running_mean(self.ratio, ratio));
+        }
+    }
+
+    /// A worker took this long for an encoding or a merge.
+    pub(crate) fn on_work(&mut self, taken: Duration) {
+        self.worker_seconds += NEWEST * (taken.as_secs_f64() - self.worker_seconds);
+    }
+
+    /// An own exchange took `steps` own steps, each of `step_seconds`. Returns whether the models drift apart and the
+    /// budget forbids to exchange more often, where that is news.
+    pub(crate) fn on_exchange(&mut self, steps: u64, step_seconds: f64) -> bool {
+        // One step more: an exchange begins and ends at boundaries.
+        let steps = running_mean(self.exchange_steps, steps as f64 + 1.0);
+        self.exchange_steps = Some(steps);
+        let is_drifting = self.ratio.is_some_and(|ratio| ratio > RATIO_HIGH);
+        // Two jobs for an own exchange and two for an answered one; models that drift apart may cost more.
+        let work = if step_seconds > 0.0 { 4.0 * self.worker_seconds / (WORKER_SHARE * step_seconds) } else { 0.0 };
+        let duty = if is_drifting { 1.0 } else { DUTY };
+        let budget = (duty * steps).max(work / if is_drifting { DUTY } else { 1.0 });
+        let target = budget.clamp(self.range.0, self.range.1);
+        self.interval = if target > self.interval {
+            (self.interval * GROW).min(target)
+        } else {
+            (self.interval * SHRINK).max(target)
+        };
+        let was_limited = self.is_limited;
+        self.is_limited = is_drifting && self.interval <= target && self.interval > self.range.0;
+        self.is_limited && !was_limited
+    }
+
+    /// An own exchange came to nothing: the link is worse than thought.
+    pub(crate) fn on_failure(&mut self) {
+        self.interval = (self.interval * GROW).min(self.range.1);
+    }
+}
+
+fn running_mean(mean: Option<f64>, newest: f64) -> f64 {
+    mean.map_or(newest, |mean| mean + NEWEST * (newest - mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cadence() -> Cadence {
+        Cadence::new(&GossipSpec {
+            interval_steps: 10,
+            interval_steps_min: 5,
+            interval_steps_max: 100,
+            ..GossipSpec::default()
+        })
+    }
+
+    #[test]
+    fn a_fast_link_shortens_the_interval_and_a_slow_one_lengthens_it() {
+        let mut fast = cadence();
+        (0..50).for_each(|_| {
+            fast.on_exchange(0, 0.1);
+        });
+        assert_eq!(fast.interval(), 5.0);
+        let mut slow = cadence();
+        (0..50).for_each(|_| {
+            slow.on_exchange(30, 0.1);
+        });
+        assert_eq!(slow.interval(), 62.0);
+        (0..50).for_each(|_| {
+            slow.on_exchange(3000, 0.1);
+        });
+        assert_eq!(slow.interval(), 100.0, "never beyond the user's limit");
+    }
+
+    #[test]
+    fn a_busy_worker_lengthens_the_interval() {
+        let mut cadence = cadence();
+        (0..100).for_each(|_| cadence.on_work(Duration::from_millis(25)));
+        (0..50).for_each(|_| {
+            cadence.on_exchange(0, 0.1);
+        });
+        // 4 · 25 ms is 5 % of 20 steps of 100 ms.
+        assert!((cadence.interval() - 20.0).abs() < 0.1, "{}", cadence.interval());
+    }
+
+    #[test]
+    fn drifting_models_are_averaged_more_often_and_the_limit_is_told_once() {
+        let mut cadence = cadence();
+        (0..50).for_each(|_| {
+            cadence.on_exchange(29, 0.1);
+        });
+        assert_eq!(cadence.interval(), 60.0);
+        (0..50).for_each(|_| cadence.on_distance(3.0, 1.0));
+        let told = (0..50).filter(|_| cadence.on_exchange(29, 0.1)).count();
+        assert_eq!((cadence.interval(), told), (30.0, 1));
+    }
+
+    #[test]
+    fn a_range_of_one_value_is_a_fixed_interval() {
+        let gossip =
+            GossipSpec { interval_steps: 25, interval_steps_min: 25, interval_steps_max: 25, ..GossipSpec::default() };
+        let mut cadence = Cadence::new(&gossip);
+        (0..50).for_each(|_| {
+            cadence.on_exchange(300, 0.1);
+        });
+        cadence.on_failure();
+        assert_eq!(cadence.interval(), 25.0);
+    }
+}

@@ -1,0 +1,89 @@
+//! How long to wait: from what was seen, not from a fixed time-out.
+//!
+//! The estimator is that of TCP's retransmission timer (Jacobson and Karels 1988; RFC 6298): a smoothed mean plus four
+//! times the smoothed deviation, doubled after each wait in vain.
+
+use std::time::Duration;
+
+/// Learns how long something takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    /// Before the first measurement.
+    initial: Duration,
+    floor: Duration,
+    ceiling: Duration,
+    doublings_max: u32,
+    /// Smoothed mean and mean deviation, in seconds.
+    seen: Option<(f64, f64)>,
+    doublings: u32,
+}
+
+impl Patience {
+    /// Waits `initial` until something is known, never less than `floor`, and never more than `initial` doubled
+    /// `doublings_max` times.
+    pub(crate) fn new(initial: Duration, floor: Duration, doublings_max: u32) -> Patience {
+        let ceiling = initial.saturating_mul(1 << doublings_max);
+        Patience { initial, floor, ceiling, doublings_max, seen: None, doublings: 0 }
+    }
+
+    /// It took this long.
+    pub(crate) fn record(&mut self, taken: Duration) {
+        let taken = taken.as_secs_f64();
+        self.seen = Some(match self.seen {
+            None => (taken, taken / 2.0),
+            Some((mean, deviation)) => {
+                (mean + 0.125 * (taken - mean), deviation + 0.25 * ((taken - mean).abs() - deviation))
+            }
+        });
+        self.doublings = 0;
+    }
+
+    /// It did not happen within [`limit`](Self::limit).
+    pub(crate) fn record_in_vain(&mut self) {
+        self.doublings = (self.doublings + 1).min(self.doublings_max);
+    }
+
+    /// How long to wait now.
+    pub(crate) fn limit(&self) -> Duration {
+        let base = match self.seen {
+            None => self.initial,
+            Some((mean, deviation)) => {
+                // Finite and not negative: sums of durations.
+                Duration::from_secs_f64(mean + 4.0 * deviation).clamp(self.floor, self.ceiling)
+            }
+        };
+        base.saturating_mul(1 << self.doublings).min(self.ceiling)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn the_wait_follows_what_was_seen() {
+        let mut patience = Patience::new(seconds(20), seconds(1), 4);
+        assert_eq!(patience.limit(), seconds(20));
+        (0..50).for_each(|_| patience.record(Duration::from_millis(100)));
+        assert_eq!(patience.limit(), seconds(1), "never below the floor");
+        (0..50).for_each(|_| patience.record(seconds(8)));
+        assert!((seconds(8)..seconds(10)).contains(&patience.limit()), "{:?}", patience.limit());
+    }
+
+    #[test]
+    fn waits_in_vain_double_up_to_a_bound_and_success_forgives() {
+        let mut patience = Patience::new(seconds(20), seconds(1), 4);
+        patience.record(seconds(2));
+        let before = patience.limit();
+        patience.record_in_vain();
+        assert_eq!(patience.limit(), 2 * before);
+        (0..100).for_each(|_| patience.record_in_vain());
+        assert!(patience.limit() <= seconds(320));
+        patience.record(seconds(2));
+        assert!(patience.limit() <= before);
+    }
+}

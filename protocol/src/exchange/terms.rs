@@ -1,0 +1,142 @@
+//! What both partners of an exchange agree on before any bulk moves, and what neither may say.
+
+use super::Averaging;
+use crate::bounds::WEIGHT_CLAMP;
+use crate::event::Misbehaviour;
+use crate::message::{Accept, Propose, Standing};
+use crate::numerics::{CodeWidth, MergeJob, MergeRole};
+use crate::part::{Part, Vector};
+use crate::{Payload, numerics};
+
+/// A step of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 steps are then ±4.9 of it.
+const MOMENTUM_STEP_FRACTION: f64 = 0.7;
+
+/// A partner that lets in less than one in so many parts of the usual rebuffs us (a guess: honest clip norms of one swarm
+/// lie within a factor of two of each other).
+const REBUFF_FACTOR: f64 = 4.0;
+
+/// The most steps that a run can have: see `schedule.total_steps`.
+const PROGRESS_MAX: f64 = 1e9;
+
+/// The terms, as one side holds them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Terms {
+    pub(super) part: Part,
+    pub(super) width: CodeWidth,
+    nonce: u64,
+    /// The smaller γ of the two; 0 for a probe.
+    gamma: f64,
+    /// The starter's share of the joint weight.
+    starter_share: f32,
+    /// The smaller τ of the two.
+    clip: f64,
+    /// The partner's share of the joint weight, which is its speed: the work that it does in the time of both.
+    pub(super) partner_share: f64,
+    /// Own share of what the difference changes: 2γ times the partner's share of the weight.
+    pub(super) factor: f64,
+    /// The partner's progress less our own, in steps.
+    pub(super) progress_difference: f64,
+    /// The τ that the partner has declared.
+    pub(super) partner_clip: f64,
+    own_clip: f64,
+}
+
+impl Terms {
+    /// As the responder holds them, with what it is about to answer.
+    pub(super) fn of_responder(propose: &Propose, width: CodeWidth, accept: &Accept) -> Terms {
+        let share = f64::from(accept.starter_share);
+        Terms::new(propose, width, accept, &accept.standing, &propose.standing, share)
+    }
+
+    /// As the starter holds them.
+    pub(super) fn of_starter(propose: &Propose, width: CodeWidth, accept: &Accept) -> Terms {
+        let share = 1.0 - f64::from(accept.starter_share);
+        Terms::new(propose, width, accept, &propose.standing, &accept.standing, share)
+    }
+
+    fn new(
+        propose: &Propose,
+        width: CodeWidth,
+        accept: &Accept,
+        own: &Standing,
+        partner: &Standing,
+        partner_share: f64,
+    ) -> Terms {
+        let gamma = f64::from(own.gamma.min(partner.gamma));
+        Terms {
+            part: propose.part,
+            width,
+            nonce: propose.nonce,
+            gamma,
+            starter_share: accept.starter_share,
+            clip: f64::from(own.clip.min(partner.clip)),
+            partner_share,
+            factor: 2.0 * gamma * partner_share,
+            progress_difference: partner.progress - own.progress,
+            partner_clip: f64::from(partner.clip),
+            own_clip: f64::from(own.clip),
+        }
+    }
+
+    /// Whether the partner lets in but little of a difference that this node would take: one of the two is far from the
+    /// swarm, and it is not the one whose usual distances are small.
+    pub(super) fn is_rebuff(&self, distance: f64) -> bool {
+        self.partner_clip * REBUFF_FACTOR < self.own_clip.min(distance)
+    }
+
+    /// Whether nothing is to be moved.
+    pub(super) fn is_probe(&self) -> bool {
+        self.gamma == 0.0
+    }
+
+    pub(super) fn encode_job(&self, averaging: &Averaging) -> numerics::EncodeJob {
+        // The steps may be newer than the proposal, but its width stands.
+        let steps = averaging.steps(self.part).filter(|_| self.width != CodeWidth::Sixteen);
+        numerics::EncodeJob { nonce: self.nonce, width: self.width, steps }
+    }
+
+    pub(super) fn merge_job(&self, role: MergeRole, received: Payload, averaging: &Averaging) -> MergeJob {
+        let step_fraction = match self.part.vector {
+            Vector::Model => averaging.gossip.step_fraction,
+            Vector::Momentum => MOMENTUM_STEP_FRACTION,
+        };
+        MergeJob {
+            role,
+            received,
+            width: self.width,
+            nonce: self.nonce,
+            gamma: self.gamma,
+            starter_share: self.starter_share,
+            clip: self.clip,
+            step_fraction,
+            steps: averaging.steps(self.part),
+        }
+    }
+}
+
+/// # Errors
+/// When a value is not finite or out of its range.
+pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
+    let Standing { weight, clip, gamma, progress, age_steps: _ } = standing;
+    if !(weight.is_finite() && *weight >= 0.0) {
+        return Err(Misbehaviour::OutOfRange("weight"));
+    }
+    if !(clip.is_finite() && *clip >= 0.0) {
+        return Err(Misbehaviour::OutOfRange("clip norm"));
+    }
+    if !(0.0..=0.5).contains(gamma) {
+        return Err(Misbehaviour::OutOfRange("gamma"));
+    }
+    if !(0.0..=PROGRESS_MAX).contains(progress) {
+        return Err(Misbehaviour::OutOfRange("progress"));
+    }
+    Ok(())
+}
+
+/// As [`screen`], for the share as well.
+pub(super) fn screen_accept(accept: &Accept) -> Result<(), Misbehaviour> {
+    screen(&accept.standing)?;
+    // Speeds count within a factor of WEIGHT_CLAMP of a median, so no share is more lopsided than its square.
+    let least = 0.99 / (1.0 + WEIGHT_CLAMP * WEIGHT_CLAMP);
+    if (least..=1.0 - least).contains(&accept.starter_share) { Ok(()) } else { Err(Misbehaviour::OutOfRange("share")) }
+}

@@ -1,0 +1,212 @@
+//! A node's way through its phases: joining, training, the last exchanges, leaving.
+
+use super::Node;
+use crate::bounds::*;
+use crate::effect::{Effect, Notice};
+use crate::event::{Misbehaviour, TrainingReport};
+use crate::exchange::{Ended, Outcome};
+use crate::message::Message;
+use crate::part::{Part, Vector};
+use crate::peer::PeerId;
+use crate::status::Phase;
+use crate::time::Time;
+
+impl Node {
+    /// Everything that depends on the time, or on what the event has just changed.
+    pub(super) fn on_time(&mut self, now: Time) {
+        let is_busy = |peer| {
+            self.starter.is_busy_with(peer)
+                || self.responder.may_need(peer)
+                || self.joining.is_busy_with(peer)
+                || self.giving.is_busy_with(peer)
+        };
+        let out = &mut self.outbox;
+        self.membership.on_deadline(now, is_busy, out);
+        self.starter.on_deadline(now, &mut self.averaging, out);
+        self.responder.on_deadline(now, &mut self.averaging, out);
+        if let Some(ended) = self.starter.take_ended() {
+            self.on_ended(now, ended);
+        }
+        match self.phase {
+            Phase::Joining => {
+                let connected: Vec<PeerId> = self.membership.connected().collect();
+                self.joining.proceed(now, &connected, &mut self.outbox);
+            }
+            Phase::Training if self.averaging.is_outlier() => self.copy_anew(now),
+            Phase::Training => self.start_due_exchange(now),
+            Phase::Settling => self.settle(now),
+            Phase::Leaving => self.finish_leaving(now),
+            Phase::Completed | Phase::Left => {}
+        }
+    }
+
+    /// Draws the conclusions from an own exchange.
+    fn on_ended(&mut self, now: Time, ended: Ended) {
+        let Ended { partner, part, outcome } = ended;
+        if matches!(outcome, Outcome::Unanswered) {
+            self.membership.on_silence(now, partner, &mut self.outbox);
+        }
+        if self.phase == Phase::Joining {
+            self.on_check_ended(now, partner, outcome);
+            return;
+        }
+        match outcome {
+            Outcome::Merged { .. } if part.vector == Vector::Momentum => {}
+            Outcome::Merged { steps } => {
+                if self.phase == Phase::Settling {
+                    self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
+                }
+                let step_seconds = self.averaging.step_seconds();
+                if self.averaging.cadence.on_exchange(steps, step_seconds) {
+                    let cadence = &self.averaging.cadence;
+                    let ratio = cadence.ratio().unwrap_or_default();
+                    self.outbox.notice(Notice::BudgetTooSmall { interval_steps: cadence.interval(), ratio });
+                }
+                let is_trusted = self.averaging.reputation.is_trusted(partner);
+                if self.averaging.averages_momentum() && is_trusted && self.phase == Phase::Training {
+                    let momentum = Part { vector: Vector::Momentum, ..part };
+                    self.starter.start(now, (momentum, false), &self.averaging, &[partner], &mut self.outbox);
+                }
+            }
+            Outcome::Rejected if self.phase != Phase::Completed => self.start_exchange(now),
+            Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
+            Outcome::Rejected | Outcome::Probed { .. } => {}
+        }
+    }
+
+    pub(super) fn on_state_loaded(&mut self, now: Time, accepted: bool) {
+        match self.joining.on_loaded(now, accepted) {
+            Some(Ok((peer, progress))) => {
+                self.outbox.notice(Notice::StateReceived { peer, progress });
+                if self.phase == Phase::Joining {
+                    self.joining.begin_check(peer);
+                    self.starter.schedule(self.averaging.training.steps, 1.0);
+                    self.check_copy(now);
+                } else {
+                    self.averaging.begin_ramp(None);
+                }
+            }
+            Some(Err(peer)) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
+            None => {}
+        }
+    }
+
+    /// Compares the copied model with that of a second peer, where there is one.
+    fn check_copy(&mut self, now: Time) {
+        if let Some(donor) = self.joining.next_check() {
+            let mut partners = self.membership.partners(now);
+            partners.retain(|peer| *peer != donor);
+            let probe = (self.averaging.part_in_turn(0), true);
+            if self.starter.start(now, probe, &self.averaging, &partners, &mut self.outbox) {
+                return;
+            }
+        }
+        self.believe_copy(None);
+    }
+
+    fn on_check_ended(&mut self, now: Time, checker: PeerId, outcome: Outcome) {
+        match outcome {
+            Outcome::Probed { distance, partner_clip, progress_difference } => {
+                // The donor's model has aged on its way.
+                let rounds = progress_difference.abs() / self.averaging.cadence.interval();
+                let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
+                let is_near = distance <= allowed || partner_clip == 0.0;
+                match if is_near { None } else { self.joining.doubt(now) } {
+                    Some(donor) => self.outbox.notice(Notice::StateDoubted { donor, checker, distance }),
+                    None => self.believe_copy(Some(partner_clip)),
+                }
+            }
+            _ => self.check_copy(now),
+        }
+    }
+
+    fn believe_copy(&mut self, clip: Option<f64>) {
+        self.joining.end_check();
+        self.averaging.begin_ramp(clip);
+        self.begin_training();
+    }
+
+    /// Asks a peer for its model while training goes on: what this node has learned since it fell behind is lost anyway.
+    fn copy_anew(&mut self, now: Time) {
+        let connected: Vec<PeerId> = self.membership.connected().collect();
+        self.joining.proceed(now, &connected, &mut self.outbox);
+    }
+
+    pub(super) fn begin_training(&mut self) {
+        self.phase = Phase::Training;
+        self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
+        self.outbox.push(Effect::BeginTraining);
+    }
+
+    fn start_due_exchange(&mut self, now: Time) {
+        let steps = self.averaging.training.steps;
+        if self.starter.is_due(steps) {
+            if self.averaging.gossip.outer_learning_rate > 0.0 {
+                self.outbox.push(Effect::AdvanceOuter);
+            }
+            self.averaging.gain.on_round(self.averaging.gossip.fragments);
+            self.starter.schedule(steps, self.averaging.cadence.interval());
+            self.start_exchange(now);
+        }
+    }
+
+    /// Proposes an exchange to somebody with whom none is under way.
+    fn start_exchange(&mut self, now: Time) {
+        let mut partners = self.membership.partners(now);
+        partners.retain(|peer| !self.responder.is_busy_with(*peer));
+        let part = self.averaging.part_in_turn(self.starter.round());
+        self.starter.start(now, (part, false), &self.averaging, &partners, &mut self.outbox);
+    }
+
+    pub(super) fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
+        self.averaging.on_report(now, report);
+        if self.phase == Phase::Training {
+            self.phase = Phase::Settling;
+            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
+            self.outbox.notice(Notice::Settling);
+        }
+    }
+
+    /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
+    fn settle(&mut self, now: Time) {
+        let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
+        let nobody = self.membership.connected().next().is_none();
+        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.starter.is_idle()) {
+            self.phase = Phase::Completed;
+            self.phase_deadline = None;
+            self.outbox.notice(Notice::RunCompleted);
+            self.outbox.push(Effect::CompleteRun);
+        } else if self.starter.is_idle() {
+            self.starter.schedule(self.averaging.training.steps, 1.0);
+            self.start_exchange(now);
+        }
+    }
+
+    pub(super) fn on_leave_requested(&mut self, now: Time) {
+        if self.phase == Phase::Leaving {
+            return;
+        }
+        let was_training = self.phase == Phase::Training;
+        self.phase = Phase::Leaving;
+        self.phase_deadline = Some(now + LEAVE_TIMEOUT);
+        self.outbox.push(Effect::EndTraining);
+        if was_training && self.starter.is_idle() {
+            // What this node has learned since its last exchange should not be lost to the swarm.
+            self.starter.schedule(self.averaging.training.steps, 1.0);
+            self.start_exchange(now);
+        }
+    }
+
+    fn finish_leaving(&mut self, now: Time) {
+        let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
+        let under_way = !self.starter.is_idle() || self.responder.under_way() > 0 || self.responder.is_replying();
+        if out_of_time || !(under_way || self.outbox.is_correction_pending()) {
+            self.phase = Phase::Left;
+            let connected: Vec<PeerId> = self.membership.connected().collect();
+            for peer in connected {
+                self.outbox.send(peer, Message::Leave);
+            }
+            self.outbox.push(Effect::Stop);
+        }
+    }
+}

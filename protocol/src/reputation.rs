@@ -1,0 +1,206 @@
+//! Whom to believe, and how far: misbehaviour scores with bans, and trust that scales what a peer may change.
+//!
+//! Clipping bounds one exchange; alone it does not hold against a fifth of hostile nodes, who come back every time. So a
+//! peer whose models lie further away than others', exchange after exchange, is let in less and less, and who sends what
+//! no honest peer sends is banned for a while. Nothing is for ever: machines are repaired, and identities are cheap.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::bounds::{BAN_FIRST, BAN_MAX, REPUTATIONS_MAX};
+use crate::event::Misbehaviour;
+use crate::peer::PeerId;
+use crate::time::Time;
+
+/// Points at which a peer is banned.
+const BAN_AT: f64 = 4.0;
+
+/// One point is forgiven in this time: one accident an hour is no habit.
+const POINT_FORGIVEN_IN: Duration = Duration::from_secs(600);
+
+/// A distance beyond this many medians is odd. Honest pairs differ by their ages, within about 1.5 (simulator).
+const ODD_DISTANCE: f64 = 1.7;
+
+/// An exchange in which more than this share of the blocks wrapped is odd.
+const ODD_MASKED_SHARE: f64 = 0.5;
+
+/// Weight of the newest exchange in a peer's running share of odd ones: about the last six count.
+const NEWEST: f64 = 0.15;
+
+/// Exchanges before the share counts.
+const EXCHANGES_MIN: u32 = 3;
+
+/// What a peer of no trust at all may still change: honest nodes that are far off for good must be able to come back.
+const TRUST_MIN: f64 = 0.02;
+
+/// Trust above which the outer momentum is averaged with a peer, too.
+const TRUSTED: f64 = 0.8;
+
+/// A peer's record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    points: f64,
+    points_at: Time,
+    /// Bans so far; each doubles the next.
+    bans: u32,
+    exchanges: u32,
+    /// Running share of odd exchanges.
+    odd_share: f64,
+}
+
+/// What an exchange showed of a partner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Impression {
+    /// Distance over the median of recent ones; 1 where there is no median yet.
+    pub(crate) distance: f64,
+    /// Share of blocks that wrapped, 0 to 1.
+    pub(crate) masked_share: f64,
+    /// Its swarm progress lies further from ours than any honest pace explains.
+    pub(crate) is_progress_odd: bool,
+}
+
+/// All records, at most [`REPUTATIONS_MAX`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reputation {
+    peers: BTreeMap<PeerId, Standing>,
+}
+
+impl Reputation {
+    /// Counts a misbehaviour; returns for how long the peer is now to be banned, if it is.
+    pub(crate) fn on_misbehaviour(&mut self, now: Time, peer: PeerId, what: &Misbehaviour) -> Option<Duration> {
+        let standing = self.entry(peer);
+        standing.points = standing.points_now(now) + points(what);
+        standing.points_at = now;
+        if standing.points < BAN_AT {
+            return None;
+        }
+        standing.points = BAN_AT / 2.0;
+        standing.bans += 1;
+        Some(BAN_FIRST.saturating_mul(1 << (standing.bans - 1).min(10)).min(BAN_MAX))
+    }
+
+    /// Takes in an exchange; returns the peer's trust from now on.
+    pub(crate) fn on_exchange(&mut self, peer: PeerId, impression: Impression) -> f64 {
+        let is_odd = impression.distance > ODD_DISTANCE
+            || impression.masked_share > ODD_MASKED_SHARE
+            || impression.is_progress_odd;
+        let standing = self.entry(peer);
+        standing.exchanges += 1;
+        standing.odd_share += NEWEST * (f64::from(u8::from(is_odd)) - standing.odd_share);
+        self.trust(peer)
+    }
+
+    /// How much of the usual clip norm a peer may use, 0 to 1.
+    pub(crate) fn trust(&self, peer: PeerId) -> f64 {
+        match self.peers.get(&peer) {
+            Some(standing) if standing.exchanges >= EXCHANGES_MIN => {
+                let even_share = 1.0 - standing.odd_share;
+                (even_share * even_share * even_share).max(TRUST_MIN)
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// Whether a peer has earned more than the usual.
+    pub(crate) fn is_trusted(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|standing| standing.exchanges >= EXCHANGES_MIN) && self.trust(peer) >= TRUSTED
+    }
+
+    /// Peers of little trust, with it.
+    pub(crate) fn distrusted(&self) -> impl Iterator<Item = (PeerId, f64)> + '_ {
+        self.peers.keys().map(|peer| (*peer, self.trust(*peer))).filter(|(_, trust)| *trust < TRUSTED / 2.0)
+    }
+
+    fn entry(&mut self, peer: PeerId) -> &mut Standing {
+        if self.peers.len() >= REPUTATIONS_MAX && !self.peers.contains_key(&peer) {
+            // Whoever has the least against it is missed the least.
+            let blame = |standing: &Standing| standing.points + f64::from(standing.bans) + standing.odd_share;
+            let mildest = self.peers.iter().min_by(|one, other| blame(one.1).total_cmp(&blame(other.1)));
+            mildest.map(|(peer, _)| *peer).map(|peer| self.peers.remove(&peer));
+        }
+        self.peers.entry(peer).or_default()
+    }
+}
+
+impl Standing {
+    fn points_now(&self, now: Time) -> f64 {
+        let forgiven = (now - self.points_at).as_secs_f64() / POINT_FORGIVEN_IN.as_secs_f64();
+        (self.points - forgiven).max(0.0)
+    }
+}
+
+/// How much a misbehaviour weighs. What an accident or a restart can cause weighs little.
+fn points(what: &Misbehaviour) -> f64 {
+    match what {
+        Misbehaviour::Garbage(_) | Misbehaviour::WrongLayout => 2.0,
+        Misbehaviour::WrongLength { .. } | Misbehaviour::OutOfRange(_) => 1.5,
+        Misbehaviour::Disagreement | Misbehaviour::Unsolicited => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(key: u8) -> PeerId {
+        PeerId::from_public_key([key; 32])
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::from_start(Duration::from_secs(seconds))
+    }
+
+    fn impression(distance: f64) -> Impression {
+        Impression { distance, masked_share: 0.0, is_progress_odd: false }
+    }
+
+    #[test]
+    fn a_habit_is_banned_for_longer_each_time_and_an_accident_is_not() {
+        let mut reputation = Reputation::default();
+        let forged = Misbehaviour::OutOfRange("step size");
+        for hour in 0..20 {
+            assert_eq!(reputation.on_misbehaviour(at(3600 * hour), peer(1), &forged), None, "once an hour");
+        }
+        let bans: Vec<Duration> =
+            (0..12).filter_map(|second| reputation.on_misbehaviour(at(second), peer(2), &forged)).collect();
+        assert!(bans.len() >= 3 && bans.windows(2).all(|pair| pair[1] > pair[0]), "{bans:?}");
+        assert!(bans.iter().all(|ban| *ban <= BAN_MAX));
+    }
+
+    #[test]
+    fn a_peer_that_is_always_far_away_loses_its_influence_and_may_win_it_back() {
+        let mut reputation = Reputation::default();
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(2.4));
+        });
+        assert_eq!(reputation.trust(peer(1)), TRUST_MIN);
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(1.0));
+        });
+        assert!(reputation.trust(peer(1)) > 0.9);
+    }
+
+    #[test]
+    fn one_odd_exchange_in_ten_hardly_matters() {
+        let mut reputation = Reputation::default();
+        for exchange in 0..100 {
+            reputation.on_exchange(peer(1), impression(if exchange % 10 == 0 { 2.0 } else { 1.0 }));
+        }
+        assert!(reputation.trust(peer(1)) > 0.5, "{}", reputation.trust(peer(1)));
+    }
+
+    #[test]
+    fn a_flood_of_strangers_does_not_push_out_the_worst() {
+        let mut reputation = Reputation::default();
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(9.0));
+        });
+        for number in 0..2 * REPUTATIONS_MAX as u64 {
+            let mut key = [9; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            reputation.on_exchange(PeerId::from_public_key(key), impression(1.0));
+        }
+        assert_eq!(reputation.trust(peer(1)), TRUST_MIN);
+        assert!(reputation.peers.len() <= REPUTATIONS_MAX);
+    }
+}
