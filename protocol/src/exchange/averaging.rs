@@ -234,7 +234,9 @@ impl Averaging {
         if masked_share(merged) <= 0.5 {
             state.clip.record(merged.distance);
         }
-        self.place.record(about.partner, terms.is_rebuff(merged.distance));
+        // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
+        let is_unmeasured = masked_share(merged) > 0.5;
+        self.place.record(about.partner, is_unmeasured || terms.is_rebuff(merged.distance));
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;
