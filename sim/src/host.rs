@@ -146,9 +146,9 @@ impl Host {
         LifeRecord {
             host: self.index,
             active: active && self.trainer.has_model && !self.has_stopped,
-            first_model: self.trainer.first_values.clone(),
-            model: self.trainer.values.clone(),
-            local_movement: self.trainer.local_movement.clone(),
+            first_model: self.trainer.first_values().to_vec(),
+            model: self.trainer.values().into_owned(),
+            local_movement: self.trainer.local_movement(),
             steps: self.trainer.steps,
             step_time: self.step_time,
             training_time: (self.trained_before + running).saturating_sub(self.paused_while_training),

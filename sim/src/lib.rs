@@ -9,7 +9,8 @@
 //!                         │
 //!            ┌────────────┼─────────────┬──────────────┐
 //!          Node        Trainer        worker        Network
-//!       (the core)  (a quadratic)  (numerics, late) (links, losses)
+//!       (the core)  (a quadratic   (numerics, late) (links, losses)
+//!                    or candle)
 //!                         │
 //!                      Record ──► checks, Trace (BLAKE3 of all events and effects)
 //! ```
@@ -29,5 +30,6 @@ mod trainer;
 
 pub use network::NetworkSpec;
 pub use record::Record;
-pub use scenario::{HostIndex, Incident, NodePlan, Scenario, TrainerSpec, WorkerSpec};
+pub use scenario::{HostIndex, Incident, NodePlan, Scenario, WorkerSpec};
 pub use swarm::Swarm;
+pub use trainer::{Objective, QuadraticSpec, Sharing, Text, TrainerSpec, TrainerSpecError, TransformerSpec};

@@ -44,6 +44,7 @@ pub struct Swarm {
     next_life: Life,
     is_learning: bool,
     is_reporting: bool,
+    keeps_merges: bool,
     /// Wakes of one host in one instant.
     wakes: (HostIndex, Time, u32),
     dead: Vec<LifeRecord>,
@@ -54,11 +55,14 @@ pub struct Swarm {
 
 impl Swarm {
     /// A swarm at the beginning of its scenario. `seed` decides everything that the scenario leaves open.
+    ///
+    /// # Panics
+    /// Later on, when a transformer's specification does not pass [`TransformerSpec::check`](crate::TransformerSpec::check).
     pub fn new(scenario: Scenario, seed: u64) -> Swarm {
         let count = scenario.nodes.len();
         let mut swarm = Swarm {
             seed,
-            layout: Arc::new(ModelLayout::new([("model".to_owned(), vec![scenario.parameters])])),
+            layout: Arc::new(scenario.layout()),
             queue: Queue::default(),
             network: Network::new(scenario.network.clone(), seed),
             hosts: (0..count).map(|_| None).collect(),
@@ -69,6 +73,7 @@ impl Swarm {
             next_life: 0,
             is_learning: true,
             is_reporting: true,
+            keeps_merges: true,
             wakes: (0, Time::ZERO, 0),
             dead: Vec::new(),
             history: Record::default(),
@@ -82,6 +87,12 @@ impl Swarm {
             swarm.queue.push(Time::from_start(*time), Happening::Incident(incident.clone()));
         }
         swarm
+    }
+
+    /// Keeps no record of corrections, two bytes a parameter and exchange: for long runs of large models without checks.
+    pub fn without_merges(mut self) -> Swarm {
+        self.keeps_merges = false;
+        self
     }
 
     /// Lets everything happen up to and including `time`.

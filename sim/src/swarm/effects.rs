@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::numerics::{self, MergeRole};
+use murmur_protocol::numerics::{self, CodeWidth, MergeRole};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{Address, Effect, Event, Notice, Payload, PeerId, TransferHeader, TransferId};
 
@@ -63,11 +63,17 @@ impl Swarm {
                 self.start_transfer(index, transfer, peer, header, payload);
             }
             Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
-            Effect::Encode { request, snapshot, job } => {
+            Effect::Encode { request, snapshot, mut job } => {
+                if self.scenario.worker.full_precision {
+                    job.steps = None;
+                }
                 let payload = numerics::encode(&snapshot, &job);
                 self.reply_from_worker(index, Event::Encoded { request, payload }, Event::RequestFailed { request });
             }
-            Effect::Merge { request, snapshot, job } => {
+            Effect::Merge { request, snapshot, mut job } => {
+                if self.scenario.worker.full_precision {
+                    job.width = CodeWidth::Wide;
+                }
                 let result = numerics::merge(&snapshot, &job);
                 if let Ok(result) = &result {
                     let side = if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter };
@@ -78,7 +84,7 @@ impl Swarm {
                 self.reply_from_worker(index, Event::Merged { request, result }, Event::RequestFailed { request });
             }
             Effect::ApplyCorrection { request, part, correction, progress_shift } => {
-                let merge = merged.map(|merging| {
+                let merge = merged.filter(|_| self.keeps_merges).map(|merging| {
                     self.history.merges.push(MergeRecord {
                         exchange: merging.exchange,
                         host: index,

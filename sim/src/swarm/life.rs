@@ -32,8 +32,7 @@ impl Swarm {
             remembered: Vec::new(),
             first_exchange: now.since_start().as_micros() as u64,
         };
-        let first_model = (start == Start::WithModel).then(|| self.first_model());
-        let trainer = Trainer::new(&self.scenario, index, self.seed, life_seed, first_model);
+        let trainer = Trainer::new(&self.scenario, index, (self.seed, life_seed), start == Start::WithModel);
         let node = Node::new(config, peer, self.layout.clone(), life_seed, now);
         self.hosts[index] = Some(Host::new((index, life), peer, node, trainer, &plan));
         self.drain(index, None);
@@ -103,9 +102,10 @@ impl Swarm {
         if !host.trainer.is_training || host.stint != stint {
             return;
         }
-        host.trainer.step(is_learning, is_reporting);
+        host.trainer.step(1, is_learning, is_reporting);
         let report = host.trainer.report();
-        let is_over = host.steps_max.is_some_and(|steps_max| host.trainer.steps >= steps_max);
+        // With a limit of its own the node goes on to it, whatever the others' pace.
+        let is_over = host.steps_max.map_or(host.trainer.is_run_over(), |steps_max| host.trainer.steps >= steps_max);
         if is_over {
             host.end_training(now);
         } else {
@@ -150,12 +150,6 @@ impl Swarm {
                 self.tell_life(index, life, reply);
             }
         }
-    }
-
-    /// The model that all founders begin with, from the run's seed.
-    fn first_model(&self) -> Vec<f32> {
-        let mut dice = stream(self.seed, "simulated first model", &[]);
-        (0..self.scenario.parameters).map(|_| dice.random_range(-1.0..1.0)).collect()
     }
 
     /// The present identity at an address.
