@@ -24,6 +24,7 @@ mod network;
 mod queue;
 pub mod record;
 pub mod scenario;
+pub mod study;
 mod swarm;
 mod trace;
 mod trainer;
