@@ -61,6 +61,7 @@ pub struct Swarm {
     next_life: Life,
     is_learning: bool,
     is_reporting: bool,
+    keeps_merges: bool,
     /// Wakes of one host in one instant.
     wakes: (HostIndex, Time, u32),
     dead: Vec<LifeRecord>,
@@ -82,6 +83,9 @@ struct DiskState {
 
 impl Swarm {
     /// A swarm at the beginning of its scenario. `seed` decides everything that the scenario leaves open.
+    ///
+    /// # Panics
+    /// Later on, when a transformer's specification does not pass [`TransformerSpec::check`](crate::TransformerSpec::check).
     pub fn new(scenario: Scenario, seed: u64) -> Swarm {
         Swarm::build(scenario, seed, None)
     }
@@ -96,7 +100,7 @@ impl Swarm {
         let mut swarm = Swarm {
             seed,
             sabotage,
-            layout: Arc::new(ModelLayout::new([("model".to_owned(), vec![scenario.parameters])])),
+            layout: Arc::new(scenario.layout()),
             queue: Queue::default(),
             network: Network::new(scenario.network.clone(), &scenario.nodes, seed),
             hosts: (0..count).map(|_| None).collect(),
@@ -109,6 +113,7 @@ impl Swarm {
             next_life: 0,
             is_learning: true,
             is_reporting: true,
+            keeps_merges: true,
             wakes: (0, Time::ZERO, 0),
             dead: Vec::new(),
             ledger: Ledger::default(),
