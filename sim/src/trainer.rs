@@ -34,20 +34,6 @@ pub(crate) trait Learner: fmt::Debug {
     /// A copy of what is selected, and how far own training has moved the model since the last one.
     fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError>;
     /// Adds a correction: to θ, and to φ where there is one, or to u.
-    fn load_state(&mut self, payload: &Payload, progress: f64) -> bool {
-        if self.learner.load_state(payload).is_err() {
-            return false;
-        }
-        // A model that is copied anew after steps of its own counts as the node's own doing.
-        if !self.has_model || self.steps == 0 {
-            self.first_values = self.values().into_owned();
-            self.movement = Movement::new(&self.first_values);
-        }
-        self.progress = progress;
-        self.has_model = true;
-        true
-    }
-
     fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError>;
     /// Takes over a peer's state.
     fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError>;
@@ -245,6 +231,20 @@ impl Trainer {
                 Done { reply: None, landed: None }
             }
         }
+    }
+
+    fn load_state(&mut self, payload: &Payload, progress: f64) -> bool {
+        if self.learner.load_state(payload).is_err() {
+            return false;
+        }
+        // A model that is copied anew after steps of its own counts as the node's own doing.
+        if !self.has_model || self.steps == 0 {
+            self.first_values = self.values().into_owned();
+            self.movement = Movement::new(&self.first_values);
+        }
+        self.progress = progress;
+        self.has_model = true;
+        true
     }
 
     fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {

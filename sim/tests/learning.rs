@@ -27,7 +27,8 @@ fn scenario(nodes: usize, spec: &TransformerSpec, gossip: GossipSpec) -> Scenari
 }
 
 fn gossip(interval_steps: u32, outer_learning_rate: f64) -> GossipSpec {
-    GossipSpec { interval_steps, outer_learning_rate, ..GossipSpec::default() }
+    let (interval_steps_min, interval_steps_max) = (interval_steps, interval_steps);
+    GossipSpec { interval_steps, interval_steps_min, interval_steps_max, outer_learning_rate, ..GossipSpec::default() }
 }
 
 fn mean_loss(record: &Record, spec: &TransformerSpec, seed: u64) -> f64 {
@@ -113,7 +114,7 @@ fn two_nodes_learn_more_than_each_alone() {
         let mut swarm = Swarm::new(scenario, 1);
         swarm.run_until(Duration::from_secs(20));
         let record = swarm.record();
-        assert_eq!((record.active_models().len(), record.merges.is_empty()), (2, !know_each_other));
+        assert_eq!((record.active_models().len(), record.exchanges.merges == 0), (2, !know_each_other));
         mean_loss(&record, &spec, 1)
     };
     let (together, alone) = (losses(true), losses(false));
@@ -159,7 +160,7 @@ fn full_precision_sends_two_bytes_a_parameter_and_learns_alike() {
         swarm.run_until(Duration::from_secs(15));
         let record = swarm.record();
         assert_eq!(mean_preserved(&record), Ok(()));
-        let bytes = record.payload_bytes as f64 / record.merges.len() as f64;
+        let bytes = record.payload_bytes() as f64 / record.exchanges.merges as f64;
         (bytes / record.lives[0].model.len() as f64, mean_loss(&record, &spec, 1))
     };
     let ((narrow, coarse), (wide, fine)) = (run(false), run(true));

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use murmur_protocol::Notice;
 use murmur_protocol::bounds::SETTLING_TIMEOUT;
 use murmur_protocol::manifest::GossipSpec;
 
 use super::{Method, Outcome, Setting, tokens_per_step};
-use crate::{NetworkSpec, NodePlan, Objective, Record, Scenario, Swarm, Text, TrainerSpec, WorkerSpec};
+use crate::{LatencySpec, NetworkSpec, NodePlan, Objective, Scenario, Swarm, Text, TrainerSpec, WorkerSpec};
 
 /// Time of a step at full speed. Long against the calm network's delays, as on a local network: an exchange takes the
 /// two or three step boundaries that it needs, no more.
@@ -29,7 +28,14 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
     let trainer = setting.trainer(text, final_progress(&paces));
     let objective = Objective::new(&TrainerSpec::Transformer(trainer.clone()), setting.seed);
     let scenario = Scenario {
-        gossip: GossipSpec { interval_steps: interval, outer_learning_rate, outer_momentum, ..GossipSpec::default() },
+        gossip: GossipSpec {
+            interval_steps: interval,
+            interval_steps_min: interval,
+            interval_steps_max: interval,
+            outer_learning_rate,
+            outer_momentum,
+            ..GossipSpec::default()
+        },
         nodes: paces.iter().enumerate().map(|(host, pace)| pace.plan(host, setting.nodes)).collect(),
         trainer: TrainerSpec::Transformer(trainer.clone()),
         worker: WorkerSpec { full_precision, ..WorkerSpec::default() },
@@ -38,7 +44,7 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
     };
     let training_ends = scenario.nodes.iter().zip(&paces).map(|(plan, pace)| plan.begins_at + pace.time());
     let (first_end, last_end) = (training_ends.clone().min(), training_ends.max());
-    let mut swarm = Swarm::new(scenario, setting.seed).without_merges();
+    let mut swarm = Swarm::new(scenario, setting.seed);
     swarm.run_until(first_end.unwrap_or_default());
     let before = swarm.record();
     let losses: Vec<f64> = before.active_models().into_iter().map(|model| objective.loss(model)).collect();
@@ -49,15 +55,11 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
     let nodes = setting.nodes as f64;
     Outcome {
         loss_before_settling: Some(losses.iter().sum::<f64>() / losses.len() as f64),
-        bytes_per_parameter: record.payload_bytes as f64 / nodes / setting.parameters as f64,
-        exchanges: 0.5 * completed_sides(&record) as f64 / nodes,
+        bytes_per_parameter: record.payload_bytes() as f64 / nodes / setting.parameters as f64,
+        exchanges: 0.5 * record.exchanges.merges as f64 / nodes,
         tokens: record.lives.iter().map(|life| life.steps).sum::<u64>() * tokens_per_step(),
         ..setting.outcome(&trainer, &models)
     }
-}
-
-fn completed_sides(record: &Record) -> usize {
-    record.notices.iter().filter(|(_, _, notice)| matches!(notice, Notice::ExchangeCompleted { .. })).count()
 }
 
 /// One node's speed and share of the work.
@@ -113,8 +115,7 @@ fn final_progress(paces: &[Pace]) -> u64 {
 /// A swarm over the internet: half a step of delay, and every tenth message and payload lost.
 fn slow_and_lossy() -> NetworkSpec {
     NetworkSpec {
-        latency: (Duration::from_millis(50), Duration::from_millis(500)),
-        bandwidth_bytes_per_second: 1e6,
+        latency: LatencySpec { median: Duration::from_millis(200), ..NetworkSpec::calm().latency },
         loss: 0.1,
         transfer_failure: 0.1,
         ..NetworkSpec::calm()

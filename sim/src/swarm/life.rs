@@ -31,7 +31,7 @@ impl Swarm {
             trainer.resume(saved);
         }
         if self.history.first_loss == 0.0 {
-            self.history.first_loss = trainer.loss();
+            self.history.first_loss = self.objective.loss(&trainer.values());
         }
         let shown = Clock::new(plan.clock_rate).shows(now);
         let config = Config {
@@ -71,8 +71,8 @@ impl Swarm {
         self.history.deaths += 1;
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
-        self.ledger.bury(&dead.averaged(), dead.rounding());
-        self.dead.push(dead.record(now, false));
+        dead.measure_node(&mut self.history.peaks);
+        self.dead.push(dead.record(now, false, &self.objective));
         self.paused_until[index] = Time::ZERO;
         for (_, link) in &dead.links {
             self.break_link(*link);
