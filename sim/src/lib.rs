@@ -17,6 +17,7 @@
 //! The shape follows the simulators of FoundationDB and TigerBeetle: faults on purpose, and one check per file.
 
 pub mod checks;
+pub mod file;
 mod happening;
 mod host;
 mod liar;
