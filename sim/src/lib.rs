@@ -24,6 +24,8 @@ mod liar;
 mod network;
 mod queue;
 pub mod record;
+pub mod report;
+pub mod runner;
 pub mod scenario;
 mod swarm;
 mod trace;
