@@ -65,6 +65,8 @@ pub(crate) struct Host {
     pub(crate) first_steps: u64,
     pub(crate) reported_steps: u64,
     pub(crate) wakes: u64,
+    /// When it was woken last, and how often in that instant.
+    pub(crate) woken_at: (Time, u32),
     pub(crate) tally: Tally,
 }
 
@@ -145,6 +147,7 @@ impl Host {
             first_steps: trainer.steps,
             reported_steps: trainer.steps,
             wakes: 0,
+            woken_at: (Time::ZERO, 0),
             tally: Tally { last_exchange: now, ..Tally::default() },
             trainer,
         }

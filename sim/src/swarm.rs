@@ -58,8 +58,6 @@ pub struct Swarm {
     next_life: Life,
     is_learning: bool,
     is_reporting: bool,
-    /// Wakes of one host in one instant.
-    wakes: (HostIndex, Time, u32),
     dead: Vec<LifeRecord>,
     ledger: Ledger,
     exchanges: (u64, u64),
@@ -105,7 +103,6 @@ impl Swarm {
             next_life: 0,
             is_learning: true,
             is_reporting: true,
-            wakes: (0, Time::ZERO, 0),
             dead: Vec::new(),
             ledger: Ledger::default(),
             exchanges: (0, 0),
@@ -198,23 +195,17 @@ impl Swarm {
 
     fn on_woken(&mut self, host: HostIndex, life: Life, wake: u64) {
         let now = self.queue.now();
-        if self.living(host, life).is_none_or(|host| host.wake.0 != wake) {
-            return;
-        }
-        self.wakes = match self.wakes {
-            (last, time, count) if last == host && time == now => (host, now, count + 1),
-            _ => (host, now, 1),
-        };
-        if self.wakes.2 > WAKES_IN_ONE_INSTANT_MAX {
+        let Some(woken) = self.living(host, life).filter(|host| host.wake.0 == wake) else { return };
+        let (last, count) = woken.woken_at;
+        woken.woken_at = if last == now { (now, count + 1) } else { (now, 1) };
+        woken.wakes += 1;
+        if woken.woken_at.1 > WAKES_IN_ONE_INSTANT_MAX {
             // Leaves the node asleep until something else happens, so that the run ends and the check can tell.
             self.history.busy_wakes += 1;
             return;
         }
-        if let Some(host) = self.hosts[host].as_mut() {
-            if host.wakes.is_multiple_of(WAKES_PER_MEASUREMENT) {
-                host.measure_node(&mut self.history.peaks);
-            }
-            host.wakes += 1;
+        if let Some(woken) = self.hosts[host].as_ref().filter(|host| host.wakes % WAKES_PER_MEASUREMENT == 1) {
+            woken.measure_node(&mut self.history.peaks);
         }
         self.tell(host, Event::TimePassed);
     }

@@ -19,13 +19,19 @@ impl Clock {
 
     /// What it shows at `time`.
     pub(crate) fn shows(self, time: Time) -> Time {
-        // Exact for a good clock: nanoseconds of a hundred days fit an `f64`.
+        if self.rate == 1.0 {
+            return time;
+        }
+        // Nanoseconds of a hundred days fit an `f64`.
         let shown = time.since_start().as_nanos() as f64 * self.rate;
         Time::from_start(Duration::from_nanos(shown as u64))
     }
 
     /// The first moment at which it shows `shown` or more.
     pub(crate) fn reaches(self, shown: Time) -> Time {
+        if self.rate == 1.0 {
+            return shown;
+        }
         let nanoseconds = (shown.since_start().as_nanos() as f64 / self.rate) as u64;
         let at = |nanoseconds| Time::from_start(Duration::from_nanos(nanoseconds));
         let mut first = nanoseconds.saturating_sub(1);

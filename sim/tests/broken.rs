@@ -1,0 +1,202 @@
+//! Every check can fail: for each law, a core that breaks it, and the checks that find it.
+//!
+//! A broken core runs in a swarm that a sound one passes without a finding; then exactly the checks named here must
+//! find the mistake, the one whose law it breaks first. Some mistakes break several laws: a correction that is added
+//! twice is not only one too many, it also shifts the mean.
+
+use std::time::Duration;
+
+use murmur_sim::checks::*;
+use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
+
+const LEARNING_SECONDS: u64 = 60;
+const AVERAGING_SECONDS: u64 = 150;
+const END_SECONDS: u64 = 175;
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Six nodes on a good network, then calm.
+fn calm() -> Scenario {
+    let mut scenario = Scenario::calm(6);
+    scenario.parameters = 100;
+    scenario.then_calm(seconds(LEARNING_SECONDS), seconds(AVERAGING_SECONDS))
+}
+
+/// The same on a network that loses, with crashes.
+fn lossy() -> Scenario {
+    let mut scenario = Scenario::calm(6);
+    scenario.parameters = 100;
+    scenario.network = NetworkSpec { loss: 0.1, transfer_failure: 0.1, ..NetworkSpec::calm() };
+    for (time, host) in [(20, 1), (30, 2), (40, 3)] {
+        let anew = Incident::Restart { host, same_identity: false, disk: Disk::Lost };
+        scenario = scenario.at(seconds(time), anew);
+    }
+    scenario.then_calm(seconds(LEARNING_SECONDS), seconds(AVERAGING_SECONDS))
+}
+
+/// Six honest nodes and two liars.
+fn with_liars() -> Scenario {
+    let mut scenario = Scenario::calm(8);
+    scenario.parameters = 100;
+    (scenario.nodes[3].lie, scenario.nodes[6].lie) = (Some(Lie::WrongNorm), Some(Lie::SignFlip));
+    scenario
+}
+
+/// Names of all checks that find something, in the order of asking.
+fn findings(mut swarm: Swarm, honest: Option<usize>, parameters: usize) -> Vec<String> {
+    swarm.run_until(seconds(END_SECONDS));
+    let record = swarm.record();
+    let gossip = murmur_protocol::manifest::GossipSpec::default();
+    let mut found = safety(&record, parameters, &gossip);
+    if let Some(present) = honest {
+        found.extend(liveness(&record, present, 0.01));
+    }
+    found.iter().map(|violation| violation.check.to_owned()).collect()
+}
+
+fn assert_found(scenario: fn() -> Scenario, sabotage: Sabotage, expected: &[&str]) {
+    let is_calm = scenario().honest().count() == scenario().nodes.len();
+    let present = is_calm.then(|| scenario().nodes.len());
+    let parameters = scenario().parameters;
+    let sound = findings(Swarm::new(scenario(), 1), present, parameters);
+    assert_eq!(sound, Vec::<String>::new(), "the sound core");
+    let mut found = findings(Swarm::sabotaged(scenario(), 1, sabotage), present, parameters);
+    let mut expected: Vec<String> = expected.iter().map(|check| (*check).to_owned()).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected, "{sabotage:?}");
+}
+
+#[test]
+fn a_correction_applied_twice_is_found() {
+    assert_found(calm, Sabotage::AppliesTwice, &["exactly once", "mean preserved"]);
+}
+
+#[test]
+fn a_model_overwritten_instead_of_corrected_is_found() {
+    assert_found(calm, Sabotage::Overwrites, &["mean preserved"]);
+}
+
+#[test]
+fn a_wrong_sign_after_a_wrap_is_found() {
+    assert_found(calm, Sabotage::WrongSignAfterWrap, &["pair distance"]);
+}
+
+#[test]
+fn corrections_that_are_never_clipped_are_found() {
+    assert_found(with_liars, Sabotage::NeverClips, &["step bounded"]);
+}
+
+#[test]
+fn a_forgotten_deadline_is_found() {
+    assert_found(lossy, Sabotage::ForgetsDeadlines, &["everybody exchanges"]);
+}
+
+#[test]
+fn a_second_answer_to_one_request_is_found() {
+    assert_found(calm, Sabotage::AnswersTwice, &["answered once"]);
+}
+
+#[test]
+fn a_trainer_that_waits_for_the_network_is_found() {
+    assert_found(calm, Sabotage::TrainerWaits, &["training never waits"]);
+}
+
+#[test]
+fn a_view_without_bound_is_found() {
+    assert_found(crowd, Sabotage::UnboundedView, &["bounded views"]);
+}
+
+/// More members than a view holds.
+fn crowd() -> Scenario {
+    let mut scenario = Scenario::calm(280);
+    scenario.parameters = 4;
+    scenario.nodes.iter_mut().enumerate().skip(1).for_each(|(index, plan)| plan.bootstrap = vec![index / 2]);
+    scenario.nodes.iter_mut().for_each(|plan| plan.step_time = seconds(1));
+    scenario.then_calm(seconds(LEARNING_SECONDS), seconds(AVERAGING_SECONDS))
+}
+
+#[test]
+fn sides_that_round_differently_are_found() {
+    assert_found(calm, Sabotage::LopsidedCorrections, &["antisymmetric", "mean preserved"]);
+}
+
+#[test]
+fn corrections_that_are_too_long_are_found() {
+    assert_found(lossy, Sabotage::Overreaches, &["crash shift"]);
+}
+
+#[test]
+fn corrections_that_are_thrown_away_are_found() {
+    assert_found(calm, Sabotage::NeverCorrects, &["converged"]);
+}
+
+#[test]
+fn a_partner_that_is_taken_for_a_liar_is_found() {
+    assert_found(calm, Sabotage::Accuses, &["nobody accused"]);
+}
+
+#[test]
+fn a_node_that_never_sleeps_is_found() {
+    assert_found(calm, Sabotage::NeverSleeps, &["bounded"]);
+}
+
+#[test]
+fn nodes_that_never_dial_are_found() {
+    assert_found(calm, Sabotage::NeverDials, &["nobody isolated", "everybody exchanges", "converged"]);
+}
+
+#[test]
+fn late_corrections_at_full_gain_are_found() {
+    assert_found(calm, Sabotage::CorrectsLate, &["loop gain"]);
+}
+
+#[test]
+fn replies_that_get_lost_for_good_are_one_sided() {
+    let mut swarm = Swarm::sabotaged(calm(), 1, Sabotage::LosesReplies);
+    swarm.run_until(seconds(END_SECONDS));
+    assert!(nothing_one_sided(&swarm.record()).is_err());
+}
+
+#[test]
+fn a_run_that_the_seed_does_not_decide_is_found() {
+    let fingerprint = |swarm: &mut Swarm| {
+        swarm.run_until(seconds(20));
+        swarm.fingerprint()
+    };
+    let sound = || fingerprint(&mut Swarm::new(calm(), 1));
+    let broken = || fingerprint(&mut Swarm::sabotaged(calm(), 1, Sabotage::AmbientRandomness));
+    assert_eq!(repeatable(sound(), sound()), Ok(()));
+    assert!(repeatable(broken(), broken()).is_err());
+}
+
+/// Plain local training is that of a node whose exchanges never become due.
+#[test]
+fn a_node_alone_that_moves_its_model_is_found() {
+    let alone = |gossips: bool| {
+        let mut scenario = Scenario::calm(1);
+        if !gossips {
+            (scenario.gossip.interval_steps, scenario.gossip.interval_steps_max) = (10_000, 10_000);
+            scenario.gossip.interval_steps_min = 10_000;
+        }
+        scenario
+    };
+    let record = |mut swarm: Swarm| {
+        swarm.run_until(seconds(60));
+        swarm.record()
+    };
+    let trained_locally = record(Swarm::new(alone(false), 1)).lives[0].model.clone();
+    assert_eq!(local_alone(&record(Swarm::new(alone(true), 1)), &trained_locally), Ok(()));
+    let broken = Swarm::sabotaged(alone(true), 1, Sabotage::DecaysByItself);
+    assert!(local_alone(&record(broken), &trained_locally).is_err());
+}
+
+/// Honest nodes that clip nothing follow a liar into nonsense.
+#[test]
+fn an_honest_node_that_follows_liars_is_found() {
+    let found = |swarm: Swarm| findings(swarm, None, 100);
+    assert!(!found(Swarm::new(with_liars(), 1)).contains(&"clear of liars".to_owned()));
+    assert!(found(Swarm::sabotaged(with_liars(), 1, Sabotage::NeverClips)).contains(&"clear of liars".to_owned()));
+}
