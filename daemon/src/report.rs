@@ -36,6 +36,18 @@ pub struct NodeReport {
     pub exchanges_failed: u64,
     /// Estimate of the consensus distance from the last exchange.
     pub disagreement: Option<f64>,
+    /// Steps between own exchanges at present.
+    pub interval_steps: f64,
+    /// Disagreement over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
+    pub consensus_ratio: Option<f64>,
+    /// γ at present: the run's, or less where corrections come late.
+    pub gamma: f64,
+    /// Own rounds from a snapshot to its correction, a running mean.
+    pub delay_rounds: f64,
+    /// Peers banned at present.
+    pub peers_banned: usize,
+    /// Peers whose models are let in only a little, because they lie far off again and again.
+    pub peers_distrusted: usize,
     /// Bytes sent on the wire, encryption and framing included.
     pub bytes_sent: u64,
     /// Bytes received on the wire.
@@ -82,6 +94,12 @@ impl NodeReport {
             exchanges_coarse: status.exchanges.coarse,
             exchanges_failed: status.exchanges.failed(),
             disagreement: status.disagreement,
+            interval_steps: status.interval_steps,
+            consensus_ratio: status.consensus_ratio,
+            gamma: status.gamma,
+            delay_rounds: status.delay_rounds,
+            peers_banned: status.banned.len(),
+            peers_distrusted: status.distrusted.len(),
             bytes_sent: surroundings.bytes_sent,
             bytes_received: surroundings.bytes_received,
             seconds_waiting_for_network: training.seconds_waiting,

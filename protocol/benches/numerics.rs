@@ -1,53 +1,157 @@
-//! Encode and merge of a model of 10M parameters, beside a plain copy of the same parameters in the same run.
+//! Encode, merge and addition for a model of 10M parameters, beside a plain copy of the same parameters in the same
+//! run. `cargo bench -p murmur-protocol --bench numerics`.
+//!
+//! After criterion's own report comes a table of gigabytes a second over the bytes that each must touch, and how that
+//! compares with the copy; rounds of all of them are interleaved there, so that a busy machine slows all alike.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use murmur_protocol::numerics::{CodeWidth, EncodeJob, MergeJob, MergeRole, encode, merge};
+#![expect(clippy::disallowed_types, reason = "a benchmark measures time")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput};
+use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, MergeJob, MergeRole, Merged, StepSizes, encode, merge};
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Correction, Snapshot};
+use murmur_protocol::{Correction, Payload, Snapshot};
 
 const PARAMETERS: usize = 10_000_000;
 
-fn numerics(criterion: &mut Criterion) {
-    let mut generator = stream(1, "benchmark", &[]);
-    let one: Vec<f32> = (0..PARAMETERS).map(|_| generator.random_range(-0.1..0.1)).collect();
-    let other: Vec<f32> = one.iter().map(|value| value + generator.random_range(-1e-3f32..1e-3)).collect();
-    let (one, other) = (Snapshot::from(one), Snapshot::from(other));
+/// Rounds of the table: enough for a steady median within a few seconds.
+const ROUNDS: usize = 41;
 
-    // A first exchange gives both sides their steps.
-    let first = EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None };
-    let calibrated = respond(&other, &first, encode(&one, &first));
-    let job = EncodeJob { nonce: 2, width: CodeWidth::Eight, steps: Some(calibrated.steps) };
-    let proposal = encode(&one, &job);
-    let correction: Correction = respond(&other, &job, proposal.clone()).correction;
-
-    let mut group = criterion.benchmark_group("10M parameters");
-    group.throughput(Throughput::Bytes(4 * PARAMETERS as u64)).sample_size(10);
-    let mut target = vec![0f32; PARAMETERS];
-    group.bench_function("copy", |bencher| bencher.iter(|| target.copy_from_slice(one.values())));
-    group.bench_function("encode", |bencher| bencher.iter(|| encode(&one, &job)));
-    group.bench_function("merge", |bencher| bencher.iter(|| respond(&other, &job, proposal.clone())));
-    group.bench_function("add correction", |bencher| bencher.iter(|| correction.add_to(&mut target)));
-    group.finish();
+/// Two models near each other and their exchange at one width.
+struct Exchange {
+    one: Snapshot,
+    other: Snapshot,
+    encode_job: EncodeJob,
+    as_responder: MergeJob,
+    as_starter: MergeJob,
+    correction: Correction,
+    buffers: Buffers,
 }
 
-fn respond(
-    snapshot: &Snapshot,
-    job: &EncodeJob,
-    received: murmur_protocol::Payload,
-) -> murmur_protocol::numerics::Merged {
-    let job = MergeJob {
-        role: MergeRole::Responder,
+impl Exchange {
+    fn new(one: &Snapshot, other: &Snapshot, width: CodeWidth, steps: StepSizes) -> Exchange {
+        let buffers = Buffers::new();
+        let encode_job = EncodeJob { nonce: 2, width, steps: Some(steps.clone()) };
+        let proposal = encode(one, &encode_job, &buffers);
+        let as_responder = merge_job(MergeRole::Responder, proposal.clone(), width, Some(steps.clone()));
+        let merged = merge(other, &as_responder, &buffers).expect("our own bytes");
+        assert_eq!(merged.masked_blocks, 0, "the benchmark's models are near each other");
+        let role = MergeRole::Starter { proposal, digest: merged.digest };
+        let as_starter = merge_job(role, merged.reply.expect("a responder replies"), width, Some(steps));
+        let (one, other, correction) = (one.clone(), other.clone(), merged.correction);
+        Exchange { one, other, encode_job, as_responder, as_starter, correction, buffers }
+    }
+
+    fn encode(&self) -> Payload {
+        encode(&self.one, &self.encode_job, &self.buffers)
+    }
+
+    fn respond(&self) -> Merged {
+        merge(&self.other, &self.as_responder, &self.buffers).expect("our own bytes")
+    }
+
+    fn conclude(&self) -> Merged {
+        merge(&self.one, &self.as_starter, &self.buffers).expect("our own bytes")
+    }
+}
+
+fn merge_job(role: MergeRole, received: Payload, width: CodeWidth, steps: Option<StepSizes>) -> MergeJob {
+    MergeJob {
+        role,
         received,
-        width: job.width,
-        nonce: job.nonce,
+        width,
+        nonce: 2,
         gamma: 0.5,
         starter_share: 0.5,
         clip: f64::MAX,
         step_fraction: 0.2,
-        steps: job.steps.clone(),
-    };
-    merge(snapshot, &job).expect("our own bytes")
+        steps,
+    }
 }
 
-criterion_group!(benches, numerics);
-criterion_main!(benches);
+/// What is measured: its name, the bytes that it must touch, and the work.
+type Work<'a> = (String, usize, Box<dyn FnMut() + 'a>);
+
+fn all_work<'a>(exchanges: &'a [Exchange], source: &'a Snapshot, targets: &'a mut [Vec<f32>; 2]) -> Vec<Work<'a>> {
+    let [copied, moved] = targets;
+    let copy = move || black_box(&mut *copied).copy_from_slice(source.values());
+    let mut work: Vec<Work<'a>> = vec![("copy".to_owned(), 8 * PARAMETERS, Box::new(copy))];
+    let correction = &exchanges[0].correction;
+    for exchange in exchanges {
+        let bits = exchange.encode_job.width.bits();
+        let (sent, replied) = (exchange.as_responder.received.len(), exchange.as_starter.received.len());
+        let mut add = |name: &str, bytes, run: Box<dyn FnMut() + 'a>| {
+            work.push((format!("{name}, {bits} bits"), bytes, run));
+        };
+        add("encode", 4 * PARAMETERS + sent, Box::new(|| drop(black_box(exchange.encode()))));
+        let responding = 4 * PARAMETERS + sent + replied + PARAMETERS;
+        add("merge as responder", responding, Box::new(|| drop(black_box(exchange.respond()))));
+        add("merge as starter", sent + replied + PARAMETERS, Box::new(|| drop(black_box(exchange.conclude()))));
+    }
+    work.push(("add correction".to_owned(), 9 * PARAMETERS, Box::new(move || correction.add_to(black_box(moved)))));
+    work
+}
+
+fn main() {
+    let mut generator = stream(1, "benchmark", &[]);
+    let one: Vec<f32> = (0..PARAMETERS).map(|_| generator.random_range(-0.1..0.1)).collect();
+    let other: Vec<f32> = one.iter().map(|value| value + generator.random_range(-1e-3f32..1e-3)).collect();
+    let (one, other) = (Snapshot::from(one), Snapshot::from(other));
+    // A first exchange calibrates the steps for 8 bits; fewer bits take wider ones, so that nothing wraps.
+    let fractions = [(CodeWidth::Eight, 0.2), (CodeWidth::Six, 0.2), (CodeWidth::Four, 0.5)];
+    let exchanges = fractions.map(|(width, fraction)| {
+        let first = EncodeJob { nonce: 2, width: CodeWidth::Sixteen, steps: None };
+        let proposal = encode(&one, &first, &Buffers::new());
+        let job = merge_job(MergeRole::Responder, proposal, first.width, None);
+        let job = MergeJob { step_fraction: fraction, ..job };
+        let calibrated = merge(&other, &job, &Buffers::new()).expect("our own bytes");
+        Exchange::new(&one, &other, width, calibrated.steps)
+    });
+    let mut targets = [vec![0f32; PARAMETERS], vec![0f32; PARAMETERS]];
+    let mut work = all_work(&exchanges, &one, &mut targets);
+    report_each(&mut work);
+    report_ratios(&mut work);
+}
+
+fn report_each(work: &mut [Work<'_>]) {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("10M parameters");
+    for (name, bytes, run) in work {
+        group.throughput(Throughput::BytesDecimal(*bytes as u64));
+        group.bench_function(name.as_str(), |bencher| bencher.iter(&mut *run));
+    }
+    group.finish();
+}
+
+fn report_ratios(work: &mut [Work<'_>]) {
+    let mut times: Vec<Vec<Duration>> = vec![Vec::with_capacity(ROUNDS); work.len()];
+    for _ in 0..ROUNDS {
+        for ((_, _, run), times) in work.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            run();
+            times.push(start.elapsed());
+        }
+    }
+    times.iter_mut().for_each(|times| times.sort_unstable());
+    let rate = |bytes: usize, time: Duration| bytes as f64 / time.as_secs_f64() / 1e9;
+    let copy = [ROUNDS / 2, 0].map(|rank| rate(work[0].1, times[0][rank]));
+    println!("{:28} {:>21} {:>21}", "interleaved rounds", "median", "best");
+    println!("{:28}{}", "", "     ms    GB/s copies".repeat(2));
+    let mut summary = Vec::new();
+    for ((name, bytes, _), times) in work.iter().zip(&times) {
+        print!("{name:28}");
+        for (rank, copy) in [ROUNDS / 2, 0].into_iter().zip(copy) {
+            let rate = rate(*bytes, times[rank]);
+            print!("{:7.2} {rate:7.1} {:6.2}", times[rank].as_secs_f64() * 1e3, rate / copy);
+        }
+        println!();
+        summary.push(format!("{name} {:.2}", rate(*bytes, times[ROUNDS / 2]) / copy[0]));
+    }
+    println!("bandwidth as a multiple of the plain copy's, by medians: {}", summary.join("; "));
+}

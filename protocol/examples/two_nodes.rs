@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::numerics::Buffers;
 use murmur_protocol::*;
 
 /// Length of the models.
@@ -109,10 +110,16 @@ fn carry_out(side: &mut Side, effect: Effect, index: usize, peers: &[PeerId; 2],
         }
         Effect::TakeSnapshot { .. } | Effect::ApplyCorrection { .. } => side.at_boundary.push(effect),
         Effect::Encode { request, snapshot, job } => {
-            queue.push_back((index, Event::Encoded { request, payload: numerics::encode(&snapshot, &job) }));
+            queue.push_back((
+                index,
+                Event::Encoded { request, payload: numerics::encode(&snapshot, &job, &Buffers::new()) },
+            ));
         }
         Effect::Merge { request, snapshot, job } => {
-            queue.push_back((index, Event::Merged { request, result: numerics::merge(&snapshot, &job) }));
+            queue.push_back((
+                index,
+                Event::Merged { request, result: numerics::merge(&snapshot, &job, &Buffers::new()) },
+            ));
         }
         // Nobody joins, leaves or is dialled here, the trainer trains from the start, and notices are told above.
         _ => {}

@@ -3,56 +3,14 @@
 //! Limits that depend on the model's size derive from the layout: see
 //! [`payload_bytes_max`] and [`inbound_bytes_budget`].
 
+mod membership;
+
 use std::time::Duration;
+
+pub use membership::*;
 
 use crate::manifest::GossipSpec;
 use crate::numerics::{CodeWidth, proposal_bytes};
-
-/// Members that a node remembers. Random pairing needs a sample of the swarm, not all of it.
-pub const VIEW_MAX: usize = 256;
-
-/// Members that a node tries to be connected to: enough random partners, few enough keep-alives.
-pub const CONNECTIONS_WANTED: usize = 8;
-
-/// Members that may be connected to a node at once; the next one is disconnected.
-pub const CONNECTIONS_MAX: usize = 64;
-
-/// Dials under way at once.
-pub const DIALS_MAX: usize = 4;
-
-/// How often membership is looked after.
-pub const MEMBERSHIP_PERIOD: Duration = Duration::from_millis(500);
-
-/// How often a node tells one random peer whom it knows.
-pub const PEER_EXCHANGE_PERIOD: Duration = Duration::from_secs(15);
-
-/// Connected peers that are told at once of a newcomer; the others hear of it from those.
-pub const INTRODUCTIONS: usize = 3;
-
-/// The wait after a first failed dial; doubles with each further one.
-pub const DIAL_BACK_OFF: Duration = Duration::from_secs(1);
-
-/// The longest wait between two dials of one peer.
-pub const DIAL_BACK_OFF_MAX: Duration = Duration::from_secs(60);
-
-/// A connection that ends sooner counts as a failed dial: a peer without room hangs up at once.
-pub const CONNECTION_COUNTS_AFTER: Duration = Duration::from_secs(5);
-
-/// Failed dials in a row after which a peer is forgotten (bootstrap addresses never are): after a split of more than an
-/// hour the halves must still know each other.
-pub const DIAL_FAILURES_MAX: u32 = 75;
-
-/// A peer that could not be dialled this often is not told to others any more.
-pub const DIAL_FAILURES_TOLD_MAX: u32 = 3;
-
-/// How often a node with few peers dials its bootstrap addresses, in case the swarm has split.
-pub const BOOTSTRAP_PERIOD: Duration = Duration::from_secs(30);
-
-/// How long a node is alone before it says so, and how often it repeats it.
-pub const ALONE_NOTICE_PERIOD: Duration = Duration::from_secs(20);
-
-/// A dial that brings neither success nor failure counts as failed after this: the driver's own limit is 10 s.
-pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The slowest link that bulk is meant for, in bytes a second: 2 Mbit/s.
 const BULK_RATE_MIN: u64 = 256 * 1024;

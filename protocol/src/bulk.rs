@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::numerics::{InstructionSet, Kernel, Pooled};
+
 /// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's
 /// [layout](crate::ModelLayout).
 #[derive(Clone, PartialEq)]
@@ -92,6 +94,12 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
+impl From<Pooled<u8>> for Payload {
+    fn from(bytes: Pooled<u8>) -> Payload {
+        Payload(Bytes::from_owner(bytes))
+    }
+}
+
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Payload {
         Payload(bytes)
@@ -117,9 +125,9 @@ pub struct Correction(Arc<CorrectionParts>);
 
 #[derive(PartialEq)]
 struct CorrectionParts {
-    codes: Codes,
+    codes: PooledCodes,
     /// One per block of [`BLOCK`] parameters: step size times scale, sign included.
-    scaled_steps: Vec<f32>,
+    scaled_steps: Pooled<f32>,
 }
 
 /// Differences in whole steps, masked blocks as zeros.
@@ -131,12 +139,27 @@ pub enum Codes {
     Wide(Vec<i16>),
 }
 
+/// [`Codes`] in memory that goes back to its pool.
+#[derive(PartialEq)]
+pub(crate) enum PooledCodes {
+    Narrow(Pooled<i8>),
+    Wide(Pooled<i16>),
+}
+
 impl Correction {
     /// A correction of `scaled_steps[index / BLOCK] * codes[index]`.
     ///
     /// # Panics
     /// When there is not one step per block.
     pub fn new(codes: Codes, scaled_steps: Vec<f32>) -> Correction {
+        let codes = match codes {
+            Codes::Narrow(codes) => PooledCodes::Narrow(codes.into()),
+            Codes::Wide(codes) => PooledCodes::Wide(codes.into()),
+        };
+        Correction::from_pooled(codes, scaled_steps.into())
+    }
+
+    pub(crate) fn from_pooled(codes: PooledCodes, scaled_steps: Pooled<f32>) -> Correction {
         let correction = Correction(Arc::new(CorrectionParts { codes, scaled_steps }));
         assert_eq!(correction.0.scaled_steps.len(), correction.len().div_ceil(BLOCK), "one step per block");
         correction
@@ -145,8 +168,8 @@ impl Correction {
     /// Number of parameters.
     pub fn len(&self) -> usize {
         match &self.0.codes {
-            Codes::Narrow(codes) => codes.len(),
-            Codes::Wide(codes) => codes.len(),
+            PooledCodes::Narrow(codes) => codes.len(),
+            PooledCodes::Wide(codes) => codes.len(),
         }
     }
 
@@ -160,10 +183,16 @@ impl Correction {
     /// # Panics
     /// When `values` has another length.
     pub fn add_to(&self, values: &mut [f32]) {
+        self.add_with(InstructionSet::best(), values);
+    }
+
+    /// [`add_to`](Self::add_to) with the loop of `instructions`.
+    fn add_with(&self, instructions: InstructionSet, values: &mut [f32]) {
         assert_eq!(values.len(), self.len(), "a correction fits its model");
+        let steps = &*self.0.scaled_steps;
         match &self.0.codes {
-            Codes::Narrow(codes) => add_codes(values, codes, &self.0.scaled_steps),
-            Codes::Wide(codes) => add_codes(values, codes, &self.0.scaled_steps),
+            PooledCodes::Narrow(codes) => instructions.run(Addition { values, codes, steps }),
+            PooledCodes::Wide(codes) => instructions.run(Addition { values, codes, steps }),
         }
     }
 
@@ -175,10 +204,22 @@ impl Correction {
     }
 }
 
-fn add_codes<Code: Copy + Into<f32>>(values: &mut [f32], codes: &[Code], steps: &[f32]) {
-    for ((values, codes), step) in values.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(steps) {
-        for (value, code) in values.iter_mut().zip(codes) {
-            *value += step * (*code).into();
+struct Addition<'a, Code> {
+    values: &'a mut [f32],
+    codes: &'a [Code],
+    steps: &'a [f32],
+}
+
+impl<Code: Copy + Into<f32>> Kernel for Addition<'_, Code> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let blocks = self.values.chunks_mut(BLOCK).zip(self.codes.chunks(BLOCK));
+        for ((values, codes), step) in blocks.zip(self.steps) {
+            for (value, code) in values.iter_mut().zip(codes) {
+                *value += step * (*code).into();
+            }
         }
     }
 }
@@ -214,6 +255,25 @@ mod tests {
         let mut values = vec![10.0; BLOCK + 1];
         correction.add_to(&mut values);
         assert_eq!((values[0], values[BLOCK]), (11.0, 8.0));
+    }
+
+    #[test]
+    fn all_instruction_sets_add_the_same_bits() {
+        for length in [1, 15, BLOCK, 3 * BLOCK + 201] {
+            let model: Vec<f32> = (0..length).map(|index| (index as f32).sin() * 1e3).collect();
+            let steps: Vec<f32> = (0..length.div_ceil(BLOCK)).map(|block| 0.3 - 0.17 * block as f32).collect();
+            let narrow = Codes::Narrow((0..length).map(|index| (index * 37) as i8).collect());
+            let wide = Codes::Wide((0..length).map(|index| (index * 3701) as i16).collect());
+            for correction in [narrow, wide].map(|codes| Correction::new(codes, steps.clone())) {
+                let sums = InstructionSet::available().into_iter().map(|instructions| {
+                    let mut values = model.clone();
+                    correction.add_with(instructions, &mut values);
+                    values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                });
+                let sums: Vec<_> = sums.collect();
+                assert!(sums.windows(2).all(|two| two[0] == two[1]), "{length} values");
+            }
+        }
     }
 
     #[test]

@@ -68,6 +68,10 @@ impl Joining {
         next_try.min(self.next_notice)
     }
 
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.peer == peer)
+    }
+
     /// Asks somebody if nobody is being asked. Called whenever time has passed or a peer has connected.
     pub(crate) fn proceed(&mut self, now: Time, connected: &[PeerId], out: &mut Outbox) {
         if self.checking.is_some() {
@@ -223,6 +227,10 @@ struct Given {
 }
 
 impl Giving {
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.joiners.contains_key(&peer)
+    }
+
     /// `has_model`: whether there is anything to give.
     pub(crate) fn on_request(&mut self, peer: PeerId, request: u64, has_model: bool, out: &mut Outbox) {
         if self.joiners.get(&peer).is_some_and(|given| given.request == request) {

@@ -8,7 +8,7 @@ use bincode::{Decode, Encode};
 use crate::part::Part;
 use crate::peer::{Address, PeerId};
 
-/// Peers told in one [`Message::Peers`].
+/// Descriptors told in one [`Message::Shuffle`] or [`Message::Part`]: twice what this version sends.
 pub const PEERS_TOLD_MAX: usize = 16;
 
 /// Addresses told for each peer.
@@ -20,8 +20,13 @@ pub type ExchangeNumber = u64;
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Message {
-    /// Where other members can be reached.
-    Peers(Vec<KnownPeer>),
+    /// Where the sender and some other members can be reached.
+    Shuffle {
+        /// A random sample of the sender's view; at most [`PEERS_TOLD_MAX`].
+        peers: Vec<Descriptor>,
+        /// Whether the receiver is to tell a sample of its own, with `wants_reply` false.
+        wants_reply: bool,
+    },
     /// Asks for an exchange. Repeated with the same number until it is answered.
     Propose(Propose),
     /// The responder is ready for the starter's codes.
@@ -42,9 +47,24 @@ pub enum Message {
     },
     /// The sender leaves the swarm on purpose.
     Leave,
+    /// The sender has connections enough and is about to close this one: nobody is to blame, and here are others.
+    Part {
+        /// As in a shuffle.
+        peers: Vec<Descriptor>,
+    },
 }
 
-/// A member as others know it.
+/// A member as one node describes it to another.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Descriptor {
+    /// Who, and where.
+    pub known: KnownPeer,
+    /// How long ago somebody last heard from it directly, in seconds; zero where it describes itself. Rounded up, so
+    /// that it never grows younger on its way.
+    pub age_seconds: u32,
+}
+
+/// A member and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct KnownPeer {
     /// Who.
@@ -168,6 +188,7 @@ mod tests {
         let peer = PeerId::from_public_key([7; 32]);
         let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
         let known = KnownPeer { peer, addresses: vec![address.clone()] };
+        let peers = vec![Descriptor { known, age_seconds: 60 }];
         let propose =
             Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
         let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
@@ -175,13 +196,14 @@ mod tests {
         let greeting = Greeting { version: 1, manifest: Some("a".to_owned()), addresses: vec![address] };
         let state = TransferHeader::State { request: 1, progress: 2.0, layout: [3; 32] };
         let encoded = [
-            codec::encode(&Message::Peers(vec![known])),
+            codec::encode(&Message::Shuffle { peers: peers.clone(), wants_reply: true }),
             codec::encode(&Message::Propose(propose)),
             codec::encode(&Message::Accept(accept)),
             codec::encode(&Message::Reject(reject)),
             codec::encode(&Message::RequestState { request: 1 }),
             codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
+            codec::encode(&Message::Part { peers }),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
             codec::encode(&TransferHeader::ReplyCodes { exchange: 300, digest: 1 }),
             codec::encode(&state),
@@ -201,14 +223,15 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 11] = [
-        "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f31",
+    const GOLDEN: [&str; 12] = [
+        "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c01",
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
         "030101fbf401",
         "0401",
         "050102",
         "06",
+        "0701070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c",
         "00fb2c01",
         "01fb2c0101",
         "020100000000000000400303030303030303030303030303030303030303030303030303030303030303",

@@ -125,7 +125,7 @@ impl Node {
             delay_rounds: self.averaging.gain.delay(),
             loop_gain: self.averaging.gain.gain(),
             exchange_deadline: self.averaging.patience.limit(),
-            banned: self.membership.banned(),
+            banned: self.membership.banned(self.outbox.now()),
             distrusted: self.averaging.reputation.distrusted().collect(),
             misbehaviours: self.misbehaviours.clone(),
             stale_replies: self.stale_replies,
@@ -136,6 +136,9 @@ impl Node {
         match event {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
+                if let Some(away) = self.membership.take_return(peer) {
+                    self.averaging.on_return(peer, away);
+                }
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
             Event::DialFailed { peer, addresses, reason } => {
@@ -173,9 +176,17 @@ impl Node {
             return;
         }
         let is_copying_anew = self.is_copying_anew();
+        match message {
+            Message::Accept(_) | Message::Reject(_) | Message::RefuseState { .. } => {
+                self.membership.on_answer(now, peer);
+            }
+            _ => self.membership.on_heard(now, peer),
+        }
+        let is_busy = self.is_busy_with(peer);
         let out = &mut self.outbox;
         let verdict = match message {
-            Message::Peers(told) => self.membership.on_peers_told(&told),
+            Message::Shuffle { peers, wants_reply } => self.membership.on_shuffle(now, peer, &peers, wants_reply, out),
+            Message::Part { peers } => self.membership.on_part(now, peer, &peers, is_busy, out),
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
@@ -220,6 +231,8 @@ impl Node {
     }
 
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
+        // Whatever is transferred follows a word of ours.
+        self.membership.on_answer(now, peer);
         let out = &mut self.outbox;
         let verdict = match header {
             TransferHeader::ProposalCodes { exchange } => {
@@ -233,6 +246,14 @@ impl Node {
             TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
         };
         self.judge(now, peer, verdict);
+    }
+
+    /// Whether something is under way with a peer that a closed connection would break off.
+    fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.starter.is_busy_with(peer)
+            || self.responder.may_need(peer)
+            || self.joining.is_busy_with(peer)
+            || self.giving.is_busy_with(peer)
     }
 
     /// Whether this node trains, but on a model that it is about to replace.

@@ -6,14 +6,22 @@
 //! bits of its index on a dithered grid, and the partner, whose model is close, finds the difference. Both partners
 //! hold the same integers with opposite signs, so the swarm's weighted mean is kept even where a code wraps.
 
-mod codes;
+mod buffers;
+mod check;
+mod code;
+mod difference;
 mod encode;
+mod grid;
+mod instruction_set;
 mod merge;
 mod packing;
 mod steps;
 mod width;
 
+pub use buffers::Buffers;
+pub(crate) use buffers::Pooled;
 pub use encode::{EncodeJob, encode};
+pub(crate) use instruction_set::{InstructionSet, Kernel};
 pub use merge::{MergeJob, MergeRole, Merged, merge};
 pub use steps::StepSizes;
 pub use width::{CodeWidth, proposal_bytes, reply_bytes};

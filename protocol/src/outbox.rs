@@ -47,6 +47,11 @@ impl Outbox {
         self.now = now;
     }
 
+    /// As told by [`begin`](Self::begin).
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
     pub(crate) fn push(&mut self, effect: Effect) {
         self.effects.push_back(effect);
     }

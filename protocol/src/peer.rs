@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
@@ -77,15 +78,15 @@ impl FromStr for PeerId {
 }
 
 /// Where a peer may be reached: a multiaddress in text, without the trailing `/p2p/…`. The core passes it on and never
-/// looks inside; the network driver parses it and drops what it cannot use.
+/// looks inside; the network driver parses it and drops what it cannot use. Views hold many copies, so they are cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
-pub struct Address(String);
+pub struct Address(Arc<str>);
 
 impl Address {
     /// Wraps an address; `None` where it is empty or longer than [`ADDRESS_BYTES_MAX`].
     pub fn new(text: impl Into<String>) -> Option<Address> {
-        let text = text.into();
-        (!text.is_empty() && text.len() <= ADDRESS_BYTES_MAX).then_some(Address(text))
+        let text: String = text.into();
+        (!text.is_empty() && text.len() <= ADDRESS_BYTES_MAX).then(|| Address(text.into()))
     }
 
     /// The address as text.

@@ -15,6 +15,9 @@ impl Time {
     /// The beginning of the count.
     pub const ZERO: Time = Time(0);
 
+    /// The far end of the range: later than anything.
+    pub const MAX: Time = Time(u64::MAX);
+
     /// The instant `elapsed` after the beginning; saturates at the far end of the range.
     pub fn from_start(elapsed: Duration) -> Time {
         Time(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::numerics::Buffers;
 use murmur_protocol::random::{Generator, stream};
 use murmur_protocol::{Event, Message, ModelLayout, PeerId, Status, Time};
 
@@ -55,6 +56,8 @@ pub struct Swarm {
     paused_until: Vec<Time>,
     disks: Vec<DiskState>,
     worker_dice: Generator,
+    /// Memory of payloads and corrections, which goes round.
+    buffers: Buffers,
     next_life: Life,
     is_learning: bool,
     is_reporting: bool,
@@ -99,6 +102,7 @@ impl Swarm {
             strangers: vec![0; count],
             paused_until: vec![Time::ZERO; count],
             disks: vec![DiskState::default(); count],
+            buffers: Buffers::new(),
             worker_dice: stream(seed, "simulated workers", &[]),
             next_life: 0,
             is_learning: true,

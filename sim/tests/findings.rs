@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::message::{Propose, Standing};
-use murmur_protocol::numerics::{CodeWidth, proposal_bytes, reply_bytes};
+use murmur_protocol::numerics::{Buffers, CodeWidth, proposal_bytes, reply_bytes};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 use murmur_sim::checks::*;
@@ -184,7 +184,11 @@ fn a_refusal_after_the_reply_changes_nothing() {
     tell(Event::MessageReceived { peer: partner, message: Message::Accept(accept) });
     let snapshot = Snapshot::from(vec![1.0; 8]);
     tell(Event::SnapshotTaken { request: RequestId(0), snapshot: snapshot.clone(), report });
-    let proposal = numerics::encode(&snapshot, &numerics::EncodeJob { nonce, width: CodeWidth::Sixteen, steps: None });
+    let proposal = numerics::encode(
+        &snapshot,
+        &numerics::EncodeJob { nonce, width: CodeWidth::Sixteen, steps: None },
+        &Buffers::new(),
+    );
     tell(Event::Encoded { request: RequestId(1), payload: proposal.clone() });
     let job = numerics::MergeJob {
         role: numerics::MergeRole::Responder,
@@ -197,12 +201,14 @@ fn a_refusal_after_the_reply_changes_nothing() {
         step_fraction: 0.2,
         steps: None,
     };
-    let theirs = numerics::merge(&Snapshot::from(vec![1.1; 8]), &job).expect("honest");
+    let theirs = numerics::merge(&Snapshot::from(vec![1.1; 8]), &job, &Buffers::new()).expect("honest");
     let header = TransferHeader::ReplyCodes { exchange, digest: theirs.digest };
     let payload = theirs.reply.expect("a responder replies");
     let merge =
         tell(Event::TransferReceived { peer: partner, header, payload }).into_iter().find_map(|effect| match effect {
-            Effect::Merge { request, snapshot, job } => Some((request, numerics::merge(&snapshot, &job))),
+            Effect::Merge { request, snapshot, job } => {
+                Some((request, numerics::merge(&snapshot, &job, &Buffers::new())))
+            }
             _ => None,
         });
     let (request, result) = merge.expect("the reply is merged");

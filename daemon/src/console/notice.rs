@@ -44,6 +44,30 @@ pub(super) fn describe(notice: &Notice) -> Words {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
             warning(format!("peer {} {misbehaviour}", peer.short()), hint)
         }
+        Notice::StateDoubted { donor, checker, distance } => plain(format!(
+            "the model of {} is far from that of {} (distance {distance:.4}): asking another member",
+            donor.short(),
+            checker.short()
+        )),
+        Notice::PeerBanned { peer, duration } => {
+            let hint = "it may come back by itself after that; is that machine in order?";
+            let seconds = duration.as_secs();
+            warning(format!("peer {} is banned for {seconds} s: it misbehaved again and again", peer.short()), hint)
+        }
+        Notice::Reunited { partner, away, distance, partner_share } => plain(format!(
+            "reunited with {} after {} s: distance {distance:.4}, its work counts {:.0} %",
+            partner.short(),
+            away.as_secs(),
+            100.0 * partner_share
+        )),
+        Notice::BudgetTooSmall { interval_steps, ratio } => {
+            let hint = "a faster link, or a smaller gossip.interval_steps_min, keeps them closer";
+            let text = format!(
+                "the models drift apart (ratio {ratio:.1}), and an exchange every {interval_steps:.0} steps is all that \
+                 link and processor allow"
+            );
+            warning(text, hint)
+        }
         Notice::Settling => plain("training is over; last exchanges".to_owned()),
         Notice::RunCompleted => plain("run completed".to_owned()),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use murmur_protocol::numerics::{self, EncodeJob, MergeJob};
+use murmur_protocol::numerics::{self, Buffers, EncodeJob, MergeJob};
 use murmur_protocol::{Event, RequestId, Snapshot};
 use tokio::sync::mpsc::Sender;
 
@@ -63,13 +63,14 @@ impl Workers {
 }
 
 fn work(orders: &Receiver<WorkerOrder>, events: &Sender<Event>) {
+    let buffers = Buffers::new();
     for order in orders {
         let event = match order {
             WorkerOrder::Encode(request, snapshot, job) => {
-                Event::Encoded { request, payload: numerics::encode(&snapshot, &job) }
+                Event::Encoded { request, payload: numerics::encode(&snapshot, &job, &buffers) }
             }
             WorkerOrder::Merge(request, snapshot, job) => {
-                Event::Merged { request, result: numerics::merge(&snapshot, &job) }
+                Event::Merged { request, result: numerics::merge(&snapshot, &job, &buffers) }
             }
         };
         // A driver may wait for the engine; only a finished engine does not listen any more.

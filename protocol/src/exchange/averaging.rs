@@ -31,6 +31,10 @@ const PROGRESS_SHIFT_INTERVALS: f64 = 4.0;
 const ODD_PROGRESS_INTERVALS: f64 = 16.0;
 const ODD_PROGRESS_SHARE: f64 = 0.25;
 
+/// Exchanges with a peer from another part of the swarm before it is judged by its distance (a guess: by then the usual
+/// distance has followed).
+const REUNION_EXCHANGES: u32 = 10;
+
 /// Weight of the newest report in the running mean of the time of a step.
 const NEWEST: f64 = 0.125;
 
@@ -57,6 +61,15 @@ pub(crate) struct Averaging {
     wraps_in_row: u32,
     pace: Pace,
     place: Place,
+    /// Peers that were out of reach for long, at most [`CONNECTIONS_MAX`].
+    reunions: BTreeMap<PeerId, Reunion>,
+}
+
+/// A peer that came back from another part of the swarm.
+#[derive(Clone, Copy, Debug)]
+struct Reunion {
+    away: Duration,
+    exchanges: u32,
 }
 
 /// What exchanges of one part have taught.
@@ -102,6 +115,7 @@ impl Averaging {
             wraps_in_row: 0,
             pace: Pace::default(),
             place: Place::default(),
+            reunions: BTreeMap::new(),
         }
     }
 
@@ -115,6 +129,14 @@ impl Averaging {
             let state = self.parts.entry(self.part_in_turn(0)).or_default();
             (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
         }
+    }
+
+    /// A peer is back that was out of reach for `away`: its model went its own way, honestly.
+    pub(crate) fn on_return(&mut self, peer: PeerId, away: Duration) {
+        if self.reunions.len() >= CONNECTIONS_MAX {
+            self.reunions.pop_first();
+        }
+        self.reunions.insert(peer, Reunion { away, exchanges: 0 });
     }
 
     /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
@@ -198,7 +220,10 @@ impl Averaging {
             self.counters.probes += 1;
             return;
         }
-        let trust = self.judge(merged, terms, about.partner);
+        let trust = match self.meet_again(merged, terms, about.partner, out) {
+            true => self.reputation.trust(about.partner),
+            false => self.judge(merged, terms, about.partner),
+        };
         let is_model = terms.part.vector == Vector::Model;
         let is_odd_one_out = self.is_first_to_wrap(merged);
         let state = self.parts.entry(terms.part).or_default();
@@ -237,6 +262,25 @@ impl Averaging {
     pub(super) fn fail(&mut self, partner: PeerId, failure: ExchangeFailure, out: &mut Outbox) {
         *self.counters.failed.entry(failure).or_default() += 1;
         out.notice(Notice::ExchangeFailed { partner, failure });
+    }
+
+    /// Whether the partner has lately come back from another part of the swarm; the first exchange is told. Nobody is
+    /// judged by the distance that a split has made.
+    fn meet_again(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) -> bool {
+        let Some(reunion) = self.reunions.get_mut(&partner) else { return false };
+        if reunion.exchanges == 0 {
+            out.notice(Notice::Reunited {
+                partner,
+                away: reunion.away,
+                distance: merged.distance,
+                partner_share: terms.partner_share,
+            });
+        }
+        reunion.exchanges += 1;
+        if reunion.exchanges >= REUNION_EXCHANGES {
+            self.reunions.remove(&partner);
+        }
+        true
     }
 
     /// What this exchange says of the partner; returns its trust from now on.

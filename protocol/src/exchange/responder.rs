@@ -89,6 +89,11 @@ impl Responder {
         exchanges.into_iter().any(|(_, incoming)| !matches!(incoming.stage, Stage::Answered { .. }))
     }
 
+    /// Whether an exchange that this peer started, or our reply to it, may still need its connection.
+    pub(crate) fn may_need(&self, peer: PeerId) -> bool {
+        self.exchanges.range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX)).next().is_some()
+    }
+
     /// Exchanges under way, without those that a new proposal of `peer` replaces.
     fn others_under_way(&self, peer: PeerId) -> usize {
         let replaced = |key: &(PeerId, ExchangeNumber), incoming: &Incoming| {

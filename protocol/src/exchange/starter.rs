@@ -118,9 +118,8 @@ impl Starter {
         self.outgoing.is_none()
     }
 
-    /// With whom an exchange is under way.
-    pub(crate) fn partner(&self) -> Option<PeerId> {
-        self.outgoing.as_ref().map(|outgoing| outgoing.partner)
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.partner == peer)
     }
 
     /// Whether a proposal of this peer crosses one of ours to it, and ours is to go first: already accepted, or of the

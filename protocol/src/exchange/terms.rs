@@ -30,6 +30,8 @@ pub(super) struct Terms {
     starter_share: f32,
     /// The smaller τ of the two.
     clip: f64,
+    /// The partner's share of the joint weight, which is its speed: the work that it does in the time of both.
+    pub(super) partner_share: f64,
     /// Own share of what the difference changes: 2γ times the partner's share of the weight.
     pub(super) factor: f64,
     /// The partner's progress less our own, in steps.
@@ -68,6 +70,7 @@ impl Terms {
             gamma,
             starter_share: accept.starter_share,
             clip: f64::from(own.clip.min(partner.clip)),
+            partner_share,
             factor: 2.0 * gamma * partner_share,
             progress_difference: partner.progress - own.progress,
             partner_clip: f64::from(partner.clip),

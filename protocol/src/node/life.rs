@@ -14,8 +14,14 @@ use crate::time::Time;
 impl Node {
     /// Everything that depends on the time, or on what the event has just changed.
     pub(super) fn on_time(&mut self, now: Time) {
+        let is_busy = |peer| {
+            self.starter.is_busy_with(peer)
+                || self.responder.may_need(peer)
+                || self.joining.is_busy_with(peer)
+                || self.giving.is_busy_with(peer)
+        };
         let out = &mut self.outbox;
-        self.membership.on_deadline(now, out);
+        self.membership.on_deadline(now, is_busy, out);
         self.starter.on_deadline(now, &mut self.averaging, out);
         self.responder.on_deadline(now, &mut self.averaging, out);
         if let Some(ended) = self.starter.take_ended() {

@@ -1,12 +1,15 @@
-//! A snapshot into codes, in one pass.
+//! A snapshot into codes, in one pass over the model.
 //!
 //! The starter's payload holds `steps | checks | codes`, the responder's `checks | codes`, all little-endian: 1.016
 //! and 1.008 bytes a parameter at 8 bits.
 
-use super::codes::{Indices, check, indices};
-use super::packing::pack;
-use super::steps::StepSizes;
-use super::width::{CodeWidth, proposal_bytes, reply_bytes};
+use super::buffers::Buffers;
+use super::check;
+use super::code::Code;
+use super::grid::{Grid, Indices};
+use super::instruction_set::{InstructionSet, Kernel};
+use super::steps::{StepSizes, first_step, step_for_values, step_to_wire};
+use super::width::{CodeWidth, proposal_bytes};
 use crate::bulk::{BLOCK, Payload, Snapshot};
 
 /// How a starter encodes its snapshot.
@@ -20,53 +23,117 @@ pub struct EncodeJob {
     pub steps: Option<StepSizes>,
 }
 
-/// The starter's payload.
-pub fn encode(snapshot: &Snapshot, job: &EncodeJob) -> Payload {
-    let values = snapshot.values();
-    let width = job.width;
-    let first_steps;
-    let steps = match &job.steps {
-        Some(steps) => steps,
-        None => {
-            first_steps = StepSizes::for_first_exchange(values);
-            &first_steps
-        }
-    };
-    let mut output = Vec::with_capacity(proposal_bytes(values.len(), width));
-    steps.write(&mut output);
-    write_checks_and_codes(values, steps, job.nonce, width, &mut output, |_, _| {});
-    output.into()
+/// The starter's payload, in memory from `buffers`. A snapshot may be any range of whole blocks of a model.
+///
+/// # Panics
+/// When there are steps, but not one for each block.
+pub fn encode(snapshot: &Snapshot, job: &EncodeJob, buffers: &Buffers) -> Payload {
+    encode_with(InstructionSet::best(), snapshot, job, buffers)
 }
 
-/// Appends checks and codes of `values`; shows each block's number and indices to `visit` while they are at hand.
-pub(super) fn write_checks_and_codes(
-    values: &[f32],
-    steps: &StepSizes,
-    nonce: u64,
-    width: CodeWidth,
-    output: &mut Vec<u8>,
-    mut visit: impl FnMut(usize, &[i32]),
-) {
-    let mut block_indices: Indices = [0; BLOCK];
-    let start = output.len();
-    output.resize(start + reply_bytes(values.len(), width), 0);
-    let (checks, codes) = output[start..].split_at_mut(2 * values.len().div_ceil(BLOCK));
-    let blocks = values.chunks(BLOCK).zip(steps.values());
-    let outputs = checks.chunks_mut(2).zip(codes.chunks_mut(width.packed_bytes(BLOCK)));
-    for (number, ((block, step), (check_bytes, code_bytes))) in blocks.zip(outputs).enumerate() {
-        indices(block, number, *step, nonce, &mut block_indices);
-        let block_indices = &block_indices[..block.len()];
-        check_bytes.copy_from_slice(&check(block_indices, width).to_le_bytes());
-        if width == CodeWidth::Sixteen {
-            for (code, index) in code_bytes.chunks_exact_mut(2).zip(block_indices) {
-                code.copy_from_slice(&(*index as u16).to_le_bytes());
-            }
-        } else {
-            let mut codes = [0u8; BLOCK];
-            codes.iter_mut().zip(block_indices).for_each(|(code, index)| *code = *index as u8);
-            pack(&codes, width, code_bytes);
+/// [`encode`] with the loops of `instructions`.
+pub(super) fn encode_with(
+    instructions: InstructionSet,
+    snapshot: &Snapshot,
+    job: &EncodeJob,
+    buffers: &Buffers,
+) -> Payload {
+    let values = snapshot.values();
+    let blocks = values.len().div_ceil(BLOCK);
+    if let Some(steps) = &job.steps {
+        assert_eq!(steps.values().len(), blocks, "one step per block");
+    }
+    let mut output = buffers.take(proposal_bytes(values.len(), job.width));
+    let (steps, rest) = output.split_at_mut(2 * blocks);
+    let (checks, codes) = rest.split_at_mut(2 * blocks);
+    let output_parts = Output { steps, checks, codes };
+    match job.width {
+        CodeWidth::Sixteen => instructions.run(Encoding::<i16>::new(values, job, output_parts)),
+        _ => instructions.run(Encoding::<i8>::new(values, job, output_parts)),
+    }
+    Payload::from(output)
+}
+
+/// The parts of a starter's payload.
+struct Output<'a> {
+    steps: &'a mut [u8],
+    checks: &'a mut [u8],
+    codes: &'a mut [u8],
+}
+
+struct Encoding<'a, C> {
+    values: &'a [f32],
+    job: &'a EncodeJob,
+    output: Output<'a>,
+    code: std::marker::PhantomData<C>,
+}
+
+impl<'a, C: Code> Encoding<'a, C> {
+    fn new(values: &'a [f32], job: &'a EncodeJob, output: Output<'a>) -> Encoding<'a, C> {
+        Encoding { values, job, output, code: std::marker::PhantomData }
+    }
+}
+
+impl<C: Code> Kernel for Encoding<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Encoding { values, job, output, .. } = self;
+        let grid = Grid::new(job.nonce);
+        let blocks = Blocks::new(values);
+        let (mut indices, mut codes): (Indices, _) = ([0; BLOCK], [C::default(); BLOCK]);
+        let packed = output.codes.chunks_mut(job.width.packed_bytes(BLOCK));
+        let checks = output.checks.as_chunks_mut::<2>().0.iter_mut();
+        let steps = output.steps.as_chunks_mut::<2>().0.iter_mut();
+        for (number, ((packed, check), wire_step)) in packed.zip(checks).zip(steps).enumerate() {
+            let block = blocks.get(number);
+            let step = match &job.steps {
+                Some(steps) => step_for_values(steps.values()[number], block),
+                None => first_step(block, blocks.length(number)),
+            };
+            *wire_step = step_to_wire(step);
+            grid.indices(block, number, step, &mut indices);
+            *check = check::of_sum(check::weighted_sum(&indices), job.width).to_le_bytes();
+            codes_of(&indices, &mut codes);
+            C::pack(&codes, job.width, packed);
         }
-        visit(number, block_indices);
+    }
+}
+
+/// The codes of a block's indices.
+#[inline(always)]
+pub(super) fn codes_of<C: Code>(indices: &Indices, codes: &mut [C; BLOCK]) {
+    for (code, index) in codes.iter_mut().zip(indices) {
+        *code = C::of_index(*index);
+    }
+}
+
+/// A model as whole blocks, the last one filled up with zeros: those have index zero, whatever the dither, so they
+/// weigh nothing in any sum.
+pub(super) struct Blocks<'a> {
+    whole: &'a [[f32; BLOCK]],
+    last: [f32; BLOCK],
+    last_length: usize,
+}
+
+impl<'a> Blocks<'a> {
+    pub(super) fn new(values: &'a [f32]) -> Blocks<'a> {
+        let (whole, rest) = values.as_chunks();
+        let mut last = [0.0; BLOCK];
+        last[..rest.len()].copy_from_slice(rest);
+        Blocks { whole, last, last_length: rest.len() }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, number: usize) -> &[f32; BLOCK] {
+        self.whole.get(number).unwrap_or(&self.last)
+    }
+
+    /// How many of a block's values count.
+    #[inline(always)]
+    pub(super) fn length(&self, number: usize) -> usize {
+        if number < self.whole.len() { BLOCK } else { self.last_length }
     }
 }
 
@@ -76,15 +143,25 @@ mod tests {
 
     #[test]
     fn payload_lengths_are_as_announced() {
+        let buffers = Buffers::new();
         for parameters in [1, BLOCK - 1, BLOCK, BLOCK + 1, 1000] {
             let snapshot = Snapshot::from(vec![0.5; parameters]);
             let steps = Some(StepSizes::for_first_exchange(snapshot.values()));
             for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
                 for steps in [None, steps.clone()] {
-                    let payload = encode(&snapshot, &EncodeJob { nonce: 1, width, steps });
+                    let payload = encode(&snapshot, &EncodeJob { nonce: 1, width, steps }, &buffers);
                     assert_eq!(payload.len(), proposal_bytes(parameters, width));
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_steps_of_a_first_exchange_come_from_the_model() {
+        let snapshot = Snapshot::from((0..1000).map(|index| (index as f32).sin()).collect::<Vec<_>>());
+        let job = |steps| EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps };
+        let steps = StepSizes::for_first_exchange(snapshot.values());
+        let buffers = Buffers::new();
+        assert_eq!(encode(&snapshot, &job(None), &buffers), encode(&snapshot, &job(Some(steps)), &buffers));
     }
 }

@@ -5,6 +5,9 @@
 use super::width::CodeWidth;
 use crate::bulk::BLOCK;
 
+/// Bytes of a block of 6-bit codes.
+const SIXES: usize = BLOCK / 8 * 6;
+
 /// Packs the low bits of `codes` into `output`, which is as long as the codes that count.
 #[inline(always)]
 pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
@@ -14,17 +17,23 @@ pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
             for (byte, two) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
                 *byte = (two[0] & 0x0f) | (two[1] << 4);
             }
-            output.copy_from_slice(&packed[..output.len()]);
+            copy_block(&packed, output);
         }
         CodeWidth::Six => {
-            let mut packed = [0u8; BLOCK / 8 * 6];
-            for (six, eight) in packed.as_chunks_mut::<6>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
-                let [a, b, c, d, e, f, ..] = close_gaps(u64::from_le_bytes(*eight)).to_le_bytes();
-                *six = [a, b, c, d, e, f];
+            let mut words = [0u64; BLOCK / 8];
+            for (word, eight) in words.iter_mut().zip(codes.as_chunks::<8>().0) {
+                *word = close_gaps(u64::from_le_bytes(*eight));
             }
-            output.copy_from_slice(&packed[..output.len()]);
+            match output.first_chunk_mut() {
+                Some(output) => write_sixes(&words, output),
+                None => {
+                    let mut packed = [0; SIXES];
+                    write_sixes(&words, &mut packed);
+                    output.copy_from_slice(&packed[..output.len()]);
+                }
+            }
         }
-        CodeWidth::Eight => output.copy_from_slice(&codes[..output.len()]),
+        CodeWidth::Eight => copy_block(codes, output),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
     }
 }
@@ -35,24 +44,70 @@ pub(super) fn unpack(input: &[u8], width: CodeWidth, codes: &mut [u8; BLOCK]) {
     match width {
         CodeWidth::Four => {
             let mut packed = [0u8; BLOCK / 2];
-            packed[..input.len()].copy_from_slice(input);
+            fill_block(&mut packed, input);
             for (two, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(&packed) {
                 *two = [byte & 0x0f, byte >> 4];
             }
         }
         CodeWidth::Six => {
-            let mut packed = [0u8; BLOCK / 8 * 6];
-            packed[..input.len()].copy_from_slice(input);
-            for (eight, six) in codes.as_chunks_mut::<8>().0.iter_mut().zip(packed.as_chunks::<6>().0) {
-                let [a, b, c, d, e, f] = *six;
-                *eight = open_gaps(u64::from_le_bytes([a, b, c, d, e, f, 0, 0])).to_le_bytes();
+            let words = match input.first_chunk() {
+                Some(input) => read_sixes(input),
+                None => {
+                    let mut packed = [0; SIXES];
+                    fill_block(&mut packed, input);
+                    read_sixes(&packed)
+                }
+            };
+            for (eight, word) in codes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                *eight = open_gaps(word).to_le_bytes();
             }
         }
-        CodeWidth::Eight => {
-            codes[..input.len()].copy_from_slice(input);
-            codes[input.len()..].fill(0);
-        }
+        CodeWidth::Eight => fill_block(codes, input),
         CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
+    }
+}
+
+/// Writes the lowest six bytes of each word.
+#[inline(always)]
+fn write_sixes(words: &[u64; BLOCK / 8], output: &mut [u8; SIXES]) {
+    for (number, word) in words[..BLOCK / 8 - 1].iter().enumerate() {
+        // Eight bytes at a time, straight to where they belong; the next word overwrites the last two.
+        output[6 * number..6 * number + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    output[SIXES - 6..].copy_from_slice(&words[BLOCK / 8 - 1].to_le_bytes()[..6]);
+}
+
+/// Reads each six bytes into the lowest ones of a word.
+#[inline(always)]
+fn read_sixes(input: &[u8; SIXES]) -> [u64; BLOCK / 8] {
+    // Eight bytes at a time: above the six of a word are two of the next.
+    let mut words = std::array::from_fn(|number| {
+        let start = (6 * number).min(SIXES - 8);
+        u64::from_le_bytes(*input[start..].first_chunk().expect("eight bytes before the end"))
+    });
+    words[BLOCK / 8 - 1] >>= 16;
+    words
+}
+
+/// Copies as much of `block` as `output` holds. All of it, but for a model's last block: then the length is known to the
+/// compiler, and the copy needs no call.
+#[inline(always)]
+pub(super) fn copy_block<T: Copy, const LENGTH: usize>(block: &[T; LENGTH], output: &mut [T]) {
+    match output.first_chunk_mut::<LENGTH>() {
+        Some(output) => *output = *block,
+        None => output.copy_from_slice(&block[..output.len()]),
+    }
+}
+
+/// Copies `input` to the beginning of `block` and fills up with zeros.
+#[inline(always)]
+fn fill_block<const LENGTH: usize>(block: &mut [u8; LENGTH], input: &[u8]) {
+    match input.first_chunk::<LENGTH>() {
+        Some(input) => *block = *input,
+        None => {
+            block[..input.len()].copy_from_slice(input);
+            block[input.len()..].fill(0);
+        }
     }
 }
 

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::buffers::Pooled;
+use super::encode::Blocks;
 use crate::bulk::BLOCK;
 
 /// A step grows at most this much from one exchange to the next: a single odd partner must not blow up the grid.
@@ -19,9 +21,10 @@ const GROWTH_AFTER_WRAP: f32 = 4.0;
 /// beyond any difference of two models of one run, with a resolution finer than a training step.
 const FIRST_STEP_FRACTION: f32 = 1e-3;
 
-/// A step is at least this fraction of the block's largest value: below it the quotient outgrows the 24 bits of an
-/// `f32`'s mantissa.
-const STEP_FRACTION_OF_LARGEST_MIN: f32 = 1.0 / 4_194_304.0;
+/// A step on the wire is at least this fraction of the starter's largest value of the block. A quotient then has at most
+/// 21 of the 24 bits of an `f32`'s mantissa, which leaves three for the dither, and the grid still has room for a
+/// partner's values of twice that size.
+const STEP_FRACTION_OF_LARGEST_MIN: f32 = 1.0 / 2_097_152.0;
 
 /// The smallest step of all, for blocks of zeros.
 const STEP_MIN: f32 = 1e-9;
@@ -31,16 +34,15 @@ const STEP_MAX: f32 = 1e3;
 
 /// One step size per block of [`BLOCK`] parameters, in the parameters' unit, each a positive bfloat16.
 #[derive(Clone, PartialEq)]
-pub struct StepSizes(Arc<[f32]>);
+pub struct StepSizes(Arc<Pooled<f32>>);
 
 impl StepSizes {
     /// Steps for a first exchange, from the model alone.
     pub fn for_first_exchange(values: &[f32]) -> StepSizes {
-        let step = |block: &[f32]| {
-            let mean_square = block.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / block.len() as f64;
-            to_wire_precision(FIRST_STEP_FRACTION * mean_square.sqrt() as f32, block)
-        };
-        StepSizes(values.chunks(BLOCK).map(step).collect())
+        let blocks = Blocks::new(values);
+        let steps =
+            (0..values.len().div_ceil(BLOCK)).map(|number| first_step(blocks.get(number), blocks.length(number)));
+        StepSizes::from_pooled(steps.collect::<Vec<f32>>().into())
     }
 
     /// The steps of all blocks.
@@ -48,58 +50,81 @@ impl StepSizes {
         &self.0
     }
 
-    /// The steps after an exchange. `seen` tells, for each block, its rms difference in the parameters' unit, or
-    /// `None` where the block wrapped; `fraction` is the run's `gossip.step_fraction`.
-    ///
-    /// `self` are the steps of this node, `None` before its first exchange; `used` those of the exchange.
-    pub(super) fn after_exchange(
-        previous: Option<&StepSizes>,
-        used: &StepSizes,
-        seen: &[Option<f32>],
-        fraction: f32,
-        values: &[f32],
-    ) -> StepSizes {
-        let steps = values.chunks(BLOCK).enumerate().map(|(block, values)| {
-            let used = used.0[block];
-            let step = match (previous.map(|steps| steps.0[block]), seen[block]) {
-                (_, None) => used * GROWTH_AFTER_WRAP,
-                (None, Some(difference)) => fraction * difference,
-                (Some(step), Some(difference)) => {
-                    // Half of the running mean square is new.
-                    let target = (0.5 * (step * step + (fraction * difference).powi(2))).sqrt();
-                    target.min(step * GROWTH_MAX)
-                }
-            };
-            to_wire_precision(step, values)
-        });
-        StepSizes(steps.collect())
-    }
-
-    /// Appends the upper halves of the steps, little-endian.
-    pub(super) fn write(&self, output: &mut Vec<u8>) {
-        for step in self.0.iter() {
-            output.extend_from_slice(&((step.to_bits() >> 16) as u16).to_le_bytes());
-        }
-    }
-
-    /// Reads steps written by [`write`](Self::write); `None` where one is not positive, not finite or absurd.
-    pub(super) fn read(bytes: &[u8]) -> Option<StepSizes> {
-        let steps: Arc<[f32]> = bytes
-            .chunks_exact(2)
-            .map(|pair| f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16))
-            .collect();
-        let sane = |step: &f32| (STEP_MIN..=STEP_MAX).contains(step);
-        steps.iter().all(sane).then_some(StepSizes(steps))
+    /// Takes steps of wire precision.
+    pub(super) fn from_pooled(steps: Pooled<f32>) -> StepSizes {
+        StepSizes(Arc::new(steps))
     }
 }
 
-/// The next bfloat16 at or above `step`, within what the block's values and the wire allow.
-fn to_wire_precision(step: f32, block: &[f32]) -> f32 {
-    let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    // `max` also turns a NaN, which only a diverged model gives, into the smallest step.
-    let step = step.max(largest * STEP_FRACTION_OF_LARGEST_MIN).max(STEP_MIN * 1.01);
-    let step = step.min(STEP_MAX * 0.99);
-    f32::from_bits((step.to_bits().saturating_add(0xffff)) & 0xffff_0000)
+/// A block's step in a first exchange; `length` of its values count, the others are zero.
+#[inline(always)]
+pub(super) fn first_step(block: &[f32; BLOCK], length: usize) -> f32 {
+    // Side by side, so that it takes vectors, and in an order that does not depend on their width.
+    let mut squares = [0f64; 8];
+    for row in block.as_chunks::<8>().0 {
+        for (sum, value) in squares.iter_mut().zip(row) {
+            *sum += f64::from(*value) * f64::from(*value);
+        }
+    }
+    let mean_square = squares.iter().sum::<f64>() / length as f64;
+    step_for_values(to_wire_precision(FIRST_STEP_FRACTION * mean_square.sqrt() as f32), block)
+}
+
+/// A step on whose grid the block's values are representable: `step`, or the next larger one that will do.
+#[inline(always)]
+pub(super) fn step_for_values(step: f32, block: &[f32; BLOCK]) -> f32 {
+    // Without their sign, the bits of floats are in the order of the floats.
+    let mut largest = 0i32;
+    for value in block {
+        largest = largest.max((value.to_bits() & 0x7fff_ffff) as i32);
+    }
+    // A NaN, which only a diverged model has, is above all others, and `>` is then false.
+    let smallest = f32::from_bits(largest as u32) * STEP_FRACTION_OF_LARGEST_MIN;
+    if smallest > step { to_wire_precision(smallest) } else { step }
+}
+
+/// A block's step after an exchange. `used` is the step of the exchange, `previous` that of this node before it
+/// (`None` before its first), `seen` the block's rms difference in the parameters' unit, or `None` where it wrapped;
+/// `fraction` is the run's `gossip.step_fraction`.
+#[inline(always)]
+pub(super) fn step_after_exchange(previous: Option<f32>, used: f32, seen: Option<f32>, fraction: f32) -> f32 {
+    let step = match (previous, seen) {
+        (_, None) => used * GROWTH_AFTER_WRAP,
+        (None, Some(difference)) => fraction * difference,
+        (Some(step), Some(difference)) => {
+            // Half of the running mean square is new.
+            let aimed = fraction * difference;
+            let target = (0.5 * (step * step + aimed * aimed)).sqrt();
+            target.min(step * GROWTH_MAX)
+        }
+    };
+    to_wire_precision(step)
+}
+
+/// The upper half of a step, little-endian.
+#[inline(always)]
+pub(super) fn step_to_wire(step: f32) -> [u8; 2] {
+    ((step.to_bits() >> 16) as u16).to_le_bytes()
+}
+
+/// The inverse of [`step_to_wire`].
+#[inline(always)]
+pub(super) fn step_from_wire(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
+}
+
+/// Whether a step from a peer is positive, finite and within reason.
+#[inline(always)]
+pub(super) fn is_sane(step: f32) -> bool {
+    (STEP_MIN..=STEP_MAX).contains(&step)
+}
+
+/// The next bfloat16 at or above `step`, within what the wire allows.
+#[inline(always)]
+fn to_wire_precision(step: f32) -> f32 {
+    #[expect(clippy::manual_clamp, reason = "a NaN, which only a diverged model gives, becomes the smallest step")]
+    let step = step.max(STEP_MIN * 1.01).min(STEP_MAX * 0.99);
+    f32::from_bits((step.to_bits() + 0xffff) & 0xffff_0000)
 }
 
 impl fmt::Debug for StepSizes {
@@ -116,40 +141,43 @@ mod tests {
     #[test]
     fn steps_survive_the_wire_bit_by_bit() {
         let values: Vec<f32> = (0..1000).map(|index| (index as f32 - 500.0) * 1e-3).collect();
-        let steps = StepSizes::for_first_exchange(&values);
-        let mut bytes = Vec::new();
-        steps.write(&mut bytes);
-        assert_eq!(bytes.len(), 2 * values.len().div_ceil(BLOCK));
-        assert_eq!(StepSizes::read(&bytes), Some(steps));
+        for step in StepSizes::for_first_exchange(&values).values() {
+            assert_eq!(step_from_wire(step_to_wire(*step)).to_bits(), step.to_bits());
+        }
     }
 
     #[test]
-    fn steps_of_any_model_are_readable() {
+    fn steps_of_any_model_are_sane() {
         for value in [0.0, 1e-30, 1e30, f32::NAN, f32::INFINITY] {
-            let mut bytes = Vec::new();
-            StepSizes::for_first_exchange(&[value; BLOCK]).write(&mut bytes);
-            assert!(StepSizes::read(&bytes).is_some(), "of a model of {value}");
+            let step = first_step(&[value; BLOCK], BLOCK);
+            assert!(is_sane(step_from_wire(step_to_wire(step))), "of a model of {value}");
+            assert!(is_sane(step_for_values(0.1, &[value; BLOCK])), "for a model of {value}");
         }
     }
 
     #[test]
-    fn hostile_steps_are_refused() {
+    fn hostile_steps_are_not_sane() {
         for step in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e6] {
-            let bytes = ((step.to_bits() >> 16) as u16).to_le_bytes();
-            assert_eq!(StepSizes::read(&bytes), None, "{step}");
+            assert!(!is_sane(step), "{step}");
         }
+    }
+
+    #[test]
+    fn a_step_grows_until_its_block_fits_the_grid() {
+        let mut block = [0.0; BLOCK];
+        block[200] = -8.0;
+        assert_eq!(step_for_values(0.5, &block), 0.5, "wide enough");
+        let step = step_for_values(1e-8, &block);
+        assert!(8.0 / step <= 2_097_152.0 && 8.0 / step > 2_000_000.0, "{step}");
     }
 
     #[test]
     fn steps_follow_the_difference_and_never_leap() {
-        let values = [1.0; BLOCK];
-        let steps = |step: f32| StepSizes(vec![to_wire_precision(step, &values)].into());
-        let after = |previous: Option<&StepSizes>, seen| {
-            StepSizes::after_exchange(previous, &steps(0.01), &[seen], 0.2, &values).0[0]
-        };
-        assert_eq!(after(None, Some(0.5)), to_wire_precision(0.1, &values), "calibrated by the first exchange");
-        assert!(after(Some(&steps(0.01)), Some(50.0)) <= 0.0202, "at most doubled");
-        assert!(after(Some(&steps(0.01)), None) >= 0.04, "a wrap widens the grid");
-        assert!(after(Some(&steps(0.01)), Some(0.0)) < 0.0075, "calm narrows it");
+        let step = to_wire_precision;
+        let after = |previous: Option<f32>, seen| step_after_exchange(previous.map(step), step(0.01), seen, 0.2);
+        assert_eq!(after(None, Some(0.5)), step(0.1), "calibrated by the first exchange");
+        assert!(after(Some(0.01), Some(50.0)) <= 0.0202, "at most doubled");
+        assert!(after(Some(0.01), None) >= 0.04, "a wrap widens the grid");
+        assert!(after(Some(0.01), Some(0.0)) < 0.0075, "calm narrows it");
     }
 }

@@ -69,7 +69,7 @@ impl Swarm {
                     declared.encoded_at = Some(now);
                 }
                 let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, None, &snapshot));
-                let payload = numerics::encode(&shown.unwrap_or(snapshot), &job);
+                let payload = numerics::encode(&shown.unwrap_or(snapshot), &job, &self.buffers);
                 self.reply_from_worker(index, Event::Encoded { request, payload }, request);
             }
             Effect::Merge { request, snapshot, job } => self.merge(index, request, snapshot, job),
@@ -114,7 +114,7 @@ impl Swarm {
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, Some(job.clip), &snapshot));
         let snapshot = shown.unwrap_or(snapshot);
-        let mut result = numerics::merge(&snapshot, &job);
+        let mut result = numerics::merge(&snapshot, &job, &self.buffers);
         if let Ok(result) = &mut result {
             host.node.spoil(&job.role, job.clip, result);
             let declared = host.declared_for(job.nonce).copied();

@@ -92,9 +92,9 @@ impl Core {
     pub(crate) fn handle(&mut self, now: Time, event: Event) {
         let now = if self.is(Sabotage::ForgetsDeadlines) { self.began_at } else { now };
         if self.is(Sabotage::UnboundedView)
-            && let Event::MessageReceived { message: Message::Peers(told), .. } = &event
+            && let Event::MessageReceived { message: Message::Shuffle { peers: told, .. }, .. } = &event
         {
-            for known in told {
+            for known in told.iter().map(|told| &told.known) {
                 if !self.ever_known.contains(known) {
                     self.ever_known.push(known.clone());
                 }

@@ -1,0 +1,18 @@
+//! Whatever bytes a peer sends: they are refused, or are a message that encodes to the same message again.
+//! `cargo fuzz run -s none codec` in `protocol`
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use murmur_protocol::{Message, TransferHeader, codec};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(message) = codec::decode::<Message>(bytes) {
+        let again = codec::decode::<Message>(&codec::encode(&message)).expect("our own encoding");
+        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+    }
+    if let Ok(header) = codec::decode::<TransferHeader>(bytes) {
+        let again = codec::decode::<TransferHeader>(&codec::encode(&header)).expect("our own encoding");
+        assert_eq!(format!("{again:?}"), format!("{header:?}"));
+    }
+});

@@ -1,0 +1,128 @@
+//! Bounds and periods of membership, each with its reason.
+//!
+//! Views and periods follow the peer sampling service (Jelasity et al., "Gossip-based peer sampling", TOCS 2007), which
+//! measures views of 30 in swarms of 10,000, and Cyclon (Voulgaris et al., JNSM 2005: views of 20 to 100, samples of 3
+//! to 50 in swarms of 100,000). Where no source is named, a number is a guess.
+
+use std::time::Duration;
+
+/// Members that a node tries to be connected to: enough random partners (a random graph of degree 8 is connected and
+/// mixes fast at any size), few enough keep-alives.
+pub const CONNECTIONS_WANTED: usize = 8;
+
+/// A node with more connections than this lets go of the oldest, bit by bit: room above [`CONNECTIONS_WANTED`] for those
+/// who dial it.
+pub const CONNECTIONS_SURPLUS: usize = 10;
+
+/// Members that may be connected to a node at once; the next one is told of others and turned away.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// Members that a node remembers without being connected to them. Random pairing needs a sample of the swarm, not all
+/// of it: twice the views of the papers, so that a node whose every connection fails still finds eight living members
+/// when most of the swarm died within [`AGE_MAX`]. Takes about 10 KiB a node.
+pub const DESCRIPTORS_MAX: usize = 64;
+
+/// Members that a node knows in all.
+pub const VIEW_MAX: usize = CONNECTIONS_MAX + DESCRIPTORS_MAX;
+
+/// Members in a view that one teller may be the source of. Whoever tells more replaces what it told before, so that a
+/// flood of invented members displaces a quarter of a view at most, and no connection.
+pub const TOLD_BY_ONE_MAX: usize = DESCRIPTORS_MAX / 4;
+
+/// Members told in one shuffle, beside the teller itself: Cyclon's usual length of 8.
+pub const SHUFFLE_SAMPLE: usize = 8;
+
+/// How often a settled node shuffles with one random connected peer: two to five kilobytes a minute.
+pub const SHUFFLE_PERIOD: Duration = Duration::from_secs(60);
+
+/// The first shuffle comes after this; each further interval is twice as long, up to [`SHUFFLE_PERIOD`], so that a young
+/// view is soon a random one.
+pub const SHUFFLE_PERIOD_FIRST: Duration = Duration::from_secs(2);
+
+/// A shuffle without a reply by then counts as a silence: twice the longest delay of a network worth using.
+pub const SHUFFLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Requests of one peer are answered this far apart at least; what comes sooner is heard, but has no reply.
+pub const SHUFFLE_REPLY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A member of whom no sign of life is younger than this is dropped from every view. Fifteen shuffles: a living member's
+/// descriptor is rarely older than three.
+pub const AGE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// How often a settled node connects to a new random member, and lets go of surplus ones: a connection lasts about ten
+/// minutes.
+pub const ROTATION_PERIOD: Duration = Duration::from_secs(120);
+
+/// The first rotation comes after this; each further interval is twice as long, up to [`ROTATION_PERIOD`]: a swarm that
+/// was bootstrapped as a star or a chain is a random graph minutes later.
+pub const ROTATION_PERIOD_FIRST: Duration = Duration::from_secs(10);
+
+/// Connections that one rotation lets go of at most; it is otherwise a quarter of the surplus.
+pub const SHED_MAX: usize = 8;
+
+/// How long a peer that is asked to part has for hanging up itself, having read whom to turn to.
+pub const PARTING_GRACE: Duration = Duration::from_secs(3);
+
+/// A peer from which a node has parted is not dialled again before this.
+pub const PARTED_BACK_OFF: Duration = Duration::from_secs(5 * 60);
+
+/// Peers at once that are being turned away and still read whom to turn to; more are hung up on.
+pub const LOBBY_MAX: usize = 64;
+
+/// Members lost for long that a node remembers beside its view: after a split of hours some member of the other part is
+/// among them.
+pub const RESERVE_MAX: usize = 32;
+
+/// A lost member is forgotten for good after this: a weekend.
+pub const RESERVE_KEPT: Duration = Duration::from_secs(48 * 3600);
+
+/// Dials under way at once.
+pub const DIALS_MAX: usize = 4;
+
+/// The wait after a first failed dial; doubles with each further one.
+pub const DIAL_BACK_OFF: Duration = Duration::from_secs(1);
+
+/// The longest wait between two dials of one peer.
+pub const DIAL_BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+/// A dial that brings neither success nor failure counts as failed after this: the driver's own limit is 10 s.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Failed dials in a row after which a peer leaves the view for the reserve: about three minutes.
+pub const DIAL_FAILURES_MAX: u8 = 8;
+
+/// A connection that ends sooner counts as a failed dial: a peer without room hangs up at once.
+pub const CONNECTION_COUNTS_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a node with few peers dials its bootstrap addresses and one lost member, in case the swarm has split.
+pub const BOOTSTRAP_PERIOD: Duration = Duration::from_secs(30);
+
+/// How often a node with enough peers dials one lost member or unreachable bootstrap address: halves of a split are both
+/// well connected.
+pub const RETRY_PERIOD: Duration = Duration::from_secs(120);
+
+/// A node with enough peers dials a bootstrap address that it has reached before this seldom: ten thousand nodes may
+/// have the same one.
+pub const BOOTSTRAP_RECHECK_PERIOD: Duration = Duration::from_secs(3600);
+
+/// How long a node is alone before it says so, and how often it repeats it.
+pub const ALONE_NOTICE_PERIOD: Duration = Duration::from_secs(20);
+
+/// After a first silence a peer is not asked for this long; doubles with each further one.
+pub const SUSPICION: Duration = Duration::from_secs(10);
+
+/// The longest that a silent peer is not asked.
+pub const SUSPICION_MAX: Duration = Duration::from_secs(600);
+
+/// Silences in a row after which a connection is dropped. On a network that loses a tenth of all messages, one question
+/// in five goes unanswered, and one in 600 four times.
+pub const SILENCES_MAX: u8 = 4;
+
+/// A member that was out of reach for this long has come back, when it comes back; sooner, nothing has happened.
+pub const AWAY_COUNTS_AFTER: Duration = Duration::from_secs(30);
+
+/// Peers banned at once; the ban that ends first makes room.
+pub const BANS_MAX: usize = 256;
+
+/// Members that left on purpose and are not to be learned again from those who have not heard of it.
+pub const LEAVERS_MAX: usize = 64;

@@ -1,0 +1,322 @@
+//! The members to which a node is connected, and what it makes of their silence.
+//!
+//! Nobody sends heartbeats to everybody: a peer is suspected when it leaves a question unanswered, be it a proposal or a
+//! shuffle, and is asked again after a wait that doubles. Only an answer clears it, because a message of its own does
+//! not prove that it hears us: with a link that is dead in one direction a peer talks on and never replies. (The idea of
+//! suspicion before failure is that of SWIM, Das et al. 2002.)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::known::{Dial, Known, Moment, Teller, jittered, remember_addresses};
+use crate::bounds::*;
+use crate::message::{Descriptor, KnownPeer};
+use crate::peer::{Address, PeerId};
+use crate::random::Generator;
+use crate::time::Time;
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Open,
+    /// We have told it that we part, and wait until then for it to hang up.
+    Parting(Time),
+    /// The driver has been told to close it.
+    Closing,
+}
+
+/// One connected member.
+#[derive(Debug)]
+pub(super) struct Connection {
+    addresses: Box<[Address]>,
+    pub(super) since: Time,
+    heard_at: Time,
+    pub(super) standing: Standing,
+    /// It said that it leaves the swarm.
+    pub(super) has_left: bool,
+    /// One of both sides has had enough connections: nobody is to blame for its end.
+    pub(super) is_parted: bool,
+    /// Declared tokens a second, once heard.
+    weight: Option<f32>,
+    /// Not to be asked for an exchange before then: it said so.
+    avoid_until: Time,
+    /// Questions in a row without an answer.
+    silences: u8,
+    /// Not to be asked for anything before then: it did not answer.
+    suspect_until: Time,
+    /// Dials that had failed before it connected.
+    failures: u8,
+    /// How long it had been out of reach, until somebody asks.
+    pub(super) returned_after: Option<Duration>,
+    /// When it was last sent a reply to a shuffle.
+    pub(super) replied_at: Option<Time>,
+}
+
+impl Connection {
+    /// A new one, to a member that was `known` before or not.
+    pub(super) fn new(now: Time, known: Option<&Known>, addresses: &[Address]) -> Connection {
+        // It must answer once before its old silences are forgiven.
+        let silences = known.map_or(0, |known| known.silences.min(SILENCES_MAX - 1));
+        let mut connection = Connection {
+            addresses: known.map(|known| known.addresses.clone()).unwrap_or_default(),
+            since: now,
+            heard_at: now,
+            standing: Standing::Open,
+            has_left: false,
+            is_parted: false,
+            weight: None,
+            avoid_until: now,
+            silences,
+            suspect_until: now,
+            failures: known.map_or(0, |known| known.dial.failures),
+            returned_after: known.and_then(|known| known.away(now)),
+            replied_at: None,
+        };
+        remember_addresses(&mut connection.addresses, addresses);
+        connection
+    }
+
+    pub(super) fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    pub(super) fn remember_addresses(&mut self, addresses: &[Address]) {
+        remember_addresses(&mut self.addresses, addresses);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.standing == Standing::Open
+    }
+
+    /// Open, answers and stays.
+    pub(super) fn is_healthy(&self, now: Time) -> bool {
+        self.is_open() && !self.has_left && self.suspect_until <= now
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.silences > 0
+    }
+
+    /// May be told to others.
+    pub(super) fn is_tellable(&self, now: Time) -> bool {
+        let is_here = self.standing != Standing::Closing && !self.has_left && !self.is_suspect();
+        is_here && !self.addresses.is_empty() && now - self.heard_at <= AGE_MAX
+    }
+
+    /// Returns whether that was one silence too many.
+    pub(super) fn on_silence(&mut self, now: Time, random: &mut Generator) -> bool {
+        let wait = SUSPICION.saturating_mul(1 << self.silences.min(10)).min(SUSPICION_MAX);
+        self.suspect_until = now + jittered(wait, random);
+        self.silences = self.silences.saturating_add(1);
+        self.silences >= SILENCES_MAX
+    }
+
+    pub(super) fn describe(&self, peer: PeerId, now: Time) -> Descriptor {
+        let known = KnownPeer { peer, addresses: self.addresses.to_vec() };
+        Descriptor { known, age_seconds: Moment::of(self.heard_at).age_seconds(now) }
+    }
+
+    /// What to remember of it now that it is gone.
+    pub(super) fn into_known(self, now: Time, random: &mut Generator) -> Known {
+        // A peer that hangs up at once is like one that cannot be dialled; any other is redialled soon.
+        let lasted = now - self.since >= CONNECTION_COUNTS_AFTER;
+        let mut known = Known {
+            addresses: self.addresses,
+            alive_at: Moment::of(self.heard_at),
+            lost_at: None,
+            teller: Teller::NOBODY,
+            dial: Dial { failures: if lasted { 0 } else { self.failures }, not_before: now },
+            silences: self.silences,
+        };
+        if self.is_parted {
+            known.dial = Dial { failures: 0, not_before: now + jittered(PARTED_BACK_OFF, random) };
+        } else {
+            known.dial_failed(now, random);
+        }
+        known
+    }
+}
+
+/// Connected members; at most [`CONNECTIONS_MAX`].
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    members: BTreeMap<PeerId, Connection>,
+}
+
+impl Connections {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerId, &Connection)> {
+        self.members.iter().map(|(peer, connection)| (*peer, connection))
+    }
+
+    pub(super) fn get(&self, peer: PeerId) -> Option<&Connection> {
+        self.members.get(&peer)
+    }
+
+    pub(super) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Connection> {
+        self.members.get_mut(&peer)
+    }
+
+    pub(super) fn insert(&mut self, peer: PeerId, connection: Connection) {
+        self.members.insert(peer, connection);
+    }
+
+    pub(super) fn remove(&mut self, peer: PeerId) -> Option<Connection> {
+        self.members.remove(&peer)
+    }
+
+    pub(super) fn contains(&self, peer: PeerId) -> bool {
+        self.members.contains_key(&peer)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.members.len() >= CONNECTIONS_MAX
+    }
+
+    /// Whether nobody is connected who is not about to go.
+    pub(super) fn is_alone(&self) -> bool {
+        !self.members.values().any(Connection::is_open)
+    }
+
+    pub(super) fn open_count(&self) -> usize {
+        self.members.values().filter(|connection| connection.is_open()).count()
+    }
+
+    pub(super) fn healthy_count(&self, now: Time) -> usize {
+        self.members.values().filter(|connection| connection.is_healthy(now)).count()
+    }
+
+    /// Who may be asked for an exchange now.
+    pub(super) fn partners(&self, now: Time) -> Vec<PeerId> {
+        let may_be_asked = |connection: &Connection| connection.is_healthy(now) && connection.avoid_until <= now;
+        self.members.iter().filter(|(_, connection)| may_be_asked(connection)).map(|(peer, _)| *peer).collect()
+    }
+
+    pub(super) fn avoid(&mut self, peer: PeerId, until: Time) {
+        if let Some(connection) = self.members.get_mut(&peer) {
+            connection.avoid_until = until;
+        }
+    }
+
+    /// A sign of life, which need not mean that the peer hears us.
+    pub(super) fn on_heard(&mut self, now: Time, peer: PeerId) {
+        if let Some(connection) = self.members.get_mut(&peer) {
+            connection.heard_at = now;
+        }
+    }
+
+    /// The peer has answered a question, in time or late: messages pass in both directions.
+    pub(super) fn on_answer(&mut self, now: Time, peer: PeerId) {
+        if let Some(connection) = self.members.get_mut(&peer) {
+            connection.heard_at = now;
+            connection.silences = 0;
+            connection.suspect_until = now;
+        }
+    }
+
+    /// Remembers a declared speed and returns the median of all of connected members and `own`.
+    pub(super) fn median_weight(&mut self, peer: PeerId, declared: f32, own: f32) -> f32 {
+        if let Some(connection) = self.members.get_mut(&peer) {
+            connection.weight = Some(declared);
+        }
+        let mut seen = [own; CONNECTIONS_MAX + 1];
+        let mut count = 1;
+        for weight in self.members.values().filter_map(|connection| connection.weight) {
+            seen[count] = weight;
+            count += 1;
+        }
+        *seen[..count].select_nth_unstable_by(count / 2, f32::total_cmp).1
+    }
+
+    /// The open connections that may best be given up, at most `count`: suspects first, then the oldest, never a busy one.
+    pub(super) fn to_shed(&self, count: usize, is_busy: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+        let may_go = |(peer, connection): &(&PeerId, &Connection)| connection.is_open() && !is_busy(**peer);
+        let mut candidates: Vec<(bool, Time, PeerId)> = self
+            .members
+            .iter()
+            .filter(may_go)
+            .map(|(peer, connection)| (!connection.is_suspect(), connection.since, *peer))
+            .collect();
+        candidates.sort_unstable();
+        candidates.into_iter().take(count).map(|(_, _, peer)| peer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::stream;
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_public_key([number; 32])
+    }
+
+    fn second(count: u64) -> Time {
+        Time::from_start(Duration::from_secs(count))
+    }
+
+    fn connected(count: u8) -> Connections {
+        let mut connections = Connections::default();
+        for number in 0..count {
+            connections.insert(peer(number), Connection::new(second(u64::from(number)), None, &[]));
+        }
+        connections
+    }
+
+    #[test]
+    fn a_silent_peer_is_asked_ever_more_rarely_until_it_answers() {
+        let mut connections = connected(1);
+        let mut random = stream(1, "test", &[]);
+        let mut now = second(100);
+        for wait in [10, 20, 40] {
+            let connection = connections.get_mut(peer(0)).expect("connected");
+            assert!(!connection.on_silence(now, &mut random));
+            assert!(!connection.is_tellable(now));
+            connections.on_heard(now, peer(0));
+            assert_eq!(connections.partners(now + Duration::from_secs(wait).mul_f64(0.7)), []);
+            now = now + Duration::from_secs(wait).mul_f64(1.3);
+            assert_eq!(connections.partners(now), [peer(0)]);
+        }
+        connections.on_answer(now, peer(0));
+        let connection = connections.get_mut(peer(0)).expect("connected");
+        assert!(!connection.on_silence(now, &mut random), "counted from the beginning");
+        (2..SILENCES_MAX).for_each(|_| assert!(!connection.on_silence(now, &mut random)));
+        assert!(connection.on_silence(now, &mut random), "one too many");
+    }
+
+    #[test]
+    fn old_silences_outlast_a_connection() {
+        let mut random = stream(1, "test", &[]);
+        let mut connection = Connection::new(second(0), None, &[]);
+        assert!((0..SILENCES_MAX).any(|_| connection.on_silence(second(10), &mut random)));
+        let known = connection.into_known(second(10), &mut random);
+        let mut again = Connection::new(second(20), Some(&known), &[]);
+        assert!(again.on_silence(second(30), &mut random), "the next one is again too many");
+    }
+
+    #[test]
+    fn the_median_is_that_of_the_connected() {
+        let mut connections = connected(3);
+        connections.median_weight(peer(0), 1.0, 10.0);
+        connections.median_weight(peer(1), 2.0, 10.0);
+        assert_eq!(connections.median_weight(peer(2), 30.0, 10.0), 10.0);
+        connections.remove(peer(2));
+        assert_eq!(connections.median_weight(peer(1), 3.0, 10.0), 3.0);
+    }
+
+    #[test]
+    fn the_oldest_go_first_but_never_a_busy_one() {
+        let mut connections = connected(5);
+        connections.get_mut(peer(3)).expect("connected").on_silence(second(9), &mut stream(1, "test", &[]));
+        assert_eq!(connections.to_shed(3, |busy| busy == peer(0)), [peer(3), peer(1), peer(2)]);
+    }
+
+    #[test]
+    fn a_peer_with_which_we_parted_is_not_redialled_soon_nor_suspected() {
+        let mut random = stream(1, "test", &[]);
+        let mut connection = Connection::new(second(0), None, &[]);
+        connection.is_parted = true;
+        let known = connection.into_known(second(1), &mut random);
+        assert!(!known.is_suspect() && known.away(second(1000)).is_none());
+        assert!(!known.dial.may_start(second(60)) && known.dial.may_start(second(600)));
+    }
+}

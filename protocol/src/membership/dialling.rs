@@ -1,0 +1,162 @@
+//! Dials under way, and the bootstrap addresses.
+//!
+//! Bootstrap addresses are never forgotten. Each remembers who was found there, so that it is not dialled while that
+//! member is connected.
+
+use super::known::Dial;
+use crate::bounds::*;
+use crate::config::Bootstrap;
+use crate::peer::{Address, PeerId};
+use crate::random::Generator;
+use crate::time::Time;
+
+/// Whom a dial is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Member(PeerId),
+    /// The bootstrap address of this index.
+    Bootstrap(usize),
+}
+
+/// A bootstrap address and what became of it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) configured: Bootstrap,
+    /// Who was there last. Not whom to expect: a machine set up anew has another identity.
+    pub(super) seen: Option<PeerId>,
+    seen_at: Time,
+    /// Whether somebody was there the last time.
+    is_reached: bool,
+    pub(super) dial: Dial,
+}
+
+impl Entry {
+    /// Whether a swarm that this node has no part in may be behind the address: nobody was there the last time, or that
+    /// was long ago.
+    pub(super) fn is_doubtful(&self, now: Time) -> bool {
+        !self.is_reached || now - self.seen_at >= BOOTSTRAP_RECHECK_PERIOD
+    }
+
+    fn reached(&mut self, now: Time, peer: PeerId) {
+        self.seen = Some(peer);
+        self.seen_at = now;
+        self.is_reached = true;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Dialling {
+    /// At most [`DIALS_MAX`], with their beginning.
+    under_way: Vec<(Target, Time)>,
+    bootstrap: Vec<Entry>,
+    pub(super) last_failure: Option<String>,
+}
+
+impl Dialling {
+    pub(super) fn new(bootstrap: &[Bootstrap]) -> Dialling {
+        let entry = |configured: &Bootstrap| Entry {
+            configured: configured.clone(),
+            seen: None,
+            seen_at: Time::ZERO,
+            is_reached: false,
+            dial: Dial::default(),
+        };
+        Dialling {
+            under_way: Vec::with_capacity(DIALS_MAX),
+            bootstrap: bootstrap.iter().map(entry).collect(),
+            last_failure: None,
+        }
+    }
+
+    pub(super) fn bootstrap(&self) -> &[Entry] {
+        &self.bootstrap
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.under_way.len() < DIALS_MAX
+    }
+
+    /// Dials that will bring one more connection each, if all goes well.
+    pub(super) fn under_way_count(&self) -> usize {
+        self.under_way.len()
+    }
+
+    pub(super) fn is_under_way(&self, target: Target) -> bool {
+        self.under_way.iter().any(|(under_way, _)| *under_way == target)
+    }
+
+    pub(super) fn begin(&mut self, now: Time, target: Target) {
+        debug_assert!(self.has_room());
+        self.under_way.push((target, now));
+    }
+
+    /// When the oldest dial counts as failed.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.under_way.iter().map(|(_, since)| *since + DIAL_TIMEOUT).min()
+    }
+
+    /// Takes out the dials that brought nothing in time.
+    pub(super) fn take_expired(&mut self, now: Time) -> Vec<Target> {
+        let expired = self.under_way.extract_if(.., |(_, since)| now - *since >= DIAL_TIMEOUT);
+        expired.map(|(target, _)| target).collect()
+    }
+
+    /// A peer that listens at `addresses` has connected, by our dial or by its own.
+    pub(super) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: &[Address]) {
+        self.end(Target::Member(peer));
+        for index in 0..self.bootstrap.len() {
+            let entry = &mut self.bootstrap[index];
+            if entry.configured.peer == Some(peer) || addresses.contains(&entry.configured.address) {
+                entry.reached(now, peer);
+                self.end(Target::Bootstrap(index));
+            }
+        }
+    }
+
+    /// A connection has ended: `lasted` says whether it was worth having, `is_parted` whether on purpose.
+    pub(super) fn on_disconnected(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        (lasted, is_parted): (bool, bool),
+        random: &mut Generator,
+    ) {
+        for entry in self.bootstrap.iter_mut().filter(|entry| entry.seen == Some(peer)) {
+            if lasted {
+                entry.dial = Dial::default();
+            }
+            entry.is_reached &= is_parted;
+            entry.dial.failed(now, random);
+        }
+    }
+
+    /// A dial of these addresses has failed. Where it led to somebody who `is_connected` already, it is now known who is
+    /// there.
+    pub(super) fn on_failed(
+        &mut self,
+        now: Time,
+        tried: &[Address],
+        is_connected: Option<PeerId>,
+        random: &mut Generator,
+    ) {
+        for index in 0..self.bootstrap.len() {
+            let entry = &self.bootstrap[index];
+            if self.is_under_way(Target::Bootstrap(index)) && tried.contains(&entry.configured.address) {
+                self.bootstrap_failed(now, index, random);
+                if let Some(peer) = is_connected {
+                    self.bootstrap[index].reached(now, peer);
+                }
+            }
+        }
+    }
+
+    pub(super) fn bootstrap_failed(&mut self, now: Time, index: usize, random: &mut Generator) {
+        self.end(Target::Bootstrap(index));
+        self.bootstrap[index].dial.failed(now, random);
+        self.bootstrap[index].is_reached = false;
+    }
+
+    pub(super) fn end(&mut self, target: Target) {
+        self.under_way.retain(|(under_way, _)| *under_way != target);
+    }
+}

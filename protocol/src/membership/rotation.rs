@@ -1,0 +1,71 @@
+//! Parting: connections are renewed one by one, and those who find no room are sent on.
+//!
+//! A node whose connections are those that it began with keeps the shape of the bootstrap: a star, a chain. So it
+//! connects to a new random member now and then, and parts from its oldest surplus connection. Parting is announced, with
+//! a sample of other members (as HyParView's DISCONNECT is, Leitão et al. 2007): the other side hangs up, holds it
+//! against nobody, and has whom to turn to.
+
+use super::*;
+
+impl Membership {
+    /// Connects to somebody new and parts from surplus connections.
+    pub(super) fn rotate(&mut self, now: Time, is_busy: impl Fn(PeerId) -> bool, out: &mut Outbox) {
+        let surplus = self.connections.open_count().saturating_sub(CONNECTIONS_SURPLUS);
+        for peer in self.connections.to_shed(surplus.div_ceil(4).min(SHED_MAX), is_busy) {
+            let peers = self.sample(now, peer);
+            out.send(peer, Message::Part { peers });
+            let connection = self.connections.get_mut(peer).expect("just chosen among the connected");
+            connection.standing = Standing::Parting(now + PARTING_GRACE);
+            connection.is_parted = true;
+            self.partings_end_at = self.partings_end_at.min(now + PARTING_GRACE);
+        }
+        // Whoever has too few searches anyway.
+        if self.connections.healthy_count(now) >= CONNECTIONS_WANTED {
+            self.dial_one_more(now, out);
+        }
+    }
+
+    /// Tells a peer for whom there is no room whom else to turn to.
+    pub(super) fn turn_away(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
+        if self.lobby.contains_key(&peer) {
+            return;
+        }
+        let peers = self.sample(now, peer);
+        out.send(peer, Message::Part { peers });
+        if self.lobby.len() >= LOBBY_MAX {
+            out.push(Effect::Disconnect { peer });
+            return;
+        }
+        self.lobby.insert(peer, now + PARTING_GRACE);
+        self.partings_end_at = self.partings_end_at.min(now + PARTING_GRACE);
+    }
+
+    /// Hangs up on those who have not done so. A peer with which something has begun meanwhile stays.
+    pub(super) fn end_partings(&mut self, now: Time, is_busy: impl Fn(PeerId) -> bool, out: &mut Outbox) {
+        let mut next = NEVER;
+        let ended: Vec<PeerId> = self.lobby.extract_if(.., |_, until| *until <= now).map(|(peer, _)| peer).collect();
+        out_of_room(ended, out);
+        next = self.lobby.values().copied().fold(next, Time::min);
+        let parting: Vec<PeerId> = self.connections.iter().map(|(peer, _)| peer).collect();
+        for peer in parting {
+            let connection = self.connections.get_mut(peer).expect("just listed");
+            match connection.standing {
+                Standing::Parting(until) if until > now => next = next.min(until),
+                Standing::Parting(_) if is_busy(peer) => {
+                    connection.standing = Standing::Open;
+                    connection.is_parted = false;
+                }
+                Standing::Parting(_) => {
+                    connection.standing = Standing::Closing;
+                    out.push(Effect::Disconnect { peer });
+                }
+                Standing::Open | Standing::Closing => {}
+            }
+        }
+        self.partings_end_at = next;
+    }
+}
+
+fn out_of_room(peers: Vec<PeerId>, out: &mut Outbox) {
+    peers.into_iter().for_each(|peer| out.push(Effect::Disconnect { peer }));
+}

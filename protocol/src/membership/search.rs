@@ -1,0 +1,128 @@
+//! Whom to dial, and when.
+//!
+//! A node with too few healthy connections dials random members of its view at once. One that is alone tries everybody
+//! it ever knew. And every node, however well connected, now and then dials somebody lost: where a swarm has split, both
+//! parts are well connected, and only this brings them together again.
+
+use super::*;
+use crate::random::RngExt;
+
+impl Membership {
+    /// Dials until enough connections are there or on their way, and sets when to search again.
+    pub(super) fn search(&mut self, now: Time, out: &mut Outbox) {
+        self.search_at = NEVER;
+        if self.connections.is_full() {
+            return;
+        }
+        let is_alone = self.connections.is_alone();
+        if is_alone {
+            self.dial_bootstrap(now, |_| true, DIALS_MAX, out);
+        }
+        let healthy = self.connections.healthy_count(now);
+        let mut candidates = self.candidates(now, is_alone);
+        while healthy + self.dialling.under_way_count() < CONNECTIONS_WANTED
+            && self.dialling.has_room()
+            && !candidates.is_empty()
+        {
+            let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
+            self.dial(now, peer, out);
+        }
+        // The end of a dial and every new member lead here again; only waits must be waited for.
+        if self.dialling.has_room() && healthy + self.dialling.under_way_count() < CONNECTIONS_WANTED {
+            self.search_at = self.next_may_start(now, is_alone);
+        }
+    }
+
+    /// Dials one random member of the view beyond those wanted.
+    pub(super) fn dial_one_more(&mut self, now: Time, out: &mut Outbox) {
+        let candidates = self.candidates(now, false);
+        if !candidates.is_empty() && self.dialling.has_room() && !self.connections.is_full() {
+            let peer = candidates[self.random.random_range(0..candidates.len())];
+            self.dial(now, peer, out);
+        }
+    }
+
+    /// Dials bootstrap addresses and members lost long ago: with few peers all addresses and one member, else one of all.
+    pub(super) fn dial_lost(&mut self, now: Time, out: &mut Outbox) {
+        let has_few = self.connections.healthy_count(now) < CONNECTIONS_WANTED;
+        let period = if has_few { BOOTSTRAP_PERIOD } else { RETRY_PERIOD };
+        self.retry_at = now + jittered(period, &mut self.random);
+        if has_few {
+            self.dial_bootstrap(now, |_| true, DIALS_MAX, out);
+        }
+        let mut lost: Vec<PeerId> = self.reserve.iter().map(|(peer, _)| peer).collect();
+        lost.retain(|peer| self.may_dial(now, *peer, self.reserve.get(*peer)));
+        let doubtful = |entry: &dialling::Entry| entry.is_doubtful(now);
+        let addresses = self.dialling.bootstrap().iter().filter(|entry| doubtful(entry)).count();
+        let chosen = self.random.random_range(0..(lost.len() + addresses).max(1));
+        if let Some(peer) = lost.get(chosen).filter(|_| self.dialling.has_room() && !self.connections.is_full()) {
+            self.dial(now, *peer, out);
+        } else if !has_few {
+            self.dial_bootstrap(now, doubtful, 1, out);
+        }
+    }
+
+    /// A dialled member was not there, or not willing.
+    pub(super) fn member_not_reached(&mut self, now: Time, peer: PeerId) {
+        self.dialling.end(Target::Member(peer));
+        for known in [self.view.get_mut(peer), self.reserve.get_mut(peer)].into_iter().flatten() {
+            known.dial_failed(now, &mut self.random);
+        }
+    }
+
+    fn dial_bootstrap(
+        &mut self,
+        now: Time,
+        may_be_worth_it: impl Fn(&dialling::Entry) -> bool,
+        count_max: usize,
+        out: &mut Outbox,
+    ) {
+        let wanted = |(index, entry): &(usize, &dialling::Entry)| {
+            let peer = entry.configured.peer;
+            let is_me = peer == Some(self.me) || self.own_addresses.contains(&entry.configured.address);
+            let is_here = [peer, entry.seen].into_iter().flatten().any(|peer| self.connections.contains(peer));
+            let is_banned = peer.is_some_and(|peer| self.is_banned(peer, now));
+            let is_free = entry.dial.may_start(now) && !self.dialling.is_under_way(Target::Bootstrap(*index));
+            is_free && !is_me && !is_here && !is_banned && may_be_worth_it(entry)
+        };
+        let mut indices: Vec<usize> =
+            self.dialling.bootstrap().iter().enumerate().filter(wanted).map(|(index, _)| index).collect();
+        for _ in 0..count_max.min(indices.len()) {
+            if !self.dialling.has_room() {
+                return;
+            }
+            let index = indices.swap_remove(self.random.random_range(0..indices.len()));
+            self.dialling.begin(now, Target::Bootstrap(index));
+            let configured = &self.dialling.bootstrap()[index].configured;
+            out.push(Effect::Dial { peer: configured.peer, addresses: vec![configured.address.clone()] });
+        }
+    }
+
+    fn dial(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
+        let known = self.view.get(peer).or_else(|| self.reserve.get(peer)).expect("only known members are dialled");
+        out.push(Effect::Dial { peer: Some(peer), addresses: known.addresses.to_vec() });
+        self.dialling.begin(now, Target::Member(peer));
+    }
+
+    /// Members that may be dialled now; with the reserve where `desperate`.
+    fn candidates(&self, now: Time, desperate: bool) -> Vec<PeerId> {
+        let may_dial = |peer: PeerId, known: &Known| self.may_dial(now, peer, Some(known));
+        let viewed = self.view.iter().filter(|(peer, known)| may_dial(*peer, known)).map(|(peer, _)| peer);
+        let in_reserve_only = |peer: PeerId| desperate && self.view.get(peer).is_none();
+        let lost = self.reserve.iter().filter(|(peer, known)| in_reserve_only(*peer) && may_dial(*peer, known));
+        viewed.chain(lost.map(|(peer, _)| peer)).collect()
+    }
+
+    fn may_dial(&self, now: Time, peer: PeerId, known: Option<&Known>) -> bool {
+        let is_free = !self.dialling.is_under_way(Target::Member(peer)) && !self.connections.contains(peer);
+        is_free && known.is_some_and(|known| known.dial.may_start(now))
+    }
+
+    /// When the next wait of somebody who could be dialled is over.
+    fn next_may_start(&self, now: Time, desperate: bool) -> Time {
+        let viewed = self.view.iter().map(|(_, known)| known.dial.not_before);
+        let lost = self.reserve.iter().map(|(_, known)| known.dial.not_before).filter(|_| desperate);
+        let bootstrap = self.dialling.bootstrap().iter().map(|entry| entry.dial.not_before).filter(|_| desperate);
+        viewed.chain(lost).chain(bootstrap).filter(|not_before| *not_before > now).min().unwrap_or(NEVER)
+    }
+}

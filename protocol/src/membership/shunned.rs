@@ -1,0 +1,70 @@
+//! Peers that a node wants nothing of until some time: the banned, and those that left on purpose.
+
+use std::collections::BTreeMap;
+
+use crate::peer::PeerId;
+use crate::time::Time;
+
+/// A bounded set of peers, each with a time at which it drops out.
+#[derive(Debug)]
+pub(super) struct Shunned {
+    until: BTreeMap<PeerId, Time>,
+    count_max: usize,
+}
+
+impl Shunned {
+    pub(super) fn new(count_max: usize) -> Shunned {
+        Shunned { until: BTreeMap::new(), count_max }
+    }
+
+    pub(super) fn contains(&self, peer: PeerId, now: Time) -> bool {
+        self.until.get(&peer).is_some_and(|until| now < *until)
+    }
+
+    /// Those shunned at `now`, each with its end.
+    pub(super) fn present(&self, now: Time) -> impl Iterator<Item = (PeerId, Time)> + '_ {
+        self.until.iter().map(|(peer, until)| (*peer, *until)).filter(move |(_, until)| now < *until)
+    }
+
+    /// Adds a peer, or moves its end. When full, the one whose end is next makes room.
+    pub(super) fn insert(&mut self, now: Time, peer: PeerId, until: Time) {
+        if self.until.len() >= self.count_max && !self.until.contains_key(&peer) {
+            self.until.retain(|_, until| now < *until);
+            if self.until.len() >= self.count_max {
+                let next = self.until.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
+                next.map(|peer| self.until.remove(&peer));
+            }
+        }
+        self.until.insert(peer, until);
+    }
+
+    pub(super) fn remove(&mut self, peer: PeerId) {
+        self.until.remove(&peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_public_key([number; 32])
+    }
+
+    fn second(count: u64) -> Time {
+        Time::from_start(Duration::from_secs(count))
+    }
+
+    #[test]
+    fn a_peer_is_shunned_until_its_end_and_the_first_to_end_makes_room() {
+        let mut shunned = Shunned::new(2);
+        shunned.insert(second(0), peer(1), second(10));
+        shunned.insert(second(0), peer(2), second(5));
+        assert!(shunned.contains(peer(2), second(4)) && !shunned.contains(peer(2), second(5)));
+        shunned.insert(second(1), peer(3), second(20));
+        assert!(!shunned.contains(peer(2), second(1)), "its end was next");
+        assert!(shunned.contains(peer(1), second(1)) && shunned.contains(peer(3), second(1)));
+    }
+}

@@ -1,0 +1,273 @@
+//! The differences of two sets of codes, block by block, in one pass over all that an exchange touches.
+
+use super::buffers::{Buffers, Pooled};
+use super::check;
+use super::check::{weighted_sum, weighted_sum_of_codes};
+use super::code::Code;
+use super::encode::{Blocks, codes_of};
+use super::grid::{Grid, Indices};
+use super::instruction_set::{InstructionSet, Kernel};
+use super::packing::copy_block;
+use super::steps::{step_after_exchange, step_from_wire};
+use super::width::CodeWidth;
+use crate::bulk::{BLOCK, PooledCodes};
+
+/// What to compare.
+pub(super) struct Comparison<'a> {
+    /// Number of parameters.
+    pub(super) parameters: usize,
+    pub(super) terms: Terms<'a>,
+    pub(super) own: Own<'a>,
+    pub(super) partner: Partner<'a>,
+}
+
+/// What the exchange and the node bring along.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) nonce: u64,
+    pub(super) width: CodeWidth,
+    /// The steps of the exchange.
+    pub(super) wire_steps: &'a [[u8; 2]],
+    /// This node's steps before it.
+    pub(super) previous_steps: Option<&'a [f32]>,
+    pub(super) step_fraction: f32,
+}
+
+/// This side's codes.
+pub(super) enum Own<'a> {
+    /// Still to be made, and to be written as the reply.
+    Values(&'a [f32]),
+    /// As they were sent.
+    Sent(Partner<'a>),
+}
+
+/// Checks and codes as they travel.
+#[derive(Clone, Copy)]
+pub(super) struct Partner<'a> {
+    checks: &'a [[u8; 2]],
+    codes: &'a [u8],
+}
+
+impl<'a> Partner<'a> {
+    /// Of a payload of `checks | codes` for so many blocks.
+    pub(super) fn new(payload: &'a [u8], blocks: usize) -> Partner<'a> {
+        let (checks, codes) = payload.split_at(2 * blocks);
+        Partner { checks: checks.as_chunks().0, codes }
+    }
+
+    #[inline(always)]
+    fn check(&self, number: usize) -> u16 {
+        u16::from_le_bytes(self.checks[number])
+    }
+
+    #[inline(always)]
+    fn unpack<C: Code>(&self, number: usize, width: CodeWidth, codes: &mut [C; BLOCK]) {
+        let bytes = width.packed_bytes(BLOCK);
+        let start = number * bytes;
+        C::unpack(&self.codes[start..self.codes.len().min(start + bytes)], width, codes);
+    }
+}
+
+/// What both sides find, besides the differences themselves.
+#[derive(Default)]
+pub(super) struct Differences {
+    /// Σ (s·d)² over the blocks that count.
+    pub(super) norm_squared: f64,
+    pub(super) masked_blocks: u32,
+    pub(super) digest: u64,
+}
+
+impl Differences {
+    /// Chains a number into the digest. It finds mistakes, not forgeries: a partner that lies about its model can lie
+    /// about this as well.
+    #[inline(always)]
+    pub(super) fn mix(&mut self, number: u64) {
+        let mixed = (self.digest ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.digest = mixed ^ (mixed >> 29);
+    }
+}
+
+impl Comparison<'_> {
+    /// Partner minus own, in whole steps, masked blocks as zeros. Writes own checks and codes to `reply`, where they are
+    /// still to be made, and this node's steps from now on to `new_steps`.
+    pub(super) fn run(
+        self,
+        instructions: InstructionSet,
+        buffers: &Buffers,
+        reply: Option<&mut [u8]>,
+        new_steps: &mut [f32],
+    ) -> (PooledCodes, Differences) {
+        if self.terms.width == CodeWidth::Sixteen {
+            let mut codes: Pooled<i16> = buffers.take(self.parameters);
+            let output = Output { differences: &mut codes, reply, new_steps };
+            let differences = instructions.run(Pass { comparison: self, output });
+            (PooledCodes::Wide(codes), differences)
+        } else {
+            let mut codes: Pooled<i8> = buffers.take(self.parameters);
+            let output = Output { differences: &mut codes, reply, new_steps };
+            let differences = instructions.run(Pass { comparison: self, output });
+            (PooledCodes::Narrow(codes), differences)
+        }
+    }
+}
+
+/// Where the results go.
+struct Output<'a, C> {
+    differences: &'a mut [C],
+    reply: Option<&'a mut [u8]>,
+    new_steps: &'a mut [f32],
+}
+
+struct Pass<'a, C> {
+    comparison: Comparison<'a>,
+    output: Output<'a, C>,
+}
+
+impl<C: Code> Kernel for Pass<'_, C> {
+    type Output = Differences;
+
+    #[inline(always)]
+    fn run(self) -> Differences {
+        let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
+        let mut making;
+        let mut side = match own {
+            Own::Sent(sent) => OwnSide::Sent(sent),
+            Own::Values(values) => {
+                let reply = output.reply.expect("a side that makes codes sends them");
+                let (checks, codes) = reply.split_at_mut(2 * terms.wire_steps.len());
+                let checks = checks.as_chunks_mut().0;
+                making = Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes };
+                OwnSide::Made(&mut making)
+            }
+        };
+        let mut result = Differences::default();
+        let (mut own, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
+        for (number, (differences, mean_square)) in outputs.enumerate() {
+            let step = step_from_wire(terms.wire_steps[number]);
+            let own_sum = side.codes(number, step, terms.width, &mut own);
+            partner.unpack(number, terms.width, &mut theirs);
+            let block = compare(&own, &theirs, own_sum, partner.check(number), terms.width);
+            *mean_square = match block.squares {
+                None => {
+                    differences.fill(C::default());
+                    result.masked_blocks += 1;
+                    result.mix(u64::MAX);
+                    WRAPPED
+                }
+                Some(squares) => {
+                    copy_block(&block.differences, differences);
+                    let step = f64::from(step);
+                    result.norm_squared += step * step * squares as f64;
+                    result.mix(squares);
+                    // Squares alone would let a code pass that was spoilt into its opposite. The two sides' sums have
+                    // opposite signs.
+                    result.mix(u64::from((block.sum as i32).unsigned_abs()));
+                    squares as f32 / differences.len() as f32
+                }
+            };
+        }
+        update_steps(&terms, output.new_steps);
+        result
+    }
+}
+
+/// In place of the mean square of a block that wrapped.
+const WRAPPED: f32 = -1.0;
+
+/// Turns each block's mean square difference, in steps, into its next step. Apart from the loop over the model, since
+/// it takes roots, which are slow one by one.
+#[inline(always)]
+fn update_steps(terms: &Terms<'_>, steps: &mut [f32]) {
+    let fraction = terms.step_fraction;
+    match terms.previous_steps {
+        Some(previous) => {
+            for ((next, wire), previous) in steps.iter_mut().zip(terms.wire_steps).zip(previous) {
+                let used = step_from_wire(*wire);
+                *next = step_after_exchange(Some(*previous), used, seen(used, *next), fraction);
+            }
+        }
+        None => {
+            for (next, wire) in steps.iter_mut().zip(terms.wire_steps) {
+                let used = step_from_wire(*wire);
+                *next = step_after_exchange(None, used, seen(used, *next), fraction);
+            }
+        }
+    }
+}
+
+/// A block's rms difference.
+#[inline(always)]
+fn seen(step: f32, mean_square: f32) -> Option<f32> {
+    (mean_square != WRAPPED).then(|| step * mean_square.sqrt())
+}
+
+/// Where a block's own codes come from.
+enum OwnSide<'a, 'making> {
+    Made(&'making mut Making<'a>),
+    Sent(Partner<'a>),
+}
+
+struct Making<'a> {
+    grid: Grid,
+    blocks: Blocks<'a>,
+    checks: &'a mut [[u8; 2]],
+    codes: &'a mut [u8],
+}
+
+impl OwnSide<'_, '_> {
+    /// Writes the codes of the `number`-th block; returns the weighted sum of its indices, in the bits that count.
+    #[inline(always)]
+    fn codes<C: Code>(&mut self, number: usize, step: f32, width: CodeWidth, codes: &mut [C; BLOCK]) -> u32 {
+        match self {
+            OwnSide::Sent(sent) => {
+                sent.unpack(number, width, codes);
+                check::sum_of(sent.check(number), weighted_sum_of_codes(codes), width)
+            }
+            OwnSide::Made(making) => {
+                let mut indices: Indices = [0; BLOCK];
+                making.grid.indices(making.blocks.get(number), number, step, &mut indices);
+                let sum = weighted_sum(&indices);
+                making.checks[number] = check::of_sum(sum, width).to_le_bytes();
+                codes_of(&indices, codes);
+                let bytes = width.packed_bytes(BLOCK);
+                let start = number * bytes;
+                let end = making.codes.len().min(start + bytes);
+                C::pack(codes, width, &mut making.codes[start..end]);
+                sum
+            }
+        }
+    }
+}
+
+struct BlockDifferences<C> {
+    differences: [C; BLOCK],
+    /// Σ (2k + 1) · d_k, modulo 2^32.
+    sum: u32,
+    /// Σ d²; `None` where a code wrapped or lies half way.
+    squares: Option<u64>,
+}
+
+#[inline(always)]
+fn compare<C: Code>(
+    own: &[C; BLOCK],
+    partner: &[C; BLOCK],
+    own_sum: u32,
+    partner_check: u16,
+    width: CodeWidth,
+) -> BlockDifferences<C> {
+    let half_way = C::half_way(width);
+    let mut differences = [C::default(); BLOCK];
+    let mut smallest = C::default();
+    for ((difference, own), partner) in differences.iter_mut().zip(own).zip(partner) {
+        *difference = C::difference(*partner, *own, half_way);
+        smallest = smallest.min(*difference);
+    }
+    // The one difference that has no opposite: both sides would move the same way.
+    let lies_half_way = smallest.into() == -1 << (width.bits() - 1);
+    let sum = weighted_sum_of_codes(&differences);
+    let partner_sum = own_sum.wrapping_add(sum);
+    let wrapped = check::of_sum(partner_sum, width) != partner_check;
+    let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));
+    BlockDifferences { differences, sum, squares }
+}

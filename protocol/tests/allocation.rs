@@ -1,0 +1,102 @@
+//! An exchange asks the system for no memory of the model's size once its buffers exist.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use murmur_protocol::Snapshot;
+use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, MergeJob, MergeRole, StepSizes, encode, merge};
+
+/// Reference counts and the like are below; a buffer of this test's model is well above.
+const LARGE: usize = 512;
+
+const PARAMETERS: usize = 1_000_000;
+
+struct Counting;
+
+static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+fn count(size: usize) {
+    if size > LARGE {
+        LARGE_ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: everything is the system allocator's, which upholds the contract; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Large allocations during `run`.
+fn large_allocations(run: impl FnOnce()) -> usize {
+    let before = LARGE_ALLOCATIONS.load(Ordering::SeqCst);
+    run();
+    LARGE_ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+/// Two nodes, each with its pool and its steps, in one exchange that moves both.
+struct Pair {
+    models: [Vec<f32>; 2],
+    steps: [Option<StepSizes>; 2],
+    buffers: [Buffers; 2],
+}
+
+impl Pair {
+    fn exchange(&mut self, width: CodeWidth, snapshots: &[Snapshot; 2]) {
+        let job = |role, received, steps: &Option<StepSizes>| MergeJob {
+            role,
+            received,
+            width,
+            nonce: 5,
+            gamma: 0.5,
+            starter_share: 0.5,
+            clip: f64::MAX,
+            step_fraction: 0.2,
+            steps: steps.clone(),
+        };
+        let encode_job = EncodeJob { nonce: 5, width, steps: self.steps[0].clone() };
+        let proposal = encode(&snapshots[0], &encode_job, &self.buffers[0]);
+        let responding = job(MergeRole::Responder, proposal.clone(), &self.steps[1]);
+        let at_responder = merge(&snapshots[1], &responding, &self.buffers[1]).expect("honest");
+        let role = MergeRole::Starter { proposal, digest: at_responder.digest };
+        let starting = job(role, at_responder.reply.expect("a responder replies"), &self.steps[0]);
+        let at_starter = merge(&snapshots[0], &starting, &self.buffers[0]).expect("honest");
+        at_starter.correction.add_to(&mut self.models[0]);
+        at_responder.correction.add_to(&mut self.models[1]);
+        self.steps = [Some(at_starter.steps), Some(at_responder.steps)];
+    }
+}
+
+// One test in this file: another one's allocations would be counted as well.
+#[test]
+fn after_the_first_ones_an_exchange_allocates_nothing_large() {
+    let one: Vec<f32> = (0..PARAMETERS).map(|index| (index as f32 * 0.01).sin()).collect();
+    let other: Vec<f32> = one.iter().map(|value| value + 1e-3).collect();
+    let snapshots = [Snapshot::from(one.clone()), Snapshot::from(other.clone())];
+    let mut pair = Pair { models: [one, other], steps: [None, None], buffers: [Buffers::new(), Buffers::new()] };
+    let first = large_allocations(|| pair.exchange(CodeWidth::Sixteen, &snapshots));
+    assert!(first >= 6, "the counter works: {first}");
+    for width in [CodeWidth::Eight, CodeWidth::Six, CodeWidth::Eight] {
+        pair.exchange(width, &snapshots);
+    }
+    for width in [CodeWidth::Eight, CodeWidth::Eight, CodeWidth::Six] {
+        assert_eq!(large_allocations(|| pair.exchange(width, &snapshots)), 0, "{width:?}");
+    }
+}

@@ -1,0 +1,333 @@
+//! The invariants of one exchange, as properties of the pure functions, at every width.
+//!
+//! Each property is a function that says what is wrong; `every_property_can_fail` shows each a wrong exchange.
+
+use murmur_protocol::bulk::{BLOCK, Codes};
+use murmur_protocol::numerics::{
+    Buffers, CodeWidth, EncodeJob, MergeJob, MergeRole, Merged, StepSizes, encode, merge, proposal_bytes, reply_bytes,
+};
+use murmur_protocol::random::{RngExt, stream};
+use murmur_protocol::{Correction, Misbehaviour, Payload, Snapshot};
+use proptest::prelude::*;
+
+const WIDTHS: [CodeWidth; 4] = [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen];
+
+/// How two nodes average.
+#[derive(Clone, Debug)]
+struct Setting {
+    width: CodeWidth,
+    step: f32,
+    nonce: u64,
+    gamma: f64,
+    starter_share: f32,
+    clip: f64,
+}
+
+impl Setting {
+    fn new(width: CodeWidth, step: f32) -> Setting {
+        Setting { width, step, nonce: 42, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
+    }
+
+    fn merge_job(&self, role: MergeRole, received: Payload) -> MergeJob {
+        MergeJob {
+            role,
+            received,
+            width: self.width,
+            nonce: self.nonce,
+            gamma: self.gamma,
+            starter_share: self.starter_share,
+            clip: self.clip,
+            step_fraction: 0.2,
+            steps: None,
+        }
+    }
+
+    fn propose(&self, starter: &[f32]) -> Payload {
+        // A model of equal values has steps of a thousandth of them.
+        let steps = StepSizes::for_first_exchange(&vec![1e3 * self.step; starter.len()]);
+        let job = EncodeJob { nonce: self.nonce, width: self.width, steps: Some(steps) };
+        encode(&Snapshot::from(starter.to_vec()), &job, &Buffers::new())
+    }
+
+    fn respond(&self, responder: &[f32], proposal: Payload) -> Result<Merged, Misbehaviour> {
+        let job = self.merge_job(MergeRole::Responder, proposal);
+        merge(&Snapshot::from(responder.to_vec()), &job, &Buffers::new())
+    }
+
+    fn conclude(
+        &self,
+        starter: &[f32],
+        proposal: Payload,
+        reply: Payload,
+        digest: u64,
+    ) -> Result<Merged, Misbehaviour> {
+        let job = self.merge_job(MergeRole::Starter { proposal, digest }, reply);
+        merge(&Snapshot::from(starter.to_vec()), &job, &Buffers::new())
+    }
+
+    fn exchange(&self, [starter, responder]: [&[f32]; 2]) -> Exchange {
+        let proposal = self.propose(starter);
+        let at_responder = self.respond(responder, proposal.clone()).expect("honest bytes");
+        let reply = at_responder.reply.clone().expect("a responder replies");
+        let at_starter = self.conclude(starter, proposal.clone(), reply, at_responder.digest).expect("honest bytes");
+        Exchange { proposal, at_starter, at_responder }
+    }
+}
+
+/// Both sides of an exchange.
+struct Exchange {
+    proposal: Payload,
+    at_starter: Merged,
+    at_responder: Merged,
+}
+
+/// A model, and one near it, at most `spread` apart in each coordinate.
+fn two_models(seed: u64, parameters: usize, spread: f32) -> [Vec<f32>; 2] {
+    let mut generator = stream(seed, "two models", &[]);
+    let one: Vec<f32> = (0..parameters).map(|_| generator.random_range(-1.0..1.0)).collect();
+    let other = one.iter().map(|value| value + spread * generator.random_range(-1.0f32..1.0)).collect();
+    [one, other]
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt()
+}
+
+fn distance(one: &[f32], other: &[f32]) -> f64 {
+    norm(&one.iter().zip(other).map(|(one, other)| one - other).collect::<Vec<_>>())
+}
+
+fn require(holds: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(wrong()) }
+}
+
+/// Invariant 1: with equal weights the corrections are opposites bit by bit; with others, up to the rounding of the
+/// factors (three roundings a side), so that the weighted mean stays.
+fn corrections_cancel(starter_share: f32, at_starter: &Correction, at_responder: &Correction) -> Result<(), String> {
+    let share = f64::from(starter_share);
+    for (one, other) in at_starter.to_values().into_iter().zip(at_responder.to_values()) {
+        if starter_share == 0.5 {
+            // `+ 0.0` makes the two zeros one.
+            require((one + 0.0).to_bits() == (-other + 0.0).to_bits(), || format!("{one:e} is not −({other:e})"))?;
+        } else {
+            let (one, other) = (share * f64::from(one), (1.0 - share) * f64::from(other));
+            let rounding = 8.0 * f64::from(f32::EPSILON) / 2.0;
+            require((one + other).abs() <= rounding * one.abs(), || format!("{one:e} and {other:e} do not cancel"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Invariant 4: a node moves by at most `factor · τ`, and a coordinate by `factor · (2^(bits−1) − 1) · s`.
+fn movement_is_bounded(correction: &Correction, setting: &Setting, share: f64, steps: &[f32]) -> Result<(), String> {
+    let factor = 2.0 * setting.gamma * share;
+    let moved = correction.to_values();
+    let limit = factor * setting.clip * (1.0 + 1e-5);
+    require(norm(&moved) <= limit, || format!("moved by {} instead of {limit}", norm(&moved)))?;
+    let reach = f64::from((1u32 << (setting.width.bits() - 1)) - 1);
+    for (position, value) in moved.iter().enumerate() {
+        let limit = factor * reach * f64::from(steps[position / BLOCK]) * (1.0 + 1e-6);
+        require(f64::from(value.abs()) <= limit, || format!("coordinate {position} moved by {value} of {limit}"))?;
+    }
+    Ok(())
+}
+
+/// Invariant 5: the distance grows by no more than the quantization error.
+fn partners_are_not_further_apart(models: [&[f32]; 2], corrections: [&Correction; 2], step: f32) -> Result<(), String> {
+    let mut moved = models.map(<[f32]>::to_vec);
+    moved.iter_mut().zip(corrections).for_each(|(model, correction)| correction.add_to(model));
+    let quantization = f64::from(step) * (models[0].len() as f64).sqrt();
+    let (before, after) = (distance(models[0], models[1]), distance(&moved[0], &moved[1]));
+    require(after <= before + quantization, || format!("{before} became {after}, quantization {quantization}"))
+}
+
+/// The steps of an exchange, from its starter's payload.
+fn steps_on_the_wire(proposal: &Payload, parameters: usize) -> Vec<f32> {
+    let pairs = proposal.bytes()[..2 * parameters.div_ceil(BLOCK)].chunks_exact(2);
+    pairs.map(|pair| f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16)).collect()
+}
+
+/// Invariants 1 and 4 for both sides.
+fn holds(exchange: &Exchange, setting: &Setting, parameters: usize) -> Result<(), String> {
+    let Exchange { proposal, at_starter, at_responder } = exchange;
+    let share = f64::from(setting.starter_share);
+    let steps = steps_on_the_wire(proposal, parameters);
+    corrections_cancel(setting.starter_share, &at_starter.correction, &at_responder.correction)?;
+    movement_is_bounded(&at_starter.correction, setting, 1.0 - share, &steps)?;
+    movement_is_bounded(&at_responder.correction, setting, share, &steps)?;
+    let same_scale = at_starter.clip_scale.to_bits() == at_responder.clip_scale.to_bits();
+    require(same_scale && at_starter.masked_blocks == at_responder.masked_blocks, || "other terms".to_owned())
+}
+
+/// Settings whose steps are too small for some of the spreads, so that codes wrap.
+fn settings() -> impl Strategy<Value = Setting> {
+    let share = prop_oneof![Just(0.5f32), 0.06f32..0.94];
+    let clip = prop_oneof![Just(f64::MAX), 1e-3f64..10.0];
+    (0..4usize, 1e-4f32..1e-1, any::<u64>(), 0.0f64..=0.5, share, clip).prop_map(
+        |(width, step, nonce, gamma, starter_share, clip)| Setting {
+            width: WIDTHS[width],
+            step,
+            nonce,
+            gamma,
+            starter_share,
+            clip,
+        },
+    )
+}
+
+/// What a hostile partner may achieve: an error, or a finite correction within the bounds.
+fn is_error_or_bounded(
+    result: Result<Merged, Misbehaviour>,
+    setting: &Setting,
+    share: f64,
+    steps: &[f32],
+) -> Result<(), String> {
+    let Ok(merged) = result else { return Ok(()) };
+    let finite = merged.correction.to_values().iter().all(|value| value.is_finite());
+    require(finite && merged.distance.is_finite(), || "not finite".to_owned())?;
+    require(merged.steps.values().iter().all(|step| step.is_finite() && *step > 0.0), || "bad steps".to_owned())?;
+    movement_is_bounded(&merged.correction, setting, share, steps)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn corrections_cancel_and_are_bounded(
+        seed in any::<u64>(), parameters in 1usize..1500, spread in 1e-4f32..2.0, setting in settings(),
+    ) {
+        let [one, other] = two_models(seed, parameters, spread);
+        let exchange = setting.exchange([&one, &other]);
+        prop_assert_eq!(holds(&exchange, &setting, parameters), Ok(()));
+    }
+
+    #[test]
+    fn partners_come_no_further_apart_without_wraps(
+        seed in any::<u64>(), parameters in 1usize..1500, width in 0..4usize, gamma in 0.0f64..=0.5, fill in 0.05f32..0.9,
+        starter_share in 0.06f32..0.94,
+    ) {
+        let width = WIDTHS[width];
+        let reach = f32::from((1u16 << (width.bits() - 1)) - 2);
+        let spread = 0.02;
+        let setting = Setting { gamma, starter_share, ..Setting::new(width, spread / (fill * reach)) };
+        let [one, other] = two_models(seed, parameters, spread);
+        let Exchange { proposal, at_starter, at_responder } = setting.exchange([&one, &other]);
+        prop_assert_eq!(at_starter.masked_blocks, 0);
+        let step = steps_on_the_wire(&proposal, parameters).into_iter().fold(0.0, f32::max);
+        let corrections = [&at_starter.correction, &at_responder.correction];
+        prop_assert_eq!(partners_are_not_further_apart([&one, &other], corrections, step), Ok(()));
+    }
+
+    #[test]
+    fn hostile_proposals_are_refused_or_bounded(
+        seed in any::<u64>(), parameters in 1usize..700, setting in settings(), cut in 0usize..40,
+        flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6), is_random in any::<bool>(),
+    ) {
+        let [one, other] = two_models(seed, parameters, 0.05);
+        let mut bytes = setting.propose(&one).bytes().to_vec();
+        if is_random {
+            let mut generator = stream(seed, "hostile bytes", &[]);
+            let (steps, rest) = bytes.split_at_mut(2 * parameters.div_ceil(BLOCK));
+            rest.iter_mut().for_each(|byte| *byte = generator.random());
+            // Random steps are nearly all absurd, and then nothing else is looked at.
+            if cut == 1 { steps.iter_mut().for_each(|byte| *byte = generator.random()) }
+        }
+        flips.iter().for_each(|(index, mask)| *index.get_mut(&mut bytes) ^= mask);
+        bytes.truncate(bytes.len() - if cut > 30 { cut.min(bytes.len()) } else { 0 });
+        let payload = Payload::from(bytes);
+        let steps = if payload.len() == proposal_bytes(parameters, setting.width) {
+            steps_on_the_wire(&payload, parameters)
+        } else {
+            Vec::new()
+        };
+        let result = setting.respond(&other, payload);
+        let is_refused_for_length = matches!(result, Err(Misbehaviour::WrongLength { .. }));
+        prop_assert_eq!(steps.is_empty(), is_refused_for_length);
+        prop_assert_eq!(is_error_or_bounded(result, &setting, f64::from(setting.starter_share), &steps), Ok(()));
+    }
+
+    /// A liar knows what digest its lie gives: here the one that an honest starter of its bytes would compute.
+    #[test]
+    fn hostile_replies_are_refused_or_bounded(
+        seed in any::<u64>(), parameters in 1usize..700, setting in settings(), is_random in any::<bool>(),
+        flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6), cut in 0usize..3,
+    ) {
+        let [one, other] = two_models(seed, parameters, 0.05);
+        let proposal = setting.propose(&one);
+        let honest = setting.respond(&other, proposal.clone()).expect("honest");
+        let mut reply = honest.reply.expect("a responder replies").bytes().to_vec();
+        if is_random {
+            let mut generator = stream(seed, "hostile bytes", &[]);
+            reply.iter_mut().for_each(|byte| *byte = generator.random());
+        }
+        flips.iter().for_each(|(index, mask)| *index.get_mut(&mut reply) ^= mask);
+        reply.truncate(reply.len() - cut.saturating_sub(1));
+        // The mirror image of the exchange has the same digest: the liar starts, with the proposal's steps.
+        let (steps, _) = proposal.bytes().split_at(2 * parameters.div_ceil(BLOCK));
+        let mirrored = Payload::from([steps, &reply].concat());
+        let digest = setting.respond(&one, mirrored).map_or(honest.digest, |merged| merged.digest);
+        let steps = steps_on_the_wire(&proposal, parameters);
+        let is_whole = reply.len() == reply_bytes(parameters, setting.width);
+        let result = setting.conclude(&one, proposal, reply.into(), digest);
+        prop_assert_eq!(result.is_ok(), is_whole, "a digest that fits its lie is believed");
+        prop_assert_eq!(is_error_or_bounded(result, &setting, 1.0 - f64::from(setting.starter_share), &steps), Ok(()));
+    }
+
+    #[test]
+    fn a_model_that_is_not_finite_never_panics(
+        seed in any::<u64>(), parameters in 1usize..700, setting in settings(), swap in any::<bool>(),
+        oddities in prop::collection::vec(any::<(prop::sample::Index, u32)>(), 1..20),
+    ) {
+        let [mut one, mut other] = two_models(seed, parameters, 0.05);
+        for (index, bits) in &oddities {
+            // Of any bits: NaN, infinite, denormal, huge.
+            *index.get_mut(&mut one) = f32::from_bits(bits | (0x7f00_0000 * (bits & 1)));
+        }
+        if swap { std::mem::swap(&mut one, &mut other) }
+        let exchange = setting.exchange([&one, &other]);
+        prop_assert_eq!(holds(&exchange, &setting, parameters), Ok(()));
+        let first = EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None };
+        encode(&Snapshot::from(one), &first, &Buffers::new());
+    }
+}
+
+/// The mutations: what each property says of an exchange that went wrong.
+#[test]
+fn every_property_can_fail() {
+    let [one, other] = two_models(1, 600, 0.02);
+    let setting = Setting { clip: 0.1, ..Setting::new(CodeWidth::Eight, 1e-3) };
+    let honest = setting.exchange([&one, &other]);
+    assert_eq!(holds(&honest, &setting, 600), Ok(()));
+    let (at_starter, at_responder) = (&honest.at_starter.correction, &honest.at_responder.correction);
+
+    // Other dither on one side, another clip norm, another share: the corrections do not cancel.
+    for mutant in [
+        Setting { nonce: 43, ..setting.clone() },
+        Setting { clip: 0.099, ..setting.clone() },
+        Setting { starter_share: 0.500_001, ..setting.clone() },
+    ] {
+        let mutated = mutant.exchange([&one, &other]).at_starter.correction;
+        assert!(corrections_cancel(0.5, &mutated, at_responder).is_err(), "{mutant:?}");
+        let unequal = Setting { starter_share: 0.3, ..setting.clone() }.exchange([&one, &other]);
+        assert_eq!(corrections_cancel(0.3, &unequal.at_starter.correction, &unequal.at_responder.correction), Ok(()));
+        assert!(corrections_cancel(0.3, &mutated, &unequal.at_responder.correction).is_err(), "{mutant:?}");
+    }
+
+    // Without clipping, or on a grid that is coarser than agreed, a node moves further than allowed.
+    let steps = steps_on_the_wire(&honest.proposal, 600);
+    let unclipped = Setting { clip: f64::MAX, ..setting.clone() };
+    let far = unclipped.exchange([&one, &other]).at_starter.correction;
+    assert!(movement_is_bounded(&far, &setting, 0.5, &steps).is_err());
+    let finer: Vec<f32> = steps.iter().map(|step| step / 100.0).collect();
+    assert!(movement_is_bounded(&far, &unclipped, 0.5, &finer).is_err());
+
+    // Both jumping past each other, or apart, ends further away than they began.
+    let negated = [at_responder, at_starter];
+    assert_eq!(partners_are_not_further_apart([&one, &other], [at_starter, at_responder], 1e-5), Ok(()));
+    assert!(partners_are_not_further_apart([&one, &other], negated, 1e-5).is_err());
+
+    // A correction that is not finite.
+    let mut broken = honest.at_starter.clone();
+    broken.correction = Correction::new(Codes::Narrow(vec![1; 600]), vec![f32::NAN; 3]);
+    assert!(is_error_or_bounded(Ok(broken), &setting, 0.5, &steps).is_err());
+}
