@@ -30,7 +30,9 @@ fn main() {
     match (arguments.next().as_deref(), arguments.next()) {
         (Some("one"), Some(size)) => one(size.parse().expect("a number of nodes")),
         (first, second) => {
-            println!("nodes   seconds  of CPU  MiB   messages/node/round  bytes/node/round  disagreement rms  entries/s");
+            println!(
+                "nodes   seconds  of CPU  MiB   messages/node/round  bytes/node/round  disagreement rms  entries/s"
+            );
             let asked: Vec<String> = first.map(str::to_owned).into_iter().chain(second).chain(arguments).collect();
             let sizes = if asked.is_empty() { SIZES.map(|size| size.to_string()).to_vec() } else { asked };
             for size in sizes {

@@ -3,12 +3,14 @@
 mod changes;
 mod comparison;
 mod plots;
+mod row;
 mod svg;
 mod table;
 
 pub use changes::changes;
 pub use comparison::{Compared, comparison};
 pub use plots::{Plot, comparison_plots, plots};
+pub use row::COLUMNS;
 pub use table::{Table, bytes, check_counts, count, number, summary};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::checks::Violation;
 use crate::file::Plan;
 use crate::record::Sample;
+use row::{Row, number_or_nothing};
 
 /// Version of the JSON that a run writes; another one is refused by `murmur sim compare`.
 pub const FORMAT: u32 = 1;
@@ -33,6 +36,8 @@ pub struct RunReport {
     pub seeds_asked: (u64, u64),
     /// Whether it was interrupted: then not all seeds are here.
     pub interrupted: bool,
+    /// What the numbers of a point are: [`COLUMNS`].
+    pub columns: Vec<String>,
     /// The seeds that have ended, in order.
     pub seeds: Vec<SeedReport>,
 }
@@ -73,8 +78,9 @@ pub struct Verdict {
     pub finding: Option<String>,
 }
 
-/// A swarm at one moment. Counts are sums over all nodes since the beginning.
+/// A swarm at one moment. Counts are sums over all nodes since the beginning. In JSON it is a row of [`COLUMNS`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Row", from = "Row")]
 pub struct Point {
     /// When.
     pub seconds: f64,
@@ -106,12 +112,16 @@ pub struct Point {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Mean of the nodes' losses.
+    #[serde(deserialize_with = "number_or_nothing")]
     pub loss: f64,
     /// The worst node's.
+    #[serde(deserialize_with = "number_or_nothing")]
     pub worst_loss: f64,
     /// Root of the mean squared distance of the models from the mean when learning ended: what exchanges are up against.
+    #[serde(deserialize_with = "number_or_nothing")]
     pub disagreement: f64,
     /// The largest distance at the end of the calm.
+    #[serde(deserialize_with = "number_or_nothing")]
     pub worst_disagreement_at_end: f64,
     /// Exchanges that ended well, counted on both sides.
     pub exchanges_completed: u64,

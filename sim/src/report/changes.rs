@@ -1,17 +1,20 @@
 //! A run as a story: every incident of the plan and every notice of a node, one aligned line each, in order of time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use murmur_protocol::{Notice, PeerId};
 
-use super::table::bytes;
 use crate::file::Plan;
 use crate::scenario::{Disk, Incident};
 use crate::{HostIndex, Record, Swarm};
 
 /// A line for every change of state.
 pub fn changes(plan: &Plan, swarm: &Swarm, record: &Record) -> Vec<String> {
-    let incidents = plan.scenario.incidents.iter().map(|(time, incident)| (*time, told(incident)));
+    let machines = plan.scenario.nodes.iter().enumerate().filter_map(|(host, node)| {
+        node.lie.map(|lie| (Duration::ZERO, (Some(host), format!("! deceives the others: {lie:?}"))))
+    });
+    let incidents = machines.chain(told_in_order(&plan.scenario.incidents));
     let notices = record.notices.iter();
     let notices = notices.map(|(time, host, notice)| (time.since_start(), noticed(swarm, *host, notice)));
     let mut lines: Vec<(Duration, (Option<HostIndex>, String))> = incidents.chain(notices).collect();
@@ -22,6 +25,20 @@ pub fn changes(plan: &Plan, swarm: &Swarm, record: &Record) -> Vec<String> {
 fn line(time: Duration, host: Option<HostIndex>, text: &str) -> String {
     let host = host.map_or("      swarm".to_owned(), |host| format!("node {host:>6}"));
     format!("{:>10.3} s  {host}  {text}", time.as_secs_f64())
+}
+
+/// Ways between hosts change by the hundreds, so those of one moment are told together.
+fn told_in_order(incidents: &[(Duration, Incident)]) -> Vec<(Duration, (Option<HostIndex>, String))> {
+    let is_way = |incident: &Incident| matches!(incident, Incident::LinkBecomes(..));
+    let mut ways: BTreeMap<Duration, usize> = BTreeMap::new();
+    for (time, _) in incidents.iter().filter(|(_, incident)| is_way(incident)) {
+        *ways.entry(*time).or_default() += 1;
+    }
+    let others = incidents.iter().filter(|(_, incident)| !is_way(incident));
+    let mut told: Vec<_> = others.map(|(time, incident)| (*time, told(incident))).collect();
+    let many = |(time, count)| (time, (None, format!("! {count} ways from one host to another change")));
+    told.extend(ways.into_iter().map(many));
+    told
 }
 
 fn told(incident: &Incident) -> (Option<HostIndex>, String) {
@@ -37,11 +54,7 @@ fn told(incident: &Incident) -> (Option<HostIndex>, String) {
         Incident::SlowTrainer(host, factor) => (Some(*host), format!("! trains at 1/{factor:.1} of its speed")),
         Incident::DiskFull(host) => (Some(*host), "! has a full disk".to_owned()),
         Incident::DiskFreed(host) => (Some(*host), "! has room on its disk again".to_owned()),
-        Incident::LinkBecomes(from, to, spec) if spec.is_dead => (Some(*from), format!("! cannot reach node {to}")),
-        Incident::LinkBecomes(from, to, spec) => {
-            let (delay, rate, lost) = (spec.delay.as_secs_f64(), bytes(spec.bytes_per_second), spec.loss * 100.0);
-            (Some(*from), format!("! has a way to node {to} with {delay:.3} s more, {rate}/s, {lost:.0} % lost"))
-        }
+        Incident::LinkBecomes(from, to, _) => (Some(*from), format!("! has another way to node {to}")),
         Incident::Break(one, other) => (Some(*one), format!("! loses its connection to node {other}")),
         Incident::Split(hosts) => (None, format!("! {} are cut off from the others", nodes(hosts))),
         Incident::SplitOneWay(hosts) => (None, format!("! {} hear nothing of the others", nodes(hosts))),

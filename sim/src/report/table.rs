@@ -68,15 +68,18 @@ pub fn check_counts(report: &RunReport) -> Table {
     table
 }
 
-/// Median, smallest and largest over the seeds of everything that a run is asked for.
+/// Median, smallest and largest over the seeds of everything that a run is asked for; of one seed its values.
 pub fn summary(report: &RunReport) -> Table {
-    let mut table = Table::new(&["over the seeds", "median", "smallest", "largest"]);
     let ended: Vec<_> = report.seeds.iter().filter(|seed| !seed.series.is_empty()).collect();
+    let one = ended.len() == 1;
+    let mut table =
+        Table::new(if one { &["the seed", ""] } else { &["over the seeds", "median", "smallest", "largest"] });
     let mut row = |title: &str, format: fn(f64) -> String, value: &dyn Fn(&super::SeedReport) -> f64| {
         let mut values: Vec<f64> = ended.iter().map(|seed| value(seed)).collect();
         values.sort_by(f64::total_cmp);
         if let (Some(first), Some(last)) = (values.first(), values.last()) {
-            table.row(vec![title.to_owned(), format(values[values.len() / 2]), format(*first), format(*last)]);
+            let cells = [title.to_owned(), format(values[values.len() / 2]), format(*first), format(*last)];
+            table.row(cells.into_iter().take(if one { 2 } else { 4 }).collect());
         }
     };
     row("nodes", count, &|seed| seed.nodes as f64);

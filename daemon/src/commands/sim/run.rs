@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use murmur_sim::report::{FORMAT, RunReport, SeedReport, check_counts, number, plots, summary};
+use murmur_sim::report::{COLUMNS, FORMAT, RunReport, SeedReport, check_counts, number, plots, summary};
 use murmur_sim::runner::{Ended, Heard, Trace, run_seeds};
 use serde_json::json;
 
@@ -99,6 +99,7 @@ pub(super) fn simulate(
         nodes: source.nodes,
         seeds_asked: (seeds.start, seeds.end),
         interrupted: interruption.load(Ordering::Relaxed) && (reports.len() as u64) < total,
+        columns: COLUMNS.map(str::to_owned).into(),
         seeds: reports,
     }
 }
@@ -193,10 +194,13 @@ fn conclude(source: &Source, report: &RunReport, format: Console, output: Option
     }
 }
 
+/// The checks of a single seed have been told one by one.
 fn summary_lines(report: &RunReport) -> Vec<String> {
     let mut lines = vec![String::new()];
-    lines.extend(check_counts(report).lines());
-    lines.push(String::new());
+    if report.seeds.len() > 1 {
+        lines.extend(check_counts(report).lines());
+        lines.push(String::new());
+    }
     lines.extend(summary(report).lines());
     lines
 }
