@@ -148,7 +148,10 @@ fn wrong_scenarios_are_refused_with_place_and_remedy() {
     let unknown = refused("[network]\nlos = 0.1\n");
     assert_eq!(unknown, "error: …/mine.toml:2: unknown key `los`\nhint: did you mean `loss`?\n");
     let backwards = refused("[swarm]\nnodes = [64, 16]\n");
-    assert!(backwards.contains("…/mine.toml:2: the range [64, 16] is the wrong way round; write [16, 64]"), "{backwards}");
+    assert!(
+        backwards.contains("…/mine.toml:2: the range [64, 16] is the wrong way round; write [16, 64]"),
+        "{backwards}"
+    );
     let share = refused("[crashes]\n\nshare = 1.2\n");
     assert_eq!(share, "error: …/mine.toml:3: crashes.share = 1.2 is out of range\nhint: it takes 0 to 1\n");
     let groups = refused("[swarm]\nnodes = 4\n[partition]\ngroups = 5\n");

@@ -152,7 +152,7 @@ pub struct FullDisksSection {
     pub seconds: Drawn<f64>,
 }
 
-/// Hosts that deceive their peers, in the calm phase too.
+/// Hosts that deceive their peers.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LiarsSection {
@@ -160,6 +160,8 @@ pub struct LiarsSection {
     pub share: Drawn<f64>,
     /// What they may do; each draws one.
     pub kinds: Vec<LieKind>,
+    /// Whether they are gone in the calm phase; else the honest must come together among them.
+    pub gone_in_calm: bool,
 }
 
 /// A lie, as a file names it.
@@ -327,6 +329,6 @@ impl Default for FullDisksSection {
 
 impl Default for LiarsSection {
     fn default() -> Self {
-        LiarsSection { share: Drawn::fixed(0.1), kinds: LieKind::ALL.to_vec() }
+        LiarsSection { share: Drawn::fixed(0.1), kinds: LieKind::ALL.to_vec(), gone_in_calm: true }
     }
 }

@@ -68,7 +68,7 @@ impl Schedule {
     }
 
     /// The first moment from `time` on at which something may happen to the host.
-    fn from_then_on(&self, host: HostIndex, time: Duration) -> Duration {
+    fn not_before_settled(&self, host: HostIndex, time: Duration) -> Duration {
         time.max(self.scenario.nodes[host].begins_at + SETTLING_IN)
     }
 
@@ -88,6 +88,11 @@ impl ScenarioFile {
         self.draw_machines(dice, &mut schedule.scenario);
         self.schedule_departures(dice, schedule);
         self.schedule_disturbances(dice, schedule);
+        if self.liars.as_ref().is_some_and(|section| section.gone_in_calm) {
+            let liars = (0..schedule.count()).filter(|host| schedule.scenario.nodes[*host].lie.is_some());
+            let gone: Vec<Incident> = liars.map(Incident::Crash).collect();
+            gone.into_iter().for_each(|crash| schedule.add_or_at_end(schedule.faults_end, crash));
+        }
     }
 
     fn schedule_departures(&self, dice: &mut Dice, schedule: &mut Schedule) {

@@ -18,22 +18,37 @@ pub struct Plot {
 /// What a plot may show of a seed: seconds and values.
 type Extract = fn(&SeedReport) -> Vec<(f64, f64)>;
 
-/// Name, title, unit and curves of each plot; the first curve is the one of comparisons.
-const KINDS: [(&str, &str, &str, &[(&str, Extract)]); 3] = [
-    ("loss.svg", "Loss", "loss", &[("mean of the nodes", loss), ("worst node", worst_loss)]),
-    (
-        "disagreement.svg",
-        "Disagreement of the models",
-        "Euclidean distance from the mean",
-        &[("root mean square", disagreement), ("worst node", worst_disagreement)],
-    ),
-    (
-        "traffic.svg",
-        "Traffic of a node",
-        "bytes sent per node and second",
-        &[("payloads", payload_rate), ("control messages", control_rate)],
-    ),
+/// A plot before there are seeds to show.
+struct Kind {
+    file_name: &'static str,
+    title: &'static str,
+    y_label: &'static str,
+    /// Label and values of each curve; the first one is the one of comparisons.
+    curves: [(&'static str, Extract); 2],
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        file_name: "loss.svg",
+        title: "Loss",
+        y_label: "loss",
+        curves: [("mean of the nodes", loss), ("worst node", worst_loss)],
+    },
+    Kind {
+        file_name: "disagreement.svg",
+        title: "Disagreement of the models",
+        y_label: "Euclidean distance from the mean",
+        curves: [("root mean square", disagreement), ("worst node", worst_disagreement)],
+    },
+    Kind {
+        file_name: "traffic.svg",
+        title: "Traffic of a node",
+        y_label: "bytes sent per node and second",
+        curves: [("payloads", payload_rate), ("control messages", control_rate)],
+    },
 ];
+
+const X_LABEL: &str = "simulated seconds";
 
 /// The plots of a run; none where no seed came to its end.
 pub fn plots(report: &RunReport) -> Vec<Plot> {
@@ -46,24 +61,25 @@ pub fn plots(report: &RunReport) -> Vec<Plot> {
     };
     let one_calm = seeds.iter().all(|seed| seed.faults_end_seconds == first.faults_end_seconds);
     let mark = one_calm.then_some((first.faults_end_seconds, "calm"));
-    let plot = |(file_name, title, y_label, curves): &(&'static str, &str, &'static str, &[(&str, Extract)])| {
-        let curve = |(label, extract): &(&str, Extract)| over_seeds(label, &seeds, *extract);
-        let curves = curves.iter().map(curve).collect();
-        let title = format!("{title} · {} · {which}", report.scenario);
-        Plot { file_name, svg: Chart { title, x_label: "simulated seconds", y_label, curves, mark }.to_svg() }
+    let plot = |kind: &Kind| {
+        let curves = kind.curves.iter().map(|(label, extract)| over_seeds(label, &seeds, *extract)).collect();
+        let title = format!("{} · {} · {which}", kind.title, report.scenario);
+        let chart = Chart { title, x_label: X_LABEL, y_label: kind.y_label, curves, mark };
+        Plot { file_name: kind.file_name, svg: chart.to_svg() }
     };
     KINDS.iter().map(plot).collect()
 }
 
 /// The plots of several runs, a curve each.
 pub fn comparison_plots(runs: &[(String, RunReport)]) -> Vec<Plot> {
-    let plot = |(file_name, title, y_label, curves): &(&'static str, &str, &'static str, &[(&str, Extract)])| {
-        let Some((what, extract)) = curves.first() else { unreachable!("every kind has a curve") };
+    let plot = |kind: &Kind| {
+        let (what, extract) = kind.curves[0];
         let curve =
-            |(name, report): &(String, RunReport)| over_seeds(name, &report.seeds.iter().collect::<Vec<_>>(), *extract);
+            |(name, report): &(String, RunReport)| over_seeds(name, &report.seeds.iter().collect::<Vec<_>>(), extract);
+        let title = format!("{} · {what} · median and range of the seeds", kind.title);
         let curves = runs.iter().map(curve).collect();
-        let title = format!("{title} · {what} · median and range of the seeds");
-        Plot { file_name, svg: Chart { title, x_label: "simulated seconds", y_label, curves, mark: None }.to_svg() }
+        let chart = Chart { title, x_label: X_LABEL, y_label: kind.y_label, curves, mark: None };
+        Plot { file_name: kind.file_name, svg: chart.to_svg() }
     };
     KINDS.iter().map(plot).collect()
 }

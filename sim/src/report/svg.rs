@@ -29,6 +29,9 @@ const LINES: [(&str, &str, &str); 6] = [
     ("#444444", "#dddddd", "1 2"),
 ];
 
+const GRID: &str = "class=\"grid\" stroke=\"#d8dee4\"";
+const FRAME: &str = "class=\"frame\" fill=\"none\" stroke=\"#6e7781\"";
+
 /// A chart in the making.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
@@ -82,49 +85,42 @@ impl Chart {
         svg
     }
 
+    /// Light colours are attributes, so that a viewer without style sheets shows them; only dark ones need a style.
     fn open(&self, svg: &mut String) {
-        put(
-            svg,
-            &format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n"),
-        );
+        let size = format!("viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\"");
+        let font = "font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"13\" fill=\"#24292f\"";
+        put(svg, &format!("<svg xmlns=\"http://www.w3.org/2000/svg\" {size} {font} role=\"img\">\n"));
         put(svg, &format!("<title>{}</title>\n<style>\n", escaped(&self.title)));
-        put(svg, "svg { font: 13px system-ui, sans-serif; }\n");
-        put(svg, ".ground { fill: #ffffff; } text { fill: #24292f; } .title { font-weight: 600; font-size: 15px; }\n");
-        put(svg, ".grid { stroke: #d8dee4; } .frame { stroke: #6e7781; fill: none; } .mark { stroke: #6e7781; }\n");
-        for (index, (light, _, dashes)) in LINES.iter().enumerate() {
-            put(svg, &format!(".c{index} {{ stroke: {light}; stroke-dasharray: {}; }}\n", or_none(dashes)));
-            put(svg, &format!(".b{index} {{ fill: {light}; }}\n"));
-        }
-        put(svg, ".curve { fill: none; stroke-width: 2; stroke-linejoin: round; } .band { opacity: 0.15; }\n");
         put(svg, "@media (prefers-color-scheme: dark) {\n.ground { fill: #0d1117; } text { fill: #e6edf3; }\n");
-        put(svg, ".grid { stroke: #30363d; } .frame, .mark { stroke: #8b949e; }\n");
+        put(svg, ".grid { stroke: #30363d; } .frame { stroke: #8b949e; }\n");
         for (index, (_, dark, _)) in LINES.iter().enumerate() {
             put(svg, &format!(".c{index} {{ stroke: {dark}; }} .b{index} {{ fill: {dark}; }}\n"));
         }
         put(svg, "}\n</style>\n");
-        put(svg, &format!("<rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"));
-        put(svg, &format!("<text class=\"title\" x=\"{LEFT}\" y=\"22\">{}</text>\n", escaped(&self.title)));
+        put(svg, &format!("<rect class=\"ground\" fill=\"#ffffff\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"));
+        let title = escaped(&self.title);
+        put(svg, &format!("<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"600\">{title}</text>\n"));
     }
 
     fn draw_axes(&self, svg: &mut String, x: &Axis, y: &Axis) {
         for tick in y.ticks() {
             let at = y.at(tick);
-            put(svg, &format!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{}\"/>\n", WIDTH - RIGHT));
+            put(svg, &format!("<path {GRID} d=\"M{LEFT} {at:.1}H{}\"/>\n", WIDTH - RIGHT));
             let (left, middle) = (LEFT - 8.0, at + 4.5);
             put(svg, &format!("<text x=\"{left}\" y=\"{middle:.1}\" text-anchor=\"end\">{}</text>\n", label(tick)));
         }
         for tick in x.ticks() {
             let at = x.at(tick);
-            put(svg, &format!("<path class=\"grid\" d=\"M{at:.1} {TOP}V{}\"/>\n", HEIGHT - BOTTOM));
+            put(svg, &format!("<path {GRID} d=\"M{at:.1} {TOP}V{}\"/>\n", HEIGHT - BOTTOM));
             let below = HEIGHT - BOTTOM + 18.0;
             put(svg, &format!("<text x=\"{at:.1}\" y=\"{below}\" text-anchor=\"middle\">{}</text>\n", label(tick)));
         }
         let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
-        let frame = format!("<rect class=\"frame\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{width}\" height=\"{height}\"/>\n");
+        let frame = format!("<rect {FRAME} x=\"{LEFT}\" y=\"{TOP}\" width=\"{width}\" height=\"{height}\"/>\n");
         put(svg, &frame);
         if let Some((moment, name)) = self.mark.filter(|(moment, _)| (x.low..=x.high).contains(moment)) {
             let (at, bottom, beside) = (x.at(moment), HEIGHT - BOTTOM, x.at(moment) + 5.0);
-            put(svg, &format!("<path class=\"mark\" stroke-dasharray=\"3 3\" d=\"M{at:.1} {TOP}V{bottom}\"/>\n"));
+            put(svg, &format!("<path {FRAME} stroke-dasharray=\"3 3\" d=\"M{at:.1} {TOP}V{bottom}\"/>\n"));
             put(svg, &format!("<text x=\"{beside:.1}\" y=\"{}\">{name}</text>\n", TOP + 16.0));
         }
         let (centre, low) = (LEFT + width / 2.0, HEIGHT - 14.0);
@@ -138,7 +134,7 @@ impl Chart {
         let mut left = LEFT;
         for (index, curve) in self.curves.iter().enumerate() {
             let (colour, end) = (index % LINES.len(), left + 26.0);
-            put(svg, &format!("<path class=\"curve c{colour}\" d=\"M{left:.1} 44H{end:.1}\"/>\n"));
+            put(svg, &format!("<path {} d=\"M{left:.1} 44H{end:.1}\"/>\n", stroke(colour)));
             put(svg, &format!("<text x=\"{:.1}\" y=\"48.5\">{}</text>\n", end + 6.0, escaped(&curve.label)));
             left = end + 26.0 + LETTER * curve.label.chars().count() as f64;
         }
@@ -153,12 +149,14 @@ impl Curve {
             let upper = shown.iter().map(|point| corner(point, point.largest));
             let lower = shown.iter().rev().map(|point| corner(point, point.smallest));
             let outline: Vec<String> = upper.chain(lower).collect();
-            put(svg, &format!("<path class=\"band b{colour}\" d=\"M{}Z\"/>\n", outline.join("L")));
+            let fill = LINES[colour].0;
+            let band = format!("class=\"b{colour}\" fill=\"{fill}\" fill-opacity=\"0.15\"");
+            put(svg, &format!("<path {band} d=\"M{}Z\"/>\n", outline.join("L")));
         }
         let corners: Vec<String> =
             shown.iter().map(|point| format!("{:.1} {:.1}", x.at(point.x), y.at(point.y))).collect();
         if !corners.is_empty() {
-            put(svg, &format!("<path class=\"curve c{colour}\" d=\"M{}\"/>\n", corners.join("L")));
+            put(svg, &format!("<path {} d=\"M{}\"/>\n", stroke(colour), corners.join("L")));
         }
     }
 }
@@ -197,7 +195,7 @@ impl Axis {
     fn ticks(&self) -> Vec<f64> {
         if self.is_logarithmic {
             let decades = (self.high / self.low).log10();
-            let steps: &[f64] = if decades < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            let steps: &[f64] = if decades < 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
             let stride = (decades / 8.0).ceil().max(1.0) as usize;
             let first = self.low.log10().floor() as i32;
             let powers = (first..=self.high.log10().ceil() as i32).step_by(stride);
@@ -237,8 +235,10 @@ fn put(svg: &mut String, text: &str) {
     svg.write_str(text).expect("a string takes everything");
 }
 
-fn or_none(dashes: &str) -> &str {
-    if dashes.is_empty() { "none" } else { dashes }
+fn stroke(colour: usize) -> String {
+    let (light, _, dashes) = LINES[colour];
+    let dashes = if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") };
+    format!("class=\"c{colour}\" fill=\"none\" stroke=\"{light}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dashes}")
 }
 
 fn escaped(text: &str) -> String {
@@ -265,7 +265,7 @@ mod tests {
     fn a_chart_has_axes_with_units_a_legend_and_two_grounds() {
         let svg = chart(&[1.0, 2.0, 3.0]);
         for part in
-            ["<title>a chart", ">s</text>", ">m</text>", "a &lt;b&gt; &amp; c", "dark", ">calm<", "class=\"band"]
+            ["<title>a chart", ">s</text>", ">m</text>", "a &lt;b&gt; &amp; c", "dark", ">calm<", "fill-opacity"]
         {
             assert!(svg.contains(part), "{part} is missing in {svg}");
         }

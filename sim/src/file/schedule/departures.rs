@@ -33,7 +33,7 @@ pub(super) fn crashes(section: &CrashesSection, dice: &mut Dice, schedule: &mut 
     let lost_disk_share = dice.amount("crashes.lost_disk_share", section.lost_disk_share);
     let mut random = dice.stream("crashes");
     for host in take(&mut random, schedule.unmarked(), count) {
-        let time = schedule.from_then_on(host, time_between(&mut random, section.at_seconds));
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
         let back = time + time_between(&mut random, section.back_after_seconds);
         let same_identity = random.random::<f64>() >= stranger_share;
         let disk = if random.random::<f64>() < lost_disk_share { Disk::Lost } else { Disk::Kept };
@@ -57,7 +57,7 @@ pub(super) fn leaves(section: &LeavesSection, dice: &mut Dice, schedule: &mut Sc
     let count = share_of(schedule.count(), dice.amount("leaves.share", section.share));
     let mut random = dice.stream("leaves");
     for host in take(&mut random, schedule.unmarked(), count) {
-        let time = schedule.from_then_on(host, time_between(&mut random, section.at_seconds));
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
         if time < schedule.faults_end {
             schedule.marked[host] = true;
             schedule.gone[host] = true;
@@ -76,7 +76,7 @@ pub(super) fn churn(section: &ChurnSection, dice: &mut Dice, schedule: &mut Sche
     let mut time = period;
     while time < schedule.faults_end {
         let candidates = schedule.unmarked().into_iter();
-        let candidates = candidates.filter(|host| schedule.from_then_on(*host, time) == time).collect();
+        let candidates = candidates.filter(|host| schedule.not_before_settled(*host, time) == time).collect();
         for host in take(&mut random, candidates, share_of(schedule.count(), share)) {
             schedule.is_gentle = false;
             schedule.add(time, Incident::Restart { host, same_identity: false, disk: Disk::Lost });

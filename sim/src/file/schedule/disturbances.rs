@@ -16,7 +16,7 @@ pub(super) fn pauses(section: &PausesSection, dice: &mut Dice, schedule: &mut Sc
     let count = share_of(schedule.count(), dice.amount("pauses.share", section.share));
     let mut random = dice.stream("pauses");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
-        let time = schedule.from_then_on(host, time_between(&mut random, section.at_seconds));
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
         let duration = time_between(&mut random, section.seconds);
         schedule.is_gentle = false;
         schedule.add(time, Incident::Pause(host, duration));
@@ -27,7 +27,7 @@ pub(super) fn slowdowns(section: &SlowdownsSection, dice: &mut Dice, schedule: &
     let count = share_of(schedule.count(), dice.amount("slowdowns.share", section.share));
     let mut random = dice.stream("slowdowns");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
-        let time = schedule.from_then_on(host, time_between(&mut random, section.at_seconds));
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
         let duration = time_between(&mut random, section.seconds);
         schedule.add(time, Incident::SlowTrainer(host, between(&mut random, section.factor)));
         schedule.add_or_at_end(time + duration, Incident::SlowTrainer(host, 1.0));
@@ -38,7 +38,7 @@ pub(super) fn full_disks(section: &FullDisksSection, dice: &mut Dice, schedule: 
     let count = share_of(schedule.count(), dice.amount("full_disks.share", section.share));
     let mut random = dice.stream("full disks");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
-        let time = schedule.from_then_on(host, time_between(&mut random, section.at_seconds));
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
         let duration = time_between(&mut random, section.seconds);
         schedule.add(time, Incident::DiskFull(host));
         schedule.add_or_at_end(time + duration, Incident::DiskFreed(host));
