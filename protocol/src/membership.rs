@@ -25,6 +25,8 @@ mod rotation;
 mod search;
 mod shuffle;
 mod shunned;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::BTreeMap;
@@ -95,10 +97,15 @@ impl Rounds {
     fn is_due(&mut self, now: Time, random: &mut Generator) -> bool {
         let is_due = self.next <= now;
         if is_due {
-            self.interval = (2 * self.interval).min(self.interval_max);
+            self.interval = (self.interval * 5 / 4).min(self.interval_max);
             self.next = now + jittered(self.interval, random);
         }
         is_due
+    }
+
+    /// Whether it still comes more often than it will.
+    fn is_young(&self) -> bool {
+        self.interval < self.interval_max
     }
 
     /// Begins anew.
@@ -193,7 +200,7 @@ impl Membership {
 
     /// Returns whether the peer is now a connected member.
     pub(crate) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: Vec<Address>, out: &mut Outbox) -> bool {
-        self.dialling.on_connected(now, peer, &addresses);
+        self.dialling.on_connected(now, peer, &addresses, &mut self.random);
         if self.is_banned(peer, now) {
             out.push(Effect::Disconnect { peer });
             return false;

@@ -139,8 +139,8 @@ pub(crate) mod forged {
         ExchangeRecord { starter, responder, corrections: [to_starter, to_responder], snapshots }
     }
 
-    /// A life of ten steps of 100 ms that moved a model from zeros to `model`, by `averaged` through averaging.
-    pub(crate) fn life(host: usize, model: [f32; 2], averaged: [f64; 2]) -> LifeRecord {
+    /// A life of ten steps of 100 ms that moved a model from zeros to `model`.
+    pub(crate) fn life(host: usize, model: [f32; 2]) -> LifeRecord {
         LifeRecord {
             host,
             active: true,
@@ -148,7 +148,7 @@ pub(crate) mod forged {
             first_model: vec![0.0; 2],
             model: model.to_vec(),
             loss: 0.1,
-            averaged: averaged.to_vec(),
+            unexplained: 0.0,
             rounding: 1e-6,
             steps: 10,
             progress: 10.0,
@@ -158,7 +158,9 @@ pub(crate) mod forged {
             corrections: 1,
             gain: 0.5,
             delay: Duration::from_millis(100),
-            interval_steps: 10.0,
+            delay_rounds: 0.1,
+            rounds: 1.0,
+            trained: Duration::from_secs(1),
             exchanges: 1,
             connected: 1,
             last_exchange_ago: Duration::ZERO,

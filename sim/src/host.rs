@@ -86,7 +86,15 @@ pub(crate) struct Tally {
     pub(crate) corrections: u64,
     pub(crate) gain: f64,
     pub(crate) delay: Duration,
+    /// The same in rounds.
+    pub(crate) delay_rounds: f64,
+    /// Own rounds up to `rounds_until` steps, each as long as the node had it then.
+    pub(crate) rounds: f64,
+    pub(crate) rounds_until: u64,
+    pub(crate) interval_steps: f64,
     pub(crate) rounding: f64,
+    /// Sum of all corrections that became part of the model, once each.
+    pub(crate) landed: Vec<f64>,
     pub(crate) exchanges: u64,
     pub(crate) last_exchange: Time,
 }
@@ -148,7 +156,7 @@ impl Host {
             reported_steps: trainer.steps,
             wakes: 0,
             woken_at: (Time::ZERO, 0),
-            tally: Tally { last_exchange: now, ..Tally::default() },
+            tally: Tally { last_exchange: now, interval_steps: 10.0, ..Tally::default() },
             trainer,
         }
     }
@@ -231,8 +239,12 @@ impl Host {
     }
 
     /// Raises the peaks to what the node shows of itself: this makes a status, so it is for now and then.
-    pub(crate) fn measure_node(&self, peaks: &mut Peaks) {
+    pub(crate) fn measure_node(&mut self, peaks: &mut Peaks) {
         let status = self.node.status();
+        let steps = self.trainer.steps - self.first_steps;
+        self.tally.interval_steps = status.interval_steps.max(1.0);
+        self.tally.rounds += (steps - self.tally.rounds_until) as f64 / self.tally.interval_steps;
+        self.tally.rounds_until = steps;
         peaks.known = peaks.known.max(status.known.len());
         peaks.connected = peaks.connected.max(status.connected.len());
         peaks.misbehaving = peaks.misbehaving.max(status.misbehaviours.len());
@@ -249,12 +261,15 @@ impl Host {
         self.pace.end(now);
     }
 
-    /// What averaging did to the model.
-    pub(crate) fn averaged(&self) -> Vec<f64> {
-        let local = self.trainer.local_movement();
+    /// How far the model has moved beyond its own training and the corrections that were ordered.
+    fn unexplained(&self) -> f64 {
         let values = self.trainer.values();
-        let moved = values.iter().zip(self.trainer.first_values());
-        moved.zip(local).map(|((value, first), local)| f64::from(*value) - f64::from(*first) - local).collect()
+        let moved = values.iter().zip(self.trainer.first_values()).zip(self.trainer.local_movement());
+        let landed = self.tally.landed.iter().copied().chain(std::iter::repeat(0.0));
+        let squares = moved
+            .zip(landed)
+            .map(|(((value, first), local), landed)| (f64::from(*value) - f64::from(*first) - local - landed).powi(2));
+        squares.sum::<f64>().sqrt()
     }
 
     /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors.
@@ -267,8 +282,9 @@ impl Host {
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
             loss: self.trainer.loss(),
-            averaged: if is_alive { self.averaged() } else { Vec::new() },
-            rounding: if is_alive { self.rounding() } else { 0.0 },
+            unexplained: self.unexplained(),
+            // One `f32` addition for each correction, and that of the differences taken of the model.
+            rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),
             steps: self.trainer.steps - self.first_steps,
             progress: self.trainer.progress,
             step_time: self.pace.step_time(),
@@ -277,16 +293,13 @@ impl Host {
             corrections: self.tally.corrections,
             gain: self.tally.gain,
             delay: self.tally.delay,
-            interval_steps: self.node.status().interval_steps,
+            delay_rounds: self.tally.delay_rounds,
+            rounds: self.tally.rounds,
+            trained: self.pace.trained(now),
             exchanges: self.tally.exchanges,
             connected: self.connected(),
             last_exchange_ago: now.saturating_since(self.tally.last_exchange),
         }
-    }
-
-    /// Rounding of all additions to the model: one `f32` addition each, and that of the differences taken of it.
-    pub(crate) fn rounding(&self) -> f64 {
-        self.tally.rounding + 4.0 * rounding_of(&self.trainer.values())
     }
 }
 

@@ -15,8 +15,8 @@ use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::{Notice, Time};
 
 pub use exchange::{ExchangeRecord, MergeRecord, Side};
-pub(crate) use ledger::Ledger;
 pub use ledger::Totals;
+pub(crate) use ledger::{Ledger, add_scaled};
 pub use life::LifeRecord;
 pub(crate) use sample::Spread;
 pub use sample::{Sample, Traffic};

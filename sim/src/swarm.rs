@@ -208,7 +208,7 @@ impl Swarm {
             self.history.busy_wakes += 1;
             return;
         }
-        if let Some(woken) = self.hosts[host].as_ref().filter(|host| host.wakes % WAKES_PER_MEASUREMENT == 1) {
+        if let Some(woken) = self.hosts[host].as_mut().filter(|host| host.wakes % WAKES_PER_MEASUREMENT == 1) {
             woken.measure_node(&mut self.history.peaks);
         }
         self.tell(host, Event::TimePassed);

@@ -1,11 +1,12 @@
 //! Every check can fail: for each law, a core that breaks it, and the checks that find it.
 //!
-//! A broken core runs in a swarm that a sound one passes without a finding; then exactly the checks named here must
-//! find the mistake, the one whose law it breaks first. Some mistakes break several laws: a correction that is added
-//! twice is not only one too many, it also shifts the mean.
+//! A broken core runs in a swarm that a sound one passes without a finding; then exactly the checks named here must find
+//! the mistake: first the one whose law it breaks, then those that see what follows from it. A correction that is added
+//! twice, say, is one too many, moves a model by more than was ordered, and keeps the models apart.
 
 use std::time::Duration;
 
+use murmur_protocol::manifest::GossipSpec;
 use murmur_sim::checks::*;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
 
@@ -48,8 +49,7 @@ fn with_liars() -> Scenario {
 fn findings(mut swarm: Swarm, honest: Option<usize>, parameters: usize) -> Vec<String> {
     swarm.run_until(seconds(END_SECONDS));
     let record = swarm.record();
-    let gossip = murmur_protocol::manifest::GossipSpec::default();
-    let mut found = safety(&record, parameters, &gossip);
+    let mut found = safety(&record, parameters, &GossipSpec::default());
     if let Some(present) = honest {
         found.extend(liveness(&record, present, 0.01));
     }
@@ -57,8 +57,9 @@ fn findings(mut swarm: Swarm, honest: Option<usize>, parameters: usize) -> Vec<S
 }
 
 fn assert_found(scenario: fn() -> Scenario, sabotage: Sabotage, expected: &[&str]) {
-    let is_calm = scenario().honest().count() == scenario().nodes.len();
-    let present = is_calm.then(|| scenario().nodes.len());
+    // Among liars, and with so many nodes in so short a time, nobody can ask for convergence.
+    let is_small_and_honest = scenario().honest().count() == 6;
+    let present = (is_small_and_honest && scenario().nodes.len() == 6).then_some(6);
     let parameters = scenario().parameters;
     let sound = findings(Swarm::new(scenario(), 1), present, parameters);
     assert_eq!(sound, Vec::<String>::new(), "the sound core");
@@ -71,7 +72,7 @@ fn assert_found(scenario: fn() -> Scenario, sabotage: Sabotage, expected: &[&str
 
 #[test]
 fn a_correction_applied_twice_is_found() {
-    assert_found(calm, Sabotage::AppliesTwice, &["exactly once", "mean preserved"]);
+    assert_found(calm, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged"]);
 }
 
 #[test]
@@ -81,22 +82,29 @@ fn a_model_overwritten_instead_of_corrected_is_found() {
 
 #[test]
 fn a_wrong_sign_after_a_wrap_is_found() {
-    assert_found(calm, Sabotage::WrongSignAfterWrap, &["pair distance"]);
+    // Soon the models are so far apart that nothing holds any more; the first seconds show what is to blame.
+    let found = |mut swarm: Swarm| {
+        swarm.run_until(seconds(3));
+        let found = safety(&swarm.record(), 100, &GossipSpec::default());
+        found.iter().map(|violation| violation.check).collect::<Vec<_>>()
+    };
+    assert_eq!(found(Swarm::new(calm(), 1)), [""; 0]);
+    assert_eq!(found(Swarm::sabotaged(calm(), 1, Sabotage::WrongSignAfterWrap)), ["pair distance"]);
 }
 
 #[test]
 fn corrections_that_are_never_clipped_are_found() {
-    assert_found(with_liars, Sabotage::NeverClips, &["step bounded"]);
+    assert_found(with_liars, Sabotage::NeverClips, &["step bounded", "clear of liars"]);
 }
 
 #[test]
 fn a_forgotten_deadline_is_found() {
-    assert_found(lossy, Sabotage::ForgetsDeadlines, &["everybody exchanges"]);
+    assert_found(lossy, Sabotage::ForgetsDeadlines, &["everybody exchanges", "converged"]);
 }
 
 #[test]
 fn a_second_answer_to_one_request_is_found() {
-    assert_found(calm, Sabotage::AnswersTwice, &["answered once"]);
+    assert_found(calm, Sabotage::AnswersTwice, &["answered once", "everybody exchanges", "converged"]);
 }
 
 #[test]
@@ -109,13 +117,16 @@ fn a_view_without_bound_is_found() {
     assert_found(crowd, Sabotage::UnboundedView, &["bounded views"]);
 }
 
-/// More members than a view holds.
+/// More strangers come and go than a view holds.
 fn crowd() -> Scenario {
-    let mut scenario = Scenario::calm(280);
+    let mut scenario = Scenario::calm(7);
     scenario.parameters = 4;
-    scenario.nodes.iter_mut().enumerate().skip(1).for_each(|(index, plan)| plan.bootstrap = vec![index / 2]);
-    scenario.nodes.iter_mut().for_each(|plan| plan.step_time = seconds(1));
-    scenario.then_calm(seconds(LEARNING_SECONDS), seconds(AVERAGING_SECONDS))
+    for stranger in 0..350 {
+        let time = seconds(5) + Duration::from_millis(400) * stranger;
+        let host = 1 + stranger as usize % 6;
+        scenario = scenario.at(time, Incident::Restart { host, same_identity: false, disk: Disk::Lost });
+    }
+    scenario
 }
 
 #[test]
@@ -150,7 +161,7 @@ fn nodes_that_never_dial_are_found() {
 
 #[test]
 fn late_corrections_at_full_gain_are_found() {
-    assert_found(calm, Sabotage::CorrectsLate, &["loop gain"]);
+    assert_found(calm, Sabotage::CorrectsLate, &["loop gain", "clear of liars", "converged"]);
 }
 
 #[test]
@@ -191,12 +202,4 @@ fn a_node_alone_that_moves_its_model_is_found() {
     assert_eq!(local_alone(&record(Swarm::new(alone(true), 1)), &trained_locally), Ok(()));
     let broken = Swarm::sabotaged(alone(true), 1, Sabotage::DecaysByItself);
     assert!(local_alone(&record(broken), &trained_locally).is_err());
-}
-
-/// Honest nodes that clip nothing follow a liar into nonsense.
-#[test]
-fn an_honest_node_that_follows_liars_is_found() {
-    let found = |swarm: Swarm| findings(swarm, None, 100);
-    assert!(!found(Swarm::new(with_liars(), 1)).contains(&"clear of liars".to_owned()));
-    assert!(found(Swarm::sabotaged(with_liars(), 1, Sabotage::NeverClips)).contains(&"clear of liars".to_owned()));
 }

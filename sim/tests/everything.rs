@@ -4,9 +4,12 @@
 
 use std::time::Duration;
 
+use murmur_protocol::Notice;
 use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_sim::checks::{liveness, nobody_isolated, safety};
-use murmur_sim::{Disk, HostIndex, Incident, LatencySpec, Lie, LinkSpec, NetworkSpec, NodePlan, Scenario, Swarm};
+use murmur_sim::{
+    Disk, HostIndex, Incident, LatencySpec, Lie, LinkSpec, NetworkSpec, NodePlan, Record, Scenario, Swarm,
+};
 
 /// Faults and learning, then averaging alone, then silence.
 const FAULTS_SECONDS: u64 = 60;
@@ -148,8 +151,43 @@ fn violations(seed: u64, lines: usize) -> Vec<String> {
     } else {
         found.extend(nobody_isolated(&record).err());
     }
-    swarm.last_lines().for_each(|line| print!("{line}"));
+    if lines > 0 {
+        show(&swarm, &record, &schedule(seed).0);
+    }
     found.iter().map(ToString::to_string).collect()
+}
+
+/// The last events of a schedule, its incidents, and how its hosts stood at the end.
+fn show(swarm: &Swarm, record: &Record, scenario: &Scenario) {
+    swarm.last_lines().for_each(|line| print!("{line}"));
+    println!("{:#?}\n{:?}", scenario.network, scenario.incidents);
+    for life in record.lives.iter().filter(|life| life.active) {
+        let plan = &scenario.nodes[life.host];
+        println!("host {}: {:?} at {:?}, {:?}", life.host, plan.start, plan.begins_at, plan.lie);
+        println!("  loss {:.4}, progress {:.0}, {} steps", life.loss, life.progress, life.steps);
+        if let Some(status) = swarm.status(life.host) {
+            println!("  {:?}, {} connected, {:?}", status.phase, status.connected.len(), status.exchanges);
+            println!("  banned {:?}, distrusted {:?}", status.banned, status.distrusted);
+            println!(
+                "  γ {:.3}, delay {:.2} rounds, H {:.1}",
+                status.gamma, status.delay_rounds, status.interval_steps
+            );
+        }
+    }
+    for (at, host, notice) in &record.notices {
+        if matches!(notice, Notice::StateReceived { .. } | Notice::StateDoubted { .. }) {
+            let named = |peer| swarm.host_of(peer);
+            match notice {
+                Notice::StateReceived { peer, progress } => {
+                    println!("{at:?} {host} has the model of {:?}, progress {progress:.0}", named(*peer));
+                }
+                Notice::StateDoubted { donor, checker, distance } => {
+                    println!("{at:?} {host} doubts {:?}: {distance:.2} from {:?}", named(*donor), named(*checker));
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 fn assert_all_hold(seeds: impl Iterator<Item = u64>) {

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::message::PEERS_TOLD_MAX;
+
 /// Members that a node tries to be connected to: enough random partners (a random graph of degree 8 is connected and
 /// mixes fast at any size), few enough keep-alives.
 pub const CONNECTIONS_WANTED: usize = 8;
@@ -32,11 +34,14 @@ pub const TOLD_BY_ONE_MAX: usize = DESCRIPTORS_MAX / 4;
 /// Members told in one shuffle, beside the teller itself: Cyclon's usual length of 8.
 pub const SHUFFLE_SAMPLE: usize = 8;
 
+/// Members told by a node that has not settled: as many as one message may hold beside the teller.
+pub const SHUFFLE_SAMPLE_YOUNG: usize = PEERS_TOLD_MAX - 1;
+
 /// How often a settled node shuffles with one random connected peer: two to five kilobytes a minute.
 pub const SHUFFLE_PERIOD: Duration = Duration::from_secs(60);
 
-/// The first shuffle comes after this; each further interval is twice as long, up to [`SHUFFLE_PERIOD`], so that a young
-/// view is soon a random one.
+/// The first shuffle comes after this; each further interval is a quarter longer, up to [`SHUFFLE_PERIOD`], so that a
+/// young view is soon a random one.
 pub const SHUFFLE_PERIOD_FIRST: Duration = Duration::from_secs(2);
 
 /// A shuffle without a reply by then counts as a silence: twice the longest delay of a network worth using.
@@ -53,11 +58,12 @@ pub const AGE_MAX: Duration = Duration::from_secs(15 * 60);
 /// minutes.
 pub const ROTATION_PERIOD: Duration = Duration::from_secs(120);
 
-/// The first rotation comes after this; each further interval is twice as long, up to [`ROTATION_PERIOD`]: a swarm that
-/// was bootstrapped as a star or a chain is a random graph minutes later.
+/// The first rotation comes after this; each further interval is a quarter longer, up to [`ROTATION_PERIOD`]: about a
+/// dozen rotations in the first ten minutes, because a swarm that was bootstrapped as a chain becomes a random graph by
+/// them.
 pub const ROTATION_PERIOD_FIRST: Duration = Duration::from_secs(10);
 
-/// Connections that one rotation lets go of at most; it is otherwise a quarter of the surplus.
+/// Connections that one rotation lets go of at most; it is otherwise half of the surplus.
 pub const SHED_MAX: usize = 8;
 
 /// How long a peer that is asked to part has for hanging up itself, having read whom to turn to.
@@ -101,9 +107,9 @@ pub const BOOTSTRAP_PERIOD: Duration = Duration::from_secs(30);
 /// well connected.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(120);
 
-/// A node with enough peers dials a bootstrap address that it has reached before this seldom: ten thousand nodes may
-/// have the same one.
-pub const BOOTSTRAP_RECHECK_PERIOD: Duration = Duration::from_secs(3600);
+/// A node with enough peers dials a bootstrap address that it has reached before this seldom, more or less by half: ten
+/// thousand nodes may have the same one, which then sees one of them every four seconds.
+pub const BOOTSTRAP_RECHECK_PERIOD: Duration = Duration::from_secs(12 * 3600);
 
 /// How long a node is alone before it says so, and how often it repeats it.
 pub const ALONE_NOTICE_PERIOD: Duration = Duration::from_secs(20);

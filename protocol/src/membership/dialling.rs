@@ -7,7 +7,7 @@ use super::known::Dial;
 use crate::bounds::*;
 use crate::config::Bootstrap;
 use crate::peer::{Address, PeerId};
-use crate::random::Generator;
+use crate::random::{Generator, RngExt};
 use crate::time::Time;
 
 /// Whom a dial is for.
@@ -24,7 +24,8 @@ pub(super) struct Entry {
     pub(super) configured: Bootstrap,
     /// Who was there last. Not whom to expect: a machine set up anew has another identity.
     pub(super) seen: Option<PeerId>,
-    seen_at: Time,
+    /// When to make sure that those there are still of one swarm with this node.
+    recheck_at: Time,
     /// Whether somebody was there the last time.
     is_reached: bool,
     pub(super) dial: Dial,
@@ -34,12 +35,12 @@ impl Entry {
     /// Whether a swarm that this node has no part in may be behind the address: nobody was there the last time, or that
     /// was long ago.
     pub(super) fn is_doubtful(&self, now: Time) -> bool {
-        !self.is_reached || now - self.seen_at >= BOOTSTRAP_RECHECK_PERIOD
+        !self.is_reached || self.recheck_at <= now
     }
 
-    fn reached(&mut self, now: Time, peer: PeerId) {
+    fn reached(&mut self, now: Time, peer: PeerId, random: &mut Generator) {
         self.seen = Some(peer);
-        self.seen_at = now;
+        self.recheck_at = now + BOOTSTRAP_RECHECK_PERIOD.mul_f64(random.random_range(0.5..1.5));
         self.is_reached = true;
     }
 }
@@ -57,7 +58,7 @@ impl Dialling {
         let entry = |configured: &Bootstrap| Entry {
             configured: configured.clone(),
             seen: None,
-            seen_at: Time::ZERO,
+            recheck_at: Time::ZERO,
             is_reached: false,
             dial: Dial::default(),
         };
@@ -102,12 +103,12 @@ impl Dialling {
     }
 
     /// A peer that listens at `addresses` has connected, by our dial or by its own.
-    pub(super) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: &[Address]) {
+    pub(super) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: &[Address], random: &mut Generator) {
         self.end(Target::Member(peer));
         for index in 0..self.bootstrap.len() {
             let entry = &mut self.bootstrap[index];
             if entry.configured.peer == Some(peer) || addresses.contains(&entry.configured.address) {
-                entry.reached(now, peer);
+                entry.reached(now, peer, random);
                 self.end(Target::Bootstrap(index));
             }
         }
@@ -144,7 +145,7 @@ impl Dialling {
             if self.is_under_way(Target::Bootstrap(index)) && tried.contains(&entry.configured.address) {
                 self.bootstrap_failed(now, index, random);
                 if let Some(peer) = is_connected {
-                    self.bootstrap[index].reached(now, peer);
+                    self.bootstrap[index].reached(now, peer, random);
                 }
             }
         }

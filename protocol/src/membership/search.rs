@@ -37,7 +37,11 @@ impl Membership {
     pub(super) fn dial_one_more(&mut self, now: Time, out: &mut Outbox) {
         let candidates = self.candidates(now, false);
         if !candidates.is_empty() && self.dialling.has_room() && !self.connections.is_full() {
-            let peer = candidates[self.random.random_range(0..candidates.len())];
+            // Of three the one of which was heard longest ago: its descriptor has come from farthest.
+            let mut pick = || candidates[self.random.random_range(0..candidates.len())];
+            let picked = [pick(), pick(), pick()];
+            let alive_at = |peer: &PeerId| self.view.get(*peer).map(|known| known.alive_at);
+            let peer = picked.into_iter().min_by_key(alive_at).expect("three were picked");
             self.dial(now, peer, out);
         }
     }

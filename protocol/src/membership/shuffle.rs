@@ -106,7 +106,8 @@ impl Membership {
             let known = KnownPeer { peer: self.me, addresses: self.own_addresses.clone() };
             sample.push(Descriptor { known, age_seconds: 0 });
         }
-        for _ in 0..SHUFFLE_SAMPLE.min(candidates.len()) {
+        let count = if self.rotations.is_young() { SHUFFLE_SAMPLE_YOUNG } else { SHUFFLE_SAMPLE };
+        for _ in 0..count.min(candidates.len()) {
             let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
             let connected = self.connections.get(peer).map(|connection| connection.describe(peer, now));
             sample.extend(connected.or_else(|| self.view.get(peer).map(|known| known.describe(peer, now))));

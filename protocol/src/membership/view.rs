@@ -4,18 +4,17 @@
 //! the teller makes room first (swap, which keeps every member in about as many views as any other), then the oldest
 //! (heal, which rids all views of the dead). A teller has a share of the view that it cannot pass.
 
-use std::collections::BTreeMap;
-
 use super::known::{Known, Teller};
 use crate::bounds::*;
 use crate::message::Descriptor;
 use crate::peer::PeerId;
 use crate::time::Time;
 
-/// Members known and not connected; at most [`DESCRIPTORS_MAX`].
+/// Members known and not connected, sorted by peer; at most [`DESCRIPTORS_MAX`]. A vector, because it is read through
+/// far more often than it changes.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    members: BTreeMap<PeerId, Known>,
+    members: Vec<(PeerId, Known)>,
 }
 
 impl View {
@@ -24,22 +23,22 @@ impl View {
     }
 
     pub(super) fn get(&self, peer: PeerId) -> Option<&Known> {
-        self.members.get(&peer)
+        self.place(peer).ok().map(|place| &self.members[place].1)
     }
 
     pub(super) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Known> {
-        self.members.get_mut(&peer)
+        self.place(peer).ok().map(|place| &mut self.members[place].1)
     }
 
     pub(super) fn remove(&mut self, peer: PeerId) -> Option<Known> {
-        self.members.remove(&peer)
+        self.place(peer).ok().map(|place| self.members.remove(place).1)
     }
 
     /// Takes in hearsay; returns whether it is of a member not known before. `given`: what the teller was just told,
     /// which may make room.
     pub(super) fn learn(&mut self, now: Time, teller: PeerId, told: &Descriptor, given: &mut Vec<PeerId>) -> bool {
         let peer = told.known.peer;
-        if let Some(known) = self.members.get_mut(&peer) {
+        if let Some(known) = self.get_mut(peer) {
             known.refresh(now, told);
             return false;
         }
@@ -48,42 +47,56 @@ impl View {
         if known.addresses.is_empty() || known.is_too_old(now) {
             return false;
         }
-        let has_share = self.members.values().filter(|known| known.teller == teller).count() < TOLD_BY_ONE_MAX;
-        let displaced = if !has_share {
-            self.oldest(|oldest| oldest.teller == teller && oldest.alive_at <= known.alive_at)
-        } else if self.members.len() >= DESCRIPTORS_MAX {
-            let swapped = std::iter::from_fn(|| given.pop()).find(|given| self.members.contains_key(given));
-            swapped
-                .or_else(|| self.oldest(Known::is_suspect))
-                .or_else(|| self.oldest(|oldest| oldest.alive_at < known.alive_at))
-        } else {
-            self.members.insert(peer, known);
-            return true;
-        };
-        let Some(displaced) = displaced else { return false };
-        self.members.remove(&displaced);
-        self.members.insert(peer, known);
+        let share = self.members.iter().filter(|(_, known)| known.teller == teller).count();
+        if share >= TOLD_BY_ONE_MAX || self.members.len() >= DESCRIPTORS_MAX {
+            let displaced = if share >= TOLD_BY_ONE_MAX {
+                self.oldest(|oldest| oldest.teller == teller && oldest.alive_at <= known.alive_at)
+            } else {
+                let swapped = std::iter::from_fn(|| given.pop()).find_map(|given| self.place(given).ok());
+                swapped
+                    .or_else(|| self.oldest(Known::is_suspect))
+                    .or_else(|| self.oldest(|oldest| oldest.alive_at < known.alive_at))
+            };
+            let Some(displaced) = displaced else { return false };
+            self.members.remove(displaced);
+        }
+        self.insert(peer, known);
         true
     }
 
     /// Takes in a member that this node knows from its own experience.
     pub(super) fn keep(&mut self, peer: PeerId, known: Known) {
-        if self.members.len() >= DESCRIPTORS_MAX && !self.members.contains_key(&peer) {
-            let displaced = self.oldest(Known::is_suspect).or_else(|| self.oldest(|_| true));
-            displaced.map(|displaced| self.members.remove(&displaced));
+        if let Some(earlier) = self.get_mut(peer) {
+            *earlier = known;
+            return;
         }
-        self.members.insert(peer, known);
+        if self.members.len() >= DESCRIPTORS_MAX {
+            let displaced = self.oldest(Known::is_suspect).or_else(|| self.oldest(|_| true));
+            displaced.map(|displaced| self.members.remove(displaced));
+        }
+        self.insert(peer, known);
     }
 
     /// Takes out all that have grown too old, or could not be reached for long.
     pub(super) fn take_lost(&mut self, now: Time) -> Vec<(PeerId, Known)> {
         let is_lost = |known: &Known| known.is_too_old(now) || known.dial.failures >= DIAL_FAILURES_MAX;
-        self.members.extract_if(.., |_, known| is_lost(known)).collect()
+        self.members.extract_if(.., |(_, known)| is_lost(known)).collect()
     }
 
-    fn oldest(&self, may_go: impl Fn(&Known) -> bool) -> Option<PeerId> {
-        let candidates = self.members.iter().filter(|(_, known)| may_go(known));
-        candidates.min_by_key(|(_, known)| known.alive_at).map(|(peer, _)| *peer)
+    /// Where a member is, or belongs.
+    fn place(&self, peer: PeerId) -> Result<usize, usize> {
+        self.members.binary_search_by(|(member, _)| member.cmp(&peer))
+    }
+
+    fn insert(&mut self, peer: PeerId, known: Known) {
+        let place = self.place(peer).unwrap_or_else(|place| place);
+        self.members.insert(place, (peer, known));
+    }
+
+    /// The place of the one that was heard of longest ago among those that may go.
+    fn oldest(&self, may_go: impl Fn(&Known) -> bool) -> Option<usize> {
+        let candidates = self.members.iter().enumerate().filter(|(_, (_, known))| may_go(known));
+        candidates.min_by_key(|(_, (_, known))| known.alive_at).map(|(place, _)| place)
     }
 }
 

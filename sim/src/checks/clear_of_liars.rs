@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn models_and_progress_beyond_reason_are_refused() {
-        let mut record = Record { lives: vec![life(0, [0.0; 2], [0.0; 2])], first_loss: 0.6, ..Record::default() };
+        let mut record = Record { lives: vec![life(0, [0.0; 2])], first_loss: 0.6, ..Record::default() };
         assert_eq!(clear_of_liars(&record), Ok(()));
         record.lives[0].loss = f64::NAN;
         assert!(clear_of_liars(&record).is_err());

@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn models_apart_and_nodes_missing_are_refused() {
-        let lives = vec![life(0, [1.0, 0.0], [0.0; 2]), life(1, [1.0, 0.2], [0.0; 2])];
+        let lives = vec![life(0, [1.0, 0.0]), life(1, [1.0, 0.2])];
         let record = Record { lives, ..Record::default() };
         assert_eq!(converged(&record, 2, 0.11), Ok(()));
         assert!(converged(&record, 2, 0.09).is_err());

@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn a_node_that_has_fallen_silent_is_refused() {
-        let lives = vec![life(0, [0.0; 2], [0.0; 2]), life(1, [0.0; 2], [0.0; 2])];
+        let lives = vec![life(0, [0.0; 2]), life(1, [0.0; 2])];
         let mut record = Record { lives, ..Record::default() };
         assert_eq!(everybody_exchanges(&record), Ok(()));
         record.lives[1].last_exchange_ago = SINCE_LAST_MAX * 2;

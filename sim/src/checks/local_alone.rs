@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn a_model_that_something_else_moved_is_refused() {
-        let record = Record { lives: vec![life(0, [1.0, 2.0], [0.0; 2])], ..Record::default() };
+        let record = Record { lives: vec![life(0, [1.0, 2.0])], ..Record::default() };
         assert_eq!(local_alone(&record, &[1.0, 2.0]), Ok(()));
         assert!(local_alone(&record, &[1.0, 2.0 + 1e-6]).is_err());
         assert!(local_alone(&record, &[1.0]).is_err());

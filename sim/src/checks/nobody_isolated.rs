@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn a_lonely_node_is_refused() {
-        let lives = vec![life(0, [0.0; 2], [0.0; 2]), life(1, [0.0; 2], [0.0; 2])];
+        let lives = vec![life(0, [0.0; 2]), life(1, [0.0; 2])];
         let mut record = Record { lives, ..Record::default() };
         assert_eq!(nobody_isolated(&record), Ok(()));
         record.lives[1].connected = 0;

@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn two_steps_too_few_are_refused() {
-        let mut record = Record { lives: vec![life(0, [0.0; 2], [0.0; 2])], ..Record::default() };
+        let mut record = Record { lives: vec![life(0, [0.0; 2])], ..Record::default() };
         assert_eq!(training_never_waits(&record), Ok(()));
         record.lives[0].steps -= 2;
         assert!(training_never_waits(&record).is_err());

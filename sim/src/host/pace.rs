@@ -16,6 +16,7 @@ pub(crate) struct Pace {
     next_end: Option<Time>,
     /// Steps that the time of training up to `counted_until` held.
     expected: f64,
+    trained: Duration,
     counted_until: Time,
     /// Pauses and ends of training.
     pub(crate) interruptions: u64,
@@ -23,7 +24,15 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) fn new(planned: Duration) -> Pace {
-        Pace { planned, step_time: planned, next_end: None, expected: 0.0, counted_until: Time::ZERO, interruptions: 0 }
+        Pace {
+            planned,
+            step_time: planned,
+            next_end: None,
+            expected: 0.0,
+            trained: Duration::ZERO,
+            counted_until: Time::ZERO,
+            interruptions: 0,
+        }
     }
 
     pub(crate) fn is_training(&self) -> bool {
@@ -76,22 +85,34 @@ impl Pace {
         }
     }
 
-    /// From the next step on, steps take `factor` times as long as planned. Steps up to `now` must have been taken.
+    /// From now on, steps take `factor` times as long as planned. Steps up to `now` must have been taken.
     pub(crate) fn slow_down(&mut self, now: Time, factor: f64) {
         self.count(now);
+        let before = self.step_time;
         self.step_time = self.planned.mul_f64(factor).max(Duration::from_nanos(1));
-        // The step under way was begun at the old pace.
-        self.interruptions += 1;
+        let change = self.step_time.as_secs_f64() / before.as_secs_f64();
+        // The rest of the step under way goes on at the new pace; a pause before it does not count.
+        let begin = now.max(self.counted_until);
+        self.next_end = self.next_end.map(|end| begin + end.saturating_since(begin).mul_f64(change));
+    }
+
+    /// The time of training up to `now`, pauses taken off.
+    pub(crate) fn trained(&self, now: Time) -> Duration {
+        self.trained + self.running(now)
+    }
+
+    fn running(&self, now: Time) -> Duration {
+        if self.is_training() { now.saturating_since(self.counted_until) } else { Duration::ZERO }
     }
 
     /// Steps that the time of training up to `now` held.
     pub(crate) fn expected(&self, now: Time) -> f64 {
-        let since = if self.is_training() { now.saturating_since(self.counted_until) } else { Duration::ZERO };
-        self.expected + since.as_secs_f64() / self.step_time.as_secs_f64()
+        self.expected + self.running(now).as_secs_f64() / self.step_time.as_secs_f64()
     }
 
     fn count(&mut self, now: Time) {
         self.expected = self.expected(now);
+        self.trained = self.trained(now);
         self.counted_until = self.counted_until.max(now);
     }
 }
@@ -113,11 +134,12 @@ mod tests {
         pace.pause(at(1350), at(2000));
         assert_eq!((pace.take_ended(at(1999)), pace.take_ended(at(2100))), (0, 2));
         pace.slow_down(at(2150), 2.0);
-        assert_eq!(pace.take_ended(at(2600)), 3, "at 2200, 2400 and 2600");
+        assert_eq!(pace.take_ended(at(2650)), 3, "at 2250, 2450 and 2650");
         pace.end(at(2650));
         assert_eq!(pace.take_ended(at(9000)), 0);
+        assert_eq!(pace.trained(at(9000)), Duration::from_millis(350 + 150 + 500));
         let expected = 3.5 + 1.5 + 2.5;
         assert!((pace.expected(at(9000)) - expected).abs() < 1e-9, "{}", pace.expected(at(9000)));
-        assert_eq!(pace.interruptions, 3);
+        assert_eq!(pace.interruptions, 2);
     }
 }

@@ -28,14 +28,9 @@ pub struct Totals {
     pub pairs: u64,
     /// Corrections that became part of a model while the other side's did not.
     pub one_sided: Vec<MergeRecord>,
-    /// Sum of all corrections that became part of a model, once each.
-    pub landed: Vec<f64>,
-    /// The same, each times its own side's share of the joint weight: zero where all exchanges are complete.
+    /// Sum of all corrections that became part of a model, each once and times its own side's share of the joint
+    /// weight: zero where all exchanges are complete.
     pub weighted: Vec<f64>,
-    /// What averaging did to models that are no more.
-    pub moved_the_dead: Vec<f64>,
-    /// Rounding of all additions to those.
-    pub rounding_of_the_dead: f64,
 }
 
 /// What is known of one side.
@@ -119,28 +114,13 @@ impl Ledger {
         checks::landed_once(merge)?;
         if let Some(range) = range {
             let own_share = 1.0 - merge.partner_share;
-            for sums in [&mut self.totals.landed, &mut self.totals.weighted] {
-                sums.resize(range.end.max(sums.len()), 0.0);
-            }
-            let sums = self.totals.landed[range.clone()].iter_mut().zip(&mut self.totals.weighted[range]);
-            for ((landed, weighted), value) in sums.zip(correction.to_values()) {
-                *landed += f64::from(value);
-                *weighted += f64::from(value) * own_share;
-            }
+            add_scaled(&mut self.totals.weighted, range, correction, own_share);
         }
         let is_complete = sides[index].partner.is_some_and(|partner| sides[partner].merge.landings > 0);
         if is_complete {
             self.finish(exchange, now);
         }
         Ok(())
-    }
-
-    /// A life has ended, and with it everything that its model was.
-    pub(crate) fn bury(&mut self, averaged: &[f64], rounding: f64) {
-        let sums = &mut self.totals.moved_the_dead;
-        sums.resize(averaged.len().max(sums.len()), 0.0);
-        sums.iter_mut().zip(averaged).for_each(|(sum, averaged)| *sum += averaged);
-        self.totals.rounding_of_the_dead += rounding;
     }
 
     /// The sums so far; exchanges under way of which one side has landed count as one-sided.
@@ -171,6 +151,14 @@ impl Ledger {
                 self.finished.remove(&exchange);
             }
         }
+    }
+}
+
+/// Adds a correction of the elements in `range` to a sum, which grows where it must.
+pub(crate) fn add_scaled(sum: &mut Vec<f64>, range: Range<usize>, correction: &Correction, factor: f64) {
+    sum.resize(range.end.max(sum.len()), 0.0);
+    for (sum, value) in sum[range].iter_mut().zip(correction.to_values()) {
+        *sum += f64::from(value) * factor;
     }
 }
 
@@ -212,7 +200,7 @@ mod tests {
         assert_eq!(land(&mut ledger, Side::Starter, [-3, 2]), Ok(()));
         let totals = ledger.totals();
         assert_eq!((totals.merges, totals.pairs, totals.one_sided.len()), (2, 1, 0));
-        assert_eq!((totals.landed, totals.weighted), (vec![0.0; 2], vec![0.0; 2]));
+        assert_eq!(totals.weighted, vec![0.0; 2]);
         assert!(ledger.open.is_empty());
     }
 

@@ -19,9 +19,9 @@ pub struct LifeRecord {
     pub model: Vec<f32>,
     /// The trainer's objective at the model, or at its last one.
     pub loss: f64,
-    /// What averaging did to the model: its movement since the first model without that of its own training. Of the
-    /// dead, [`Totals::moved_the_dead`](super::Totals::moved_the_dead) holds the sum.
-    pub averaged: Vec<f64>,
+    /// How far the model has moved beyond its own training and the corrections that its node ordered, as a Euclidean
+    /// norm.
+    pub unexplained: f64,
     /// An upper bound on the rounding of all additions to the model.
     pub rounding: f64,
     /// Steps of its trainer in this life.
@@ -40,8 +40,12 @@ pub struct LifeRecord {
     pub gain: f64,
     /// Sum of their delays, from the snapshot to the addition.
     pub delay: Duration,
-    /// Steps between the exchanges that its node starts, at the end.
-    pub interval_steps: f64,
+    /// The same in rounds of the node at that time.
+    pub delay_rounds: f64,
+    /// Rounds of the node, as long as it had them: the mean steps between exchanges that it starts.
+    pub rounds: f64,
+    /// How long its trainer was ordered to train, pauses of the process taken off.
+    pub trained: Duration,
     /// Exchanges that it took part in, as its node tells.
     pub exchanges: u64,
     /// Peers connected now.

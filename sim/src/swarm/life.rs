@@ -71,7 +71,7 @@ impl Swarm {
         self.history.deaths += 1;
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
-        self.ledger.bury(&dead.averaged(), dead.rounding());
+        dead.measure_node(&mut self.history.peaks);
         self.dead.push(dead.record(now, false));
         self.paused_until[index] = Time::ZERO;
         for (_, link) in &dead.links {

@@ -8,7 +8,7 @@ impl Swarm {
     pub fn record(&mut self) -> Record {
         let now = self.queue.now();
         self.catch_up_everywhere();
-        for host in self.hosts.iter().flatten() {
+        for host in self.hosts.iter_mut().flatten() {
             host.measure_node(&mut self.history.peaks);
         }
         let living = self.hosts.iter().flatten().map(|host| host.record(now, true));

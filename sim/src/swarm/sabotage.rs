@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{MergeRole, Merged};
 use murmur_protocol::{
-    Config, Correction, Effect, Event, Message, ModelLayout, Node, PeerId, Status, Time, message::KnownPeer,
+    Config, Correction, Effect, Event, Message, Misbehaviour, ModelLayout, Node, Notice, PeerId, Status, Time,
+    message::KnownPeer,
 };
 
 /// A mistake, made by all nodes of a swarm alike.
@@ -57,6 +58,9 @@ pub enum Sabotage {
 /// What [`Sabotage::Overreaches`] makes of a length.
 const OVERREACH: f32 = 1.2;
 
+/// γ without any regard to delays: the default of a run.
+const FULL_GAMMA: f64 = 0.5;
+
 /// What only [`Sabotage::AmbientRandomness`] looks at: as wrong as it can be, on purpose.
 static AMBIENT: AtomicU64 = AtomicU64::new(0);
 
@@ -68,6 +72,8 @@ pub(crate) struct Core {
     began_at: Time,
     /// Everybody that was ever heard of, for [`Sabotage::UnboundedView`].
     ever_known: Vec<KnownPeer>,
+    /// Since the last proposal, no exchange has ended.
+    is_exchanging: bool,
     /// Effects that follow the one polled last.
     extra: Vec<Effect>,
 }
@@ -82,11 +88,16 @@ impl Core {
         sabotage: Option<Sabotage>,
     ) -> Core {
         let node = Node::new(config, me, layout, seed, now);
-        Core { node, sabotage, began_at: now, ever_known: Vec::new(), extra: Vec::new() }
+        Core { node, sabotage, began_at: now, ever_known: Vec::new(), is_exchanging: false, extra: Vec::new() }
     }
 
     pub(crate) fn is(&self, sabotage: Sabotage) -> bool {
         self.sabotage == Some(sabotage)
+    }
+
+    /// Whether an exchange is under way, as far as its orders show.
+    pub(crate) fn is_exchanging(&self) -> bool {
+        self.is_exchanging
     }
 
     pub(crate) fn handle(&mut self, now: Time, event: Event) {
@@ -106,8 +117,7 @@ impl Core {
         };
         self.node.handle(now, event);
         if let Some(peer) = accused {
-            let misbehaviour = murmur_protocol::Misbehaviour::Unsolicited;
-            let notice = murmur_protocol::Notice::PeerMisbehaved { peer, misbehaviour };
+            let notice = Notice::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Unsolicited };
             self.extra.push(Effect::Notice(notice));
         }
     }
@@ -120,6 +130,11 @@ impl Core {
         match (self.sabotage, &mut effect) {
             (Some(Sabotage::NeverDials), Effect::Dial { .. }) => return self.poll_effect(),
             (Some(Sabotage::NeverClips), Effect::Merge { job, .. }) => job.clip = f64::MAX,
+            (Some(Sabotage::CorrectsLate), Effect::Merge { job, .. }) => job.gamma = FULL_GAMMA,
+            (_, Effect::Send { message: Message::Propose(_), .. }) => self.is_exchanging = true,
+            (_, Effect::Notice(Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. })) => {
+                self.is_exchanging = false;
+            }
             (Some(Sabotage::AnswersTwice), Effect::Send { peer, message: Message::Accept(accept) }) => {
                 let mut second = accept.clone();
                 second.starter_share *= 0.9;
@@ -180,15 +195,27 @@ fn flipped(mut values: Vec<f32>) -> Vec<f32> {
     values
 }
 
-/// A correction of (nearly) these values, in 16-bit codes; the same for the same values, opposite for opposite ones.
+/// A correction of these values: opposite for opposite ones, and equal to the one that they came from up to the last
+/// bits of its steps.
 pub(super) fn rebuilt(values: &[f32]) -> Correction {
     let mut codes = Vec::with_capacity(values.len());
     let mut steps = Vec::new();
     for block in values.chunks(BLOCK) {
-        let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-        let step = largest / 32_000.0;
+        let step = step_of(block);
         steps.push(step);
-        codes.extend(block.iter().map(|value| if step > 0.0 { (value / step) as i16 } else { 0 }));
+        codes.extend(block.iter().map(|value| if step > 0.0 { (value / step).round() as i16 } else { 0 }));
     }
     Correction::new(Codes::Wide(codes), steps)
+}
+
+/// The largest step of which all values are multiples; where there is none, the finest that 16 bits allow.
+fn step_of(block: &[f32]) -> f32 {
+    /// How far from a whole number a quotient may lie.
+    const TOLERANCE: f32 = 0.01;
+    let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let finest = largest / f32::from(i16::MAX);
+    let is_multiple = |value: &f32, step: f32| ((value / step) - (value / step).round()).abs() < TOLERANCE;
+    let steps = (1..i16::MAX).map(|code| largest / f32::from(code));
+    let mut fitting = steps.filter(|step| block.iter().all(|value| is_multiple(value, *step)));
+    if largest > 0.0 { fitting.next().unwrap_or(finest) } else { 0.0 }
 }

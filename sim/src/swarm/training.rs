@@ -12,6 +12,7 @@ use super::Swarm;
 use super::sabotage::{Sabotage, rebuilt};
 use crate::happening::{Happening, Life};
 use crate::host::{Host, Landing, rounding_of};
+use crate::record::add_scaled;
 use crate::scenario::HostIndex;
 use crate::trainer::{Done, Order};
 
@@ -32,7 +33,7 @@ impl Swarm {
         let now = self.queue.now();
         let (learning, reporting) = (self.is_learning, self.is_reporting);
         let Some(host) = self.hosts[index].as_mut() else { return };
-        let waits = host.node.is(Sabotage::TrainerWaits) && !host.merging.is_empty();
+        let waits = host.node.is(Sabotage::TrainerWaits) && host.node.is_exchanging();
         // A step at a time: what a step does depends on the one before, and a batch would round differently.
         for _ in 0..host.pace.take_ended(now) {
             if !waits {
@@ -139,7 +140,7 @@ impl Swarm {
 
     fn on_done(&mut self, index: HostIndex, life: Life, done: Done) {
         let now = self.queue.now();
-        if let Some(host) = self.living(index, life)
+        if let Some(host) = self.hosts[index].as_mut().filter(|host| host.life == life && !host.has_stopped)
             && let Some(landing) = done.landed.and_then(|number| host.landing.remove(&number))
         {
             host.tally.rounding += rounding_of(&host.trainer.values());
@@ -147,11 +148,17 @@ impl Swarm {
                 host.tally.corrections += 1;
                 host.tally.gain += landing.factor / f64::from(landing.part.fragment.count);
                 host.tally.delay += now - landing.taken_at;
+                let round = host.pace.step_time().as_secs_f64() * host.tally.interval_steps;
+                host.tally.delay_rounds += (now - landing.taken_at).as_secs_f64() / round;
             }
-            let parameters = self.scenario.parameters;
             let Landing { exchange, part, correction, .. } = landing;
+            let parameters = host.trainer.values().len();
             let range = (part.vector == Vector::Model).then(|| part.fragment.range(parameters));
-            let verdict = self.ledger.landed(exchange, now, range, &correction);
+            let verdict = self.ledger.landed(exchange, now, range.clone(), &correction);
+            // What must not land explains nothing.
+            if let (Ok(()), Some(range)) = (&verdict, range) {
+                add_scaled(&mut host.tally.landed, range, &correction, 1.0);
+            }
             self.history.find(verdict);
         }
         if let Some(reply) = done.reply.filter(|reply| !is_silent(reply)) {

@@ -1,0 +1,119 @@
+//! Who knows whom in swarms of a hundred to ten thousand: the overlay is a random graph whoever bootstrapped whom, its
+//! cost does not depend on its size, and what dies is forgotten.
+
+mod overlay;
+
+use std::time::Duration;
+
+use murmur_protocol::bounds::{AGE_MAX, CONNECTIONS_SURPLUS, CONNECTIONS_WANTED, SHUFFLE_PERIOD};
+use overlay::{Overlay, second_eigenvalue, spread};
+
+fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+/// Figures of a settled swarm, for people.
+fn describe(overlay: &Overlay, measured: Duration) -> String {
+    let living: Vec<usize> = overlay.living().collect();
+    let edges: Vec<Vec<usize>> = living.iter().map(|index| overlay.connected(*index)).collect();
+    let known: Vec<Vec<usize>> = living.iter().map(|index| overlay.known(*index)).collect();
+    let mut in_degrees = vec![0; living.len()];
+    known.iter().flatten().for_each(|index| in_degrees[*index] += 1);
+    let per_minute = |total: u64| total as f64 / living.len() as f64 / (measured.as_secs_f64() / 60.0);
+    format!(
+        "{} nodes at {:?}: degrees {:?}, views {:?}, in-degrees {:?}, second eigenvalue {:.3}; \
+         a minute: {:.0} bytes, {:.2} messages, {:.2} dials, {:.2} wakes, at most {} bytes",
+        living.len(),
+        overlay.now,
+        spread(edges.iter().map(Vec::len).collect()),
+        spread(known.iter().map(Vec::len).collect()),
+        spread(in_degrees),
+        second_eigenvalue(&edges),
+        per_minute(overlay.traffic.iter().map(|traffic| traffic.bytes).sum()),
+        per_minute(overlay.traffic.iter().map(|traffic| traffic.messages).sum()),
+        per_minute(overlay.traffic.iter().map(|traffic| traffic.dials).sum()),
+        per_minute(overlay.traffic.iter().map(|traffic| traffic.wakes).sum()),
+        overlay.traffic.iter().map(|traffic| traffic.bytes).max().unwrap_or(0) / (measured.as_secs() / 60),
+    )
+}
+
+fn edges(overlay: &Overlay) -> Vec<Vec<usize>> {
+    overlay.living().map(|index| overlay.connected(index)).collect()
+}
+
+#[test]
+fn a_chain_becomes_a_random_graph() {
+    let mut overlay = Overlay::of(300, 1, |index| index - 1);
+    overlay.run_for(Duration::from_secs(10));
+    let at_first = second_eigenvalue(&edges(&overlay));
+    assert!(at_first > 0.98, "a chain that mixes from the beginning proves nothing: {at_first}");
+    overlay.run_for(minutes(20));
+    let later = second_eigenvalue(&edges(&overlay));
+    assert!(later < 0.7, "{later}: at best 0.58 with 11 connections each");
+    let (fewest, usual, most) = spread(edges(&overlay).iter().map(Vec::len).collect());
+    assert!(fewest >= CONNECTIONS_WANTED - 1 && usual <= CONNECTIONS_SURPLUS + 2 && most <= 24);
+}
+
+/// Control bytes that a node sends in a minute, once all have settled.
+fn bytes_a_minute(count: usize) -> f64 {
+    let mut overlay = Overlay::of(count, 1, |_| 0);
+    overlay.run_for(minutes(11));
+    overlay.clear_traffic();
+    overlay.run_for(minutes(10));
+    assert!(overlay.traffic.iter().all(|traffic| traffic.accusations == 0));
+    overlay.traffic.iter().map(|traffic| traffic.bytes as f64).sum::<f64>() / count as f64 / 10.0
+}
+
+#[test]
+fn the_control_traffic_of_a_node_is_small_and_does_not_depend_on_the_size_of_the_swarm() {
+    let (few, many) = (bytes_a_minute(100), bytes_a_minute(500));
+    assert!((0.9..1.1).contains(&(many / few)), "{few} and {many} bytes a minute");
+    assert!(many < 3000.0, "{many} bytes a minute");
+}
+
+#[test]
+fn a_node_whose_only_bootstrap_died_gets_in_by_members_that_it_remembers() {
+    let mut overlay = Overlay::of(40, 1, |_| 0);
+    overlay.run_for(minutes(10));
+    overlay.crash(0);
+    // Two of those that it remembers are gone too.
+    overlay.crash(7);
+    overlay.crash(8);
+    let late = overlay.add(Some(0), &[7, 8, 21]);
+    overlay.run_for(minutes(2));
+    assert!(overlay.connected(late).len() >= CONNECTIONS_WANTED - 1, "{:?}", overlay.connected(late));
+}
+
+#[test]
+fn a_swarm_of_which_nine_tenths_die_at_once_stays_one() {
+    let mut overlay = Overlay::of(300, 1, |_| 0);
+    overlay.run_for(minutes(20));
+    (0..300).filter(|index| index % 10 != 3).for_each(|index| overlay.crash(index));
+    overlay.run_for(AGE_MAX + 2 * SHUFFLE_PERIOD);
+    let mut reached = vec![3];
+    let mut next = 0;
+    while let Some(index) = reached.get(next).copied() {
+        next += 1;
+        let fresh: Vec<usize> = overlay.connected(index).into_iter().filter(|one| !reached.contains(one)).collect();
+        reached.extend(fresh);
+    }
+    assert_eq!(reached.len(), 30, "all survivors hang together");
+    for index in overlay.living() {
+        assert!(overlay.known(index).iter().all(|known| known % 10 == 3), "and have forgotten the dead");
+    }
+}
+
+#[test]
+#[ignore = "prints figures, for minutes"]
+fn figures() {
+    for count in [100, 1000, 10_000] {
+        for (name, is_chain) in [("star", false), ("chain", true)] {
+            let mut overlay = Overlay::of(count, 1, |index| if is_chain { index - 1 } else { 0 });
+            for _ in 0..12 {
+                overlay.clear_traffic();
+                overlay.run_for(minutes(5));
+                println!("{name} {}", describe(&overlay, minutes(5)));
+            }
+        }
+    }
+}
