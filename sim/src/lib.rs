@@ -18,12 +18,15 @@
 //! The shape follows the simulators of FoundationDB and TigerBeetle: faults on purpose, and one check per file.
 
 pub mod checks;
+pub mod file;
 mod happening;
 mod host;
 mod liar;
 mod network;
 mod queue;
 pub mod record;
+pub mod report;
+pub mod runner;
 pub mod scenario;
 pub mod study;
 mod swarm;
