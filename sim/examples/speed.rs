@@ -13,7 +13,7 @@ fn main() {
     swarm.run_until(Duration::from_secs(60));
     let record = swarm.record();
     let (elapsed, steps) = (begin.elapsed().as_secs_f64(), record.lives.iter().map(|life| life.steps).sum::<u64>());
-    let (exchanges, entries) = (record.merges.len() / 2, swarm.fingerprint().1);
+    let (exchanges, entries) = (record.exchanges.merges / 2, swarm.fingerprint().1);
     println!("32 nodes of 300 parameters, 60 s simulated in {elapsed:.2} s: per second of real time");
     let per_second = |count: f64| (count / elapsed).round();
     println!("{} steps, {} exchanges", per_second(steps as f64), per_second(exchanges as f64));

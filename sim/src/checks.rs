@@ -1,21 +1,53 @@
-//! What must hold of every run, whatever the network and the hosts did to it. One check per file, each with a forged
-//! record that it must refuse.
+//! What must hold of every run, whatever the network and the hosts did to it. One check per file, headed by the law that
+//! it holds a run to, each with a forged record that it must refuse.
+//!
+//! Checks of single exchanges run while the swarm does, and leave what they find in [`Record::found`]; the others look
+//! at a record. [`safety`] holds at any time, [`liveness`] after a calm phase that was long enough.
 
+mod answered_once;
+mod antisymmetric;
 mod bounded;
+mod bounded_views;
+mod clear_of_liars;
 mod converged;
+mod crash_shift;
+mod everybody_exchanges;
 mod exactly_once;
+mod local_alone;
+mod loop_gain;
 mod mean_preserved;
 mod nobody_accused;
+mod nobody_isolated;
+mod pair_distance;
+mod repeatable;
+mod step_bounded;
 mod training_never_waits;
 
 use std::fmt;
 
+use murmur_protocol::manifest::GossipSpec;
+
+pub(crate) use answered_once::{Answer, Answers, replied_once};
+pub use antisymmetric::antisymmetric;
 pub use bounded::bounded;
+pub use bounded_views::bounded_views;
+pub use clear_of_liars::clear_of_liars;
 pub use converged::converged;
+pub use crash_shift::crash_shift;
+pub use everybody_exchanges::everybody_exchanges;
 pub use exactly_once::exactly_once;
+pub(crate) use exactly_once::{landed_once, merged_once};
+pub use local_alone::local_alone;
+pub use loop_gain::loop_gain;
 pub use mean_preserved::{mean_preserved, nothing_one_sided};
 pub use nobody_accused::nobody_accused;
+pub use nobody_isolated::nobody_isolated;
+pub use pair_distance::pair_distance;
+pub use repeatable::repeatable;
+pub use step_bounded::step_bounded;
 pub use training_never_waits::training_never_waits;
+
+use crate::record::Record;
 
 /// Which check a run failed, and how.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,51 +60,108 @@ pub struct Violation {
 }
 
 impl Violation {
-    fn new(check: &'static str, finding: impl fmt::Display) -> Violation {
+    pub(crate) fn new(check: &'static str, finding: impl fmt::Display) -> Violation {
         Violation { check, finding: finding.to_string() }
     }
 }
 
+/// Checks everything that holds at any time of any run: the first violation of each check.
+pub fn safety(record: &Record, parameters: usize, gossip: &GossipSpec) -> Vec<Violation> {
+    let verdicts = [
+        mean_preserved(record),
+        crash_shift(record),
+        training_never_waits(record),
+        loop_gain(record),
+        bounded_views(record),
+        bounded(record, parameters, gossip),
+        nobody_accused(record),
+        clear_of_liars(record),
+    ];
+    let mut found: Vec<Violation> = Vec::new();
+    for violation in record.found.iter().cloned().chain(verdicts.into_iter().filter_map(Result::err)) {
+        if found.iter().all(|known| known.check != violation.check) {
+            found.push(violation);
+        }
+    }
+    found
+}
+
+/// Checks what a calm phase brings about: `present` honest nodes take part, no model further than `disagreement_max`
+/// from their mean, nobody without a connection, and everybody still exchanging until the calm phase's end.
+pub fn liveness(record: &Record, present: usize, disagreement_max: f64) -> Vec<Violation> {
+    let verdicts = [converged(record, present, disagreement_max), nobody_isolated(record), everybody_exchanges(record)];
+    verdicts.into_iter().filter_map(Result::err).collect()
+}
+
+/// The first violation of a check that runs along.
+fn first_found(record: &Record, check: &str) -> Result<(), Violation> {
+    record.found.iter().find(|violation| violation.check == check).cloned().map_or(Ok(()), Err)
+}
+
 #[cfg(test)]
-mod forged {
+pub(crate) mod forged {
     //! Parts of records that never happened.
 
     use std::time::Duration;
 
-    use murmur_protocol::Time;
-    use murmur_protocol::bulk::{Codes, Correction};
+    use murmur_protocol::bulk::Codes;
+    use murmur_protocol::{Correction, Snapshot, Time};
 
-    use crate::record::{LifeRecord, MergeRecord, Side};
+    use crate::record::{ExchangeRecord, LifeRecord, MergeRecord, Side};
 
     /// One side of an exchange of a model of two parameters that moves it by `codes`.
-    pub(super) fn merge(exchange: u64, side: Side, codes: [i8; 2]) -> MergeRecord {
+    pub(crate) fn merge(exchange: u64, side: Side, codes: [i8; 2]) -> (MergeRecord, Correction) {
         let length = codes.iter().map(|code| f64::from(*code).powi(2)).sum::<f64>().sqrt();
-        MergeRecord {
+        let merge = MergeRecord {
             exchange,
             host: usize::from(side == Side::Responder),
-            life: 0,
+            life: u64::from(side == Side::Responder),
             side,
             at: Time::ZERO,
-            correction: Correction::new(Codes::Narrow(codes.to_vec()), vec![1.0]),
+            age: Duration::ZERO,
+            partner_share: 0.5,
             factor: 0.5,
-            clipped_distance: 2.0 * length,
-            landed: true,
-        }
+            clip: 2.0 * length,
+            distance: 2.0 * length,
+            clip_scale: 1.0,
+            masked_blocks: 0,
+            length,
+            landings: 0,
+        };
+        (merge, Correction::new(Codes::Narrow(codes.to_vec()), vec![1.0]))
     }
 
-    /// A life of ten steps of 100 ms that moved a model from zeros to `model` by `corrections`.
-    pub(super) fn life(host: usize, model: [f32; 2], corrections: [f32; 2]) -> LifeRecord {
-        let local = |index: usize| f64::from(model[index] - corrections[index]);
+    /// An exchange of two models that meet in the middle at (1.5, 1): the corrections are given, the starter's first.
+    pub(crate) fn exchange(codes: [[i8; 2]; 2]) -> ExchangeRecord {
+        let (starter, to_starter) = merge(1, Side::Starter, codes[0]);
+        let (responder, to_responder) = merge(1, Side::Responder, codes[1]);
+        let snapshots = [Snapshot::from(vec![5.0, -1.0]), Snapshot::from(vec![-2.0, 3.0])];
+        ExchangeRecord { starter, responder, corrections: [to_starter, to_responder], snapshots }
+    }
+
+    /// A life of ten steps of 100 ms that moved a model from zeros to `model`, by `averaged` through averaging.
+    pub(crate) fn life(host: usize, model: [f32; 2], averaged: [f64; 2]) -> LifeRecord {
         LifeRecord {
             host,
             active: true,
+            is_honest: true,
             first_model: vec![0.0; 2],
             model: model.to_vec(),
-            local_movement: vec![local(0), local(1)],
+            loss: 0.1,
+            averaged: averaged.to_vec(),
+            rounding: 1e-6,
             steps: 10,
+            progress: 10.0,
             step_time: Duration::from_millis(100),
-            training_time: Duration::from_secs(1),
+            steps_expected: 10.0,
             interruptions: 0,
+            corrections: 1,
+            gain: 0.5,
+            delay: Duration::from_millis(100),
+            interval_steps: 10.0,
+            exchanges: 1,
+            connected: 1,
+            last_exchange_ago: Duration::ZERO,
         }
     }
 }

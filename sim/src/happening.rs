@@ -15,53 +15,75 @@ pub(crate) enum Happening {
     /// A host's first life begins.
     Begins { host: HostIndex },
     /// The scenario's turn.
-    Incident(Incident),
+    Incident(Box<Incident>),
     /// A local driver replies, or a dial came to nothing.
-    Told { host: HostIndex, life: Life, event: Event },
+    Told { host: HostIndex, life: Life, event: Box<Event> },
     /// The node's deadline; void unless `wake` is the last one set.
     Woken { host: HostIndex, life: Life, wake: u64 },
-    /// The trainer ends a step; void once that stint of training is over.
-    StepEnded { host: HostIndex, life: Life, stint: u64 },
+    /// The trainer ends a step at which something is due; void unless `due` is the last one set.
+    TrainerDue { host: HostIndex, life: Life, due: u64 },
     /// A trainer that does not train looks at its requests.
     IdleBoundary { host: HostIndex, life: Life },
+    /// The host writes what it would resume from.
+    Checkpoint { host: HostIndex, life: Life },
     /// A dial reaches its target.
-    DialArrived { dialler: HostIndex, life: Life, target: HostIndex, expected: Option<PeerId>, addresses: Vec<Address> },
+    DialArrived(Box<DialArrived>),
     /// The dialler learns that its dial succeeded.
     LinkOpened { host: HostIndex, life: Life, link: LinkId },
     /// A host learns that a link is gone.
     LinkLost { host: HostIndex, life: Life, link: LinkId },
+    /// A connection of which one direction is dead has not heard of the other end for too long.
+    LinkStarved { link: LinkId },
     /// A control message reaches the other end.
-    MessageArrived { link: LinkId, to: HostIndex, message: Message },
-    /// A payload reaches the other end; `confirmed` tells whether its sender will hear of it.
-    TransferArrived {
-        link: LinkId,
-        to: HostIndex,
-        from: (HostIndex, Life),
-        transfer: TransferId,
-        header: TransferHeader,
-        payload: Payload,
-        confirmed: bool,
-    },
+    MessageArrived { link: LinkId, to: HostIndex, message: Box<Message> },
+    /// A payload reaches the other end.
+    TransferArrived(Box<TransferArrived>),
     /// The sender learns what became of a transfer.
     TransferEnded { host: HostIndex, life: Life, transfer: TransferId, finished: bool },
     /// A node that has stopped closes its links.
     LinksClosed { host: HostIndex, life: Life },
 }
 
+/// A dial at its target.
+#[derive(Clone, Debug)]
+pub(crate) struct DialArrived {
+    pub(crate) dialler: (HostIndex, Life),
+    pub(crate) target: HostIndex,
+    pub(crate) expected: Option<PeerId>,
+    pub(crate) addresses: Vec<Address>,
+}
+
+/// A payload at its target; `confirmed` tells whether its sender will hear of it.
+#[derive(Clone, Debug)]
+pub(crate) struct TransferArrived {
+    pub(crate) link: LinkId,
+    pub(crate) to: HostIndex,
+    pub(crate) from: (HostIndex, Life),
+    pub(crate) transfer: TransferId,
+    pub(crate) header: TransferHeader,
+    pub(crate) payload: Payload,
+    pub(crate) confirmed: bool,
+}
+
 impl Happening {
     /// Whose process must be running for this to happen.
     pub(crate) fn addressee(&self) -> Option<HostIndex> {
         match self {
-            Happening::Begins { .. } | Happening::Incident(_) | Happening::LinksClosed { .. } => None,
+            Happening::Begins { .. }
+            | Happening::Incident(_)
+            | Happening::LinksClosed { .. }
+            | Happening::LinkStarved { .. } => None,
             Happening::Told { host, .. }
             | Happening::Woken { host, .. }
-            | Happening::StepEnded { host, .. }
+            | Happening::TrainerDue { host, .. }
             | Happening::IdleBoundary { host, .. }
+            | Happening::Checkpoint { host, .. }
             | Happening::LinkOpened { host, .. }
             | Happening::LinkLost { host, .. }
             | Happening::TransferEnded { host, .. } => Some(*host),
-            Happening::DialArrived { target, .. } => Some(*target),
-            Happening::MessageArrived { to, .. } | Happening::TransferArrived { to, .. } => Some(*to),
+            Happening::DialArrived(dial) => Some(dial.target),
+            Happening::MessageArrived { to, .. } => Some(*to),
+            Happening::TransferArrived(transfer) => Some(transfer.to),
         }
     }
 }

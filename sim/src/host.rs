@@ -1,15 +1,27 @@
 //! One host: a node in its present life, its trainer, and the bookkeeping of a driver.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod clock;
+mod pace;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use murmur_protocol::{Address, Effect, Event, Node, PeerId, RequestId, Time, TransferId};
+use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, RequestId, Snapshot, Time, TransferId};
 
+pub(crate) use clock::Clock;
+pub(crate) use pace::Pace;
+
+use crate::checks::Answers;
 use crate::happening::Life;
+use crate::liar::Liar;
 use crate::network::LinkId;
-use crate::record::{LifeRecord, Peaks, Side};
+use crate::record::{LifeRecord, MergeRecord, Peaks, Side};
 use crate::scenario::{HostIndex, NodePlan};
-use crate::trainer::Trainer;
+use crate::swarm::Core;
+use crate::trainer::{Order, Trainer};
+
+/// Exchanges whose clip norm is remembered: more than a node takes part in at once.
+const DECLARED_MAX: usize = 64;
 
 /// A running process.
 #[derive(Debug)]
@@ -17,68 +29,137 @@ pub(crate) struct Host {
     pub(crate) index: HostIndex,
     pub(crate) life: Life,
     pub(crate) peer: PeerId,
-    pub(crate) node: Node,
+    pub(crate) node: Core,
+    pub(crate) clock: Clock,
     pub(crate) trainer: Trainer,
-    /// Links that are open as far as this end knows, oldest first. Two hosts that dial each other at once get two.
-    pub(crate) links: BTreeSet<LinkId>,
+    pub(crate) pace: Pace,
+    /// What the trainer is to do at the next step boundary.
+    pub(crate) orders: Vec<Order>,
+    /// `None` for an honest host.
+    pub(crate) liar: Option<Box<Liar>>,
+    /// Links that are open as far as this end knows, by peer, oldest first. Two hosts that dial each other at once get
+    /// two.
+    pub(crate) links: BTreeSet<(PeerId, LinkId)>,
     /// Outgoing payloads whose end is not known yet, and whether each is a state.
     pub(crate) transfers: BTreeMap<TransferId, (LinkId, bool)>,
     /// Merges in the worker pool.
     pub(crate) merging: BTreeMap<RequestId, Merging>,
+    /// Corrections on their way into the model, by the number that their order carries.
+    pub(crate) landing: BTreeMap<usize, Landing>,
+    pub(crate) next_landing: usize,
     /// Requests without a reply so far.
     pub(crate) awaited: BTreeSet<RequestId>,
-    /// Number of the last deadline put into the queue, and its time.
+    pub(crate) answers: Answers,
+    /// Names of the exchanges that were proposed to this node, by starter and number.
+    pub(crate) proposed: VecDeque<(PeerId, u64, u64)>,
+    /// What this node declared for its exchanges.
+    pub(crate) declared: VecDeque<Declared>,
+    /// Number of the last deadline put into the queue, and the node's time of it.
     pub(crate) wake: (u64, Time),
+    /// Number of the last moment put into the queue at which the trainer is due, and that moment.
+    pub(crate) due: (u64, Option<Time>),
     pub(crate) idle_boundary_is_set: bool,
     pub(crate) has_stopped: bool,
-    pub(crate) step_time: Duration,
     pub(crate) steps_max: Option<u64>,
-    /// Number of the present stint of training, and when it began.
-    pub(crate) stint: u64,
-    pub(crate) training_since: Option<Time>,
-    pub(crate) trained_before: Duration,
-    pub(crate) paused_while_training: Duration,
-    pub(crate) interruptions: u64,
+    /// The trainer's steps when this life began, and when it last reported.
+    pub(crate) first_steps: u64,
+    pub(crate) reported_steps: u64,
+    pub(crate) wakes: u64,
+    pub(crate) tally: Tally,
+}
+
+/// How a node takes part in an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Declared {
+    exchange: u64,
+    /// τ
+    pub(crate) clip: f64,
+    /// When the snapshot was taken, once it is encoded.
+    pub(crate) encoded_at: Option<Time>,
+}
+
+/// What is summed up over a life.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) corrections: u64,
+    pub(crate) gain: f64,
+    pub(crate) delay: Duration,
+    pub(crate) rounding: f64,
+    pub(crate) exchanges: u64,
+    pub(crate) last_exchange: Time,
 }
 
 /// What must be remembered of a merge until its correction is ordered.
 #[derive(Clone, Debug)]
 pub(crate) struct Merging {
-    pub(crate) exchange: u64,
-    pub(crate) side: Side,
+    pub(crate) record: MergeRecord,
+    pub(crate) snapshot: Snapshot,
+    /// When the snapshot was taken.
+    pub(crate) taken_at: Time,
+}
+
+/// A correction that a node ordered.
+#[derive(Clone, Debug)]
+pub(crate) struct Landing {
+    pub(crate) exchange: (u64, Side, Life),
+    pub(crate) part: Part,
+    pub(crate) correction: Correction,
+    /// The model that it was computed from.
+    pub(crate) snapshot: Snapshot,
+    pub(crate) taken_at: Time,
     pub(crate) factor: f64,
-    pub(crate) clipped_distance: f64,
 }
 
 impl Host {
     pub(crate) fn new(
         (index, life): (HostIndex, Life),
         peer: PeerId,
-        node: Node,
+        node: Core,
         trainer: Trainer,
         plan: &NodePlan,
+        now: Time,
     ) -> Host {
         Host {
             index,
             life,
             peer,
             node,
-            trainer,
+            clock: Clock::new(plan.clock_rate),
+            pace: Pace::new(plan.step_time),
+            orders: Vec::new(),
+            liar: None,
             links: BTreeSet::new(),
             transfers: BTreeMap::new(),
             merging: BTreeMap::new(),
+            landing: BTreeMap::new(),
+            next_landing: 0,
             awaited: BTreeSet::new(),
+            answers: Answers::default(),
+            proposed: VecDeque::new(),
+            declared: VecDeque::new(),
             wake: (0, Time::ZERO),
+            due: (0, None),
             idle_boundary_is_set: false,
             has_stopped: false,
-            step_time: plan.step_time,
             steps_max: plan.steps_max,
-            stint: 0,
-            training_since: None,
-            trained_before: Duration::ZERO,
-            paused_while_training: Duration::ZERO,
-            interruptions: 0,
+            first_steps: trainer.steps,
+            reported_steps: trainer.steps,
+            wakes: 0,
+            tally: Tally { last_exchange: now, ..Tally::default() },
+            trainer,
         }
+    }
+
+    /// The newest link to a peer that is open as far as this end knows.
+    pub(crate) fn link_to(&self, peer: PeerId) -> Option<LinkId> {
+        self.links.range((peer, LinkId::MIN)..=(peer, LinkId::MAX)).next_back().map(|(_, link)| *link)
+    }
+
+    /// Peers with an open link.
+    pub(crate) fn connected(&self) -> usize {
+        let mut peers: Vec<PeerId> = self.links.iter().map(|(peer, _)| *peer).collect();
+        peers.dedup();
+        peers.len()
     }
 
     /// Remembers that `effect` awaits a reply, where it does.
@@ -95,8 +176,9 @@ impl Host {
         }
     }
 
-    /// Takes the reply off the list; returns what was remembered of a merge.
-    pub(crate) fn note_reply(&mut self, event: &Event) -> Option<Merging> {
+    /// Takes a reply off the list: whether it was awaited, and what was remembered of a merge; `None` where the event is
+    /// no reply.
+    pub(crate) fn note_reply(&mut self, event: &Event) -> Option<(bool, Option<Merging>)> {
         let (Event::SnapshotTaken { request, .. }
         | Event::Encoded { request, .. }
         | Event::Merged { request, .. }
@@ -106,8 +188,35 @@ impl Host {
         else {
             return None;
         };
-        self.awaited.remove(request);
-        self.merging.remove(request)
+        Some((self.awaited.remove(request), self.merging.remove(request)))
+    }
+
+    /// Remembers the clip norm with which this node takes part in an exchange.
+    pub(crate) fn declare(&mut self, exchange: u64, clip: f64) {
+        self.declared.retain(|declared| declared.exchange != exchange);
+        if self.declared.len() == DECLARED_MAX {
+            self.declared.pop_front();
+        }
+        self.declared.push_back(Declared { exchange, clip, encoded_at: None });
+    }
+
+    /// Remembers how an exchange is called that a peer has proposed.
+    pub(crate) fn hear_proposal(&mut self, peer: PeerId, number: u64, exchange: u64) {
+        if self.proposed.len() == DECLARED_MAX {
+            self.proposed.pop_front();
+        }
+        self.proposed.push_back((peer, number, exchange));
+    }
+
+    /// The name of the exchange that this peer proposed under this number.
+    pub(crate) fn name_of(&self, peer: PeerId, number: u64) -> Option<u64> {
+        let found = self.proposed.iter().rev().find(|(by, of, _)| (*by, *of) == (peer, number));
+        found.map(|(_, _, exchange)| *exchange)
+    }
+
+    /// What this node has declared for an exchange.
+    pub(crate) fn declared_for(&mut self, exchange: u64) -> Option<&mut Declared> {
+        self.declared.iter_mut().rev().find(|declared| declared.exchange == exchange)
     }
 
     /// Raises the peaks to what this host holds now.
@@ -128,33 +237,60 @@ impl Host {
 
     pub(crate) fn begin_training(&mut self, now: Time) {
         self.trainer.is_training = true;
-        self.stint += 1;
-        self.training_since = Some(now);
+        self.pace.begin(now);
     }
 
+    /// Steps up to `now` must have been taken.
     pub(crate) fn end_training(&mut self, now: Time) {
-        if let Some(since) = self.training_since.take() {
-            self.trained_before += now - since;
-            self.trainer.is_training = false;
-            self.interruptions += 1;
-        }
+        self.trainer.is_training = false;
+        self.pace.end(now);
     }
 
-    /// The life as checks see it, at `now`.
-    pub(crate) fn record(&self, now: Time, active: bool) -> LifeRecord {
-        let running = self.training_since.map(|since| now - since).unwrap_or_default();
+    /// What averaging did to the model.
+    pub(crate) fn averaged(&self) -> Vec<f64> {
+        let local = self.trainer.local_movement();
+        let values = self.trainer.values();
+        let moved = values.iter().zip(self.trainer.first_values());
+        moved.zip(local).map(|((value, first), local)| f64::from(*value) - f64::from(*first) - local).collect()
+    }
+
+    /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors.
+    pub(crate) fn record(&self, now: Time, is_alive: bool) -> LifeRecord {
+        let vectors = |values: &[f32]| if is_alive { values.to_vec() } else { Vec::new() };
         LifeRecord {
             host: self.index,
-            active: active && self.trainer.has_model && !self.has_stopped,
-            first_model: self.trainer.first_values.clone(),
-            model: self.trainer.values.clone(),
-            local_movement: self.trainer.local_movement.clone(),
-            steps: self.trainer.steps,
-            step_time: self.step_time,
-            training_time: (self.trained_before + running).saturating_sub(self.paused_while_training),
-            interruptions: self.interruptions,
+            active: is_alive && self.trainer.has_model && !self.has_stopped,
+            is_honest: self.liar.is_none(),
+            first_model: vectors(self.trainer.first_values()),
+            model: vectors(&self.trainer.values()),
+            loss: self.trainer.loss(),
+            averaged: if is_alive { self.averaged() } else { Vec::new() },
+            rounding: if is_alive { self.rounding() } else { 0.0 },
+            steps: self.trainer.steps - self.first_steps,
+            progress: self.trainer.progress,
+            step_time: self.pace.step_time(),
+            steps_expected: self.pace.expected(now),
+            interruptions: self.pace.interruptions,
+            corrections: self.tally.corrections,
+            gain: self.tally.gain,
+            delay: self.tally.delay,
+            interval_steps: self.node.status().interval_steps,
+            exchanges: self.tally.exchanges,
+            connected: self.connected(),
+            last_exchange_ago: now.saturating_since(self.tally.last_exchange),
         }
     }
+
+    /// Rounding of all additions to the model: one `f32` addition each, and that of the differences taken of it.
+    pub(crate) fn rounding(&self) -> f64 {
+        self.tally.rounding + 4.0 * rounding_of(&self.trainer.values())
+    }
+}
+
+/// The rounding of one addition to every element, as a Euclidean norm.
+pub(crate) fn rounding_of(values: &[f32]) -> f64 {
+    let squares = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+    f64::from(f32::EPSILON) * squares.sqrt().max(1.0)
 }
 
 /// Where a host listens, in every life.

@@ -11,7 +11,7 @@
 //!          Node        Trainer        worker        Network
 //!       (the core)  (a quadratic)  (numerics, late) (links, losses)
 //!                         │
-//!                      Record ──► checks, Trace (BLAKE3 of all events and effects)
+//!                      Ledger, Record ──► checks; Trace (BLAKE3 of all events and effects); Sample
 //! ```
 //!
 //! The shape follows the simulators of FoundationDB and TigerBeetle: faults on purpose, and one check per file.
@@ -19,6 +19,7 @@
 pub mod checks;
 mod happening;
 mod host;
+mod liar;
 mod network;
 mod queue;
 pub mod record;
@@ -27,7 +28,7 @@ mod swarm;
 mod trace;
 mod trainer;
 
-pub use network::NetworkSpec;
-pub use record::Record;
-pub use scenario::{HostIndex, Incident, NodePlan, Scenario, TrainerSpec, WorkerSpec};
-pub use swarm::Swarm;
+pub use network::{LatencySpec, LinkSpec, NetworkSpec};
+pub use record::{Record, Sample, Traffic};
+pub use scenario::{Disk, HostIndex, Incident, Lie, NodePlan, Scenario, TrainerSpec, WorkerSpec};
+pub use swarm::{Sabotage, Swarm};

@@ -2,6 +2,10 @@
 //!
 //! A link is a connection of two hosts. Control messages on it may be lost, repeated or late, payloads may fail or be
 //! confirmed wrongly, and either may be the moment at which the link breaks; each end then finds out in its own time.
+//! A way may be worse in one direction than in the other, or dead.
+
+mod link;
+mod spec;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,108 +13,14 @@ use std::time::Duration;
 use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_protocol::{PeerId, Time};
 
-use crate::scenario::HostIndex;
+pub(crate) use link::{Link, LinkId};
+pub use spec::{LatencySpec, LinkSpec, NetworkSpec};
 
-/// Names a link; never used twice.
-pub(crate) type LinkId = u64;
+use crate::scenario::{HostIndex, NodePlan};
 
-/// How the network behaves. Shares are probabilities, 0 to 1.
-#[derive(Clone, Debug)]
-pub struct NetworkSpec {
-    /// Shortest and longest way of a packet.
-    pub latency: (Duration, Duration),
-    /// Of each host's uplink, shared by its payloads one after the other.
-    pub bandwidth_bytes_per_second: f64,
-    /// Share of control messages that vanish.
-    pub loss: f64,
-    /// Share that arrives twice.
-    pub duplication: f64,
-    /// Share that is held back, and so overtaken.
-    pub reordering: f64,
-    /// The longest that one is held back.
-    pub held_back_max: Duration,
-    /// Share of payloads that their sender believes lost; half of those arrived.
-    pub transfer_failure: f64,
-    /// Share of dials that come to nothing.
-    pub dial_failure: f64,
-    /// Share of messages and payloads with which their link breaks.
-    pub breakage: f64,
-    /// Shortest and longest time until an end notices that a link is gone.
-    pub detection: (Duration, Duration),
-}
-
-impl NetworkSpec {
-    /// A home network on which nothing is lost.
-    pub fn calm() -> NetworkSpec {
-        NetworkSpec {
-            latency: (Duration::from_millis(2), Duration::from_millis(30)),
-            bandwidth_bytes_per_second: 10e6,
-            loss: 0.0,
-            duplication: 0.0,
-            reordering: 0.0,
-            held_back_max: Duration::ZERO,
-            transfer_failure: 0.0,
-            dial_failure: 0.0,
-            breakage: 0.0,
-            detection: (Duration::from_millis(10), Duration::from_millis(500)),
-        }
-    }
-
-    /// Much worse than any network that people put up with, on every count.
-    pub fn hostile() -> NetworkSpec {
-        NetworkSpec {
-            latency: (Duration::from_millis(1), Duration::from_millis(800)),
-            bandwidth_bytes_per_second: 20e3,
-            loss: 0.1,
-            duplication: 0.1,
-            reordering: 0.1,
-            held_back_max: Duration::from_secs(8),
-            transfer_failure: 0.1,
-            dial_failure: 0.2,
-            breakage: 0.02,
-            detection: (Duration::from_millis(10), Duration::from_secs(5)),
-        }
-    }
-}
-
-/// A connection of two hosts.
-#[derive(Debug)]
-pub(crate) struct Link {
-    /// Dialler and target.
-    ends: [HostIndex; 2],
-    /// The identities that shook hands.
-    peers: [PeerId; 2],
-    /// When the dialler's end opens; nothing reaches it before.
-    pub(crate) dialler_opens_at: Time,
-    pub(crate) broken: bool,
-}
-
-impl Link {
-    /// Both ends.
-    pub(crate) fn ends(&self) -> [HostIndex; 2] {
-        self.ends
-    }
-
-    /// Whether these are its ends.
-    pub(crate) fn joins(&self, one: HostIndex, other: HostIndex) -> bool {
-        self.ends == [one, other] || self.ends == [other, one]
-    }
-
-    /// The end that is not `host`.
-    pub(crate) fn other_end(&self, host: HostIndex) -> HostIndex {
-        if self.ends[0] == host { self.ends[1] } else { self.ends[0] }
-    }
-
-    /// Who is at the end that is not `host`.
-    pub(crate) fn other_peer(&self, host: HostIndex) -> PeerId {
-        if self.ends[0] == host { self.peers[1] } else { self.peers[0] }
-    }
-
-    /// The earliest that something can reach `host`.
-    pub(crate) fn opens_at(&self, host: HostIndex) -> Time {
-        if self.ends[0] == host { self.dialler_opens_at } else { Time::ZERO }
-    }
-}
+/// A connection of which one direction is dead is given up by both ends after this, and so is a payload on it: the
+/// daemon's connections ping every 15 s and wait 20 s for the answer.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(35);
 
 /// What becomes of a payload.
 #[derive(Clone, Copy, Debug)]
@@ -121,34 +31,54 @@ pub(crate) enum TransferFate {
     BreaksOff { after: Duration },
 }
 
+/// A host's access to the network. Payloads pass one after the other, each way.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    up_bytes_per_second: f64,
+    down_bytes_per_second: f64,
+    up_free_at: Time,
+    down_free_at: Time,
+}
+
 /// All links, and the dice.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) spec: NetworkSpec,
     random: Generator,
-    pub(crate) links: BTreeMap<LinkId, Link>,
+    links: BTreeMap<LinkId, Link>,
     next_link: LinkId,
+    lines: Vec<Line>,
     /// One side of a split; empty where there is none.
     secluded: BTreeSet<HostIndex>,
-    /// When each host's uplink is free again.
-    uplink_free_at: BTreeMap<HostIndex, Time>,
+    /// Hosts that hear only each other.
+    deaf: BTreeSet<HostIndex>,
+    /// Directions that are worse than the network, from and to.
+    ways: BTreeMap<(HostIndex, HostIndex), LinkSpec>,
 }
 
 impl Network {
-    pub(crate) fn new(spec: NetworkSpec, seed: u64) -> Network {
+    pub(crate) fn new(spec: NetworkSpec, plans: &[NodePlan], seed: u64) -> Network {
+        let line = |plan: &NodePlan| Line {
+            up_bytes_per_second: plan.uplink_bytes_per_second,
+            down_bytes_per_second: plan.downlink_bytes_per_second,
+            up_free_at: Time::ZERO,
+            down_free_at: Time::ZERO,
+        };
         Network {
             spec,
             random: stream(seed, "simulated network", &[]),
             links: BTreeMap::new(),
             next_link: 0,
+            lines: plans.iter().map(line).collect(),
             secluded: BTreeSet::new(),
-            uplink_free_at: BTreeMap::new(),
+            deaf: BTreeSet::new(),
+            ways: BTreeMap::new(),
         }
     }
 
-    /// Draws the time of one way.
-    pub(crate) fn latency(&mut self) -> Duration {
-        self.between(self.spec.latency)
+    /// Draws the time of one packet's way.
+    pub(crate) fn latency(&mut self, from: HostIndex, to: HostIndex) -> Duration {
+        self.spec.latency.draw(&mut self.random) + self.way(from, to).delay
     }
 
     /// Draws how long an end takes to notice a dead link.
@@ -157,22 +87,35 @@ impl Network {
     }
 
     /// Draws the delays of all copies of a control message that arrive: none, one or two.
-    pub(crate) fn message_delays(&mut self) -> Vec<Duration> {
-        if self.chance(self.spec.loss) {
-            return Vec::new();
+    pub(crate) fn message_delays(&mut self, from: HostIndex, to: HostIndex) -> [Option<Duration>; 2] {
+        let kept = (1.0 - self.spec.loss) * (1.0 - self.way(from, to).loss);
+        if !self.is_open(from, to) || self.chance(1.0 - kept) {
+            return [None, None];
         }
-        let copies = 1 + usize::from(self.chance(self.spec.duplication));
-        (0..copies).map(|_| self.message_delay()).collect()
+        let is_twice = self.chance(self.spec.duplication);
+        let first = self.message_delay(from, to);
+        [Some(first), is_twice.then(|| self.message_delay(from, to))]
     }
 
-    /// Draws what becomes of a payload of `bytes`, sent by `from` now.
-    pub(crate) fn transfer_fate(&mut self, now: Time, from: HostIndex, bytes: usize) -> TransferFate {
-        let begins = self.uplink_free_at.get(&from).copied().unwrap_or_default().max(now);
-        let ends = begins + Duration::from_secs_f64(bytes as f64 / self.spec.bandwidth_bytes_per_second);
-        self.uplink_free_at.insert(from, ends);
-        let after = (ends - now) + self.latency();
+    /// Draws what becomes of a payload of `bytes`, sent now. It occupies the sender's uplink, and, from its first byte
+    /// on, the receiver's downlink.
+    pub(crate) fn transfer_fate(&mut self, now: Time, from: HostIndex, to: HostIndex, bytes: usize) -> TransferFate {
+        if !self.is_open(from, to) {
+            return TransferFate::BreaksOff { after: KEEP_ALIVE };
+        }
+        let latency = self.latency(from, to);
+        let time_at = |rate: f64| Duration::from_secs_f64(bytes as f64 / rate);
+        let way_time = time_at(self.way(from, to).bytes_per_second);
+        let sender = &mut self.lines[from];
+        let begins = sender.up_free_at.max(now);
+        sender.up_free_at = begins + time_at(sender.up_bytes_per_second);
+        let last_sent = sender.up_free_at.max(begins + way_time);
+        let receiver = &mut self.lines[to];
+        let first_heard = receiver.down_free_at.max(begins + latency);
+        receiver.down_free_at = first_heard + time_at(receiver.down_bytes_per_second);
+        let after = receiver.down_free_at.max(last_sent + latency) - now;
         if !self.chance(self.spec.transfer_failure) {
-            TransferFate::Arrives { after, confirmed: true }
+            TransferFate::Arrives { after, confirmed: self.is_open(to, from) }
         } else if self.chance(0.5) {
             TransferFate::Arrives { after, confirmed: false }
         } else {
@@ -194,29 +137,99 @@ impl Network {
     pub(crate) fn connect(&mut self, ends: [HostIndex; 2], peers: [PeerId; 2], dialler_opens_at: Time) -> LinkId {
         let link = self.next_link;
         self.next_link += 1;
-        self.links.insert(link, Link { ends, peers, dialler_opens_at, broken: false });
+        let made = Link { ends, peers, dialler_opens_at, broken: false, is_closed: [false; 2] };
+        self.links.insert(link, made);
         link
     }
 
+    /// A link, unless both of its ends have closed it.
+    pub(crate) fn link(&self, link: LinkId) -> Option<&Link> {
+        self.links.get(&link)
+    }
+
+    /// Links of these two hosts that are not broken.
+    pub(crate) fn links_between(&self, one: HostIndex, other: HostIndex) -> Vec<LinkId> {
+        let joins = |link: &Link| link.ends == [one, other] || link.ends == [other, one];
+        self.links.iter().filter(|(_, link)| !link.broken && joins(link)).map(|(id, _)| *id).collect()
+    }
+
+    /// Marks a link as broken; its ends, where it was not broken already.
+    pub(crate) fn break_link(&mut self, link: LinkId) -> Option<[HostIndex; 2]> {
+        let known = self.links.get_mut(&link).filter(|link| !link.broken)?;
+        known.broken = true;
+        Some(known.ends)
+    }
+
+    /// One end knows that the link is broken, or is no more; forgets the link with the second of them.
+    pub(crate) fn close_end(&mut self, link: LinkId, host: HostIndex) {
+        let Some(known) = self.links.get_mut(&link).filter(|link| link.broken) else { return };
+        known.is_closed[usize::from(known.ends[0] != host)] = true;
+        if known.is_closed == [true; 2] {
+            self.links.remove(&link);
+        }
+    }
+
     /// Whether packets get from one host to the other at all.
+    pub(crate) fn is_open(&self, from: HostIndex, to: HostIndex) -> bool {
+        let is_secluded = self.secluded.contains(&from) != self.secluded.contains(&to);
+        let is_unheard = self.deaf.contains(&to) && !self.deaf.contains(&from);
+        !is_secluded && !is_unheard && !self.way(from, to).is_dead
+    }
+
+    /// Whether two hosts can shake hands.
     pub(crate) fn can_reach(&self, one: HostIndex, other: HostIndex) -> bool {
-        self.secluded.contains(&one) == self.secluded.contains(&other)
+        self.is_open(one, other) && self.is_open(other, one)
     }
 
-    /// Cuts `hosts` off and returns the links that this breaks.
-    pub(crate) fn split(&mut self, hosts: &[HostIndex]) -> Vec<LinkId> {
+    /// Cuts `hosts` off.
+    pub(crate) fn split(&mut self, hosts: &[HostIndex]) {
         self.secluded = hosts.iter().copied().collect();
-        let cut = |link: &Link| !link.broken && !self.can_reach(link.ends[0], link.ends[1]);
-        self.links.iter().filter(|(_, link)| cut(link)).map(|(id, _)| *id).collect()
     }
 
-    /// Ends a split.
+    /// Lets `hosts` hear only each other.
+    pub(crate) fn split_one_way(&mut self, hosts: &[HostIndex]) {
+        self.deaf = hosts.iter().copied().collect();
+    }
+
+    /// Sets how one direction behaves.
+    pub(crate) fn set_way(&mut self, from: HostIndex, to: HostIndex, spec: LinkSpec) {
+        if spec == LinkSpec::WHOLE {
+            self.ways.remove(&(from, to));
+        } else {
+            self.ways.insert((from, to), spec);
+        }
+    }
+
+    /// Ends all splits and makes all directions whole.
     pub(crate) fn heal(&mut self) {
         self.secluded.clear();
+        self.deaf.clear();
+        self.ways.clear();
     }
 
-    fn message_delay(&mut self) -> Duration {
-        let latency = self.latency();
+    /// Links that cannot live on: those cut both ways, and those of which one direction still works.
+    pub(crate) fn cut(&self) -> (Vec<LinkId>, Vec<LinkId>) {
+        let of = |both: bool| {
+            let is_cut = move |link: &Link| {
+                let [one, other] = link.ends;
+                let (there, back) = (self.is_open(one, other), self.is_open(other, one));
+                !link.broken && if both { !there && !back } else { there != back }
+            };
+            self.links.iter().filter(move |(_, link)| is_cut(link)).map(|(id, _)| *id).collect()
+        };
+        (of(true), of(false))
+    }
+
+    fn way(&self, from: HostIndex, to: HostIndex) -> LinkSpec {
+        // Almost always there is none, and a look-up for every packet costs.
+        if self.ways.is_empty() {
+            return LinkSpec::WHOLE;
+        }
+        self.ways.get(&(from, to)).copied().unwrap_or(LinkSpec::WHOLE)
+    }
+
+    fn message_delay(&mut self, from: HostIndex, to: HostIndex) -> Duration {
+        let latency = self.latency(from, to);
         if self.chance(self.spec.reordering) {
             latency + self.between((Duration::ZERO, self.spec.held_back_max))
         } else {
@@ -228,7 +241,49 @@ impl Network {
         shortest + longest.saturating_sub(shortest).mul_f64(self.random.random::<f64>())
     }
 
+    /// Draws nothing where there is nothing to decide: most networks are calm.
     fn chance(&mut self, share: f64) -> bool {
-        self.random.random::<f64>() < share
+        share > 0.0 && self.random.random::<f64>() < share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(count: usize) -> Network {
+        let mut plans = vec![NodePlan::founder(vec![]); count];
+        plans.iter_mut().for_each(|plan| (plan.uplink_bytes_per_second, plan.downlink_bytes_per_second) = (1e3, 1e4));
+        let latency = LatencySpec { median: Duration::from_millis(100), spread: 0.0 };
+        Network::new(NetworkSpec { latency, ..NetworkSpec::calm() }, &plans, 1)
+    }
+
+    fn arrival(fate: TransferFate) -> Duration {
+        let TransferFate::Arrives { after, confirmed: true } = fate else { panic!("{fate:?}") };
+        after
+    }
+
+    #[test]
+    fn payloads_share_an_uplink_and_a_downlink() {
+        let mut network = network(12);
+        let mut send = |from, to| arrival(network.transfer_fate(Time::ZERO, from, to, 1000));
+        assert_eq!(send(0, 1), Duration::from_millis(1100));
+        assert_eq!(send(0, 2), Duration::from_millis(2100), "behind the first one on the uplink");
+        // Ten times as fast as an uplink, the downlink of host 11 takes ten senders side by side, not twenty.
+        let times: Vec<Duration> = (1..=10).map(|from| send(from, 11)).collect();
+        assert!(times.iter().all(|time| *time <= Duration::from_millis(1110)), "{times:?}");
+        let late = (1..=10).map(|from| send(from, 11)).max();
+        assert!(late >= Some(Duration::from_millis(2050)), "{late:?}");
+    }
+
+    #[test]
+    fn a_group_that_cannot_hear_can_speak() {
+        let mut network = network(3);
+        network.split_one_way(&[0]);
+        assert!(network.is_open(0, 1) && !network.is_open(1, 0) && !network.can_reach(0, 1));
+        assert!(network.can_reach(1, 2));
+        network.heal();
+        network.set_way(1, 2, LinkSpec::dead());
+        assert!(network.is_open(2, 1) && !network.is_open(1, 2) && network.is_open(0, 1));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::{Event, Start};
 
-use crate::network::NetworkSpec;
+use crate::network::{LinkSpec, NetworkSpec};
 
 /// Names a host of the scenario, from 0. Its address is `sim/<index>` in every life.
 pub type HostIndex = usize;
@@ -21,8 +21,14 @@ pub struct Scenario {
     pub nodes: Vec<NodePlan>,
     /// The problem that all trainers work on.
     pub trainer: TrainerSpec,
+    /// Steps between two reports of a trainer to its node, from 1. The daemon reports every step; with a coarser period a
+    /// due exchange begins up to that many steps later, and nothing else changes: steps are the same, and every
+    /// snapshot and correction finds the same boundary.
+    pub report_every_steps: u64,
     /// How long numerics take.
     pub worker: WorkerSpec,
+    /// Time between two checkpoints of a host: what a [`Disk::Kept`] brings back.
+    pub checkpoint_period: Duration,
     /// How the network behaves at first.
     pub network: NetworkSpec,
     /// What happens when, since the beginning.
@@ -44,6 +50,37 @@ pub struct NodePlan {
     pub tokens_per_second: f64,
     /// Steps after which its training is complete; `None` for a run without end.
     pub steps_max: Option<u64>,
+    /// Seconds of the node's clock in one true second, above 0: 1 for a good clock.
+    pub clock_rate: f64,
+    /// What its line carries away, shared by its payloads one after the other; above 0.
+    pub uplink_bytes_per_second: f64,
+    /// What its line brings, shared by the payloads for it one after the other; above 0.
+    pub downlink_bytes_per_second: f64,
+    /// How it deceives its peers; `None` for an honest host.
+    pub lie: Option<Lie>,
+}
+
+/// How a host deceives its peers. Its node runs the honest code; its model and words are falsified on the way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Shows a model of ten times the length.
+    WrongNorm,
+    /// Shows a model of the opposite sign.
+    SignFlip,
+    /// Shows a model drowned in noise.
+    Noise,
+    /// Shows a model shifted always in one direction, by just less than what is clipped.
+    Stealth,
+    /// Repeats old proposals, replies and payloads, to whom they were for and to others.
+    Replay,
+    /// Declares an absurd progress and speed, each within the range of the wire format.
+    ForgedProgress,
+}
+
+impl Lie {
+    /// All of them.
+    pub const ALL: [Lie; 6] =
+        [Lie::WrongNorm, Lie::SignFlip, Lie::Noise, Lie::Stealth, Lie::Replay, Lie::ForgedProgress];
 }
 
 /// A noisy quadratic: every step moves a model towards its node's optimum.
@@ -66,27 +103,48 @@ pub struct WorkerSpec {
     pub overload: f64,
 }
 
+/// What a restarted host finds on its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// The last checkpoint: model, steps, progress and known members. Without one it is as if lost.
+    Kept,
+    /// Nothing: it copies a model.
+    Lost,
+}
+
 /// Something that happens to the swarm at a set time.
 #[derive(Clone, Debug)]
 pub enum Incident {
-    /// The host's process is killed: everything of the node is gone.
+    /// The host's process is killed: everything that is not on its disk is gone.
     Crash(HostIndex),
-    /// A new life with an empty disk: it copies a model. Crashes the old life first where there is one.
+    /// A new life. Crashes the old life first where there is one.
     Restart {
         /// Which host.
         host: HostIndex,
         /// Whether the identity survived; else it comes back as a stranger at the same address.
         same_identity: bool,
+        /// What else survived.
+        disk: Disk,
     },
     /// The user asks the node to leave.
     Leave(HostIndex),
     /// The process stands still, its trainer too, and then catches up.
     Pause(HostIndex, Duration),
+    /// From now on a step takes this many times its planned time; 1 makes it as planned again.
+    SlowTrainer(HostIndex, f64),
+    /// Checkpoints of this host fail from now on; what was written last stays.
+    DiskFull(HostIndex),
+    /// There is room for checkpoints again.
+    DiskFreed(HostIndex),
     /// The connection of two hosts breaks, where there is one.
     Break(HostIndex, HostIndex),
+    /// From now on the way from the first host to the second is like this; the way back stays.
+    LinkBecomes(HostIndex, HostIndex, LinkSpec),
     /// These hosts and all others cannot reach each other any more.
     Split(Vec<HostIndex>),
-    /// The end of a split.
+    /// What these hosts send reaches all others; nothing that the others send reaches them.
+    SplitOneWay(Vec<HostIndex>),
+    /// The end of all splits, and of everything that [`LinkBecomes`](Incident::LinkBecomes) did.
     Heal,
     /// From now on the network behaves like this.
     NetworkBecomes(NetworkSpec),
@@ -98,6 +156,9 @@ pub enum Incident {
     Tell(HostIndex, Box<Event>),
 }
 
+/// A home line, both ways: 80 Mbit/s. A guess at what is common.
+const LINE_BYTES_PER_SECOND: f64 = 10e6;
+
 impl NodePlan {
     /// A founder with 100 ms a step that is told the addresses of `bootstrap`.
     pub fn founder(bootstrap: Vec<HostIndex>) -> NodePlan {
@@ -108,6 +169,10 @@ impl NodePlan {
             step_time: Duration::from_millis(100),
             tokens_per_second: 1000.0,
             steps_max: None,
+            clock_rate: 1.0,
+            uplink_bytes_per_second: LINE_BYTES_PER_SECOND,
+            downlink_bytes_per_second: LINE_BYTES_PER_SECOND,
+            lie: None,
         }
     }
 
@@ -138,7 +203,9 @@ impl Scenario {
             gossip: GossipSpec::default(),
             nodes: (0..count).map(|index| NodePlan::founder(neighbour(index))).collect(),
             trainer: TrainerSpec::default(),
+            report_every_steps: 1,
             worker: WorkerSpec::default(),
+            checkpoint_period: Duration::from_secs(10),
             network: NetworkSpec::calm(),
             incidents: Vec::new(),
         }
@@ -150,6 +217,14 @@ impl Scenario {
         self
     }
 
+    /// Gives all hosts a line of so many bytes a second, both ways.
+    pub fn with_bandwidth(mut self, bytes_per_second: f64) -> Scenario {
+        for plan in &mut self.nodes {
+            (plan.uplink_bytes_per_second, plan.downlink_bytes_per_second) = (bytes_per_second, bytes_per_second);
+        }
+        self
+    }
+
     /// Ends the local movement at `learning_ends`, makes the network calm and whole, and stops new exchanges at
     /// `exchanges_end`; 25 s later nothing is in flight any more.
     pub fn then_calm(self, learning_ends: Duration, exchanges_end: Duration) -> Scenario {
@@ -157,5 +232,10 @@ impl Scenario {
             .at(learning_ends, Incident::Heal)
             .at(learning_ends, Incident::NetworkBecomes(NetworkSpec::calm()))
             .at(exchanges_end, Incident::StopReporting)
+    }
+
+    /// Hosts that deceive nobody.
+    pub fn honest(&self) -> impl Iterator<Item = HostIndex> + '_ {
+        self.nodes.iter().enumerate().filter(|(_, plan)| plan.lie.is_none()).map(|(host, _)| host)
     }
 }

@@ -4,74 +4,116 @@
 
 mod delivery;
 mod effects;
+mod incidents;
 mod life;
+mod observation;
+mod sabotage;
+mod training;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::numerics::Buffers;
 use murmur_protocol::random::{Generator, stream};
-use murmur_protocol::{Event, ModelLayout, PeerId, Status, Time};
-use std::sync::Arc;
+use murmur_protocol::{Event, Message, ModelLayout, PeerId, Status, Time};
 
+pub(crate) use sabotage::Core;
+pub use sabotage::Sabotage;
+
+use crate::checks;
 use crate::happening::{Happening, Life};
 use crate::host::Host;
 use crate::network::Network;
 use crate::queue::Queue;
-use crate::record::{LifeRecord, Record};
-use crate::scenario::{HostIndex, Incident, Scenario};
+use crate::record::{Ledger, LifeRecord, Record};
+use crate::scenario::{HostIndex, Scenario};
 use crate::trace::Trace;
+use crate::trainer::Saved;
 
 /// How often a host is woken in one instant before it counts as busy for nothing.
 const WAKES_IN_ONE_INSTANT_MAX: u32 = 3;
+
+/// A node's own picture of itself is costly; it is looked at on one of so many wakes.
+const WAKES_PER_MEASUREMENT: u64 = 16;
 
 /// A simulated swarm.
 #[derive(Debug)]
 pub struct Swarm {
     scenario: Scenario,
     seed: u64,
+    sabotage: Option<Sabotage>,
     layout: Arc<ModelLayout>,
     queue: Queue,
     network: Network,
     /// The running processes.
-    hosts: Vec<Option<Host>>,
+    hosts: Vec<Option<Box<Host>>>,
     /// Whose identity is whose host; of all lives.
     identities: BTreeMap<PeerId, HostIndex>,
     /// How often each host lost its identity.
     strangers: Vec<u64>,
     /// Until when each host stands still.
     paused_until: Vec<Time>,
+    disks: Vec<DiskState>,
     worker_dice: Generator,
+    /// Memory of payloads and corrections, which goes round.
+    buffers: Buffers,
     next_life: Life,
     is_learning: bool,
     is_reporting: bool,
     /// Wakes of one host in one instant.
     wakes: (HostIndex, Time, u32),
     dead: Vec<LifeRecord>,
-    /// All but the lives, which [`record`](Self::record) adds.
+    ledger: Ledger,
+    exchanges: (u64, u64),
+    /// All but the lives and the sums of corrections, which [`record`](Self::record) adds.
     history: Record,
     trace: Trace,
+}
+
+/// What a host's disk holds.
+#[derive(Clone, Debug, Default)]
+struct DiskState {
+    /// Whether a restart will ever ask for it: checkpoints that nobody reads are not made.
+    is_read: bool,
+    is_full: bool,
+    saved: Option<(Saved, Vec<murmur_protocol::message::KnownPeer>)>,
 }
 
 impl Swarm {
     /// A swarm at the beginning of its scenario. `seed` decides everything that the scenario leaves open.
     pub fn new(scenario: Scenario, seed: u64) -> Swarm {
+        Swarm::build(scenario, seed, None)
+    }
+
+    /// One whose nodes all make the same mistake, to prove that the checks find it.
+    pub fn sabotaged(scenario: Scenario, seed: u64, sabotage: Sabotage) -> Swarm {
+        Swarm::build(scenario, seed, Some(sabotage))
+    }
+
+    fn build(scenario: Scenario, seed: u64, sabotage: Option<Sabotage>) -> Swarm {
         let count = scenario.nodes.len();
         let mut swarm = Swarm {
             seed,
+            sabotage,
             layout: Arc::new(ModelLayout::new([("model".to_owned(), vec![scenario.parameters])])),
             queue: Queue::default(),
-            network: Network::new(scenario.network.clone(), seed),
+            network: Network::new(scenario.network.clone(), &scenario.nodes, seed),
             hosts: (0..count).map(|_| None).collect(),
             identities: BTreeMap::new(),
             strangers: vec![0; count],
             paused_until: vec![Time::ZERO; count],
+            disks: vec![DiskState::default(); count],
+            buffers: Buffers::new(),
             worker_dice: stream(seed, "simulated workers", &[]),
             next_life: 0,
             is_learning: true,
             is_reporting: true,
             wakes: (0, Time::ZERO, 0),
             dead: Vec::new(),
-            history: Record::default(),
+            ledger: Ledger::default(),
+            exchanges: (0, 0),
+            history: Record { traffic: vec![Default::default(); count], ..Record::default() },
             trace: Trace::default(),
             scenario,
         };
@@ -79,9 +121,15 @@ impl Swarm {
             swarm.queue.push(Time::from_start(plan.begins_at), Happening::Begins { host });
         }
         for (time, incident) in &swarm.scenario.incidents {
-            swarm.queue.push(Time::from_start(*time), Happening::Incident(incident.clone()));
+            swarm.queue.push(Time::from_start(*time), Happening::Incident(Box::new(incident.clone())));
         }
+        swarm.mark_disks_that_are_read();
         swarm
+    }
+
+    /// Keeps the last events and effects in words from now on, for [`last_lines`](Self::last_lines).
+    pub fn keep_lines(&mut self, count: usize) {
+        self.trace.keep_lines(count);
     }
 
     /// Lets everything happen up to and including `time`.
@@ -92,18 +140,18 @@ impl Swarm {
         }
     }
 
-    /// What checks look at, as of now.
-    pub fn record(&self) -> Record {
-        let living = self.hosts.iter().flatten().map(|host| host.record(self.queue.now(), true));
-        Record { lives: self.dead.iter().cloned().chain(living).collect(), ..self.history.clone() }
+    /// The time reached.
+    pub fn now(&self) -> Duration {
+        self.queue.now().since_start()
     }
 
     /// BLAKE3 over all events and effects so far, and their number.
     pub fn fingerprint(&self) -> ([u8; 32], u64) {
-        (self.trace.digest(), self.trace.entries)
+        self.trace.fingerprint()
     }
 
-    /// The last events (`<`) and effects (`>`), a line each, for people.
+    /// The last events (`<`) and effects (`>`), a line each, for people; none without
+    /// [`keep_lines`](Self::keep_lines).
     pub fn last_lines(&self) -> impl Iterator<Item = &str> {
         self.trace.last_lines()
     }
@@ -133,46 +181,22 @@ impl Swarm {
         }
         match happening {
             Happening::Begins { host } => self.begin(host, self.scenario.nodes[host].start),
-            Happening::Incident(incident) => self.on_incident(incident),
-            Happening::Told { host, life, event } => self.tell_life(host, life, event),
+            Happening::Incident(incident) => self.on_incident(*incident),
+            Happening::Told { host, life, event } => self.tell_life(host, life, *event),
             Happening::Woken { host, life, wake } => self.on_woken(host, life, wake),
-            Happening::StepEnded { host, life, stint } => self.on_step_ended(host, life, stint),
+            Happening::TrainerDue { host, life, due } => self.on_trainer_due(host, life, due),
             Happening::IdleBoundary { host, life } => self.on_idle_boundary(host, life),
-            Happening::DialArrived { dialler, life, target, expected, addresses } => {
-                self.on_dial_arrived((dialler, life), target, expected, addresses);
-            }
+            Happening::Checkpoint { host, life } => self.on_checkpoint(host, life),
+            Happening::DialArrived(dial) => self.on_dial_arrived(*dial),
             Happening::LinkOpened { host, life, link } => self.on_link_opened(host, life, link),
             Happening::LinkLost { host, life, link } => self.on_link_lost(host, life, link),
-            Happening::MessageArrived { link, to, message } => self.on_message_arrived(link, to, message),
-            Happening::TransferArrived { link, to, from, transfer, header, payload, confirmed } => {
-                self.on_transfer_arrived(link, to, from, (transfer, confirmed), header, payload);
-            }
+            Happening::LinkStarved { link } => self.on_link_starved(link),
+            Happening::MessageArrived { link, to, message } => self.on_message_arrived(link, to, *message),
+            Happening::TransferArrived(transfer) => self.on_transfer_arrived(*transfer),
             Happening::TransferEnded { host, life, transfer, finished } => {
                 self.on_transfer_ended(host, life, transfer, finished);
             }
             Happening::LinksClosed { host, life } => self.on_links_closed(host, life),
-        }
-    }
-
-    fn on_incident(&mut self, incident: Incident) {
-        match incident {
-            Incident::Crash(host) => self.crash(host),
-            Incident::Restart { host, same_identity } => self.restart(host, same_identity),
-            Incident::Leave(host) => self.tell(host, Event::LeaveRequested),
-            Incident::Pause(host, duration) => self.pause(host, duration),
-            Incident::Break(one, other) => {
-                let joined = self.network.links.iter().filter(|(_, link)| link.joins(one, other) && !link.broken);
-                joined.map(|(link, _)| *link).collect::<Vec<_>>().into_iter().for_each(|link| self.break_link(link));
-            }
-            Incident::Split(hosts) => {
-                let cut = self.network.split(&hosts);
-                cut.into_iter().for_each(|link| self.break_link(link));
-            }
-            Incident::Heal => self.network.heal(),
-            Incident::NetworkBecomes(spec) => self.network.spec = spec,
-            Incident::StopLearning => self.is_learning = false,
-            Incident::StopReporting => self.is_reporting = false,
-            Incident::Tell(host, event) => self.tell(host, *event),
         }
     }
 
@@ -190,8 +214,11 @@ impl Swarm {
             self.history.busy_wakes += 1;
             return;
         }
-        if let Some(host) = &self.hosts[host] {
-            host.measure_node(&mut self.history.peaks);
+        if let Some(host) = self.hosts[host].as_mut() {
+            if host.wakes.is_multiple_of(WAKES_PER_MEASUREMENT) {
+                host.measure_node(&mut self.history.peaks);
+            }
+            host.wakes += 1;
         }
         self.tell(host, Event::TimePassed);
     }
@@ -207,13 +234,19 @@ impl Swarm {
     fn tell(&mut self, index: HostIndex, event: Event) {
         let now = self.queue.now();
         let Some(host) = self.hosts[index].as_mut().filter(|host| !host.has_stopped) else { return };
-        self.trace.write(now, index, '<', &event);
-        let merged = host.note_reply(&event);
-        host.node.handle(now, event);
+        self.trace.event(now, index, &event);
+        if let Event::MessageReceived { peer, message: Message::Propose(propose) } = &event {
+            host.hear_proposal(*peer, propose.exchange, propose.nonce);
+        }
+        let merged = host.note_reply(&event).and_then(|(is_awaited, merged)| {
+            self.history.find(checks::replied_once(index, is_awaited, &event));
+            merged
+        });
+        host.node.handle(host.clock.shows(now), event);
         self.drain(index, merged);
     }
 
-    fn living(&mut self, host: HostIndex, life: Life) -> Option<&mut Host> {
+    fn living(&mut self, host: HostIndex, life: Life) -> Option<&mut Box<Host>> {
         self.hosts[host].as_mut().filter(|host| host.life == life && !host.has_stopped)
     }
 }

@@ -3,10 +3,24 @@
 //! Every node pulls towards its own optimum, like nodes that read different data; only averaging keeps them together.
 //! The outer momentum follows the gossip study: corrections go into the slow weights and so stay out of it.
 
+use std::borrow::Cow;
+
 use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_protocol::{Correction, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector};
 
 use crate::scenario::{HostIndex, Scenario, TrainerSpec};
+
+/// The centre of all optima, in each coordinate.
+const CENTRE: f32 = 1.0;
+
+/// A checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Saved {
+    /// As for a joiner.
+    state: Snapshot,
+    pub(crate) steps: u64,
+    pub(crate) progress: f64,
+}
 
 /// Something to be done at the next step boundary.
 #[derive(Debug)]
@@ -47,37 +61,32 @@ pub(crate) struct Trainer {
     /// Slow weights and momentum, once an outer round has ended.
     slow: Option<(Vec<f32>, Vec<f32>)>,
     orders: Vec<Order>,
-    pub(crate) values: Vec<f32>,
-    pub(crate) first_values: Vec<f32>,
-    pub(crate) local_movement: Vec<f64>,
+    values: Vec<f32>,
+    first_values: Vec<f32>,
+    local_movement: Vec<f64>,
     pub(crate) has_model: bool,
     pub(crate) is_training: bool,
     pub(crate) steps: u64,
     /// As of the last step that was reported.
     reported_steps: u64,
-    progress: f64,
+    pub(crate) progress: f64,
     travel: f64,
     /// What own training did since the last snapshot of the model.
     moved: Vec<f64>,
 }
 
 impl Trainer {
-    /// The trainer of one life; the optimum is the host's, the noise that of `life_seed`.
-    pub(crate) fn new(
-        scenario: &Scenario,
-        host: HostIndex,
-        seed: u64,
-        life_seed: u64,
-        first_values: Option<Vec<f32>>,
-    ) -> Trainer {
+    /// The trainer of one life; the optimum is the host's, the noise that of `life_seed`. `has_model`: it may train the
+    /// run's first model, else it is to copy one.
+    pub(crate) fn new(scenario: &Scenario, host: HostIndex, (seed, life_seed): (u64, u64), has_model: bool) -> Trainer {
         let (spec, gossip, parameters) = (&scenario.trainer, &scenario.gossip, scenario.parameters);
         let mut place = stream(seed, "simulated optimum", &[&host.to_le_bytes()]);
-        let has_model = first_values.is_some();
-        let values = first_values.unwrap_or_else(|| vec![0.0; parameters]);
+        let mut first = stream(seed, "simulated first model", &[]);
+        let values: Vec<f32> = (0..parameters).map(|_| first.random_range(-1.0..1.0)).collect();
         Trainer {
             spec: spec.clone(),
             random: stream(life_seed, "simulated noise", &[]),
-            optimum: (0..parameters).map(|_| 1.0 + spec.spread * place.random_range(-1.0f32..1.0)).collect(),
+            optimum: (0..parameters).map(|_| CENTRE + spec.spread * place.random_range(-1.0f32..1.0)).collect(),
             tokens_per_second: scenario.nodes[host].tokens_per_second,
             outer: (gossip.outer_learning_rate as f32, gossip.outer_momentum as f32),
             slow: None,
@@ -95,12 +104,41 @@ impl Trainer {
         }
     }
 
-    pub(crate) fn order(&mut self, order: Order) {
-        self.orders.push(order);
+    /// What a restarted host resumes from.
+    pub(crate) fn save(&mut self) -> Saved {
+        Saved { state: self.select(Selection::State).into(), steps: self.steps, progress: self.progress }
     }
 
-    pub(crate) fn has_orders(&self) -> bool {
-        !self.orders.is_empty()
+    /// Goes on from what an earlier life saved.
+    pub(crate) fn resume(&mut self, saved: &Saved) {
+        let accepted = self.load_state(&saved.state.to_payload(), saved.progress);
+        assert!(accepted, "what was saved fits the same scenario");
+        (self.steps, self.reported_steps) = (saved.steps, saved.steps);
+    }
+
+    /// The model that this life began with, own or copied.
+    pub(crate) fn first_values(&self) -> &[f32] {
+        &self.first_values
+    }
+
+    /// The model now.
+    pub(crate) fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Borrowed(&self.values)
+    }
+
+    /// The sum of all that own training did to the model.
+    pub(crate) fn local_movement(&self) -> Vec<f64> {
+        self.local_movement.clone()
+    }
+
+    /// The swarm's objective: ½ · mean squared distance from the centre of all optima.
+    pub(crate) fn loss(&self) -> f64 {
+        let squares = self.values.iter().map(|value| (f64::from(*value) - f64::from(CENTRE)).powi(2));
+        0.5 * squares.sum::<f64>() / self.values.len() as f64
+    }
+
+    pub(crate) fn order(&mut self, order: Order) {
+        self.orders.push(order);
     }
 
     pub(crate) fn report(&self) -> TrainingReport {
@@ -113,22 +151,31 @@ impl Trainer {
         }
     }
 
-    /// One step; moves the model unless `learning` is over, and shows in reports unless `reporting` is.
-    pub(crate) fn step(&mut self, learning: bool, reporting: bool) {
-        self.steps += 1;
+    /// `count` steps; they move the model unless `learning` is over, and show in reports unless `reporting` is.
+    pub(crate) fn step(&mut self, count: u64, learning: bool, reporting: bool) {
+        self.steps += count;
+        self.progress += count as f64;
         if reporting {
             self.reported_steps = self.steps;
         }
-        self.progress += 1.0;
-        if !learning {
-            return;
+        for _ in 0..if learning { count } else { 0 } {
+            self.learn();
         }
-        let before = self.values.clone();
-        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
+    }
+
+    fn learn(&mut self) {
+        let mut squares = 0.0;
+        let sums = self.local_movement.iter_mut().zip(&mut self.moved);
+        for ((value, optimum), (movement, recent)) in self.values.iter_mut().zip(&self.optimum).zip(sums) {
             let noise = self.spec.noise * self.random.random_range(-1.0f32..1.0);
+            let before = *value;
             *value -= self.spec.learning_rate * (*value - optimum + noise);
+            let moved = f64::from(*value) - f64::from(before);
+            *movement += moved;
+            *recent += moved;
+            squares += moved * moved;
         }
-        self.note_movement(&before);
+        self.travel += f64::sqrt(squares);
     }
 
     /// Carries out all orders, oldest first.
@@ -153,24 +200,7 @@ impl Trainer {
                 Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
             Order::State { request, payload, progress } => {
-                let length = self.values.len();
-                let vectors = if self.outer.0 > 0.0 { 3 } else { 1 };
-                let state = Snapshot::from_payload(&payload, vectors * length);
-                let accepted = state.is_some();
-                if let Some(state) = state {
-                    let before = self.values.clone();
-                    let mut parts = state.values().chunks(length).map(<[f32]>::to_vec);
-                    self.values = parts.next().expect("a state begins with the model");
-                    self.slow = parts.next().zip(parts.next());
-                    if self.has_model {
-                        // Copied anew: the node's own doing.
-                        self.note_movement(&before);
-                    } else {
-                        self.first_values = self.values.clone();
-                    }
-                    self.progress = progress;
-                    self.has_model = true;
-                }
+                let accepted = self.load_state(&payload, progress);
                 Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
             }
             Order::AdvanceOuter => {
@@ -178,6 +208,25 @@ impl Trainer {
                 Done { reply: None, landed: None }
             }
         }
+    }
+
+    fn load_state(&mut self, payload: &Payload, progress: f64) -> bool {
+        let length = self.values.len();
+        let vectors = if self.outer.0 > 0.0 { 3 } else { 1 };
+        let Some(state) = Snapshot::from_payload(payload, vectors * length) else { return false };
+        let before = self.values.clone();
+        let mut parts = state.values().chunks(length).map(<[f32]>::to_vec);
+        self.values = parts.next().expect("a state begins with the model");
+        self.slow = parts.next().zip(parts.next());
+        if self.has_model && self.steps > 0 {
+            // Copied anew: the node's own doing.
+            self.note_movement(&before);
+        } else {
+            self.first_values = self.values.clone();
+        }
+        self.progress = progress;
+        self.has_model = true;
+        true
     }
 
     fn select(&mut self, selection: Selection) -> Vec<f32> {

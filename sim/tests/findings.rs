@@ -8,7 +8,7 @@ use murmur_protocol::numerics::{Buffers, CodeWidth, proposal_bytes, reply_bytes}
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 use murmur_sim::checks::*;
-use murmur_sim::{Incident, NetworkSpec, NodePlan, Scenario, Swarm};
+use murmur_sim::{Disk, Incident, NetworkSpec, NodePlan, Scenario, Swarm};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -60,7 +60,7 @@ fn a_fast_and_a_slow_node_average() {
     swarm.run_until(seconds(60));
     let record = swarm.record();
     assert_eq!(nobody_accused(&record), Ok(()));
-    assert!(record.merges.len() > 50, "{} corrections", record.merges.len());
+    assert!(record.exchanges.merges > 50, "{} corrections", record.exchanges.merges);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn two_halves_meet_again_after_a_long_split() {
 
 #[test]
 fn machines_that_were_set_up_anew_during_a_split_find_the_others() {
-    let anew = |host| Incident::Restart { host, same_identity: false };
+    let anew = |host| Incident::Restart { host, same_identity: false, disk: Disk::Lost };
     let scenario = Scenario::calm(4)
         .at(seconds(30), Incident::Split(vec![0, 1]))
         .at(seconds(40), anew(0))
@@ -113,7 +113,7 @@ fn a_leaver_takes_no_reply_with_it() {
         let mut scenario = Scenario::calm(4).at(seconds(30), Incident::Leave(1)).then_calm(seconds(40), seconds(50));
         scenario.gossip.interval_steps = 3;
         // A reply takes a third of a second.
-        scenario.network.bandwidth_bytes_per_second = 1000.0;
+        scenario = scenario.with_bandwidth(1000.0);
         let mut swarm = Swarm::new(scenario, seed);
         swarm.run_until(seconds(80));
         assert_eq!(nothing_one_sided(&swarm.record()), Ok(()), "seed {seed}");
@@ -125,14 +125,16 @@ fn a_slow_reply_is_sent_once() {
     let mut scenario = Scenario::calm(2);
     scenario.parameters = 50_000;
     // The 100 kB of a first exchange take over six seconds each way; a proposal is repeated after four.
-    scenario.network.bandwidth_bytes_per_second = 16_000.0;
-    let scenario = scenario.at(Duration::from_millis(1500), Incident::StopReporting);
+    let scenario = scenario.with_bandwidth(16_000.0).at(Duration::from_millis(1500), Incident::StopReporting);
     let mut swarm = Swarm::new(scenario, 1);
     swarm.run_until(seconds(60));
     let once = proposal_bytes(50_000, CodeWidth::Sixteen) + reply_bytes(50_000, CodeWidth::Sixteen);
     let record = swarm.record();
-    assert_eq!(record.merges.len(), 2, "both sides of the one exchange: of two crossing proposals one goes through");
-    assert_eq!(record.payload_bytes, once as u64);
+    assert_eq!(
+        record.exchanges.merges, 2,
+        "both sides of the one exchange: of two crossing proposals one goes through"
+    );
+    assert_eq!(record.payload_bytes(), once as u64);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_sim::checks::*;
-use murmur_sim::{HostIndex, Incident, NetworkSpec, NodePlan, Scenario, Swarm};
+use murmur_sim::{Disk, HostIndex, Incident, LatencySpec, NetworkSpec, NodePlan, Scenario, Swarm};
 
 /// Chaos, then averaging alone, then silence.
 const LEARNING_SECONDS: u64 = 40;
@@ -36,6 +36,9 @@ fn schedule(seed: u64, identities_survive: bool) -> (Scenario, usize) {
         } else {
             NodePlan::founder(everybody(host))
         };
+        let line = dice.random_range(20e3..1e6);
+        (scenario.nodes[host].uplink_bytes_per_second, scenario.nodes[host].downlink_bytes_per_second) =
+            (line, 2.0 * line);
         scenario.nodes[host].step_time = seconds(dice.random_range(0.07..0.2));
     }
     // Host 0 stays, so that there is a model for joiners.
@@ -48,7 +51,10 @@ fn schedule(seed: u64, identities_survive: bool) -> (Scenario, usize) {
             1 => vec![(time, Incident::Crash(host))],
             2 => {
                 let same_identity = dice.random::<bool>() && identities_survive;
-                vec![(time, Incident::Crash(host)), (later, Incident::Restart { host, same_identity })]
+                vec![
+                    (time, Incident::Crash(host)),
+                    (later, Incident::Restart { host, same_identity, disk: Disk::Lost }),
+                ]
             }
             3 => vec![(time, Incident::Pause(host, seconds(dice.random_range(0.1..10.0))))],
             4 => vec![(time, Incident::Split(vec![host])), (later, Incident::Heal)],
@@ -65,8 +71,7 @@ fn schedule(seed: u64, identities_survive: bool) -> (Scenario, usize) {
 fn network(dice: &mut Generator) -> NetworkSpec {
     let hostile = NetworkSpec::hostile();
     NetworkSpec {
-        latency: (hostile.latency.0, hostile.latency.1.mul_f64(dice.random())),
-        bandwidth_bytes_per_second: hostile.bandwidth_bytes_per_second * dice.random_range(1.0..50.0),
+        latency: LatencySpec { median: hostile.latency.median.mul_f64(dice.random()), ..hostile.latency },
         loss: hostile.loss * dice.random::<f64>(),
         duplication: hostile.duplication * dice.random::<f64>(),
         reordering: hostile.reordering * dice.random::<f64>(),
@@ -84,14 +89,8 @@ fn violations(seed: u64, identities_survive: bool) -> Vec<String> {
     let mut swarm = Swarm::new(scenario, seed);
     swarm.run_until(Duration::from_secs(END_SECONDS));
     let record = swarm.record();
-    let verdicts = [
-        exactly_once(&record),
-        mean_preserved(&record),
-        training_never_waits(&record),
-        bounded(&record, parameters, &gossip),
-        converged(&record, remaining, 0.01),
-    ];
-    verdicts.into_iter().filter_map(Result::err).map(|violation| violation.to_string()).collect()
+    let found = safety(&record, parameters, &gossip).into_iter().chain(liveness(&record, remaining, 0.01));
+    found.map(|violation| violation.to_string()).collect()
 }
 
 fn assert_all_hold(seeds: impl Iterator<Item = u64>, identities_survive: bool) {
@@ -114,6 +113,7 @@ fn show(seed: u64, identities_survive: bool) {
     let (scenario, _) = schedule(seed, identities_survive);
     println!("{:#?}", scenario.incidents);
     let mut swarm = Swarm::new(scenario, seed);
+    swarm.keep_lines(400);
     swarm.run_until(Duration::from_secs(END_SECONDS));
     swarm.last_lines().for_each(|line| print!("{line}"));
     for host in 0..swarm.record().lives.len().min(7) {

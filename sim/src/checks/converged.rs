@@ -1,12 +1,12 @@
-//! After calm, one model: once nobody learns any more, averaging brings all who take part together.
+//! Law: "after calm, one model": once nobody learns any more, averaging brings all who take part together.
 
 use super::Violation;
 use crate::record::Record;
 
-/// Checks that no model is further than `limit` from the mean of all.
+/// Checks that no honest model is further than `limit` from the mean of all of them.
 ///
 /// # Errors
-/// When one is, or when not `expected` nodes take part.
+/// When one is, or when not `expected` honest nodes take part.
 pub fn converged(record: &Record, expected: usize, limit: f64) -> Result<(), Violation> {
     let count = record.active_models().len();
     if count != expected {

@@ -1,18 +1,18 @@
-//! An honest node is never taken for a hostile one, however badly the network treats its words.
+//! Law: "an honest node is never taken for a hostile one", however badly the network treats its words.
 
 use super::Violation;
 use crate::record::Record;
 
-/// Checks a run of honest nodes.
+/// Checks what honest nodes say of honest nodes.
 ///
 /// # Errors
 /// The first accusation.
 pub fn nobody_accused(record: &Record) -> Result<(), Violation> {
-    match record.accusations.first() {
+    match record.accusations.iter().find(|accusation| accusation.is_among_honest) {
         None => Ok(()),
         Some(accusation) => {
-            let (at, by, what) = (accusation.at, accusation.by, &accusation.misbehaviour);
-            let finding = format!("at {at:?} host {by} said of an honest peer: {what}");
+            let (at, by, of, what) = (accusation.at, accusation.by, accusation.of, &accusation.misbehaviour);
+            let finding = format!("at {at:?} host {by} said of the honest host {of:?}: {what}");
             Err(Violation::new("nobody accused", finding))
         }
     }
@@ -27,8 +27,17 @@ mod tests {
     use crate::record::Accusation;
 
     #[test]
-    fn an_accusation_is_found() {
-        let accusation = Accusation { at: Time::ZERO, by: 1, misbehaviour: Misbehaviour::Unsolicited };
-        assert!(nobody_accused(&Record { accusations: vec![accusation], ..Record::default() }).is_err());
+    fn an_accusation_of_an_honest_host_is_found() {
+        let mut accusation = Accusation {
+            at: Time::ZERO,
+            by: 1,
+            of: Some(0),
+            is_among_honest: true,
+            misbehaviour: Misbehaviour::Unsolicited,
+        };
+        let record = |accusation| Record { accusations: vec![accusation], ..Record::default() };
+        assert!(nobody_accused(&record(accusation.clone())).is_err());
+        accusation.is_among_honest = false;
+        assert_eq!(nobody_accused(&record(accusation)), Ok(()));
     }
 }

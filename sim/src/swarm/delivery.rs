@@ -5,24 +5,19 @@
 
 use std::time::Duration;
 
-use murmur_protocol::{Address, Event, Message, Payload, PeerId, TransferHeader, TransferId};
+use murmur_protocol::{Event, Message, PeerId, TransferId};
 
 use super::Swarm;
-use crate::happening::{Happening, Life};
+use crate::happening::{DialArrived, Happening, Life, TransferArrived};
 use crate::host::address_of;
 use crate::network::LinkId;
 use crate::scenario::HostIndex;
 
 impl Swarm {
-    pub(super) fn on_dial_arrived(
-        &mut self,
-        (dialler, life): (HostIndex, Life),
-        target: HostIndex,
-        expected: Option<PeerId>,
-        addresses: Vec<Address>,
-    ) {
+    pub(super) fn on_dial_arrived(&mut self, dial: DialArrived) {
+        let DialArrived { dialler: (dialler, life), target, expected, addresses } = dial;
         let now = self.queue.now();
-        let back = self.network.latency();
+        let back = self.network.latency(target, dialler);
         let there = self.peer_of(target);
         let reason = match there {
             _ if target == dialler => Some("that is this node"),
@@ -33,11 +28,12 @@ impl Swarm {
         };
         if let Some(reason) = reason {
             let event = Event::DialFailed { peer: expected, addresses, reason: reason.to_owned() };
-            self.queue.push(now + back, Happening::Told { host: dialler, life, event });
+            self.queue.push(now + back, Happening::Told { host: dialler, life, event: Box::new(event) });
             return;
         }
         let Some(peer) = self.living(dialler, life).map(|host| host.peer) else { return };
-        if let Some(link) = self.link_to(target, peer).filter(|link| !self.network.links[link].broken) {
+        let earlier = self.hosts[target].as_ref().and_then(|host| host.link_to(peer));
+        if let Some(link) = earlier.filter(|link| self.is_whole(*link)) {
             // Dialled by an address whose owner was unknown, or while the other's dial was under way.
             self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
             return;
@@ -53,14 +49,19 @@ impl Swarm {
             self.open(index, link);
         } else {
             self.break_link(link);
+            self.network.close_end(link, index);
         }
     }
 
     fn open(&mut self, index: HostIndex, link: LinkId) {
-        let known = &self.network.links[&link];
+        let Some(known) = self.network.link(link) else {
+            // Both ends have closed it since: a dial that led to nothing.
+            let (addresses, reason) = (Vec::new(), "connection closed".to_owned());
+            return self.tell(index, Event::DialFailed { peer: None, addresses, reason });
+        };
         let (other, peer, is_broken) = (known.other_end(index), known.other_peer(index), known.broken);
         let Some(host) = self.hosts[index].as_mut() else { return };
-        host.links.insert(link);
+        host.links.insert((peer, link));
         self.tell(index, Event::PeerConnected { peer, addresses: vec![address_of(other)] });
         if is_broken {
             self.lose_soon(index, link);
@@ -69,12 +70,9 @@ impl Swarm {
 
     /// Breaks a link; both ends find out later.
     pub(super) fn break_link(&mut self, link: LinkId) {
-        let known = self.network.links.get_mut(&link).expect("links are never removed");
-        if std::mem::replace(&mut known.broken, true) {
-            return;
+        if let Some(ends) = self.network.break_link(link) {
+            ends.into_iter().for_each(|end| self.lose_soon(end, link));
         }
-        let ends = known.ends();
-        ends.into_iter().for_each(|end| self.lose_soon(end, link));
     }
 
     /// Draws whether this use was the link's last.
@@ -84,15 +82,24 @@ impl Swarm {
         }
     }
 
+    /// Gives up a link that is still dead in one direction.
+    pub(super) fn on_link_starved(&mut self, link: LinkId) {
+        let ends = self.network.link(link).map(|link| link.ends());
+        if ends.is_some_and(|[one, other]| !self.network.can_reach(one, other)) {
+            self.break_link(link);
+        }
+    }
+
     pub(super) fn on_link_lost(&mut self, index: HostIndex, life: Life, link: LinkId) {
+        let peer = self.network.link(link).map(|link| link.other_peer(index));
+        self.network.close_end(link, index);
         let Some(host) = self.living(index, life) else { return };
         let unfinished = host.transfers.iter().filter(|(_, (used, _))| *used == link).map(|(transfer, _)| *transfer);
         for transfer in unfinished.collect::<Vec<TransferId>>() {
             self.on_transfer_ended(index, life, transfer, false);
         }
-        let peer = self.network.links[&link].other_peer(index);
-        let was_open = self.living(index, life).is_some_and(|host| host.links.remove(&link));
-        if was_open && self.link_to(index, peer).is_none() {
+        let (Some(peer), Some(host)) = (peer, self.living(index, life)) else { return };
+        if host.links.remove(&(peer, link)) && host.link_to(peer).is_none() {
             self.tell(index, Event::PeerDisconnected { peer });
         }
     }
@@ -103,17 +110,10 @@ impl Swarm {
         }
     }
 
-    pub(super) fn on_transfer_arrived(
-        &mut self,
-        link: LinkId,
-        to: HostIndex,
-        (from, life): (HostIndex, Life),
-        (transfer, confirmed): (TransferId, bool),
-        header: TransferHeader,
-        payload: Payload,
-    ) {
+    pub(super) fn on_transfer_arrived(&mut self, transfer: TransferArrived) {
+        let TransferArrived { link, to, from: (from, life), transfer, header, payload, confirmed } = transfer;
         let Some(peer) = self.sender_on(link, to) else { return };
-        let back = self.queue.now() + self.network.latency();
+        let back = self.queue.now() + self.network.latency(to, from);
         self.queue.push(back, Happening::TransferEnded { host: from, life, transfer, finished: confirmed });
         self.tell(to, Event::TransferReceived { peer, header, payload });
     }
@@ -127,24 +127,29 @@ impl Swarm {
         self.tell(index, if finished { Event::TransferFinished { transfer } } else { failed() });
     }
 
-    /// The newest link to a peer that is open as far as `index` knows.
-    pub(super) fn link_to(&self, index: HostIndex, peer: PeerId) -> Option<LinkId> {
-        let host = self.hosts[index].as_ref()?;
-        host.links.iter().rev().find(|link| self.network.links[link].other_peer(index) == peer).copied()
+    /// The present identity at an address.
+    fn peer_of(&self, host: HostIndex) -> Option<PeerId> {
+        self.hosts[host].as_ref().filter(|host| !host.has_stopped).map(|host| host.peer)
+    }
+
+    fn is_whole(&self, link: LinkId) -> bool {
+        self.network.link(link).is_some_and(|link| !link.broken)
     }
 
     /// Who sent what arrives at `to` on `link`; `None` where the link is gone.
     fn sender_on(&self, link: LinkId, to: HostIndex) -> Option<PeerId> {
-        let known = &self.network.links[&link];
+        let known = self.network.link(link).filter(|link| !link.broken)?;
+        let peer = known.other_peer(to);
         let host = self.hosts[to].as_ref()?;
-        let is_open = !known.broken && host.links.contains(&link);
-        is_open.then(|| known.other_peer(to))
+        host.links.contains(&(peer, link)).then_some(peer)
     }
 
     fn lose_soon(&mut self, index: HostIndex, link: LinkId) {
         let after: Duration = self.network.detection();
-        let opens_at = self.network.links[&link].opens_at(index);
-        let Some(life) = self.hosts[index].as_ref().map(|host| host.life) else { return };
+        let opens_at = self.network.link(link).map(|link| link.opens_at(index)).unwrap_or_default();
+        let Some(life) = self.hosts[index].as_ref().map(|host| host.life) else {
+            return self.network.close_end(link, index);
+        };
         let noticed_at = (self.queue.now() + after).max(opens_at);
         self.queue.push(noticed_at, Happening::LinkLost { host: index, life, link });
     }

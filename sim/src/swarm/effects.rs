@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use murmur_protocol::numerics::{self, Buffers, MergeRole};
+use murmur_protocol::numerics::{self, MergeJob, MergeRole};
 use murmur_protocol::random::RngExt;
-use murmur_protocol::{Address, Effect, Event, Notice, Payload, PeerId, TransferHeader, TransferId};
+use murmur_protocol::{
+    Address, Effect, Event, Message, Notice, Payload, PeerId, RequestId, Snapshot, TransferHeader, TransferId, codec,
+};
 
 use super::Swarm;
-use crate::happening::Happening;
-use crate::host::{Merging, host_at};
-use crate::network::TransferFate;
+use super::sabotage::{Sabotage, ambient};
+use super::training::length_of;
+use crate::checks::Answer;
+use crate::happening::{DialArrived, Happening, TransferArrived};
+use crate::host::{Landing, Merging, host_at};
+use crate::liar::Old;
+use crate::network::{LinkId, TransferFate};
 use crate::record::{Accusation, MergeRecord, Side};
 use crate::scenario::HostIndex;
 use crate::trainer::Order;
@@ -17,82 +23,72 @@ use crate::trainer::Order;
 /// A dial that nothing answers fails after this, as in the daemon's network driver.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
+/// The transfer of something repeated on a liar's own account, which no node asks about.
+const REPEATED: TransferId = TransferId(u64::MAX);
+
 impl Swarm {
     /// Carries out all effects of one event; a correction among them belongs to `merged`.
-    pub(super) fn drain(&mut self, index: HostIndex, merged: Option<Merging>) {
+    pub(super) fn drain(&mut self, index: HostIndex, mut merged: Option<Merging>) {
         let now = self.queue.now();
         let mut count = 0;
         while let Some(effect) = self.hosts[index].as_mut().and_then(|host| host.node.poll_effect()) {
-            self.trace.write(now, index, '>', &effect);
+            self.trace.effect(now, index, &effect);
             count += 1;
-            self.carry_out(index, effect, merged.as_ref());
+            self.carry_out(index, effect, &mut merged);
         }
         let peaks = &mut self.history.peaks;
         peaks.effects = peaks.effects.max(count);
         let Some(host) = self.hosts[index].as_mut() else { return };
         host.measure(peaks);
         if let Some(deadline) = host.node.next_deadline()
-            && (deadline != host.wake.1 || deadline <= now)
+            && (deadline != host.wake.1 || deadline <= host.clock.shows(now))
         {
             host.wake = (host.wake.0 + 1, deadline);
             let woken = Happening::Woken { host: index, life: host.life, wake: host.wake.0 };
-            self.queue.push(deadline, woken);
+            self.queue.push(host.clock.reaches(deadline), woken);
         }
     }
 
-    fn carry_out(&mut self, index: HostIndex, effect: Effect, merged: Option<&Merging>) {
+    fn carry_out(&mut self, index: HostIndex, effect: Effect, merged: &mut Option<Merging>) {
+        let now = self.queue.now();
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         host.note_request(&effect);
         match effect {
             Effect::Dial { peer, addresses } => self.dial(index, peer, addresses),
             Effect::Disconnect { peer } => {
-                let links = host.links.iter().copied();
-                let to_peer = links.filter(|link| self.network.links[link].other_peer(index) == peer);
-                to_peer.collect::<Vec<_>>().into_iter().for_each(|link| self.break_link(link));
+                let links = host.links.range((peer, LinkId::MIN)..=(peer, LinkId::MAX)).map(|(_, link)| *link);
+                links.collect::<Vec<_>>().into_iter().for_each(|link| self.break_link(link));
             }
-            Effect::Send { peer, message } => {
-                let Some(link) = self.link_to(index, peer) else { return };
-                let to = self.network.links[&link].other_end(index);
-                for delay in self.network.message_delays() {
-                    let arrival = (self.queue.now() + delay).max(self.network.links[&link].opens_at(to));
-                    self.queue.push(arrival, Happening::MessageArrived { link, to, message: message.clone() });
-                }
-                self.wear(link);
-            }
+            Effect::Send { peer, message } => self.send(index, peer, message),
             Effect::StartTransfer { transfer, peer, header, payload } => {
                 self.start_transfer(index, transfer, peer, header, payload);
             }
             Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
             Effect::Encode { request, snapshot, job } => {
-                let payload = numerics::encode(&snapshot, &job, &Buffers::new());
-                self.reply_from_worker(index, Event::Encoded { request, payload }, Event::RequestFailed { request });
-            }
-            Effect::Merge { request, snapshot, job } => {
-                let result = numerics::merge(&snapshot, &job, &Buffers::new());
-                if let Ok(result) = &result {
-                    let side = if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter };
-                    let factor = 2.0 * job.gamma * job.partner_share();
-                    let clipped_distance = result.clip_scale * result.distance;
-                    host.merging.insert(request, Merging { exchange: job.nonce, side, factor, clipped_distance });
+                if let Some(declared) = host.declared_for(job.nonce) {
+                    declared.encoded_at = Some(now);
                 }
-                self.reply_from_worker(index, Event::Merged { request, result }, Event::RequestFailed { request });
+                let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, None, &snapshot));
+                let payload = numerics::encode(&shown.unwrap_or(snapshot), &job, &self.buffers);
+                self.reply_from_worker(index, Event::Encoded { request, payload }, request);
             }
+            Effect::Merge { request, snapshot, job } => self.merge(index, request, snapshot, job),
             Effect::ApplyCorrection { request, part, correction, progress_shift } => {
-                let merge = merged.map(|merging| {
-                    self.history.merges.push(MergeRecord {
-                        exchange: merging.exchange,
-                        host: index,
-                        life: host.life,
-                        side: merging.side,
-                        at: self.queue.now(),
-                        correction: correction.clone(),
-                        factor: merging.factor,
-                        clipped_distance: merging.clipped_distance,
-                        landed: false,
-                    });
-                    self.history.merges.len() - 1
+                let landing = merged.take().map(|mut merging| {
+                    merging.record.at = now;
+                    merging.record.age = now - merging.taken_at;
+                    merging.record.length = length_of(&correction);
+                    let record = &merging.record;
+                    let (exchange, factor) = ((record.exchange, record.side, record.life), record.factor);
+                    let (taken_at, snapshot) = (merging.taken_at, merging.snapshot.clone());
+                    let landing =
+                        Landing { exchange, part, correction: correction.clone(), snapshot, taken_at, factor };
+                    let number = host.keep_landing(landing);
+                    let verdicts = self.ledger.ordered(merging.record, merging.snapshot, correction.clone());
+                    verdicts.into_iter().for_each(|verdict| self.history.find(verdict));
+                    number
                 });
-                self.order(index, Order::Correction { request, part, correction, progress_shift, merge });
+                self.order(index, Order::Correction { request, part, correction, progress_shift, merge: landing });
             }
             Effect::LoadState { request, payload, progress } => {
                 self.order(index, Order::State { request, payload, progress });
@@ -100,7 +96,11 @@ impl Swarm {
             Effect::AdvanceOuter => self.order(index, Order::AdvanceOuter),
             Effect::BeginTraining => self.begin_steps(index),
             Effect::EndTraining => {
-                host.end_training(self.queue.now());
+                self.catch_up(index);
+                if let Some(host) = self.hosts[index].as_mut() {
+                    host.end_training(now);
+                }
+                self.schedule_trainer(index);
                 self.set_idle_boundary(index);
             }
             Effect::Notice(notice) => self.note(index, notice),
@@ -109,24 +109,52 @@ impl Swarm {
         }
     }
 
-    fn order(&mut self, index: HostIndex, order: Order) {
+    fn merge(&mut self, index: HostIndex, request: RequestId, snapshot: Snapshot, job: MergeJob) {
+        let now = self.queue.now();
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
-        host.trainer.order(order);
-        self.set_idle_boundary(index);
+        let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, Some(job.clip), &snapshot));
+        let snapshot = shown.unwrap_or(snapshot);
+        let mut result = numerics::merge(&snapshot, &job, &self.buffers);
+        if let Ok(result) = &mut result {
+            host.node.spoil(&job.role, job.clip, result);
+            let declared = host.declared_for(job.nonce).copied();
+            let record = MergeRecord {
+                exchange: job.nonce,
+                host: index,
+                life: host.life,
+                side: if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter },
+                at: now,
+                age: Duration::ZERO,
+                partner_share: job.partner_share(),
+                factor: 2.0 * job.gamma * job.partner_share(),
+                clip: declared.map_or(f64::INFINITY, |declared| declared.clip),
+                distance: result.distance,
+                clip_scale: result.clip_scale,
+                masked_blocks: result.masked_blocks,
+                length: 0.0,
+                landings: 0,
+            };
+            let taken_at = declared.and_then(|declared| declared.encoded_at).unwrap_or(now);
+            host.merging.insert(request, Merging { record, snapshot, taken_at });
+        }
+        self.reply_from_worker(index, Event::Merged { request, result }, request);
     }
 
-    fn reply_from_worker(&mut self, index: HostIndex, done: Event, overloaded: Event) {
+    fn reply_from_worker(&mut self, index: HostIndex, done: Event, request: RequestId) {
         let worker = &self.scenario.worker;
-        let is_full = self.worker_dice.random::<f64>() < worker.overload;
+        let is_full = worker.overload > 0.0 && self.worker_dice.random::<f64>() < worker.overload;
         let (shortest, longest) = worker.delay;
-        let delay = shortest + longest.saturating_sub(shortest).mul_f64(self.worker_dice.random::<f64>());
-        self.reply(index, delay, if is_full { overloaded } else { done });
+        let mut delay = shortest + longest.saturating_sub(shortest).mul_f64(self.worker_dice.random::<f64>());
+        if self.sabotage == Some(Sabotage::AmbientRandomness) {
+            delay += Duration::from_nanos(ambient());
+        }
+        self.reply(index, delay, if is_full { Event::RequestFailed { request } } else { done });
     }
 
     /// Tells the present life of a host after `delay`.
     pub(super) fn reply(&mut self, index: HostIndex, delay: Duration, event: Event) {
         let Some(life) = self.hosts[index].as_ref().map(|host| host.life) else { return };
-        self.queue.push(self.queue.now() + delay, Happening::Told { host: index, life, event });
+        self.queue.push(self.queue.now() + delay, Happening::Told { host: index, life, event: Box::new(event) });
     }
 
     fn dial(&mut self, index: HostIndex, expected: Option<PeerId>, addresses: Vec<Address>) {
@@ -142,8 +170,63 @@ impl Swarm {
             return;
         }
         let life = self.hosts[index].as_ref().expect("it dials").life;
-        let arrival = self.queue.now() + self.network.latency();
-        self.queue.push(arrival, Happening::DialArrived { dialler: index, life, target, expected, addresses });
+        let arrival = self.queue.now() + self.network.latency(index, target);
+        let dial = DialArrived { dialler: (index, life), target, expected, addresses };
+        self.queue.push(arrival, Happening::DialArrived(Box::new(dial)));
+    }
+
+    fn send(&mut self, index: HostIndex, peer: PeerId, message: Message) {
+        let host = self.hosts[index].as_mut().expect("an order comes from a running node");
+        let answer = match &message {
+            Message::Propose(propose) => {
+                host.declare(propose.nonce, f64::from(propose.standing.clip));
+                None
+            }
+            Message::Accept(accept) => {
+                if let Some(exchange) = host.name_of(peer, accept.exchange) {
+                    host.declare(exchange, f64::from(accept.standing.clip));
+                }
+                Some((accept.exchange, u64::from(accept.starter_share.to_bits())))
+            }
+            _ => None,
+        };
+        if let Some((number, terms)) = answer {
+            let verdict = host.answers.give(Answer::Accept, peer, number, terms);
+            self.history.find(verdict);
+        }
+        let liar = host.liar.as_mut();
+        let (message, old) = match liar {
+            None => (message, None),
+            Some(liar) => {
+                let message = liar.says(message);
+                let old = liar.repeats(peer, Old::Words(message.clone()));
+                (message, old)
+            }
+        };
+        self.put_on_link(index, peer, message);
+        self.repeat(index, old);
+    }
+
+    fn put_on_link(&mut self, index: HostIndex, peer: PeerId, message: Message) {
+        let Some(link) = self.hosts[index].as_ref().and_then(|host| host.link_to(peer)) else { return };
+        let traffic = &mut self.history.traffic[index];
+        traffic.control_messages += 1;
+        traffic.control_bytes += codec::encode(&message).len() as u64;
+        let Some(known) = self.network.link(link) else { return };
+        let to = known.other_end(index);
+        let opens_at = known.opens_at(to);
+        let [first, second] = self.network.message_delays(index, to);
+        let mut push = |delay: Duration, message: Message| {
+            let arrived = Happening::MessageArrived { link, to, message: Box::new(message) };
+            self.queue.push((self.queue.now() + delay).max(opens_at), arrived);
+        };
+        if let Some(delay) = second {
+            push(delay, message.clone());
+        }
+        if let Some(delay) = first {
+            push(delay, message);
+        }
+        self.wear(link);
     }
 
     fn start_transfer(
@@ -154,26 +237,59 @@ impl Swarm {
         header: TransferHeader,
         payload: Payload,
     ) {
-        let now = self.queue.now();
-        let Some(link) = self.link_to(index, peer) else {
+        let host = self.hosts[index].as_mut().expect("an order comes from a running node");
+        if let TransferHeader::ReplyCodes { exchange, digest } = &header {
+            let verdict = host.answers.give(Answer::Reply, peer, *exchange, *digest);
+            self.history.find(verdict);
+            if host.node.is(Sabotage::LosesReplies) {
+                self.reply(index, Duration::from_millis(10), Event::TransferFinished { transfer });
+                return;
+            }
+        }
+        if host.link_to(peer).is_none() {
             let reason = "not connected".to_owned();
             self.reply(index, Duration::ZERO, Event::TransferFailed { transfer, reason });
             return;
-        };
-        self.history.payload_bytes += payload.len() as u64;
+        }
         let peaks = &mut self.history.peaks;
         peaks.payload_bytes = peaks.payload_bytes.max(payload.len());
-        let is_state = matches!(header, TransferHeader::State { .. });
-        let host = self.hosts[index].as_mut().expect("it sends");
-        host.transfers.insert(transfer, (link, is_state));
-        let life = host.life;
-        let to = self.network.links[&link].other_end(index);
-        match self.network.transfer_fate(now, index, payload.len()) {
+        let (header, payload, old) = match host.liar.as_mut() {
+            None => (header, payload, None),
+            Some(liar) => {
+                let (header, payload) = liar.sends(header, payload);
+                let old = liar.repeats(peer, Old::Bulk(header.clone(), payload.clone()));
+                (header, payload, old)
+            }
+        };
+        self.put_bulk_on_link(index, transfer, peer, header, payload);
+        self.repeat(index, old);
+    }
+
+    fn put_bulk_on_link(
+        &mut self,
+        index: HostIndex,
+        transfer: TransferId,
+        peer: PeerId,
+        header: TransferHeader,
+        payload: Payload,
+    ) {
+        let now = self.queue.now();
+        let Some(host) = self.hosts[index].as_mut() else { return };
+        let Some(link) = host.link_to(peer) else { return };
+        let Some(known) = self.network.link(link) else { return };
+        let (to, life) = (known.other_end(index), host.life);
+        let opens_at = known.opens_at(to);
+        if transfer != REPEATED {
+            host.transfers.insert(transfer, (link, matches!(header, TransferHeader::State { .. })));
+        }
+        let traffic = &mut self.history.traffic[index];
+        traffic.payloads += 1;
+        traffic.payload_bytes += payload.len() as u64;
+        match self.network.transfer_fate(now, index, to, payload.len()) {
             TransferFate::Arrives { after, confirmed } => {
                 let from = (index, life);
-                let arrival = (now + after).max(self.network.links[&link].opens_at(to));
-                let arrived = Happening::TransferArrived { link, to, from, transfer, header, payload, confirmed };
-                self.queue.push(arrival, arrived);
+                let arrived = TransferArrived { link, to, from, transfer, header, payload, confirmed };
+                self.queue.push((now + after).max(opens_at), Happening::TransferArrived(Box::new(arrived)));
             }
             TransferFate::BreaksOff { after } => {
                 let ended = Happening::TransferEnded { host: index, life, transfer, finished: false };
@@ -183,11 +299,39 @@ impl Swarm {
         self.wear(link);
     }
 
+    /// Sends again what a liar wants to repeat.
+    fn repeat(&mut self, index: HostIndex, old: Option<(PeerId, Old)>) {
+        match old {
+            None => {}
+            Some((peer, Old::Words(message))) => self.put_on_link(index, peer, message),
+            Some((peer, Old::Bulk(header, payload))) => {
+                self.put_bulk_on_link(index, REPEATED, peer, header, payload);
+            }
+        }
+    }
+
     fn note(&mut self, index: HostIndex, notice: Notice) {
         let at = self.queue.now();
-        if let Notice::PeerMisbehaved { misbehaviour, .. } = &notice {
-            self.history.accusations.push(Accusation { at, by: index, misbehaviour: misbehaviour.clone() });
+        let Some(host) = self.hosts[index].as_mut() else { return };
+        match &notice {
+            Notice::ExchangeCompleted { .. } => {
+                host.tally.exchanges += 1;
+                host.tally.last_exchange = at;
+                self.exchanges.0 += 1;
+            }
+            Notice::ExchangeFailed { failure, .. } => {
+                self.exchanges.1 += u64::from(*failure != murmur_protocol::ExchangeFailure::Rejected);
+            }
+            Notice::PeerMisbehaved { peer, misbehaviour } => {
+                let of = self.host_of(*peer);
+                let is_honest = |host: HostIndex| self.scenario.nodes[host].lie.is_none();
+                let is_among_honest = is_honest(index) && of.is_none_or(is_honest);
+                let misbehaviour = misbehaviour.clone();
+                self.history.accuse(Accusation { at, by: index, of, is_among_honest, misbehaviour });
+                return;
+            }
+            _ => {}
         }
-        self.history.notices.push((at, index, notice));
+        self.history.note(at, index, notice);
     }
 }

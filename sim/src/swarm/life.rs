@@ -1,18 +1,16 @@
-//! Beginning, pausing and ending processes, and the steps of their trainers.
+//! Beginning, pausing and ending processes, and what they find on their disks.
 
 use std::time::Duration;
 
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Bootstrap, Config, Event, Node, PeerId, Start, Time, TrainingReport};
+use murmur_protocol::{Bootstrap, Config, Event, Start, Time};
 
-use super::Swarm;
+use super::{Core, Swarm};
 use crate::happening::{Happening, Life};
-use crate::host::{Host, address_of, identity};
-use crate::scenario::HostIndex;
+use crate::host::{Clock, Host, address_of, identity};
+use crate::liar::Liar;
+use crate::scenario::{Disk, HostIndex};
 use crate::trainer::Trainer;
-
-/// A trainer that does not train looks at its requests this soon.
-const IDLE_BOUNDARY: Duration = Duration::from_millis(1);
 
 impl Swarm {
     pub(super) fn begin(&mut self, index: HostIndex, start: Start) {
@@ -24,57 +22,88 @@ impl Swarm {
         self.identities.insert(peer, index);
         // Another seed in each life, as a daemon has.
         let life_seed: u64 = stream(self.seed, "simulated life", &[&life.to_le_bytes()]).random();
+        let (start, saved) = match self.disks[index].saved.clone() {
+            Some(saved) => (Start::WithModel, Some(saved)),
+            None => (start, None),
+        };
+        let mut trainer = Trainer::new(&self.scenario, index, (self.seed, life_seed), start == Start::WithModel);
+        if let Some((saved, _)) = &saved {
+            trainer.resume(saved);
+        }
+        if self.history.first_loss == 0.0 {
+            self.history.first_loss = trainer.loss();
+        }
+        let shown = Clock::new(plan.clock_rate).shows(now);
         let config = Config {
             gossip: self.scenario.gossip.clone(),
             start,
-            training: TrainingReport::default(),
+            training: trainer.report(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),
-            remembered: Vec::new(),
+            remembered: saved.map(|(_, known)| known).unwrap_or_default(),
             first_exchange: now.since_start().as_micros() as u64,
         };
-        let first_model = (start == Start::WithModel).then(|| self.first_model());
-        let trainer = Trainer::new(&self.scenario, index, self.seed, life_seed, first_model);
-        let node = Node::new(config, peer, self.layout.clone(), life_seed, now);
-        self.hosts[index] = Some(Host::new((index, life), peer, node, trainer, &plan));
+        let node = Core::new(config, peer, self.layout.clone(), life_seed, shown, self.sabotage);
+        let mut host = Host::new((index, life), peer, node, trainer, &plan, now);
+        host.liar = plan.lie.map(|lie| Box::new(Liar::new(lie, self.seed, index, self.scenario.parameters)));
+        self.hosts[index] = Some(Box::new(host));
+        if self.disks[index].is_read {
+            self.queue.push(now + self.scenario.checkpoint_period, Happening::Checkpoint { host: index, life });
+        }
         self.drain(index, None);
         self.tell(index, Event::AddressFound { address: address_of(index) });
     }
 
-    /// Kill -9, then another beginning from an empty disk.
-    pub(super) fn restart(&mut self, host: HostIndex, same_identity: bool) {
+    /// Kill -9, then another beginning from what is left on the disk.
+    pub(super) fn restart(&mut self, host: HostIndex, same_identity: bool, disk: Disk) {
         self.crash(host);
         self.strangers[host] += u64::from(!same_identity);
+        if disk == Disk::Lost {
+            self.disks[host].saved = None;
+        }
         self.begin(host, Start::FromPeer);
     }
 
     /// The process is gone; its peers find out in their own time.
-    pub(super) fn crash(&mut self, host: HostIndex) {
-        if let Some(dead) = self.hosts[host].take() {
-            // The step that it was about to end counts for nothing.
-            let mut life = dead.record(self.queue.now(), false);
-            life.interruptions += 1;
-            self.dead.push(life);
-            self.paused_until[host] = Time::ZERO;
-            dead.links.iter().for_each(|link| self.break_link(*link));
+    pub(super) fn crash(&mut self, index: HostIndex) {
+        let now = self.queue.now();
+        self.catch_up(index);
+        let Some(mut dead) = self.hosts[index].take() else { return };
+        self.history.deaths += 1;
+        // The step that it was about to end counts for nothing.
+        dead.end_training(now);
+        self.ledger.bury(&dead.averaged(), dead.rounding());
+        self.dead.push(dead.record(now, false));
+        self.paused_until[index] = Time::ZERO;
+        for (_, link) in &dead.links {
+            self.break_link(*link);
+            self.network.close_end(*link, index);
         }
     }
 
     pub(super) fn pause(&mut self, index: HostIndex, duration: Duration) {
         let now = self.queue.now();
+        self.catch_up(index);
         let Some(host) = self.hosts[index].as_mut() else { return };
-        let paused_until = &mut self.paused_until[index];
-        let until = (*paused_until).max(now + duration);
-        if host.trainer.is_training {
-            host.paused_while_training += until - (*paused_until).max(now);
-            host.interruptions += 1;
+        let until = self.paused_until[index].max(now + duration);
+        host.pace.pause(now, until);
+        self.paused_until[index] = until;
+        self.schedule_trainer(index);
+    }
+
+    pub(super) fn slow_down(&mut self, index: HostIndex, factor: f64) {
+        let now = self.queue.now();
+        self.catch_up(index);
+        if let Some(host) = self.hosts[index].as_mut() {
+            host.pace.slow_down(now, factor);
+            self.schedule_trainer(index);
         }
-        *paused_until = until;
     }
 
     /// The node has left: its process flushes what it has written, then closes.
     pub(super) fn stop(&mut self, index: HostIndex) {
         let now = self.queue.now();
-        let flushed_at = now + self.network.spec.latency.1;
+        let flushed_at = now + self.network.spec.latency.longest();
+        self.catch_up(index);
         let Some(host) = self.hosts[index].as_mut() else { return };
         host.end_training(now);
         host.has_stopped = true;
@@ -88,78 +117,16 @@ impl Swarm {
         }
     }
 
-    pub(super) fn begin_steps(&mut self, index: HostIndex) {
-        let now = self.queue.now();
-        let host = self.hosts[index].as_mut().expect("ordered by its node");
-        host.begin_training(now);
-        let (life, stint, step_time) = (host.life, host.stint, host.step_time);
-        self.queue.push(now + step_time, Happening::StepEnded { host: index, life, stint });
-    }
-
-    pub(super) fn on_step_ended(&mut self, index: HostIndex, life: Life, stint: u64) {
-        let now = self.queue.now();
-        let (is_learning, is_reporting) = (self.is_learning, self.is_reporting);
+    /// Writes what the next life resumes from. On a full disk the last checkpoint stays.
+    pub(super) fn on_checkpoint(&mut self, index: HostIndex, life: Life) {
+        self.catch_up(index);
+        let next = self.queue.now() + self.scenario.checkpoint_period;
+        let is_full = self.disks[index].is_full;
         let Some(host) = self.living(index, life) else { return };
-        if !host.trainer.is_training || host.stint != stint {
-            return;
+        let saved = (!is_full && host.trainer.has_model).then(|| (host.trainer.save(), host.node.status().known));
+        self.queue.push(next, Happening::Checkpoint { host: index, life });
+        if saved.is_some() {
+            self.disks[index].saved = saved;
         }
-        host.trainer.step(is_learning, is_reporting);
-        let report = host.trainer.report();
-        let is_over = host.steps_max.is_some_and(|steps_max| host.trainer.steps >= steps_max);
-        if is_over {
-            host.end_training(now);
-        } else {
-            let next = now + host.step_time;
-            self.queue.push(next, Happening::StepEnded { host: index, life, stint });
-        }
-        self.serve_orders(index);
-        if is_over {
-            self.tell_life(index, life, Event::TrainingCompleted(report));
-        } else if is_reporting {
-            self.tell_life(index, life, Event::StepsCompleted(report));
-        }
-    }
-
-    pub(super) fn on_idle_boundary(&mut self, index: HostIndex, life: Life) {
-        if let Some(host) = self.living(index, life) {
-            host.idle_boundary_is_set = false;
-            self.serve_orders(index);
-        }
-    }
-
-    /// Makes sure that an order to a trainer that stands still finds a boundary.
-    pub(super) fn set_idle_boundary(&mut self, index: HostIndex) {
-        let soon = self.queue.now() + IDLE_BOUNDARY;
-        let host = self.hosts[index].as_mut().expect("has orders");
-        if !host.trainer.is_training && host.trainer.has_orders() && !host.idle_boundary_is_set {
-            host.idle_boundary_is_set = true;
-            let life = host.life;
-            self.queue.push(soon, Happening::IdleBoundary { host: index, life });
-        }
-    }
-
-    fn serve_orders(&mut self, index: HostIndex) {
-        let Some(host) = self.hosts[index].as_mut() else { return };
-        let life = host.life;
-        let done = host.trainer.boundary();
-        for outcome in done {
-            if let Some(merge) = outcome.landed {
-                self.history.merges[merge].landed = true;
-            }
-            if let Some(reply) = outcome.reply {
-                self.tell_life(index, life, reply);
-            }
-        }
-    }
-
-    /// The model that all founders begin with, from the run's seed.
-    fn first_model(&self) -> Vec<f32> {
-        let mut dice = stream(self.seed, "simulated first model", &[]);
-        (0..self.scenario.parameters).map(|_| dice.random_range(-1.0..1.0)).collect()
-    }
-
-    /// The present identity at an address.
-    pub(super) fn peer_of(&self, host: HostIndex) -> Option<PeerId> {
-        self.hosts[host].as_ref().filter(|host| !host.has_stopped).map(|host| host.peer)
     }
 }

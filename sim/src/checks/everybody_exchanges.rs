@@ -1,0 +1,43 @@
+//! Law: "after calm, everybody exchanges": no node waits for ever for something that will not come.
+
+use std::time::Duration;
+
+use super::Violation;
+use crate::record::Record;
+
+/// A node that still trains has exchanged within this: a few intervals, the deadline of one that was lost at the end of
+/// the faults, and the 25 s of silence at the end of a run.
+const SINCE_LAST_MAX: Duration = Duration::from_secs(75);
+
+/// Checks that everybody who takes part has exchanged lately, where there is somebody to exchange with.
+///
+/// # Errors
+/// The first node whose last exchange is too long ago.
+pub fn everybody_exchanges(record: &Record) -> Result<(), Violation> {
+    let active = || record.lives.iter().filter(|life| life.active);
+    if active().count() < 2 {
+        return Ok(());
+    }
+    match active().find(|life| life.last_exchange_ago > SINCE_LAST_MAX) {
+        None => Ok(()),
+        Some(life) => {
+            let finding = format!("host {} has exchanged last {:?} ago", life.host, life.last_exchange_ago);
+            Err(Violation::new("everybody exchanges", finding))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::forged::life;
+
+    #[test]
+    fn a_node_that_has_fallen_silent_is_refused() {
+        let lives = vec![life(0, [0.0; 2], [0.0; 2]), life(1, [0.0; 2], [0.0; 2])];
+        let mut record = Record { lives, ..Record::default() };
+        assert_eq!(everybody_exchanges(&record), Ok(()));
+        record.lives[1].last_exchange_ago = SINCE_LAST_MAX * 2;
+        assert!(everybody_exchanges(&record).is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! When a host's trainer ends its steps: by its own clock, whatever else happens.
+//!
+//! Steps are not happenings: between two moments at which something is due their times follow from the last one, so they
+//! are caught up with when somebody looks.
+
+use std::time::Duration;
+
+use murmur_protocol::Time;
+
+/// The clockwork of a trainer.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    planned: Duration,
+    step_time: Duration,
+    /// When the step under way ends; `None` while the trainer stands still.
+    next_end: Option<Time>,
+    /// Steps that the time of training up to `counted_until` held.
+    expected: f64,
+    counted_until: Time,
+    /// Pauses and ends of training.
+    pub(crate) interruptions: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(planned: Duration) -> Pace {
+        Pace { planned, step_time: planned, next_end: None, expected: 0.0, counted_until: Time::ZERO, interruptions: 0 }
+    }
+
+    pub(crate) fn is_training(&self) -> bool {
+        self.next_end.is_some()
+    }
+
+    pub(crate) fn step_time(&self) -> Duration {
+        self.step_time
+    }
+
+    /// When the step under way ends.
+    pub(crate) fn next_end(&self) -> Option<Time> {
+        self.next_end
+    }
+
+    pub(crate) fn begin(&mut self, now: Time) {
+        if self.next_end.is_none() {
+            self.next_end = Some(now + self.step_time);
+            self.counted_until = now;
+        }
+    }
+
+    /// Ends training; the step under way counts for nothing. Steps up to `now` must have been taken.
+    pub(crate) fn end(&mut self, now: Time) {
+        if self.next_end.is_some() {
+            self.count(now);
+            self.next_end = None;
+            self.interruptions += 1;
+        }
+    }
+
+    /// Takes the steps that have ended by `now` off; returns their number.
+    pub(crate) fn take_ended(&mut self, now: Time) -> u64 {
+        let Some(next_end) = &mut self.next_end else { return 0 };
+        let mut count = 0;
+        while *next_end <= now {
+            *next_end = *next_end + self.step_time;
+            count += 1;
+        }
+        count
+    }
+
+    /// The process stands still until `until`. Steps up to `now` must have been taken.
+    pub(crate) fn pause(&mut self, now: Time, until: Time) {
+        if let Some(next_end) = self.next_end {
+            self.count(now);
+            self.counted_until = self.counted_until.max(until);
+            self.next_end = Some(next_end.max(until));
+            self.interruptions += 1;
+        }
+    }
+
+    /// From the next step on, steps take `factor` times as long as planned. Steps up to `now` must have been taken.
+    pub(crate) fn slow_down(&mut self, now: Time, factor: f64) {
+        self.count(now);
+        self.step_time = self.planned.mul_f64(factor).max(Duration::from_nanos(1));
+        // The step under way was begun at the old pace.
+        self.interruptions += 1;
+    }
+
+    /// Steps that the time of training up to `now` held.
+    pub(crate) fn expected(&self, now: Time) -> f64 {
+        let since = if self.is_training() { now.saturating_since(self.counted_until) } else { Duration::ZERO };
+        self.expected + since.as_secs_f64() / self.step_time.as_secs_f64()
+    }
+
+    fn count(&mut self, now: Time) {
+        self.expected = self.expected(now);
+        self.counted_until = self.counted_until.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Time {
+        Time::from_start(Duration::from_millis(milliseconds))
+    }
+
+    #[test]
+    fn steps_follow_the_clock_through_pauses_and_slow_times() {
+        let mut pace = Pace::new(Duration::from_millis(100));
+        assert_eq!(pace.take_ended(at(1000)), 0, "it has not begun");
+        pace.begin(at(1000));
+        assert_eq!(pace.take_ended(at(1350)), 3);
+        pace.pause(at(1350), at(2000));
+        assert_eq!((pace.take_ended(at(1999)), pace.take_ended(at(2100))), (0, 2));
+        pace.slow_down(at(2150), 2.0);
+        assert_eq!(pace.take_ended(at(2600)), 3, "at 2200, 2400 and 2600");
+        pace.end(at(2650));
+        assert_eq!(pace.take_ended(at(9000)), 0);
+        let expected = 3.5 + 1.5 + 2.5;
+        assert!((pace.expected(at(9000)) - expected).abs() < 1e-9, "{}", pace.expected(at(9000)));
+        assert_eq!(pace.interruptions, 3);
+    }
+}

@@ -1,0 +1,51 @@
+//! One life of a host, from the beginning of a process to its end.
+
+use std::time::Duration;
+
+use crate::scenario::HostIndex;
+
+/// One life of a host.
+#[derive(Clone, Debug)]
+pub struct LifeRecord {
+    /// Whose.
+    pub host: HostIndex,
+    /// Whether it still lives, has a model and takes part.
+    pub active: bool,
+    /// Whether it deceives nobody.
+    pub is_honest: bool,
+    /// The model that it began with, own or copied; empty for the dead.
+    pub first_model: Vec<f32>,
+    /// The model now; empty for the dead.
+    pub model: Vec<f32>,
+    /// The trainer's objective at the model, or at its last one.
+    pub loss: f64,
+    /// What averaging did to the model: its movement since the first model without that of its own training. Of the
+    /// dead, [`Totals::moved_the_dead`](super::Totals::moved_the_dead) holds the sum.
+    pub averaged: Vec<f64>,
+    /// An upper bound on the rounding of all additions to the model.
+    pub rounding: f64,
+    /// Steps of its trainer in this life.
+    pub steps: u64,
+    /// Swarm progress now, or at the end.
+    pub progress: f64,
+    /// Time of one step, by the time that steps of this life took.
+    pub step_time: Duration,
+    /// Steps that the time of training held, at the pace of its trainer; pauses of the process taken off.
+    pub steps_expected: f64,
+    /// Pauses and ends of training: each may cost or give a part of a step.
+    pub interruptions: u64,
+    /// Corrections of the model that became part of it while it trained.
+    pub corrections: u64,
+    /// Sum of 2γ · partner's share over those, each times the share of the model that it covers.
+    pub gain: f64,
+    /// Sum of their delays, from the snapshot to the addition.
+    pub delay: Duration,
+    /// Steps between the exchanges that its node starts, at the end.
+    pub interval_steps: f64,
+    /// Exchanges that it took part in, as its node tells.
+    pub exchanges: u64,
+    /// Peers connected now.
+    pub connected: usize,
+    /// How long ago the last exchange ended well, or this life began.
+    pub last_exchange_ago: Duration,
+}

@@ -1,0 +1,66 @@
+//! What a scenario does to its swarm.
+
+use murmur_protocol::Event;
+
+use super::Swarm;
+use crate::happening::Happening;
+use crate::network::KEEP_ALIVE;
+use crate::scenario::{Disk, HostIndex, Incident};
+
+impl Swarm {
+    pub(super) fn on_incident(&mut self, incident: Incident) {
+        match incident {
+            Incident::Crash(host) => self.crash(host),
+            Incident::Restart { host, same_identity, disk } => self.restart(host, same_identity, disk),
+            Incident::Leave(host) => self.tell(host, Event::LeaveRequested),
+            Incident::Pause(host, duration) => self.pause(host, duration),
+            Incident::SlowTrainer(host, factor) => self.slow_down(host, factor),
+            Incident::DiskFull(host) => self.disks[host].is_full = true,
+            Incident::DiskFreed(host) => self.disks[host].is_full = false,
+            Incident::Break(one, other) => {
+                self.network.links_between(one, other).into_iter().for_each(|link| self.break_link(link));
+            }
+            Incident::LinkBecomes(one, other, spec) => {
+                self.network.set_way(one, other, spec);
+                self.cut_links();
+            }
+            Incident::Split(hosts) => {
+                self.network.split(&hosts);
+                self.cut_links();
+            }
+            Incident::SplitOneWay(hosts) => {
+                self.network.split_one_way(&hosts);
+                self.cut_links();
+            }
+            Incident::Heal => self.network.heal(),
+            Incident::NetworkBecomes(spec) => self.network.spec = spec,
+            Incident::StopLearning => {
+                self.catch_up_everywhere();
+                self.is_learning = false;
+            }
+            Incident::StopReporting => {
+                self.catch_up_everywhere();
+                self.is_reporting = false;
+            }
+            Incident::Tell(host, event) => self.tell(host, *event),
+        }
+    }
+
+    /// Checkpoints are made only for restarts that read them.
+    pub(super) fn mark_disks_that_are_read(&mut self) {
+        let readers = self.scenario.incidents.iter().filter_map(|(_, incident)| match incident {
+            Incident::Restart { host, disk: Disk::Kept, .. } => Some(*host),
+            _ => None,
+        });
+        let readers: Vec<HostIndex> = readers.collect();
+        readers.into_iter().for_each(|host| self.disks[host].is_read = true);
+    }
+
+    /// Breaks links that are cut both ways; those cut one way break when nothing was heard for too long.
+    fn cut_links(&mut self) {
+        let (cut, starving) = self.network.cut();
+        cut.into_iter().for_each(|link| self.break_link(link));
+        let until = self.queue.now() + KEEP_ALIVE;
+        starving.into_iter().for_each(|link| self.queue.push(until, Happening::LinkStarved { link }));
+    }
+}

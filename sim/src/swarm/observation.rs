@@ -1,0 +1,56 @@
+//! Looking at a swarm from outside: records for checks, samples for plots.
+
+use super::Swarm;
+use crate::record::{Record, Sample, Spread};
+
+impl Swarm {
+    /// What checks look at, as of now.
+    pub fn record(&mut self) -> Record {
+        let now = self.queue.now();
+        self.catch_up_everywhere();
+        for host in self.hosts.iter().flatten() {
+            host.measure_node(&mut self.history.peaks);
+        }
+        let living = self.hosts.iter().flatten().map(|host| host.record(now, true));
+        Record {
+            lives: self.dead.iter().cloned().chain(living).collect(),
+            exchanges: self.ledger.totals(),
+            ..self.history.clone()
+        }
+    }
+
+    /// A few numbers of the whole swarm, as of now: cheap enough for hundreds of points of a plot.
+    pub fn sample(&mut self) -> Sample {
+        self.catch_up_everywhere();
+        let running = || self.hosts.iter().flatten().filter(|host| !host.has_stopped);
+        let honest = || running().filter(|host| host.liar.is_none() && host.trainer.has_model);
+        let values: Vec<_> = honest().map(|host| host.trainer.values()).collect();
+        let models: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
+        let spread = Spread::of(&models);
+        let losses: Vec<f64> = honest().map(|host| host.trainer.loss()).collect();
+        let mean = |sum: f64| if models.is_empty() { 0.0 } else { sum / models.len() as f64 };
+        let mut sample = Sample {
+            at: self.now(),
+            running: running().count(),
+            with_model: models.len(),
+            loss: mean(losses.iter().sum()),
+            worst_loss: losses
+                .iter()
+                .copied()
+                .reduce(|worst, loss| if loss > worst || loss.is_nan() { loss } else { worst })
+                .unwrap_or_default(),
+            disagreement: spread.rms,
+            worst_disagreement: spread.worst,
+            progress: mean(honest().map(|host| host.trainer.progress).sum()),
+            steps: self.dead.iter().map(|life| life.steps).sum::<u64>()
+                + self.hosts.iter().flatten().map(|host| host.trainer.steps - host.first_steps).sum::<u64>(),
+            connected: running().map(|host| host.connected()).sum(),
+            isolated: running().filter(|host| host.links.is_empty()).count(),
+            exchanges_completed: self.exchanges.0,
+            exchanges_failed: self.exchanges.1,
+            ..Sample::default()
+        };
+        self.history.traffic.iter().for_each(|traffic| sample.traffic += *traffic);
+        sample
+    }
+}

@@ -1,0 +1,194 @@
+//! A node that may be broken on purpose, to prove that checks can fail.
+//!
+//! Mistakes are made around the real core: on what it is told, on what it orders, or on how an order is carried out, each
+//! as a core with that mistake would behave. `tests/broken.rs` runs one scenario for each and asserts which checks find
+//! it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use murmur_protocol::bulk::{BLOCK, Codes};
+use murmur_protocol::numerics::{MergeRole, Merged};
+use murmur_protocol::{
+    Config, Correction, Effect, Event, Message, ModelLayout, Node, PeerId, Status, Time, message::KnownPeer,
+};
+
+/// A mistake, made by all nodes of a swarm alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A correction is added twice.
+    AppliesTwice,
+    /// The model is overwritten with that of the snapshot, corrected: local steps on the way are lost.
+    Overwrites,
+    /// Large differences are taken for wrapped ones, and get the wrong sign on both sides.
+    WrongSignAfterWrap,
+    /// Nothing is clipped.
+    NeverClips,
+    /// Time stands still for the node: nothing that it waits for is ever over.
+    ForgetsDeadlines,
+    /// A proposal is accepted a second time, on other terms.
+    AnswersTwice,
+    /// The trainer waits while an exchange of its node is under way.
+    TrainerWaits,
+    /// Members are never forgotten.
+    UnboundedView,
+    /// The two sides of an exchange round differently.
+    LopsidedCorrections,
+    /// Corrections are a fifth too long, as far as the clip norm lets them.
+    Overreaches,
+    /// Corrections are thrown away.
+    NeverCorrects,
+    /// Codes of replies get lost, and nobody notices.
+    LosesReplies,
+    /// Busy partners are taken for hostile ones.
+    Accuses,
+    /// The node asks to be woken at once, for ever.
+    NeverSleeps,
+    /// Dials are forgotten.
+    NeverDials,
+    /// Corrections wait for three rounds, at full gain.
+    CorrectsLate,
+    /// Models shrink at every boundary, with or without peers.
+    DecaysByItself,
+    /// Something that is neither seed nor event decides.
+    AmbientRandomness,
+}
+
+/// What [`Sabotage::Overreaches`] makes of a length.
+const OVERREACH: f32 = 1.2;
+
+/// What only [`Sabotage::AmbientRandomness`] looks at: as wrong as it can be, on purpose.
+static AMBIENT: AtomicU64 = AtomicU64::new(0);
+
+/// A [`Node`], or one with a mistake.
+#[derive(Debug)]
+pub(crate) struct Core {
+    node: Node,
+    sabotage: Option<Sabotage>,
+    began_at: Time,
+    /// Everybody that was ever heard of, for [`Sabotage::UnboundedView`].
+    ever_known: Vec<KnownPeer>,
+    /// Effects that follow the one polled last.
+    extra: Vec<Effect>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: Config,
+        me: PeerId,
+        layout: Arc<ModelLayout>,
+        seed: u64,
+        now: Time,
+        sabotage: Option<Sabotage>,
+    ) -> Core {
+        let node = Node::new(config, me, layout, seed, now);
+        Core { node, sabotage, began_at: now, ever_known: Vec::new(), extra: Vec::new() }
+    }
+
+    pub(crate) fn is(&self, sabotage: Sabotage) -> bool {
+        self.sabotage == Some(sabotage)
+    }
+
+    pub(crate) fn handle(&mut self, now: Time, event: Event) {
+        let now = if self.is(Sabotage::ForgetsDeadlines) { self.began_at } else { now };
+        if self.is(Sabotage::UnboundedView)
+            && let Event::MessageReceived { message: Message::Shuffle { peers: told, .. }, .. } = &event
+        {
+            for known in told.iter().map(|told| &told.known) {
+                if !self.ever_known.contains(known) {
+                    self.ever_known.push(known.clone());
+                }
+            }
+        }
+        let accused = match &event {
+            Event::MessageReceived { peer, message: Message::Reject(_) } if self.is(Sabotage::Accuses) => Some(*peer),
+            _ => None,
+        };
+        self.node.handle(now, event);
+        if let Some(peer) = accused {
+            let misbehaviour = murmur_protocol::Misbehaviour::Unsolicited;
+            let notice = murmur_protocol::Notice::PeerMisbehaved { peer, misbehaviour };
+            self.extra.push(Effect::Notice(notice));
+        }
+    }
+
+    pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
+        if let Some(extra) = self.extra.pop() {
+            return Some(extra);
+        }
+        let mut effect = self.node.poll_effect()?;
+        match (self.sabotage, &mut effect) {
+            (Some(Sabotage::NeverDials), Effect::Dial { .. }) => return self.poll_effect(),
+            (Some(Sabotage::NeverClips), Effect::Merge { job, .. }) => job.clip = f64::MAX,
+            (Some(Sabotage::AnswersTwice), Effect::Send { peer, message: Message::Accept(accept) }) => {
+                let mut second = accept.clone();
+                second.starter_share *= 0.9;
+                self.extra.push(Effect::Send { peer: *peer, message: Message::Accept(second) });
+            }
+            _ => {}
+        }
+        Some(effect)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        match self.sabotage {
+            Some(Sabotage::ForgetsDeadlines) => None,
+            Some(Sabotage::NeverSleeps) => Some(Time::ZERO),
+            _ => self.node.next_deadline(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let mut status = self.node.status();
+        status.known.extend(self.ever_known.iter().cloned());
+        status
+    }
+
+    /// What the worker makes of a merge; `clip` is the smaller τ.
+    pub(crate) fn spoil(&self, role: &MergeRole, clip: f64, merged: &mut Merged) {
+        let values = || merged.correction.to_values();
+        match (self.sabotage, role) {
+            (Some(Sabotage::WrongSignAfterWrap), _) => merged.correction = rebuilt(&flipped(values())),
+            (Some(Sabotage::LopsidedCorrections), MergeRole::Starter { .. }) => {
+                let mut values = values();
+                let largest =
+                    (0..values.len()).max_by(|one, other| values[*one].abs().total_cmp(&values[*other].abs()));
+                largest.into_iter().for_each(|index| values[index] *= 0.5);
+                merged.correction = rebuilt(&values);
+            }
+            (Some(Sabotage::Overreaches), _) if merged.distance * f64::from(OVERREACH) < clip => {
+                let values: Vec<f32> = values().iter().map(|value| OVERREACH * value).collect();
+                merged.correction = rebuilt(&values);
+            }
+            (Some(Sabotage::NeverCorrects), _) => merged.correction = rebuilt(&vec![0.0; merged.correction.len()]),
+            _ => {}
+        }
+    }
+}
+
+/// A number that no seed decides.
+pub(super) fn ambient() -> u64 {
+    AMBIENT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Turns the larger half of each block around.
+fn flipped(mut values: Vec<f32>) -> Vec<f32> {
+    for block in values.chunks_mut(BLOCK) {
+        let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        block.iter_mut().filter(|value| value.abs() > largest / 2.0).for_each(|value| *value = -*value);
+    }
+    values
+}
+
+/// A correction of (nearly) these values, in 16-bit codes; the same for the same values, opposite for opposite ones.
+pub(super) fn rebuilt(values: &[f32]) -> Correction {
+    let mut codes = Vec::with_capacity(values.len());
+    let mut steps = Vec::new();
+    for block in values.chunks(BLOCK) {
+        let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        let step = largest / 32_000.0;
+        steps.push(step);
+        codes.extend(block.iter().map(|value| if step > 0.0 { (value / step) as i16 } else { 0 }));
+    }
+    Correction::new(Codes::Wide(codes), steps)
+}

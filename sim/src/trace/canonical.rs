@@ -1,0 +1,275 @@
+//! Events and effects as a few bytes: kind, numbers, and digests of what is large.
+//!
+//! Different ones have different bytes, up to collisions of 64-bit digests; equal ones have equal bytes on every
+//! machine. Nobody reads them back.
+
+use std::fmt::Debug;
+use std::io::Write;
+
+use murmur_protocol::event::TrainingReport;
+use murmur_protocol::numerics::{MergeRole, Merged};
+use murmur_protocol::{Address, Correction, Effect, Event, Notice, Payload, PeerId, Snapshot, codec};
+
+/// What an event is, then what it holds.
+pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
+    match event {
+        Event::PeerConnected { peer, addresses } => {
+            out.push(0);
+            id(*peer, out);
+            all(addresses, out);
+        }
+        Event::PeerDisconnected { peer } => {
+            out.push(1);
+            id(*peer, out);
+        }
+        Event::DialFailed { peer, addresses, reason } => {
+            out.push(2);
+            out.push(u8::from(peer.is_some()));
+            peer.iter().for_each(|peer| id(*peer, out));
+            all(addresses, out);
+            out.extend_from_slice(reason.as_bytes());
+        }
+        Event::AddressFound { address } => {
+            out.push(3);
+            out.extend_from_slice(address.as_str().as_bytes());
+        }
+        Event::MessageReceived { peer, message } => {
+            out.push(4);
+            id(*peer, out);
+            out.extend_from_slice(&codec::encode(message));
+        }
+        Event::TransferReceived { peer, header, payload } => {
+            out.push(5);
+            id(*peer, out);
+            out.extend_from_slice(&codec::encode(header));
+            bulk(payload, out);
+        }
+        Event::TransferFinished { transfer } => {
+            out.push(6);
+            number(transfer.0, out);
+        }
+        Event::TransferFailed { transfer, reason } => {
+            out.push(7);
+            number(transfer.0, out);
+            out.extend_from_slice(reason.as_bytes());
+        }
+        Event::StepsCompleted(standing) => {
+            out.push(8);
+            report(standing, out);
+        }
+        Event::TrainingCompleted(standing) => {
+            out.push(9);
+            report(standing, out);
+        }
+        Event::SnapshotTaken { request, snapshot, report: standing } => {
+            out.push(10);
+            number(request.0, out);
+            model(snapshot, out);
+            report(standing, out);
+        }
+        Event::Encoded { request, payload } => {
+            out.push(11);
+            number(request.0, out);
+            bulk(payload, out);
+        }
+        Event::Merged { request, result } => {
+            out.push(12);
+            number(request.0, out);
+            match result {
+                Ok(merged) => outcome(merged, out),
+                Err(misbehaviour) => words(misbehaviour, out),
+            }
+        }
+        Event::CorrectionApplied { request, report: standing } => {
+            out.push(13);
+            number(request.0, out);
+            report(standing, out);
+        }
+        Event::StateLoaded { request, accepted, report: standing } => {
+            out.push(14);
+            number(request.0, out);
+            out.push(u8::from(*accepted));
+            report(standing, out);
+        }
+        Event::RequestFailed { request } => {
+            out.push(15);
+            number(request.0, out);
+        }
+        Event::TimePassed => out.push(16),
+        Event::LeaveRequested => out.push(17),
+        // Rare ones, and those that the simulator never tells.
+        other => {
+            out.push(u8::MAX);
+            words(other, out);
+        }
+    }
+}
+
+/// What an effect is, then what it holds.
+pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
+    match effect {
+        Effect::Dial { peer, addresses } => {
+            out.push(100);
+            out.push(u8::from(peer.is_some()));
+            peer.iter().for_each(|peer| id(*peer, out));
+            all(addresses, out);
+        }
+        Effect::Disconnect { peer } => {
+            out.push(101);
+            id(*peer, out);
+        }
+        Effect::Send { peer, message } => {
+            out.push(102);
+            id(*peer, out);
+            out.extend_from_slice(&codec::encode(message));
+        }
+        Effect::StartTransfer { transfer, peer, header, payload } => {
+            out.push(103);
+            number(transfer.0, out);
+            id(*peer, out);
+            out.extend_from_slice(&codec::encode(header));
+            bulk(payload, out);
+        }
+        Effect::TakeSnapshot { request, selection } => {
+            out.push(104);
+            number(request.0, out);
+            words(selection, out);
+        }
+        Effect::Encode { request, snapshot, job } => {
+            out.push(105);
+            number(request.0, out);
+            number(job.nonce, out);
+            model(snapshot, out);
+        }
+        Effect::Merge { request, snapshot, job } => {
+            out.push(106);
+            number(request.0, out);
+            number(job.nonce, out);
+            for amount in [job.gamma, f64::from(job.starter_share), job.clip] {
+                number(amount.to_bits(), out);
+            }
+            if let MergeRole::Starter { digest, .. } = &job.role {
+                number(*digest, out);
+            }
+            model(snapshot, out);
+            bulk(&job.received, out);
+        }
+        Effect::ApplyCorrection { request, part, correction: change, progress_shift } => {
+            out.push(107);
+            number(request.0, out);
+            out.extend_from_slice(&codec::encode(part));
+            correction(change, out);
+            number(progress_shift.to_bits(), out);
+        }
+        Effect::LoadState { request, payload, progress } => {
+            out.push(108);
+            number(request.0, out);
+            bulk(payload, out);
+            number(progress.to_bits(), out);
+        }
+        Effect::Notice(Notice::ExchangeCompleted { partner, part: _, distance, clip_scale, masked_blocks, coarse }) => {
+            out.push(109);
+            id(*partner, out);
+            number(distance.to_bits(), out);
+            number(clip_scale.to_bits(), out);
+            number(u64::from(*masked_blocks), out);
+            out.push(u8::from(*coarse));
+        }
+        // Rare, or without anything inside.
+        other => {
+            out.push(u8::MAX - 1);
+            words(other, out);
+        }
+    }
+}
+
+fn number(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn id(peer: PeerId, out: &mut Vec<u8>) {
+    out.extend_from_slice(peer.as_bytes());
+}
+
+fn all(addresses: &[Address], out: &mut Vec<u8>) {
+    for address in addresses {
+        out.push(address.as_str().len() as u8);
+        out.extend_from_slice(address.as_str().as_bytes());
+    }
+}
+
+fn report(report: &TrainingReport, out: &mut Vec<u8>) {
+    number(report.steps, out);
+    for amount in [report.progress, report.tokens_per_second, report.travel, report.local_progress] {
+        number(amount.to_bits(), out);
+    }
+}
+
+fn outcome(merged: &Merged, out: &mut Vec<u8>) {
+    number(merged.digest, out);
+    number(merged.distance.to_bits(), out);
+    number(merged.clip_scale.to_bits(), out);
+    correction(&merged.correction, out);
+    merged.reply.iter().for_each(|reply| bulk(reply, out));
+}
+
+fn bulk(payload: &Payload, out: &mut Vec<u8>) {
+    let chunks = payload.bytes().chunks_exact(8);
+    let rest = chunks.remainder().iter().map(|byte| u64::from(*byte));
+    let whole = chunks.map(|eight| eight.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte)));
+    number(payload.len() as u64, out);
+    number(whole.chain(rest).fold(0, mix), out);
+}
+
+fn model(snapshot: &Snapshot, out: &mut Vec<u8>) {
+    number(snapshot.values().iter().map(|value| u64::from(value.to_bits())).fold(0, mix), out);
+}
+
+fn correction(correction: &Correction, out: &mut Vec<u8>) {
+    number(correction.to_values().iter().map(|value| u64::from(value.to_bits())).fold(0, mix), out);
+}
+
+fn words(what: &impl Debug, out: &mut Vec<u8>) {
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "{what:?}");
+}
+
+/// Chains a number into a digest (a round of SplitMix64's finalizer, Steele et al. 2014).
+fn mix(digest: u64, number: u64) -> u64 {
+    let mixed = (digest ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(snapshot: &[f32]) -> Vec<u8> {
+        let request = murmur_protocol::RequestId(1);
+        let (snapshot, report) = (Snapshot::from(snapshot.to_vec()), TrainingReport::default());
+        let mut out = Vec::new();
+        event(&Event::SnapshotTaken { request, snapshot, report }, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_bit_of_a_model_is_another_event() {
+        assert_eq!(bytes(&[1.0, 2.0]), bytes(&[1.0, 2.0]));
+        assert_ne!(bytes(&[1.0, 2.0]), bytes(&[2.0, 1.0]));
+        assert_ne!(bytes(&[0.0]), bytes(&[-0.0]));
+    }
+
+    #[test]
+    fn every_byte_of_a_payload_counts() {
+        let digest = |payload: Vec<u8>| {
+            let mut out = Vec::new();
+            bulk(&payload.into(), &mut out);
+            out
+        };
+        for position in 0..19 {
+            let mut other = vec![0; 19];
+            other[position] = 1;
+            assert_ne!(digest(vec![0; 19]), digest(other), "byte {position}");
+        }
+    }
+}
