@@ -57,13 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
     }
     let arguments = Arguments::parse();
-    let lines = match std::fs::read_to_string(&arguments.output) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        read => read?,
-    };
-    let mut outcomes: Vec<Outcome> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     if arguments.table {
-        print!("{}", table::tables(&outcomes));
+        print!("{}", table::tables(&finished(&arguments.output)?));
         return Ok(());
     }
     let text = arguments.data.as_deref().map_or(Ok(Text::Grammar), Text::read)?;
@@ -74,16 +69,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let mut output = std::fs::OpenOptions::new().create(true).append(true).open(&arguments.output)?;
     for setting in questions.iter().flat_map(|question| runs(*question, &name)) {
-        if outcomes.iter().any(|outcome| outcome.setting == setting) {
+        // Read anew each time: several processes may share the work, a question each.
+        if finished(&arguments.output)?.iter().any(|outcome| outcome.setting == setting) {
             continue;
         }
         let begin = Instant::now();
         let mut outcome = setting.run(&text);
         outcome.seconds = begin.elapsed().as_secs_f64();
-        writeln!(output, "{}", serde_json::to_string(&outcome)?)?;
+        // One write, so that lines of two processes do not mix.
+        output.write_all(format!("{}\n", serde_json::to_string(&outcome)?).as_bytes())?;
         let (rate, seed, name) = (setting.learning_rate, setting.seed, table::name(&setting.method));
         println!("{name}, learning rate {rate}, seed {seed}: {:.4} in {:.0} s", outcome.loss, outcome.seconds);
-        outcomes.push(outcome);
     }
     Ok(())
+}
+
+/// The outcomes that are there already.
+fn finished(path: &Path) -> Result<Vec<Outcome>, Box<dyn std::error::Error>> {
+    let lines = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    Ok(lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }

@@ -186,9 +186,9 @@ mod tests {
         };
         let mut still = quadratic(&QuadraticSpec { noise: 0.0, ..spec.clone() });
         let (mut walker, mut leaper) = (quadratic(&spec), quadratic(&spec));
-        (0..30).for_each(|step| {
+        for step in 0..30 {
             walker.learn(f64::from(step), 1);
-        });
+        }
         still.learn(0.0, 30);
         leaper.learn(0.0, 30);
         let (walked, leapt) = (deviation(&walker, &still), deviation(&leaper, &still));
