@@ -1,10 +1,16 @@
 //! The command line: what can be typed. The options of a daemon are also environment variables, `MURMUR_…`.
 
+mod simulation;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::console::Console;
+pub use simulation::{
+    SeedOptions, Seeds, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions, SimRunOptions,
+    SimShowOptions, WorkOptions,
+};
 
 /// Train one model together on machines that come and go: no coordinator, no barrier.
 #[derive(Debug, Parser)]
@@ -29,6 +35,9 @@ pub enum Command {
     Join(JoinOptions),
     /// Run several real daemons on this machine with one merged view.
     Local(LocalOptions),
+    /// Simulate a swarm on a virtual clock: the same decisions and arithmetic, any faults, replayed from a seed.
+    #[command(subcommand)]
+    Sim(SimCommand),
     /// Ask a running daemon how it goes.
     Status(StatusOptions),
     /// Generate text from a checkpoint.

@@ -4,6 +4,7 @@ mod checkpoints;
 mod init;
 mod join;
 mod node;
+mod sim;
 mod start;
 mod status;
 
@@ -19,6 +20,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Start(options) => start::run(options),
         Command::Join(options) => join::run(options),
         Command::Local(options) => crate::local::run(options),
+        Command::Sim(command) => sim::run(command),
         Command::Status(options) => status::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),

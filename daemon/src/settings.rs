@@ -3,6 +3,7 @@
 mod file;
 mod node;
 
+pub(crate) use file::{line_of_field, nearest, parse};
 pub use file::{load_node_settings, load_run_manifest};
 pub use node::{
     AfterCompletion, CheckpointSettings, DataSettings, NetworkSettings, NodeSettings, StatusSettings, TrainingSettings,

@@ -51,7 +51,11 @@ fn read(path: &Path, kind: &str) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(unreadable)
 }
 
-fn parse<Settings: DeserializeOwned>(path: &Path, text: &str) -> Result<Settings, Failure> {
+/// Reads TOML. Also for the scenarios of the simulator.
+///
+/// # Errors
+/// The first mistake, with its line.
+pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str) -> Result<Settings, Failure> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_at(text, span.start));
         let message = error.message();
@@ -79,7 +83,8 @@ fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((key, quoted.collect()))
 }
 
-fn nearest<'a>(key: &str, valid: &[&'a str]) -> Option<&'a str> {
+/// The candidate that was probably meant.
+pub(crate) fn nearest<'a>(key: &str, valid: &[&'a str]) -> Option<&'a str> {
     let scored = valid.iter().map(|candidate| (strsim::jaro_winkler(key, candidate), *candidate));
     // Below this, a suggestion is noise.
     scored.filter(|(score, _)| *score > 0.7).max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, name)| name)
@@ -92,7 +97,7 @@ fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -
 }
 
 /// The line on which `section.key` is set; `None` where the file leaves it at its default.
-fn line_of_field(text: &str, field: &str) -> Option<usize> {
+pub(crate) fn line_of_field(text: &str, field: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let (section, key) = field.split_once('.')?;
     let section = document.get_ref().iter().find(|(name, _)| name.get_ref() == section)?.1;

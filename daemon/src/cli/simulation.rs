@@ -1,0 +1,179 @@
+//! What can be typed after `murmur sim`.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+
+use crate::console::Console;
+
+/// Seeds of one command: their reports are held in memory until its end.
+const SEEDS_MAX: u64 = 100_000;
+
+/// The commands of the simulator.
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Run a scenario for one seed or many, and hold every run to its checks.
+    Run(SimRunOptions),
+    /// Run one seed again, with its trace and what its checks found.
+    Replay(SimReplayOptions),
+    /// Run or read two or more, and show them side by side.
+    Compare(SimCompareOptions),
+    /// Run one seed twice, and see whether the two runs are the same.
+    CheckDeterminism(SimCheckDeterminismOptions),
+    /// The built-in scenarios.
+    List,
+    /// Print a scenario's annotated file, to begin one's own with.
+    Show(SimShowOptions),
+}
+
+/// Options of `sim run`.
+#[derive(Debug, Args)]
+pub struct SimRunOptions {
+    /// A built-in scenario (see `murmur sim list`), or a file.
+    pub scenario: String,
+    /// Which seeds.
+    #[command(flatten)]
+    pub seeds: SeedOptions,
+    /// The machine's share in it.
+    #[command(flatten)]
+    pub work: WorkOptions,
+    /// Nodes of the swarm instead of the file's.
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<usize>,
+    /// Print every change of state, a line each.
+    #[arg(long)]
+    pub trace: bool,
+}
+
+/// Options of `sim replay`.
+#[derive(Debug, Args)]
+pub struct SimReplayOptions {
+    /// A built-in scenario or a file, then the seed; a seed alone is one of `everything`.
+    #[arg(required = true, num_args = 1..=2, value_names = ["SCENARIO", "SEED"])]
+    pub which: Vec<String>,
+    /// The seed.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Nodes of the swarm instead of the file's: as in the run that is replayed.
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<usize>,
+    /// Write results and plots there.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
+}
+
+/// Options of `sim compare`.
+#[derive(Debug, Args)]
+pub struct SimCompareOptions {
+    /// Scenarios to run, or results of `sim run --output`: a results.json or its directory.
+    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    pub runs: Vec<String>,
+    /// Which seeds of the scenarios.
+    #[command(flatten)]
+    pub seeds: SeedOptions,
+    /// The machine's share in it.
+    #[command(flatten)]
+    pub work: WorkOptions,
+    /// Nodes of the scenarios instead of the files'.
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<usize>,
+}
+
+/// Options of `sim check-determinism`.
+#[derive(Debug, Args)]
+pub struct SimCheckDeterminismOptions {
+    /// A built-in scenario, or a file.
+    pub scenario: String,
+    /// The seed.
+    #[arg(long, default_value = "0", value_name = "N")]
+    pub seed: u64,
+    /// Nodes of the swarm instead of the file's.
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<usize>,
+    /// Lines for people, or JSON.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Console,
+}
+
+/// Options of `sim show`.
+#[derive(Debug, Args)]
+pub struct SimShowOptions {
+    /// A built-in scenario.
+    pub scenario: String,
+}
+
+/// Which seeds.
+#[derive(Debug, Args)]
+pub struct SeedOptions {
+    /// From the first seed, up to but without the second [default: 0..10].
+    #[arg(long, value_name = "A..B")]
+    pub seeds: Option<Seeds>,
+    /// One seed alone.
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    pub seed: Option<u64>,
+}
+
+/// The machine's share in a run.
+#[derive(Debug, Args)]
+pub struct WorkOptions {
+    /// Seeds that run at once [default: the cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// Write results and plots there.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
+    /// Lines for people, or one JSON object a line.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Console,
+}
+
+/// A range of seeds that is not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds(pub Range<u64>);
+
+impl SeedOptions {
+    /// What was asked for.
+    pub fn range(&self) -> Range<u64> {
+        match (&self.seeds, self.seed) {
+            (Some(Seeds(range)), _) => range.clone(),
+            (None, Some(seed)) => seed..seed.saturating_add(1),
+            (None, None) => 0..10,
+        }
+    }
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seeds, String> {
+        let (from, to) =
+            text.split_once("..").ok_or("a range is written as 0..100; one seed alone goes after --seed")?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no whole number from 0"));
+        let (from, to) = (number(from)?, number(to)?);
+        if from >= to {
+            return Err(format!("there is no seed in it; {from}..{} has one", from.saturating_add(1)));
+        }
+        if to - from > SEEDS_MAX {
+            return Err(format!("these are {} seeds; at most {SEEDS_MAX} at a time", to - from));
+        }
+        Ok(Seeds(from..to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_seeds_are_read_and_mistakes_named() {
+        assert_eq!("3..7".parse(), Ok(Seeds(3..7)));
+        let mistake = |text: &str| text.parse::<Seeds>().expect_err("a mistake");
+        assert_eq!(mistake("5..5"), "there is no seed in it; 5..6 has one");
+        assert_eq!(mistake("7..3"), "there is no seed in it; 7..8 has one");
+        assert!(mistake("7").contains("--seed"));
+        assert!(mistake("-1..3").contains("\"-1\""));
+        assert!(mistake("0..18446744073709551615").contains("at most 100000"));
+    }
+}

@@ -1,0 +1,25 @@
+//! Ctrl-C in the middle of a simulation: the first one ends it in order, the second one at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::console::note;
+use crate::failure::ExitCode;
+
+/// A flag that Ctrl-C or SIGTERM raises, for threads that look at it now and then.
+pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let raised = Arc::clone(&flag);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Ends with the process: nothing waits for it.
+    std::thread::Builder::new().name("interruption".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            crate::daemon::signal().await;
+            raised.store(true, Ordering::Relaxed);
+            note("interrupted: writing what there is; once more to stop at once");
+            crate::daemon::signal().await;
+        });
+        std::process::exit(ExitCode::Interrupted as i32);
+    })?;
+    Ok(flag)
+}

@@ -1,0 +1,57 @@
+//! How far many seeds have come: one line on stderr that redraws itself on a terminal, a line now and then elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use crate::console::note;
+
+/// Without a terminal to redraw, a line this often.
+const PLAIN_PERIOD: Duration = Duration::from_secs(15);
+
+/// Nothing is told of what takes no longer.
+const SILENT: Duration = Duration::from_secs(1);
+
+pub(super) struct Progress {
+    total: u64,
+    begin: Instant,
+    redraws: bool,
+    is_drawn: bool,
+    last_plain: Instant,
+}
+
+impl Progress {
+    pub(super) fn new(total: u64) -> Progress {
+        let begin = Instant::now();
+        Progress { total, begin, redraws: std::io::stderr().is_terminal(), is_drawn: false, last_plain: begin }
+    }
+
+    pub(super) fn show(&mut self, finished: u64, failed: u64) {
+        let elapsed = self.begin.elapsed();
+        if elapsed < SILENT || finished == self.total {
+            return;
+        }
+        let left = match finished {
+            0 => String::new(),
+            _ => format!(
+                " · about {:.0} s left",
+                elapsed.as_secs_f64() / finished as f64 * (self.total - finished) as f64
+            ),
+        };
+        let seconds = elapsed.as_secs();
+        let line = format!("{finished} of {} seeds · {failed} failed · {seconds} s{left}", self.total);
+        if self.redraws {
+            self.is_drawn = true;
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[2K{line}");
+        } else if self.last_plain.elapsed() >= PLAIN_PERIOD {
+            self.last_plain = Instant::now();
+            note(&line);
+        }
+    }
+
+    /// Makes room for other lines.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! From a file and a seed to a run. Each key has a stream of its own, so a new key shifts no other's draws.
+
+use std::time::Duration;
+
+use murmur_protocol::Start;
+use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::random::{Generator, RngExt, stream};
+
+use super::schedule::{Schedule, share_of, take};
+use super::{Drawn, ScenarioFile};
+use crate::network::{LatencySpec, NetworkSpec};
+use crate::scenario::{HostIndex, NodePlan, Scenario, WorkerSpec};
+use crate::trainer::{QuadraticSpec, TrainerSpec};
+
+/// After the last exchange has begun, so long until nothing is in flight any more.
+const SILENCE: Duration = Duration::from_secs(25);
+
+/// How often hosts write checkpoints: a daemon's period, shortened as the runs are.
+const CHECKPOINT_PERIOD: Duration = Duration::from_secs(10);
+
+/// Declared by every node whose scenario does not say otherwise.
+const TOKENS_PER_SECOND: f64 = 1000.0;
+
+/// A run, decided by its file and its seed alone.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// What happens.
+    pub scenario: Scenario,
+    /// What the file left open and the seed decided: key and value, in the file's order.
+    pub drawn: Vec<(String, String)>,
+    /// When faults and learning end.
+    pub faults_end: Duration,
+    /// When the last exchange may begin.
+    pub averaging_ends: Duration,
+    /// When the checks look.
+    pub end: Duration,
+    /// What they may ask.
+    pub expectations: Expectations,
+}
+
+/// What may be asked of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expectations {
+    /// Who takes part at the end, in order; the honest alone.
+    pub present: Vec<HostIndex>,
+    /// No model is further than this from the mean.
+    pub disagreement_max: f64,
+    /// Nothing is lost and nobody dies, so that every exchange has two sides.
+    pub lossless: bool,
+}
+
+/// Draws, and notes what it has drawn.
+pub(super) struct Dice {
+    seed: u64,
+    drawn: Vec<(String, String)>,
+}
+
+impl Dice {
+    /// One value for the whole run.
+    pub(super) fn amount(&mut self, key: &str, drawn: Drawn<f64>) -> f64 {
+        let value = between(&mut self.stream(key), drawn);
+        self.note(key, drawn.from < drawn.to, format!("{value:.6}"));
+        value
+    }
+
+    /// One whole number for the whole run.
+    pub(super) fn count(&mut self, key: &str, drawn: Drawn<usize>) -> usize {
+        let value = self.stream(key).random_range(drawn.from..=drawn.to);
+        self.note(key, drawn.from < drawn.to, value.to_string());
+        value
+    }
+
+    /// Once for each key, however often it is drawn: the value is the same.
+    fn note(&mut self, key: &str, is_open: bool, value: String) {
+        if is_open && self.drawn.iter().all(|(noted, _)| noted != key) {
+            self.drawn.push((key.to_owned(), value));
+        }
+    }
+
+    /// For what each node draws for itself.
+    pub(super) fn stream(&self, key: &str) -> Generator {
+        stream(self.seed, "scenario file", &[key.as_bytes()])
+    }
+}
+
+/// A value of a range.
+pub(super) fn between(random: &mut Generator, drawn: Drawn<f64>) -> f64 {
+    random.random_range(drawn.from..=drawn.to)
+}
+
+/// The same as a time.
+pub(super) fn time_between(random: &mut Generator, drawn: Drawn<f64>) -> Duration {
+    Duration::from_secs_f64(between(random, drawn))
+}
+
+impl ScenarioFile {
+    /// The run of a seed. The file has passed [`validate`](Self::validate).
+    pub fn draw(&self, seed: u64) -> Plan {
+        let mut dice = Dice { seed, drawn: Vec::new() };
+        let gossip = self.draw_gossip(&mut dice);
+        let nodes = self.draw_nodes(&mut dice);
+        let faults_end = Duration::from_secs_f64(dice.amount("phases.faults_seconds", self.phases.faults_seconds));
+        let calm = Duration::from_secs_f64(dice.amount("phases.calm_seconds", self.phases.calm_seconds));
+        let scenario = Scenario {
+            parameters: dice.count("swarm.parameters", self.swarm.parameters),
+            gossip,
+            nodes,
+            trainer: TrainerSpec::Quadratic(QuadraticSpec {
+                learning_rate: dice.amount("trainer.learning_rate", self.trainer.learning_rate) as f32,
+                spread: dice.amount("trainer.spread", self.trainer.spread) as f32,
+                noise: dice.amount("trainer.noise", self.trainer.noise) as f32,
+            }),
+            worker: WorkerSpec {
+                delay: (
+                    Duration::ZERO,
+                    Duration::from_secs_f64(dice.amount("worker.delay_seconds_max", self.worker.delay_seconds_max)),
+                ),
+                overload: dice.amount("worker.overload", self.worker.overload),
+                full_precision: false,
+            },
+            report_every_steps: 1,
+            checkpoint_period: CHECKPOINT_PERIOD,
+            network: self.draw_network(&mut dice),
+            incidents: Vec::new(),
+        };
+        let is_lossless = is_lossless(&scenario);
+        let mut schedule = Schedule::new(scenario, faults_end);
+        self.schedule(&mut dice, &mut schedule);
+        let expectations = Expectations {
+            present: schedule.present(),
+            disagreement_max: self.checks.disagreement_max,
+            lossless: is_lossless && schedule.is_gentle && self.liars.is_none(),
+        };
+        let averaging_ends = faults_end + calm;
+        Plan {
+            seed,
+            scenario: schedule.scenario.then_calm(faults_end, averaging_ends),
+            drawn: dice.drawn,
+            faults_end,
+            averaging_ends,
+            end: averaging_ends + SILENCE,
+            expectations,
+        }
+    }
+
+    fn draw_gossip(&self, dice: &mut Dice) -> GossipSpec {
+        let section = &self.gossip;
+        let steps = Drawn::between(section.interval_steps.from as usize, section.interval_steps.to as usize);
+        GossipSpec {
+            interval_steps: dice.count("gossip.interval_steps", steps) as u32,
+            gamma: dice.amount("gossip.gamma", section.gamma),
+            step_fraction: dice.amount("gossip.step_fraction", section.step_fraction),
+            clip_factor: dice.amount("gossip.clip_factor", section.clip_factor),
+            outer_learning_rate: dice.amount("gossip.outer_learning_rate", section.outer_learning_rate),
+            outer_momentum: dice.amount("gossip.outer_momentum", section.outer_momentum),
+            ..GossipSpec::default()
+        }
+    }
+
+    fn draw_network(&self, dice: &mut Dice) -> NetworkSpec {
+        let section = &self.network;
+        let mut seconds = |key: &str, drawn| Duration::from_secs_f64(dice.amount(key, drawn));
+        let median = seconds("network.latency_seconds_median", section.latency_seconds_median);
+        let held_back_max = seconds("network.held_back_seconds_max", section.held_back_seconds_max);
+        let detection_max = seconds("network.detection_seconds_max", section.detection_seconds_max);
+        let spread = dice.amount("network.latency_spread", section.latency_spread);
+        NetworkSpec {
+            latency: LatencySpec { median, spread },
+            loss: dice.amount("network.loss", section.loss),
+            duplication: dice.amount("network.duplication", section.duplication),
+            reordering: dice.amount("network.reordering", section.reordering),
+            held_back_max,
+            transfer_failure: dice.amount("network.transfer_failure", section.transfer_failure),
+            dial_failure: dice.amount("network.dial_failure", section.dial_failure),
+            breakage: dice.amount("network.breakage", section.breakage),
+            detection: (Duration::ZERO, detection_max),
+        }
+    }
+
+    /// Founders and late nodes; the first is a founder that stays, so that there always is a model to copy.
+    fn draw_nodes(&self, dice: &mut Dice) -> Vec<NodePlan> {
+        let section = &self.swarm;
+        let count = dice.count("swarm.nodes", section.nodes);
+        let addresses = dice.count("swarm.addresses", section.addresses);
+        let late_share = dice.amount("swarm.late_share", section.late_share);
+        let late = take(&mut dice.stream("who is late"), (1..count).collect(), share_of(count, late_share));
+        let mut step_dice = dice.stream("swarm.step_seconds");
+        let mut late_dice = dice.stream("swarm.late_seconds");
+        let mut address_dice = dice.stream("addresses");
+        let mut line_dice = dice.stream("lines");
+        let plan = |host: HostIndex| {
+            let is_late = late.contains(&host);
+            NodePlan {
+                start: if is_late { Start::FromPeer } else { Start::WithModel },
+                begins_at: if is_late { time_between(&mut late_dice, section.late_seconds) } else { Duration::ZERO },
+                bootstrap: some_addresses(&mut address_dice, host, count, addresses),
+                step_time: time_between(&mut step_dice, section.step_seconds),
+                tokens_per_second: TOKENS_PER_SECOND,
+                steps_max: None,
+                clock_rate: 1.0,
+                uplink_bytes_per_second: between(&mut line_dice, self.lines.uplink_bytes_per_second),
+                downlink_bytes_per_second: between(&mut line_dice, self.lines.downlink_bytes_per_second),
+                lie: None,
+            }
+        };
+        (0..count).map(plan).collect()
+    }
+}
+
+/// The first node, which always is there, and others at random.
+pub(super) fn some_addresses(
+    random: &mut Generator,
+    host: HostIndex,
+    count: usize,
+    addresses: usize,
+) -> Vec<HostIndex> {
+    let first = HostIndex::from(host == 0);
+    let others: Vec<HostIndex> = (0..count).filter(|other| ![host, first].contains(other)).collect();
+    let mut known = vec![first];
+    known.extend(take(random, others, addresses.saturating_sub(1)));
+    known
+}
+
+fn is_lossless(scenario: &Scenario) -> bool {
+    let NetworkSpec { loss, transfer_failure, dial_failure, breakage, .. } = &scenario.network;
+    [*loss, *transfer_failure, *dial_failure, *breakage, scenario.worker.overload].iter().all(|share| *share == 0.0)
+}

@@ -1,0 +1,86 @@
+//! Nodes that come and go: crowds, crashes, leavers, churn.
+
+use std::time::Duration;
+
+use murmur_protocol::random::RngExt;
+
+use super::{Schedule, share_of, take};
+use crate::file::draw::{Dice, some_addresses, time_between};
+use crate::file::{ChurnSection, CrashesSection, CrowdSection, LeavesSection};
+use crate::scenario::{Disk, Incident, NodePlan};
+
+pub(super) fn crowd(section: &CrowdSection, addresses: usize, dice: &mut Dice, schedule: &mut Schedule) {
+    let before = schedule.count();
+    let joiners = share_of(before, dice.amount("crowd.share", section.share)).max(1);
+    let first = dice.amount("crowd.at_seconds", section.at_seconds);
+    let within = dice.amount("crowd.within_seconds", section.within_seconds);
+    let mut random = dice.stream("crowd");
+    for _ in 0..joiners {
+        let begins_at = Duration::from_secs_f64(first + within * random.random::<f64>());
+        // Their machines are like those that were there before; they know nobody of the crowd.
+        let like = schedule.scenario.nodes[random.random_range(0..before)].clone();
+        let bootstrap = some_addresses(&mut random, schedule.count(), before, addresses);
+        schedule.scenario.nodes.push(NodePlan { step_time: like.step_time, ..NodePlan::joiner(begins_at, bootstrap) });
+        schedule.marked.push(false);
+        schedule.gone.push(false);
+    }
+}
+
+pub(super) fn crashes(section: &CrashesSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let count = share_of(schedule.count(), dice.amount("crashes.share", section.share));
+    let back_share = dice.amount("crashes.back_share", section.back_share);
+    let stranger_share = dice.amount("crashes.stranger_share", section.stranger_share);
+    let lost_disk_share = dice.amount("crashes.lost_disk_share", section.lost_disk_share);
+    let mut random = dice.stream("crashes");
+    for host in take(&mut random, schedule.unmarked(), count) {
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
+        let back = time + time_between(&mut random, section.back_after_seconds);
+        let same_identity = random.random::<f64>() >= stranger_share;
+        let disk = if random.random::<f64>() < lost_disk_share { Disk::Lost } else { Disk::Kept };
+        // One that would come back after the end of the faults stays away.
+        let comes_back = random.random::<f64>() < back_share && back < schedule.faults_end;
+        if time >= schedule.faults_end {
+            continue;
+        }
+        schedule.is_gentle = false;
+        schedule.marked[host] = true;
+        schedule.add(time, Incident::Crash(host));
+        if comes_back {
+            schedule.add(back, Incident::Restart { host, same_identity, disk });
+        } else {
+            schedule.gone[host] = true;
+        }
+    }
+}
+
+pub(super) fn leaves(section: &LeavesSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let count = share_of(schedule.count(), dice.amount("leaves.share", section.share));
+    let mut random = dice.stream("leaves");
+    for host in take(&mut random, schedule.unmarked(), count) {
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
+        if time < schedule.faults_end {
+            schedule.marked[host] = true;
+            schedule.gone[host] = true;
+            schedule.add(time, Incident::Leave(host));
+        }
+    }
+}
+
+pub(super) fn churn(section: &ChurnSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let share = dice.amount("churn.share", section.share);
+    let rounds = dice.amount("churn.every_rounds", section.every_rounds);
+    let plans = &schedule.scenario.nodes;
+    let step_time = plans.iter().map(|plan| plan.step_time).sum::<Duration>() / plans.len() as u32;
+    let period = step_time.mul_f64(rounds * f64::from(schedule.scenario.gossip.interval_steps));
+    let mut random = dice.stream("churn");
+    let mut time = period;
+    while time < schedule.faults_end {
+        let candidates = schedule.unmarked().into_iter();
+        let candidates = candidates.filter(|host| schedule.not_before_settled(*host, time) == time).collect();
+        for host in take(&mut random, candidates, share_of(schedule.count(), share)) {
+            schedule.is_gentle = false;
+            schedule.add(time, Incident::Restart { host, same_identity: false, disk: Disk::Lost });
+        }
+        time += period;
+    }
+}

@@ -1,0 +1,139 @@
+//! Loss, disagreement and traffic over simulated time: the median of the seeds, in a band from the smallest to the
+//! largest.
+
+use std::collections::BTreeMap;
+
+use super::svg::{Chart, Curve, CurvePoint};
+use super::{Point, RunReport, SeedReport};
+
+/// A finished plot.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// Of the file, with `.svg`.
+    pub file_name: &'static str,
+    /// Its content.
+    pub svg: String,
+}
+
+/// What a plot may show of a seed: seconds and values.
+type Extract = fn(&SeedReport) -> Vec<(f64, f64)>;
+
+/// A plot before there are seeds to show.
+struct Kind {
+    file_name: &'static str,
+    title: &'static str,
+    y_label: &'static str,
+    /// Label and values of each curve; the first one is the one of comparisons.
+    curves: [(&'static str, Extract); 2],
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        file_name: "loss.svg",
+        title: "Loss",
+        y_label: "loss",
+        curves: [("mean of the nodes", loss), ("worst node", worst_loss)],
+    },
+    Kind {
+        file_name: "disagreement.svg",
+        title: "Disagreement of the models",
+        y_label: "Euclidean distance from the mean",
+        curves: [("root mean square", disagreement), ("worst node", worst_disagreement)],
+    },
+    Kind {
+        file_name: "traffic.svg",
+        title: "Traffic of a node",
+        y_label: "bytes sent per node and second",
+        curves: [("payloads", payload_rate), ("control messages", control_rate)],
+    },
+];
+
+const X_LABEL: &str = "simulated seconds";
+
+/// The plots of a run; none where no seed came to its end.
+pub fn plots(report: &RunReport) -> Vec<Plot> {
+    let seeds: Vec<&SeedReport> = report.seeds.iter().filter(|seed| !seed.series.is_empty()).collect();
+    let (Some(first), Some(last)) = (seeds.first(), seeds.last()) else { return Vec::new() };
+    let which = if seeds.len() == 1 {
+        format!("seed {}", first.seed)
+    } else {
+        format!("{} seeds from {} to {}: median and range", seeds.len(), first.seed, last.seed)
+    };
+    let one_calm = seeds.iter().all(|seed| seed.faults_end_seconds == first.faults_end_seconds);
+    let mark = one_calm.then_some((first.faults_end_seconds, "calm"));
+    let plot = |kind: &Kind| {
+        let curves = kind.curves.iter().map(|(label, extract)| over_seeds(label, &seeds, *extract)).collect();
+        let title = format!("{} · {} · {which}", kind.title, report.scenario);
+        let chart = Chart { title, x_label: X_LABEL, y_label: kind.y_label, curves, mark };
+        Plot { file_name: kind.file_name, svg: chart.to_svg() }
+    };
+    KINDS.iter().map(plot).collect()
+}
+
+/// The plots of several runs, a curve each.
+pub fn comparison_plots(runs: &[(String, RunReport)]) -> Vec<Plot> {
+    let plot = |kind: &Kind| {
+        let (what, extract) = kind.curves[0];
+        let curve =
+            |(name, report): &(String, RunReport)| over_seeds(name, &report.seeds.iter().collect::<Vec<_>>(), extract);
+        let title = format!("{} · {what} · median and range of the seeds", kind.title);
+        let curves = runs.iter().map(curve).collect();
+        let chart = Chart { title, x_label: X_LABEL, y_label: kind.y_label, curves, mark: None };
+        Plot { file_name: kind.file_name, svg: chart.to_svg() }
+    };
+    KINDS.iter().map(plot).collect()
+}
+
+fn over_seeds(label: &str, seeds: &[&SeedReport], extract: Extract) -> Curve {
+    // By milliseconds: seeds share most of their moments, and one that fewer than half have shows those alone.
+    let mut moments: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (seconds, value) in seeds.iter().flat_map(|seed| extract(seed)).filter(|(_, value)| value.is_finite()) {
+        moments.entry((seconds * 1e3).round() as u64).or_default().push(value);
+    }
+    let point = |(milliseconds, mut values): (u64, Vec<f64>)| {
+        values.sort_by(f64::total_cmp);
+        let (smallest, largest) = (*values.first()?, *values.last()?);
+        let is_shared = 2 * values.len() >= seeds.len();
+        is_shared.then(|| CurvePoint { x: milliseconds as f64 / 1e3, y: values[values.len() / 2], smallest, largest })
+    };
+    Curve { label: label.to_owned(), points: moments.into_iter().filter_map(point).collect() }
+}
+
+fn each(seed: &SeedReport, value: fn(&Point) -> f64) -> Vec<(f64, f64)> {
+    let with_nodes = seed.series.iter().filter(|point| point.nodes > 0);
+    with_nodes.map(|point| (point.seconds, value(point))).collect()
+}
+
+fn loss(seed: &SeedReport) -> Vec<(f64, f64)> {
+    each(seed, |point| point.loss)
+}
+
+fn worst_loss(seed: &SeedReport) -> Vec<(f64, f64)> {
+    each(seed, |point| point.worst_loss)
+}
+
+fn disagreement(seed: &SeedReport) -> Vec<(f64, f64)> {
+    each(seed, |point| point.disagreement)
+}
+
+fn worst_disagreement(seed: &SeedReport) -> Vec<(f64, f64)> {
+    each(seed, |point| point.worst_disagreement)
+}
+
+fn payload_rate(seed: &SeedReport) -> Vec<(f64, f64)> {
+    rate(seed, |point| point.payload_bytes)
+}
+
+fn control_rate(seed: &SeedReport) -> Vec<(f64, f64)> {
+    rate(seed, |point| point.control_bytes)
+}
+
+/// Per node and second, between a moment and the one before.
+fn rate(seed: &SeedReport, count: fn(&Point) -> u64) -> Vec<(f64, f64)> {
+    let pairs = seed.series.windows(2).filter(|pair| pair[1].nodes > 0 && pair[1].seconds > pair[0].seconds);
+    let rate = |pair: &[Point]| {
+        let sent = count(&pair[1]).saturating_sub(count(&pair[0])) as f64;
+        (pair[1].seconds, sent / (pair[1].seconds - pair[0].seconds) / pair[1].nodes as f64)
+    };
+    pairs.map(rate).collect()
+}

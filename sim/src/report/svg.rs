@@ -1,0 +1,292 @@
+//! Line charts as SVG: axes with units, a legend, colours for light and for dark viewers.
+//!
+//! A few hundred lines of text a chart, so no library is needed; lines also differ in their dashes, for those who see
+//! no colours.
+
+use std::fmt::Write;
+
+/// Outer size and the frame of the plotting area, in pixels.
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 420.0;
+const LEFT: f64 = 78.0;
+const RIGHT: f64 = 18.0;
+const TOP: f64 = 66.0;
+const BOTTOM: f64 = 52.0;
+
+/// Above this ratio of the largest to the smallest value a linear axis hides the small ones.
+const LOGARITHMIC_FROM_RATIO: f64 = 30.0;
+
+/// Pixels that a letter of the legend takes, about.
+const LETTER: f64 = 7.2;
+
+/// Colours of Okabe and Ito for light grounds, lighter ones for dark grounds; and dashes.
+const LINES: [(&str, &str, &str); 6] = [
+    ("#0072b2", "#56b4e9", ""),
+    ("#d55e00", "#ff9a5c", "7 4"),
+    ("#009e73", "#3cd6a8", "2 3"),
+    ("#a3487e", "#f0a8cc", "10 3 2 3"),
+    ("#8a6d00", "#ffc24d", "4 2"),
+    ("#444444", "#dddddd", "1 2"),
+];
+
+const GRID: &str = "class=\"grid\" stroke=\"#d8dee4\"";
+const FRAME: &str = "class=\"frame\" fill=\"none\" stroke=\"#6e7781\"";
+
+/// A chart in the making.
+#[derive(Clone, Debug)]
+pub(super) struct Chart {
+    pub(super) title: String,
+    pub(super) x_label: &'static str,
+    pub(super) y_label: &'static str,
+    pub(super) curves: Vec<Curve>,
+    /// A moment that matters, and its name.
+    pub(super) mark: Option<(f64, &'static str)>,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub(super) struct Curve {
+    pub(super) label: String,
+    pub(super) points: Vec<CurvePoint>,
+}
+
+/// One of its points: the smallest and largest make a band around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CurvePoint {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) smallest: f64,
+    pub(super) largest: f64,
+}
+
+/// From values to pixels.
+struct Axis {
+    low: f64,
+    high: f64,
+    is_logarithmic: bool,
+    from: f64,
+    to: f64,
+}
+
+impl Chart {
+    pub(super) fn to_svg(&self) -> String {
+        let points = || self.curves.iter().flat_map(|curve| &curve.points);
+        let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT);
+        let y =
+            Axis::fitting(points().flat_map(|point| [point.smallest, point.y, point.largest]), HEIGHT - BOTTOM, TOP);
+        let mut svg = String::new();
+        self.open(&mut svg);
+        self.draw_axes(&mut svg, &x, &y);
+        for (index, curve) in self.curves.iter().enumerate() {
+            curve.draw(&mut svg, index % LINES.len(), &x, &y);
+        }
+        self.draw_legend(&mut svg);
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    /// Light colours are attributes, so that a viewer without style sheets shows them; only dark ones need a style.
+    fn open(&self, svg: &mut String) {
+        let size = format!("viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\"");
+        let font = "font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"13\" fill=\"#24292f\"";
+        put(svg, &format!("<svg xmlns=\"http://www.w3.org/2000/svg\" {size} {font} role=\"img\">\n"));
+        put(svg, &format!("<title>{}</title>\n<style>\n", escaped(&self.title)));
+        put(svg, "@media (prefers-color-scheme: dark) {\n.ground { fill: #0d1117; } text { fill: #e6edf3; }\n");
+        put(svg, ".grid { stroke: #30363d; } .frame { stroke: #8b949e; }\n");
+        for (index, (_, dark, _)) in LINES.iter().enumerate() {
+            put(svg, &format!(".c{index} {{ stroke: {dark}; }} .b{index} {{ fill: {dark}; }}\n"));
+        }
+        put(svg, "}\n</style>\n");
+        put(svg, &format!("<rect class=\"ground\" fill=\"#ffffff\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"));
+        let title = escaped(&self.title);
+        put(svg, &format!("<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"600\">{title}</text>\n"));
+    }
+
+    fn draw_axes(&self, svg: &mut String, x: &Axis, y: &Axis) {
+        for tick in y.ticks() {
+            let at = y.at(tick);
+            put(svg, &format!("<path {GRID} d=\"M{LEFT} {at:.1}H{}\"/>\n", WIDTH - RIGHT));
+            let (left, middle) = (LEFT - 8.0, at + 4.5);
+            put(svg, &format!("<text x=\"{left}\" y=\"{middle:.1}\" text-anchor=\"end\">{}</text>\n", label(tick)));
+        }
+        for tick in x.ticks() {
+            let at = x.at(tick);
+            put(svg, &format!("<path {GRID} d=\"M{at:.1} {TOP}V{}\"/>\n", HEIGHT - BOTTOM));
+            let below = HEIGHT - BOTTOM + 18.0;
+            put(svg, &format!("<text x=\"{at:.1}\" y=\"{below}\" text-anchor=\"middle\">{}</text>\n", label(tick)));
+        }
+        let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+        let frame = format!("<rect {FRAME} x=\"{LEFT}\" y=\"{TOP}\" width=\"{width}\" height=\"{height}\"/>\n");
+        put(svg, &frame);
+        if let Some((moment, name)) = self.mark.filter(|(moment, _)| (x.low..=x.high).contains(moment)) {
+            let (at, bottom, beside) = (x.at(moment), HEIGHT - BOTTOM, x.at(moment) + 5.0);
+            put(svg, &format!("<path {FRAME} stroke-dasharray=\"3 3\" d=\"M{at:.1} {TOP}V{bottom}\"/>\n"));
+            put(svg, &format!("<text x=\"{beside:.1}\" y=\"{}\">{name}</text>\n", TOP + 16.0));
+        }
+        let (centre, low) = (LEFT + width / 2.0, HEIGHT - 14.0);
+        put(svg, &format!("<text x=\"{centre}\" y=\"{low}\" text-anchor=\"middle\">{}</text>\n", self.x_label));
+        let middle = TOP + height / 2.0;
+        let turned = format!("transform=\"rotate(-90 16 {middle})\" text-anchor=\"middle\"");
+        put(svg, &format!("<text x=\"16\" y=\"{middle}\" {turned}>{}</text>\n", self.y_label));
+    }
+
+    fn draw_legend(&self, svg: &mut String) {
+        let mut left = LEFT;
+        for (index, curve) in self.curves.iter().enumerate() {
+            let (colour, end) = (index % LINES.len(), left + 26.0);
+            put(svg, &format!("<path {} d=\"M{left:.1} 44H{end:.1}\"/>\n", stroke(colour)));
+            put(svg, &format!("<text x=\"{:.1}\" y=\"48.5\">{}</text>\n", end + 6.0, escaped(&curve.label)));
+            left = end + 26.0 + LETTER * curve.label.chars().count() as f64;
+        }
+    }
+}
+
+impl Curve {
+    fn draw(&self, svg: &mut String, colour: usize, x: &Axis, y: &Axis) {
+        let shown: Vec<&CurvePoint> = self.points.iter().filter(|point| y.can_show(point.y)).collect();
+        if shown.iter().any(|point| point.largest > point.smallest) {
+            let corner = |point: &CurvePoint, value| format!("{:.1} {:.1}", x.at(point.x), y.at(value));
+            let upper = shown.iter().map(|point| corner(point, point.largest));
+            let lower = shown.iter().rev().map(|point| corner(point, point.smallest));
+            let outline: Vec<String> = upper.chain(lower).collect();
+            let fill = LINES[colour].0;
+            let band = format!("class=\"b{colour}\" fill=\"{fill}\" fill-opacity=\"0.15\"");
+            put(svg, &format!("<path {band} d=\"M{}Z\"/>\n", outline.join("L")));
+        }
+        let corners: Vec<String> =
+            shown.iter().map(|point| format!("{:.1} {:.1}", x.at(point.x), y.at(point.y))).collect();
+        if !corners.is_empty() {
+            put(svg, &format!("<path {} d=\"M{}\"/>\n", stroke(colour), corners.join("L")));
+        }
+    }
+}
+
+impl Axis {
+    fn linear(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
+        let (low, high) = ends(values);
+        Axis { low: low.min(0.0), high: if high > low { high } else { low + 1.0 }, is_logarithmic: false, from, to }
+    }
+
+    /// Logarithmic where that shows more.
+    fn fitting(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Axis {
+        let (low, high) = ends(values.filter(|value| *value > 0.0));
+        if low > 0.0 && high / low > LOGARITHMIC_FROM_RATIO {
+            return Axis { low, high, is_logarithmic: true, from, to };
+        }
+        // Some room above; from zero on, so that a small change looks small.
+        let high = if high > 0.0 { high * 1.05 } else { 1.0 };
+        Axis { low: 0.0, high, is_logarithmic: false, from, to }
+    }
+
+    fn can_show(&self, value: f64) -> bool {
+        value.is_finite() && (!self.is_logarithmic || value > 0.0)
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let share = if self.is_logarithmic {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
+    }
+
+    /// Round values within the axis.
+    fn ticks(&self) -> Vec<f64> {
+        if self.is_logarithmic {
+            let decades = (self.high / self.low).log10();
+            let steps: &[f64] = if decades < 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            let stride = (decades / 8.0).ceil().max(1.0) as usize;
+            let first = self.low.log10().floor() as i32;
+            let powers = (first..=self.high.log10().ceil() as i32).step_by(stride);
+            let all = powers.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
+            return all.filter(|tick| (self.low..=self.high).contains(tick)).collect();
+        }
+        let rough = (self.high - self.low) / 6.0;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
+        let step = step.unwrap_or(10.0 * power);
+        let first = (self.low / step).ceil() as i64;
+        (first..).map(|number| number as f64 * step).take_while(|tick| *tick <= self.high).collect()
+    }
+}
+
+fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let finite = values.filter(|value| value.is_finite());
+    let (low, high) =
+        finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+    if low <= high { (low, high) } else { (0.0, 0.0) }
+}
+
+/// A tick's value, short: 1500000 is 1.5M.
+fn label(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        size if size >= 1e9 => (value / 1e9, "G"),
+        size if size >= 1e6 => (value / 1e6, "M"),
+        size if size >= 1e4 => (value / 1e3, "k"),
+        size if size > 0.0 && size < 1e-3 => return format!("{value:.0e}"),
+        _ => (value, ""),
+    };
+    let text = format!("{scaled:.4}");
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+fn put(svg: &mut String, text: &str) {
+    svg.write_str(text).expect("a string takes everything");
+}
+
+fn stroke(colour: usize) -> String {
+    let (light, _, dashes) = LINES[colour];
+    let dashes = if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") };
+    format!("class=\"c{colour}\" fill=\"none\" stroke=\"{light}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dashes}")
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(values: &[f64]) -> String {
+        let point = |(index, value): (usize, &f64)| CurvePoint {
+            x: index as f64,
+            y: *value,
+            smallest: value / 2.0,
+            largest: value * 2.0,
+        };
+        let curve = Curve { label: "a <b> & c".to_owned(), points: values.iter().enumerate().map(point).collect() };
+        let mark = Some((1.0, "calm"));
+        Chart { title: "a chart".to_owned(), x_label: "s", y_label: "m", curves: vec![curve], mark }.to_svg()
+    }
+
+    #[test]
+    fn a_chart_has_axes_with_units_a_legend_and_two_grounds() {
+        let svg = chart(&[1.0, 2.0, 3.0]);
+        for part in
+            ["<title>a chart", ">s</text>", ">m</text>", "a &lt;b&gt; &amp; c", "dark", ">calm<", "fill-opacity"]
+        {
+            assert!(svg.contains(part), "{part} is missing in {svg}");
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_be_shown_are_left_out() {
+        for values in [&[f64::NAN, 1.0][..], &[0.0, 1e-9, 1.0], &[f64::INFINITY], &[], &[0.0, 0.0]] {
+            let svg = chart(values);
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}: {svg}");
+        }
+    }
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        for (low, high, is_logarithmic) in
+            [(0.0, 0.37, false), (0.0, 135.0, false), (1e-5, 3.0, true), (2.0, 90.0, true)]
+        {
+            let ticks = Axis { low, high, is_logarithmic, from: 0.0, to: 1.0 }.ticks();
+            assert!((3..=9).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
+        }
+        assert_eq!([0.1, 2.0, 1_500_000.0, 20_000.0, 1e-5].map(label), ["0.1", "2", "1.5M", "20k", "1e-5"]);
+    }
+}

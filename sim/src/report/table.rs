@@ -1,0 +1,146 @@
+//! Tables and numbers for people: columns that line up, no colour, three or four digits that matter.
+
+use super::RunReport;
+
+/// Which side of its column a cell keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows of cells.
+#[derive(Clone, Debug)]
+pub struct Table {
+    head: Vec<(String, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty one; the first column is left-aligned, the others are right-aligned.
+    pub fn new(head: &[&str]) -> Table {
+        let align = |index| if index == 0 { Align::Left } else { Align::Right };
+        let head = head.iter().enumerate().map(|(index, title)| ((*title).to_owned(), align(index)));
+        Table { head: head.collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are columns.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The lines, the head first.
+    pub fn lines(&self) -> Vec<String> {
+        let head: Vec<String> = self.head.iter().map(|(title, _)| title.clone()).collect();
+        let rows: Vec<&Vec<String>> = std::iter::once(&head).chain(&self.rows).collect();
+        let width = |column: usize| {
+            rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..head.len()).map(width).collect();
+        let line = |row: &&Vec<String>| {
+            let cells = row.iter().zip(&widths).zip(&self.head).map(|((cell, width), (_, align))| match align {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        rows.iter().map(line).collect()
+    }
+}
+
+/// How often each check was asked, and how often it failed.
+pub fn check_counts(report: &RunReport) -> Table {
+    let mut table = Table::new(&["check", "seeds", "fail"]);
+    let mut checks: Vec<&str> = Vec::new();
+    let verdicts = || report.seeds.iter().flat_map(|seed| &seed.verdicts);
+    for verdict in verdicts() {
+        if !checks.contains(&verdict.check.as_str()) {
+            checks.push(&verdict.check);
+        }
+    }
+    for check in checks {
+        let asked = verdicts().filter(|verdict| verdict.check == check);
+        let failed = asked.clone().filter(|verdict| verdict.finding.is_some()).count();
+        table.row(vec![check.to_owned(), asked.count().to_string(), failed.to_string()]);
+    }
+    table
+}
+
+/// Median, smallest and largest over the seeds of everything that a run is asked for; of one seed its values.
+pub fn summary(report: &RunReport) -> Table {
+    let ended: Vec<_> = report.seeds.iter().filter(|seed| !seed.series.is_empty()).collect();
+    let one = ended.len() == 1;
+    let mut table =
+        Table::new(if one { &["the seed", ""] } else { &["over the seeds", "median", "smallest", "largest"] });
+    let mut row = |title: &str, format: fn(f64) -> String, value: &dyn Fn(&super::SeedReport) -> f64| {
+        let mut values: Vec<f64> = ended.iter().map(|seed| value(seed)).collect();
+        values.sort_by(f64::total_cmp);
+        if let (Some(first), Some(last)) = (values.first(), values.last()) {
+            let cells = [title.to_owned(), format(values[values.len() / 2]), format(*first), format(*last)];
+            table.row(cells.into_iter().take(if one { 2 } else { 4 }).collect());
+        }
+    };
+    row("nodes", count, &|seed| seed.nodes as f64);
+    row("loss, mean of the nodes", number, &|seed| seed.summary.loss);
+    row("loss, worst node", number, &|seed| seed.summary.worst_loss);
+    row("disagreement when learning ends", number, &|seed| seed.summary.disagreement);
+    row("disagreement after the calm, worst", number, &|seed| seed.summary.worst_disagreement_at_end);
+    row("exchanges completed", count, &|seed| seed.summary.exchanges_completed as f64 / 2.0);
+    row("exchanges failed", count, &|seed| seed.summary.exchanges_failed as f64 / 2.0);
+    row("control messages / node and round", number, &|seed| seed.summary.control_messages_per_node_and_round);
+    row("control bytes / node and round", bytes, &|seed| seed.summary.control_bytes_per_node_and_round);
+    row("payload bytes / node and round", bytes, &|seed| seed.summary.payload_bytes_per_node_and_round);
+    row("payload bytes", bytes, &|seed| seed.summary.payload_bytes as f64);
+    row("simulated seconds", count, &|seed| seed.simulated_seconds);
+    row("real seconds", number, &|seed| seed.real_seconds);
+    table
+}
+
+/// A number with four digits that matter.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => value.to_string(),
+        0.0 => "0".to_owned(),
+        size if !(1e-4..1e6).contains(&size) => format!("{value:.2e}"),
+        size if size < 1.0 => format!("{value:.5}"),
+        size if size < 100.0 => format!("{value:.3}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// A whole number.
+pub fn count(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+/// Bytes for people.
+pub fn bytes(value: f64) -> String {
+    match value {
+        _ if value < 1e3 => format!("{value:.0} B"),
+        _ if value < 1e6 => format!("{:.1} kB", value / 1e3),
+        _ if value < 1e9 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.2} GB", value / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_also_with_letters_of_several_bytes() {
+        let mut table = Table::new(&["name", "loss"]);
+        table.row(vec!["größe".to_owned(), "1".to_owned()]);
+        table.row(vec!["b".to_owned(), "12.5".to_owned()]);
+        assert_eq!(table.lines(), ["name   loss", "größe     1", "b      12.5"]);
+    }
+
+    #[test]
+    fn numbers_show_the_digits_that_matter() {
+        let shown: Vec<String> = [0.0, 1e-7, 0.012_345, 12.3456, 1234.5, 5e9].map(number).into();
+        assert_eq!(shown, ["0", "1.00e-7", "0.01235", "12.346", "1234", "5.00e9"]);
+        assert_eq!([999.0, 1500.0, 2.5e6, 3e9].map(bytes), ["999 B", "1.5 kB", "2.5 MB", "3.00 GB"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! One seed: from a plan to a report, with a point of the plots every so often.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::verdicts::verdicts;
+use crate::Swarm;
+use crate::file::{Plan, ScenarioFile};
+use crate::report::{Point, SeedReport, Summary, Verdict, changes};
+
+/// Points of a plot over the longest run of a file: enough for a page's width.
+const POINTS: f64 = 80.0;
+
+/// Events and effects in words: a few exchanges of a small swarm.
+const LINES_KEPT: usize = 400;
+
+/// How much of a run is kept besides its report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    /// Nothing.
+    Off,
+    /// Every change of state, and the last events.
+    On,
+}
+
+/// A seed that has come to its end.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// What machines read of it.
+    pub report: SeedReport,
+    /// Every change of state, a line each; empty where the trace is off.
+    pub changes: Vec<String>,
+    /// The last events (`<`) and effects (`>`) of nodes, a line each; empty where the trace is off.
+    pub last_lines: Vec<String>,
+}
+
+/// Runs one seed; `None` when interrupted before its end. A broken invariant of the core, which panics, is a verdict.
+pub fn run_seed(file: &ScenarioFile, seed: u64, trace: Trace, interrupted: &AtomicBool) -> Option<Ended> {
+    let plan = file.draw(seed);
+    let run = || observe(file, &plan, trace, interrupted);
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let report = SeedReport::of_panic(&plan, &words(&*panic));
+        Some(Ended { report, changes: Vec::new(), last_lines: Vec::new() })
+    })
+}
+
+fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicBool) -> Option<Ended> {
+    let begin = Instant::now();
+    let mut swarm = Swarm::new(plan.scenario.clone(), plan.seed);
+    if trace == Trace::On {
+        swarm.keep_lines(LINES_KEPT);
+    }
+    let mut series = Vec::new();
+    for time in moments(file, plan.end) {
+        if interrupted.load(Ordering::Relaxed) {
+            return None;
+        }
+        swarm.run_until(time);
+        series.push(Point::new(&swarm.sample()));
+    }
+    let record = swarm.record();
+    let (digest, entries) = swarm.fingerprint();
+    let report = SeedReport {
+        seed: plan.seed,
+        nodes: plan.scenario.nodes.len(),
+        drawn: plan.drawn.clone(),
+        faults_end_seconds: plan.faults_end.as_secs_f64(),
+        verdicts: verdicts(plan, &record),
+        summary: Summary::new(plan, &series),
+        series,
+        trace_entries: entries,
+        trace_digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        simulated_seconds: plan.end.as_secs_f64(),
+        real_seconds: begin.elapsed().as_secs_f64(),
+    };
+    Some(Ended {
+        changes: if trace == Trace::On { changes(plan, &swarm, &record) } else { Vec::new() },
+        last_lines: swarm.last_lines().map(|line| line.trim_end().to_owned()).collect(),
+        report,
+    })
+}
+
+/// The same moments for all seeds of a file, so that their points lie above each other, and the end.
+fn moments(file: &ScenarioFile, end: Duration) -> Vec<Duration> {
+    let longest = file.phases.faults_seconds.to + file.phases.calm_seconds.to;
+    let period = (longest / POINTS).max(1.0).round();
+    let count = (end.as_secs_f64() / period) as usize;
+    let mut moments: Vec<Duration> =
+        (0..=count).map(|number| Duration::from_secs_f64(number as f64 * period)).collect();
+    moments.retain(|moment| *moment < end);
+    moments.push(end);
+    moments
+}
+
+impl SeedReport {
+    /// What is left of a run that the core has refused to go on with.
+    fn of_panic(plan: &Plan, message: &str) -> SeedReport {
+        SeedReport {
+            seed: plan.seed,
+            nodes: plan.scenario.nodes.len(),
+            drawn: plan.drawn.clone(),
+            faults_end_seconds: plan.faults_end.as_secs_f64(),
+            verdicts: vec![Verdict::failed("no broken invariant", message)],
+            ..SeedReport::default()
+        }
+    }
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let literal = panic.downcast_ref::<&str>().map(ToString::to_string);
+    literal.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".to_owned())
+}

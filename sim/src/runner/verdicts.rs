@@ -1,0 +1,61 @@
+//! Which checks a plan admits, and what they say.
+
+use crate::checks::{Violation, liveness, nothing_one_sided, safety};
+use crate::file::Plan;
+use crate::record::Record;
+use crate::report::Verdict;
+
+/// What [`safety`] asks, in the order of a reader's interest.
+const SAFETY: [&str; 13] = [
+    "training never waits",
+    "exactly once",
+    "answered once",
+    "antisymmetric",
+    "mean preserved",
+    "crash shift",
+    "pair distance",
+    "step bounded",
+    "loop gain",
+    "bounded",
+    "bounded views",
+    "nobody accused",
+    "clear of liars",
+];
+
+/// What [`liveness`] asks.
+const LIVENESS: [&str; 3] = ["converged", "nobody isolated", "everybody exchanges"];
+
+/// Asks every check that holds for runs of this kind: a verdict for each.
+pub(super) fn verdicts(plan: &Plan, record: &Record) -> Vec<Verdict> {
+    let expectations = &plan.expectations;
+    let mut asked: Vec<&str> = SAFETY.iter().chain(&LIVENESS).copied().collect();
+    let mut found = safety(record, plan.scenario.parameters, &plan.scenario.gossip);
+    found.extend(liveness(record, expectations.present.len(), expectations.disagreement_max));
+    if expectations.lossless {
+        asked.push("nothing one-sided");
+        found.extend(nothing_one_sided(record).err());
+    }
+    verdicts_of(&asked, found)
+}
+
+/// A violation of a check that is not in the list must not be lost.
+fn verdicts_of(asked: &[&str], found: Vec<Violation>) -> Vec<Verdict> {
+    let of = |check: &str| found.iter().find(|violation| violation.check == check).cloned();
+    let known = asked.iter().map(|check| Verdict::new(check, of(check)));
+    let others = found.iter().filter(|violation| !asked.contains(&violation.check));
+    known.chain(others.map(|violation| Verdict::new(violation.check, Some(violation.clone())))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_violation_becomes_a_verdict_even_of_an_unlisted_check() {
+        let violation = |check| Violation { check, finding: "found".to_owned() };
+        let verdicts = verdicts_of(&["exactly once", "bounded"], vec![violation("bounded"), violation("new")]);
+        let names: Vec<(&str, bool)> =
+            verdicts.iter().map(|verdict| (verdict.check.as_str(), verdict.finding.is_some())).collect();
+        assert_eq!(names, [("exactly once", false), ("bounded", true), ("new", true)]);
+    }
+}

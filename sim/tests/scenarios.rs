@@ -1,0 +1,202 @@
+//! The built-in scenarios parse, draw the same run from the same seed, and pass their checks; what makes no sense is
+//! refused by name.
+
+use std::sync::atomic::AtomicBool;
+
+use murmur_sim::file::{Drawn, MEMORY_BYTES_MAX, Plan, ScenarioFile, built_in, built_ins};
+use murmur_sim::report::SeedReport;
+use murmur_sim::runner::{Heard, Trace, check_determinism, run_seed, run_seeds};
+use murmur_sim::{Disk, Incident};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+fn read(text: &str) -> ScenarioFile {
+    toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn scenario(name: &str) -> ScenarioFile {
+    read(built_in(name).expect("a built-in scenario").text)
+}
+
+/// Why a file is refused.
+fn mistake(text: &str) -> String {
+    read(text).validate().expect_err("a mistake").to_string()
+}
+
+#[test]
+fn every_file_of_the_folder_is_built_in_and_valid() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/sim");
+    let files = std::fs::read_dir(folder).expect("there").count();
+    assert_eq!(files, built_ins().len());
+    for scenario in built_ins() {
+        let file = read(scenario.text);
+        assert_eq!(file.validate(), Ok(()), "{}", scenario.name);
+        assert!(!file.scenario.about.is_empty(), "{}", scenario.name);
+        assert!(file.memory_bytes() * 8 < MEMORY_BYTES_MAX, "{}: {}", scenario.name, file.memory_bytes());
+    }
+}
+
+/// The annotated file is the reference, so nothing may be missing in it.
+#[test]
+fn the_scenario_of_everything_has_every_kind_of_fault() {
+    let ScenarioFile {
+        crashes,
+        leaves,
+        churn,
+        pauses,
+        breaks,
+        partition,
+        stragglers,
+        slowdowns,
+        slow_lines,
+        bad_links,
+        clocks,
+        full_disks,
+        liars,
+        crowd,
+        ..
+    } = scenario("everything");
+    assert!(crashes.is_some() && leaves.is_some() && churn.is_some() && pauses.is_some() && breaks.is_some());
+    assert!(partition.is_some() && stragglers.is_some() && slowdowns.is_some() && slow_lines.is_some());
+    assert!(bad_links.is_some() && clocks.is_some() && full_disks.is_some() && liars.is_some() && crowd.is_some());
+}
+
+#[test]
+fn every_built_in_scenario_passes_its_checks() {
+    for scenario in built_ins() {
+        let report = run_seed(&read(scenario.text), 1, Trace::Off, &NEVER).expect("not interrupted").report;
+        assert!(report.has_passed(), "{}: murmur sim replay {0} --seed 1\n{:#?}", scenario.name, report.verdicts);
+        assert!(report.summary.exchanges_completed > 0 && report.summary.payload_bytes > 0, "{}", scenario.name);
+    }
+}
+
+/// The points of a plan that a reader of its Debug form would compare.
+fn shown(plan: &Plan) -> String {
+    format!("{plan:?}")
+}
+
+#[test]
+fn a_file_and_a_seed_decide_the_plan() {
+    let file = scenario("everything");
+    assert_eq!(shown(&file.draw(7)), shown(&file.draw(7)));
+    assert_ne!(shown(&file.draw(7)), shown(&file.draw(8)));
+    let drawn = file.draw(7).drawn;
+    assert!(drawn.iter().any(|(key, _)| key == "swarm.nodes"), "{drawn:?}");
+    let sizes: Vec<usize> = (0..40).map(|seed| file.draw(seed).scenario.nodes.len()).collect();
+    assert!(sizes.iter().max() > sizes.iter().min(), "{sizes:?}");
+}
+
+#[test]
+fn a_key_that_is_added_shifts_no_other_draw() {
+    let file = scenario("churn");
+    let with_pauses = read(&format!("{}\n[pauses]\nshare = 0.5\n", built_in("churn").expect("there").text));
+    let restarts = |file: &ScenarioFile| {
+        let incidents = file.draw(3).scenario.incidents.into_iter();
+        let restarts = incidents.filter(|(_, incident)| matches!(incident, Incident::Restart { .. }));
+        restarts.map(|incident| format!("{incident:?}")).collect::<Vec<_>>()
+    };
+    assert_eq!(restarts(&file), restarts(&with_pauses));
+}
+
+#[test]
+fn faults_stay_in_their_phase_and_the_first_node_stays() {
+    let file = scenario("everything");
+    for seed in 0..200 {
+        let plan = file.draw(seed);
+        let first_is_there = plan.expectations.present.first() == Some(&0);
+        assert!(first_is_there && plan.scenario.nodes[0].lie.is_none(), "seed {seed}");
+        for (time, incident) in &plan.scenario.incidents {
+            let is_calm = matches!(incident, Incident::StopReporting);
+            assert!(is_calm || *time <= plan.faults_end, "seed {seed}: {incident:?} at {time:?}");
+            if let Incident::Crash(host) | Incident::Restart { host, .. } | Incident::Leave(host) = incident {
+                assert!(*host != 0 && *time > plan.scenario.nodes[*host].begins_at, "seed {seed}: {incident:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn churn_replaces_its_share_with_strangers_that_have_nothing() {
+    let plan = scenario("churn").draw(1);
+    let replaced =
+        plan.scenario.incidents.iter().filter(|(_, incident)| {
+            matches!(incident, Incident::Restart { same_identity: false, disk: Disk::Lost, .. })
+        });
+    // 20 nodes, rounds of one second: a fifth every five of 60 s.
+    assert_eq!(replaced.count(), 4 * 11);
+}
+
+#[test]
+fn seeds_come_in_order_and_alike_whatever_the_threads() {
+    let mut file = scenario("churn");
+    file.swarm.nodes = Drawn::fixed(6);
+    let run = |jobs| {
+        let mut told = Vec::new();
+        let reports = run_seeds(&file, 3..9, jobs, Trace::Off, &NEVER, |heard| {
+            if let Heard::Seed(ended) = heard {
+                told.push(ended.report.seed);
+            }
+        });
+        assert_eq!(told, [3, 4, 5, 6, 7, 8]);
+        let timeless = |report: SeedReport| SeedReport { real_seconds: 0.0, ..report };
+        reports.into_iter().map(timeless).collect::<Vec<_>>()
+    };
+    assert_eq!(run(1), run(3));
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_has_ended() {
+    let mut file = scenario("calm");
+    file.swarm.nodes = Drawn::fixed(2);
+    let interrupted = AtomicBool::new(false);
+    let reports = run_seeds(&file, 0..1_000_000, 2, Trace::Off, &interrupted, |heard| {
+        if let Heard::Seed(ended) = heard
+            && ended.report.seed == 2
+        {
+            interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    assert!((3..10).contains(&reports.len()), "{}", reports.len());
+    assert!(reports.iter().map(|report| report.seed).is_sorted());
+}
+
+#[test]
+fn one_seed_gives_one_run() {
+    let mut file = scenario("everything");
+    file.swarm.nodes = Drawn::fixed(8);
+    let repetition = check_determinism(&file, 5, &NEVER).expect("not interrupted");
+    assert_eq!(repetition.divergence, None);
+    let report = run_seed(&file, 5, Trace::On, &NEVER).expect("not interrupted");
+    assert_eq!(report.report.trace_digest, repetition.digest, "a trace on request changes nothing");
+    assert!(report.changes.len() > 100, "{}", report.changes.len());
+}
+
+#[test]
+fn contradictions_are_named_with_their_key() {
+    let expected = [
+        ("[swarm]\nnodes = [1, 8]\n", "swarm.nodes = [1, 8]"),
+        ("[network]\nloss = 1.5\n", "network.loss = 1.5"),
+        ("[network]\nloss = nan\n", "network.loss = NaN"),
+        ("[gossip]\ngamma = [0.2, 0.8]\n", "gossip.gamma = 0.8"),
+        ("[swarm]\nnodes = [4, 8]\n[partition]\ngroups = 5\n", "partition.groups = 5: swarm.nodes = [4, 8] may be"),
+        (
+            "[crashes]\nat_seconds = [10, 90]\n",
+            "crashes.at_seconds = [10, 90]: faults end at phases.faults_seconds = 60",
+        ),
+        ("[crowd]\nat_seconds = 59\nwithin_seconds = 2\n", "crowd.within_seconds = 61: faults end"),
+        ("[liars]\nshare = 1.0\n", "liars.share = 1: somebody must be honest"),
+        ("[liars]\nkinds = []\n", "liars.kinds = []"),
+        ("[partition]\ngroups = 3\none_way_chance = 0.5\n", "partition.one_way_chance = 0.5"),
+        ("[phases]\nfaults_seconds = 0\n", "phases.faults_seconds = 0"),
+    ];
+    for (text, message) in expected {
+        assert!(mistake(text).contains(message), "{}", mistake(text));
+    }
+}
+
+#[test]
+fn absurd_sizes_have_absurd_estimates() {
+    let file = read("[swarm]\nnodes = 4000\nparameters = 100_000_000\n");
+    assert_eq!(file.validate(), Ok(()));
+    assert!(file.memory_bytes() > 1000 * MEMORY_BYTES_MAX);
+}

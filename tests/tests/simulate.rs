@@ -1,0 +1,218 @@
+//! `murmur sim` as its users meet it: through the binary, with right and wrong input, and with Ctrl-C in the middle.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use murmur_tests::{murmur, run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// Six nodes for twenty seconds: a fraction of a second of real time.
+const SMALL: &str = "[swarm]\nnodes = [4, 6]\nparameters = 20\n[phases]\nfaults_seconds = 10\ncalm_seconds = 40\n";
+
+/// No swarm agrees to the last bit.
+const IMPOSSIBLE: &str = "[checks]\ndisagreement_max = 1e-300\n";
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+fn file(folder: &Path, content: &str) -> String {
+    let path = folder.join("mine.toml");
+    std::fs::write(&path, content).expect("written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+fn simulate(arguments: &[&str]) -> Output {
+    run(MURMUR, &[&["sim"], arguments].concat())
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Exit code and message of a command that must fail.
+fn failure(arguments: &[&str]) -> (i32, String) {
+    let output = simulate(arguments);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!message.contains("panicked"), "{message}");
+    (output.status.code().expect("it ended by itself"), message)
+}
+
+/// The same for a scenario file of this content.
+fn refused(content: &str) -> String {
+    let folder = folder();
+    let path = file(folder.path(), content);
+    let (code, message) = failure(&["run", &path, "--seed", "1"]);
+    assert_eq!(code, 3, "{message}");
+    message.replace(&folder.path().display().to_string(), "…")
+}
+
+#[test]
+fn a_run_passes_its_checks_and_writes_results_plots_and_a_summary() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let output_folder = folder.path().join("new/results");
+    let output = simulate(&["run", &path, "--seeds", "3..6", "--output", output_folder.to_str().expect("UTF-8")]);
+    assert!(output.status.success(), "{output:?}");
+    let text = stdout(&output);
+    assert_eq!(text.matches("checks hold").count(), 3, "{text}");
+    assert!(text.contains("converged                 3     0"), "{text}");
+    for plot in ["loss.svg", "disagreement.svg", "traffic.svg"] {
+        let svg = std::fs::read_to_string(output_folder.join(plot)).expect("written");
+        assert!(svg.starts_with("<svg") && svg.contains("simulated seconds") && !svg.contains("NaN"), "{plot}");
+    }
+    let results = std::fs::read_to_string(output_folder.join("results.json")).expect("written");
+    let results: serde_json::Value = serde_json::from_str(&results).expect("JSON");
+    assert_eq!(results["seeds"].as_array().map(Vec::len), Some(3));
+    assert!(output_folder.join("summary.txt").exists());
+}
+
+#[test]
+fn json_has_one_object_a_line_and_nothing_else() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let output = simulate(&["run", &path, "--seeds", "0..2", "--format", "json"]);
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines[1]["seed"]["seed"], 1);
+    assert!(lines[1]["seed"]["verdicts"].as_array().is_some_and(|verdicts| verdicts.len() > 5));
+    assert_eq!(lines[2]["finished"]["seeds_failed"], serde_json::json!([]));
+}
+
+#[test]
+fn a_seed_that_fails_names_its_replay_and_the_replay_shows_why() {
+    let folder = folder();
+    let path = file(folder.path(), &format!("{SMALL}{IMPOSSIBLE}"));
+    let output = simulate(&["run", &path, "--seeds", "0..2", "--nodes", "5"]);
+    assert_eq!(output.status.code(), Some(1));
+    let replay = format!("murmur sim replay {path} --seed 1 --nodes 5");
+    assert!(stdout(&output).contains(&replay), "{}", stdout(&output));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("error: 2 of 2 seeds fail a check"), "{message}");
+    let arguments: Vec<&str> = replay.split(' ').skip(2).collect();
+    let replayed = simulate(&arguments);
+    assert_eq!(replayed.status.code(), Some(1));
+    let text = stdout(&replayed);
+    assert!(text.contains("averaged with node"), "{text}");
+    assert!(text.contains("FAILS   converged: a model is"), "{text}");
+    assert!(text.contains("holds   exactly once"), "{text}");
+}
+
+#[test]
+fn a_replay_takes_its_seed_in_every_shape_and_shows_what_was_drawn() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let by_option = stdout(&simulate(&["replay", &path, "--seed", "4"]));
+    assert!(by_option.starts_with("drawn   swarm.nodes = "), "{by_option}");
+    let timeless = |text: &str| text.lines().filter(|line| !line.contains(" s")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(timeless(&by_option), timeless(&stdout(&simulate(&["replay", &path, "4"]))));
+    let (code, message) = failure(&["replay", &path]);
+    assert_eq!(code, 3);
+    assert!(message.contains("which seed"), "{message}");
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let output = simulate(&["check-determinism", &path, "--seed", "2"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stdout(&output).contains("two runs, the same"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_comparison_shows_ratios_to_the_first_of_scenarios_and_results() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let results = folder.path().join("results");
+    let results = results.to_str().expect("UTF-8");
+    assert!(simulate(&["run", &path, "--seeds", "0..2", "--output", results]).status.success());
+    let output = simulate(&["compare", results, &path, "--seeds", "0..2"]);
+    assert!(output.status.success(), "{output:?}");
+    let loss = stdout(&output).lines().find(|line| line.starts_with("loss, mean")).map(str::to_owned);
+    assert!(loss.as_ref().is_some_and(|line| line.ends_with("×1.000")), "{loss:?}");
+}
+
+#[test]
+fn every_built_in_scenario_is_listed_and_shown() {
+    let list = stdout(&simulate(&["list"]));
+    assert_eq!(list.lines().count(), 8, "{list}");
+    assert!(stdout(&simulate(&["show", "churn"])).contains("every_rounds = 5"));
+}
+
+#[test]
+fn wrong_scenarios_are_refused_with_place_and_remedy() {
+    let unknown = refused("[network]\nlos = 0.1\n");
+    assert_eq!(unknown, "error: …/mine.toml:2: unknown key `los`\nhint: did you mean `loss`?\n");
+    let backwards = refused("[swarm]\nnodes = [64, 16]\n");
+    assert!(
+        backwards.contains("…/mine.toml:2: the range [64, 16] is the wrong way round; write [16, 64]"),
+        "{backwards}"
+    );
+    let share = refused("[crashes]\n\nshare = 1.2\n");
+    assert_eq!(share, "error: …/mine.toml:3: crashes.share = 1.2 is out of range\nhint: it takes 0 to 1\n");
+    let groups = refused("[swarm]\nnodes = 4\n[partition]\ngroups = 5\n");
+    assert!(groups.contains("mine.toml:4: partition.groups = 5"), "{groups}");
+    assert!(groups.contains("hint: swarm.nodes = 4"), "{groups}");
+    let late = refused("[pauses]\nat_seconds = 90\n");
+    assert!(late.contains("faults end at phases.faults_seconds = 60"), "{late}");
+    let huge = refused("[swarm]\nnodes = 4000\nparameters = 50_000_000\n");
+    assert!(huge.contains("of memory; the most is 8.00 GB") && huge.contains("hint: lower swarm.nodes"), "{huge}");
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_any_work() {
+    let (code, message) = failure(&["run", "chrun"]);
+    assert_eq!((code, message.as_str()), (3, "error: there is no scenario `chrun`\nhint: did you mean `churn`?\n"));
+    let (code, message) = failure(&["run", "absent.toml"]);
+    assert_eq!(code, 3);
+    assert!(message.contains("cannot read the scenario file absent.toml"), "{message}");
+    for range in ["5..5", "7..3"] {
+        let (code, message) = failure(&["run", "calm", "--seeds", range]);
+        assert_eq!(code, 2);
+        assert!(message.contains("there is no seed in it"), "{message}");
+    }
+    let (code, message) = failure(&["run", "calm", "--nodes", "1"]);
+    assert_eq!((code, message.lines().next()), (3, Some("error: --nodes: swarm.nodes = 1 is out of range")));
+    let folder = folder();
+    let taken = file(folder.path(), "");
+    let (code, message) = failure(&["run", "calm", "--output", &taken]);
+    assert_eq!(code, 5);
+    assert!(message.contains("cannot write") && message.contains("--output"), "{message}");
+    let (code, message) = failure(&["compare", "calm", folder.path().to_str().expect("UTF-8")]);
+    assert_eq!(code, 5, "{message}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_writes_what_it_has_and_exits_130() {
+    let folder = folder();
+    let path = file(folder.path(), SMALL);
+    let results = folder.path().join("results");
+    let mut child = murmur(MURMUR)
+        .args(["sim", "run", &path, "--seeds", "0..100000", "--format", "json", "--output"])
+        .arg(&results)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    // The first seed has ended: the run is under way.
+    lines.next().expect("a line").expect("UTF-8");
+    let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.is_ok_and(|status| status.success()));
+    let last = lines.map_while(Result::ok).last().expect("more lines");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("error: interrupted: "), "{message}");
+    let last: serde_json::Value = serde_json::from_str(&last).expect("JSON");
+    assert_eq!(last["finished"]["interrupted"], true);
+    let written = std::fs::read_to_string(results.join("results.json")).expect("written");
+    let written: serde_json::Value = serde_json::from_str(&written).expect("JSON");
+    let ended = written["seeds"].as_array().map_or(0, Vec::len);
+    assert!(ended >= 1 && written["interrupted"] == true, "{ended}");
+}
