@@ -167,11 +167,21 @@ impl Joining {
         self.checking = Some((donor, 0));
     }
 
-    /// Whom the next check may not ask, if there may be one.
-    pub(crate) fn next_check(&mut self) -> Option<PeerId> {
-        let (donor, tries) = self.checking.as_mut()?;
-        *tries += 1;
-        (*tries <= SPOT_CHECKS_MAX).then_some(*donor)
+    /// Whether a copied model waits for a check.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.checking.is_some()
+    }
+
+    /// Whose model is to be checked by somebody else, if it may be tried once more.
+    pub(crate) fn donor_to_check(&self) -> Option<PeerId> {
+        self.checking.filter(|(_, tries)| *tries < SPOT_CHECKS_MAX).map(|(donor, _)| donor)
+    }
+
+    /// A check has begun.
+    pub(crate) fn count_check(&mut self) {
+        if let Some((_, tries)) = &mut self.checking {
+            *tries += 1;
+        }
     }
 
     /// The model under check is far from a second peer's. Returns the donor, where another one is to be asked.

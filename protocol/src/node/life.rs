@@ -31,6 +31,9 @@ impl Node {
             Phase::Joining => {
                 let connected: Vec<PeerId> = self.membership.connected().collect();
                 self.joining.proceed(now, &connected, &mut self.outbox);
+                if self.joining.is_checking() && self.starter.is_idle() {
+                    self.check_copy(now);
+                }
             }
             Phase::Training if self.averaging.is_outlier() => self.copy_anew(now),
             Phase::Training => self.start_due_exchange(now),
@@ -91,17 +94,17 @@ impl Node {
         }
     }
 
-    /// Compares the copied model with that of a second peer, where there is one.
+    /// Compares the copied model with that of a second peer, where there is one. One that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        if let Some(donor) = self.joining.next_check() {
-            let mut partners = self.membership.partners(now);
-            partners.retain(|peer| *peer != donor);
-            let probe = (self.averaging.part_in_turn(0), true);
-            if self.starter.start(now, probe, &self.averaging, &partners, &mut self.outbox) {
-                return;
-            }
+        let Some(donor) = self.joining.donor_to_check() else { return self.believe_copy(None) };
+        let mut partners = self.membership.partners(now);
+        partners.retain(|peer| *peer != donor);
+        let probe = (self.averaging.part_in_turn(0), true);
+        if self.starter.start(now, probe, &self.averaging, &partners, &mut self.outbox) {
+            self.joining.count_check();
+        } else if self.membership.connected().all(|peer| peer == donor) {
+            self.believe_copy(None);
         }
-        self.believe_copy(None);
     }
 
     fn on_check_ended(&mut self, now: Time, checker: PeerId, outcome: Outcome) {
