@@ -31,6 +31,8 @@ pub struct Totals {
     /// Sum of all corrections that became part of a model, each once and times its own side's share of the joint
     /// weight: zero where all exchanges are complete.
     pub weighted: Vec<f64>,
+    /// Sum of the lengths of all those corrections.
+    pub way: f64,
 }
 
 /// What is known of one side.
@@ -114,6 +116,7 @@ impl Ledger {
         checks::landed_once(merge)?;
         if let Some(range) = range {
             let own_share = 1.0 - merge.partner_share;
+            self.totals.way += merge.length;
             add_scaled(&mut self.totals.weighted, range, correction, own_share);
         }
         let is_complete = sides[index].partner.is_some_and(|partner| sides[partner].merge.landings > 0);
