@@ -65,7 +65,9 @@ fn schedule(seed: u64) -> (Scenario, usize) {
 
 /// One host: founders begin at once, joiners later, each with a few addresses, a clock and a line of its own.
 fn plan(host: HostIndex, dice: &mut Generator) -> NodePlan {
-    let bootstrap = (0..3).filter(|_| host > 0).map(|_| dice.random_range(0..host)).collect();
+    // The address of host 0 as well: a stranger whose only addresses are those of hosts that have left finds nobody.
+    let others = (0..2).filter(|_| host > 0).map(|_| dice.random_range(0..host.max(1))).collect::<Vec<_>>();
+    let bootstrap = std::iter::once(0).filter(|_| host > 0).chain(others).collect();
     let joins_late = host > 0 && dice.random_bool(0.25);
     let mut plan = if joins_late {
         NodePlan::joiner(seconds(dice.random_range(0.0..20.0)), bootstrap)

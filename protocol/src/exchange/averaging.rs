@@ -234,7 +234,9 @@ impl Averaging {
         if masked_share(merged) <= 0.5 {
             state.clip.record(merged.distance);
         }
-        self.place.record(about.partner, terms.is_rebuff(merged.distance));
+        // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
+        let is_unmeasured = masked_share(merged) > 0.5;
+        self.place.record(about.partner, is_unmeasured || terms.is_rebuff(merged.distance));
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;
@@ -283,15 +285,19 @@ impl Averaging {
         true
     }
 
+    /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.
+    pub(crate) fn is_progress_odd(&self, difference: f64) -> bool {
+        let of_intervals = ODD_PROGRESS_INTERVALS * self.cadence.interval();
+        difference.abs() > of_intervals.max(ODD_PROGRESS_SHARE * self.training.progress)
+    }
+
     /// What this exchange says of the partner; returns its trust from now on.
     fn judge(&mut self, merged: &Merged, terms: &Terms, partner: PeerId) -> f64 {
         let median = self.parts.get(&terms.part).and_then(|state| state.clip.median());
-        let interval = self.cadence.interval();
-        let allowed = (ODD_PROGRESS_INTERVALS * interval).max(ODD_PROGRESS_SHARE * self.training.progress);
         let impression = Impression {
             distance: median.filter(|median| *median > 0.0).map_or(1.0, |median| merged.distance / median),
             masked_share: masked_share(merged),
-            is_progress_odd: terms.progress_difference.abs() > allowed,
+            is_progress_odd: self.is_progress_odd(terms.progress_difference),
         };
         self.reputation.on_exchange(partner, impression)
     }

@@ -107,10 +107,11 @@ impl Node {
     fn on_check_ended(&mut self, now: Time, checker: PeerId, outcome: Outcome) {
         match outcome {
             Outcome::Probed { distance, partner_clip, progress_difference } => {
-                // The donor's model has aged on its way.
+                // The donor's model has aged on its way; by how much it says itself, so that this must be plausible.
                 let rounds = progress_difference.abs() / self.averaging.cadence.interval();
                 let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
-                let is_near = distance <= allowed || partner_clip == 0.0;
+                let is_plausible = !self.averaging.is_progress_odd(progress_difference);
+                let is_near = is_plausible && (distance <= allowed || partner_clip == 0.0);
                 match if is_near { None } else { self.joining.doubt(now) } {
                     Some(donor) => self.outbox.notice(Notice::StateDoubted { donor, checker, distance }),
                     None => self.believe_copy(Some(partner_clip)),
