@@ -32,10 +32,19 @@ pub(crate) struct Joining {
     ask_at: Time,
     next_notice: Time,
     next_request: u64,
-    /// Who sent the model that is being checked, and how many checks have been tried.
-    checking: Option<(PeerId, u32)>,
+    checking: Option<Check>,
     /// Donors whose model was far from a second peer's, at most [`DONORS_MAX`].
     doubted: Vec<PeerId>,
+}
+
+/// A copied model under check.
+#[derive(Debug)]
+struct Check {
+    donor: PeerId,
+    /// Checks tried, answered or not.
+    tries: u32,
+    /// Who found it far from its own model: a liar may be among them, as among donors.
+    objectors: Vec<PeerId>,
 }
 
 #[derive(Debug)]
@@ -164,19 +173,41 @@ impl Joining {
 
     /// The model of `donor` is to be compared with a second peer's.
     pub(crate) fn begin_check(&mut self, donor: PeerId) {
-        self.checking = Some((donor, 0));
+        self.checking = Some(Check { donor, tries: 0, objectors: Vec::new() });
     }
 
-    /// Whom the next check may not ask, if there may be one.
-    pub(crate) fn next_check(&mut self) -> Option<PeerId> {
-        let (donor, tries) = self.checking.as_mut()?;
-        *tries += 1;
-        (*tries <= SPOT_CHECKS_MAX).then_some(*donor)
+    /// Whom the next check may ask among `partners`: neither the donor nor who has objected. `None` after too many.
+    pub(crate) fn next_check(&mut self, mut partners: Vec<PeerId>) -> Option<Vec<PeerId>> {
+        let check = self.checking.as_mut()?;
+        check.tries += 1;
+        if check.objectors.len() >= OBJECTIONS_MAX {
+            return None;
+        }
+        partners.retain(|peer| *peer != check.donor && !check.objectors.contains(peer));
+        (check.tries <= SPOT_CHECKS_MAX && !partners.is_empty()).then_some(partners)
     }
 
-    /// The model under check is far from a second peer's. Returns the donor, where another one is to be asked.
+    /// A donor whose progress is beyond belief: another one is asked.
+    pub(crate) fn refuse_donor(&mut self, now: Time, peer: PeerId) {
+        if self.doubted.len() >= DONORS_MAX as usize {
+            self.doubted.remove(0);
+        }
+        self.doubted.push(peer);
+        self.asked = None;
+        self.ask_at = now;
+    }
+
+    /// `checker` finds the model under check far from its own. Whether one of the two is alone with its model only a
+    /// third can tell, so the first objection brings another check.
+    pub(crate) fn object(&mut self, checker: PeerId) {
+        if let Some(check) = &mut self.checking {
+            check.objectors.push(checker);
+        }
+    }
+
+    /// No more checks: returns the donor, where more have objected than not, and another one is to be asked.
     pub(crate) fn doubt(&mut self, now: Time) -> Option<PeerId> {
-        let (donor, _) = self.checking?;
+        let donor = self.checking.as_ref().filter(|check| !check.objectors.is_empty())?.donor;
         if self.doubted.len() as u32 + 1 >= DONORS_MAX {
             return None;
         }
