@@ -65,6 +65,9 @@ pub const RAMP_EXCHANGES: u32 = 5;
 /// Donors that a joiner tries before it believes the last one.
 pub const DONORS_MAX: u32 = 3;
 
+/// A doubted donor is not asked again for this long: where there is no other, waiting is better than believing it.
+pub const DOUBT_PERIOD: Duration = Duration::from_secs(60);
+
 /// Partners asked to check one copied model: two that object outvote the donor, and one may not answer.
 pub const SPOT_CHECKS_MAX: u32 = 3;
 

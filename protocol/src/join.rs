@@ -33,8 +33,8 @@ pub(crate) struct Joining {
     next_notice: Time,
     next_request: u64,
     checking: Option<Check>,
-    /// Donors whose model was far from a second peer's, at most [`DONORS_MAX`].
-    doubted: Vec<PeerId>,
+    /// Donors whose model was far from others', and until when they are not asked again; at most [`DONORS_MAX`].
+    doubted: Vec<(PeerId, Time)>,
 }
 
 /// A copied model under check.
@@ -107,9 +107,9 @@ impl Joining {
         // `ask_at` also paces the deadline of a joiner that knows nobody yet.
         if self.ask_at <= now {
             self.ask_at = now + STATE_RETRY;
-            // Those in doubt again where there is nobody else.
-            let believed: Vec<PeerId> = connected.iter().copied().filter(|peer| !self.doubted.contains(peer)).collect();
-            let donors = if believed.is_empty() { connected } else { &believed };
+            self.doubted.retain(|(_, until)| now < *until);
+            let is_doubted = |peer: &PeerId| self.doubted.iter().any(|(doubted, _)| doubted == peer);
+            let donors: Vec<PeerId> = connected.iter().copied().filter(|peer| !is_doubted(peer)).collect();
             if !donors.is_empty() {
                 let peer = donors[self.random.random_range(0..donors.len())];
                 let request = self.next_request;
@@ -192,7 +192,7 @@ impl Joining {
         if self.doubted.len() >= DONORS_MAX as usize {
             self.doubted.remove(0);
         }
-        self.doubted.push(peer);
+        self.doubted.push((peer, now + DOUBT_PERIOD));
         self.asked = None;
         self.ask_at = now;
     }
@@ -212,7 +212,7 @@ impl Joining {
             return None;
         }
         self.checking = None;
-        self.doubted.push(donor);
+        self.doubted.push((donor, now + DOUBT_PERIOD));
         self.ask_at = now;
         Some(donor)
     }

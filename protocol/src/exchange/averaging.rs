@@ -236,7 +236,8 @@ impl Averaging {
         }
         // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
         let is_unmeasured = masked_share(merged) > 0.5;
-        let is_rebuff = is_unmeasured || terms.is_rebuff(merged.distance);
+        let is_rebuff =
+            is_unmeasured || terms.is_rebuff(merged.distance) || self.is_progress_odd(terms.progress_difference);
         self.place.record(about.partner, is_rebuff, terms.progress_difference);
         if is_model {
             self.last_distance = Some(merged.distance);

@@ -1,7 +1,8 @@
 //! Where a node stands in the swarm: within it, or so far off that nobody lets its model in.
 //!
-//! A node that stood still for long, or was alone, finds that every partner clips it to almost nothing. It can then wait
-//! for ever, or copy the model anew, as a joiner does. Only what several partners say counts.
+//! A node that stood still for long, was alone, or copied from a liar finds that every partner clips it to almost nothing,
+//! or stands at another progress. It can then wait for ever, or copy the model anew, as a joiner does. Only what several
+//! partners say counts.
 
 use std::collections::VecDeque;
 
