@@ -176,15 +176,27 @@ impl Joining {
         self.checking = Some(Check { donor, tries: 0, objectors: Vec::new() });
     }
 
-    /// Whom the next check may ask among `partners`: neither the donor nor who has objected. `None` after too many.
-    pub(crate) fn next_check(&mut self, mut partners: Vec<PeerId>) -> Option<Vec<PeerId>> {
-        let check = self.checking.as_mut()?;
-        check.tries += 1;
-        if check.objectors.len() >= OBJECTIONS_MAX {
-            return None;
+    /// Whether a copied model waits for a check.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.checking.is_some()
+    }
+
+    /// Who of `peers` may check the copied model: neither the donor nor who has objected. Nobody after too many tries or
+    /// objections.
+    pub(crate) fn checkers(&self, mut peers: Vec<PeerId>) -> Vec<PeerId> {
+        let is_open = |check: &&Check| check.tries < SPOT_CHECKS_MAX && check.objectors.len() < OBJECTIONS_MAX;
+        match self.checking.as_ref().filter(is_open) {
+            None => peers.clear(),
+            Some(check) => peers.retain(|peer| *peer != check.donor && !check.objectors.contains(peer)),
         }
-        partners.retain(|peer| *peer != check.donor && !check.objectors.contains(peer));
-        (check.tries <= SPOT_CHECKS_MAX && !partners.is_empty()).then_some(partners)
+        peers
+    }
+
+    /// A check has begun.
+    pub(crate) fn count_check(&mut self) {
+        if let Some(check) = &mut self.checking {
+            check.tries += 1;
+        }
     }
 
     /// A donor whose progress is beyond belief: another one is asked.

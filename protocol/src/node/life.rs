@@ -31,6 +31,9 @@ impl Node {
             Phase::Joining => {
                 let connected: Vec<PeerId> = self.membership.connected().collect();
                 self.joining.proceed(now, &connected, &mut self.outbox);
+                if self.joining.is_checking() && self.starter.is_idle() {
+                    self.check_copy(now);
+                }
             }
             Phase::Training if self.averaging.is_outlier() => self.copy_anew(now),
             Phase::Training => self.start_due_exchange(now),
@@ -90,19 +93,19 @@ impl Node {
         }
     }
 
-    /// Compares the copied model with that of a second peer, where there is one, and of a third where they disagree.
+    /// Compares the copied model with that of a second peer, where there is one, and of a third where they disagree. One
+    /// that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        let partners = self.membership.partners(now);
-        if let Some(checkers) = self.joining.next_check(partners) {
-            let probe = (self.averaging.part_in_turn(0), true);
-            self.starter.schedule(self.averaging.training.steps, 1.0);
-            if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
-                return;
+        let checkers = self.joining.checkers(self.membership.partners(now));
+        let probe = (self.averaging.part_in_turn(0), true);
+        self.starter.begin_anew();
+        if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
+            self.joining.count_check();
+        } else if self.joining.checkers(self.membership.connected().collect()).is_empty() {
+            match self.joining.doubt(now) {
+                Some(donor) => self.outbox.notice(Notice::StateDoubted { donor }),
+                None => self.believe_copy(None),
             }
-        }
-        match self.joining.doubt(now) {
-            Some(donor) => self.outbox.notice(Notice::StateDoubted { donor }),
-            None => self.believe_copy(None),
         }
     }
 
