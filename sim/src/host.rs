@@ -18,7 +18,7 @@ use crate::network::LinkId;
 use crate::record::{LifeRecord, MergeRecord, Peaks, Side};
 use crate::scenario::{HostIndex, NodePlan};
 use crate::swarm::Core;
-use crate::trainer::{Order, Trainer};
+use crate::trainer::{Objective, Order, Trainer};
 
 /// Exchanges whose clip norm is remembered: more than a node takes part in at once.
 const DECLARED_MAX: usize = 64;
@@ -273,7 +273,7 @@ impl Host {
     }
 
     /// The life as checks see it, at `now`; steps up to then must have been taken. Of the dead without vectors.
-    pub(crate) fn record(&self, now: Time, is_alive: bool) -> LifeRecord {
+    pub(crate) fn record(&self, now: Time, is_alive: bool, objective: &Objective) -> LifeRecord {
         let vectors = |values: &[f32]| if is_alive { values.to_vec() } else { Vec::new() };
         LifeRecord {
             host: self.index,
@@ -281,7 +281,7 @@ impl Host {
             is_honest: self.liar.is_none(),
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),
-            loss: self.trainer.loss(),
+            loss: if is_alive { objective.loss(&self.trainer.values()) } else { 0.0 },
             unexplained: self.unexplained(),
             // One `f32` addition for each correction, and that of the differences taken of the model.
             rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),

@@ -9,7 +9,8 @@
 //!                         │
 //!            ┌────────────┼─────────────┬──────────────┐
 //!          Node        Trainer        worker        Network
-//!       (the core)  (a quadratic)  (numerics, late) (links, losses)
+//!       (the core)  (a quadratic   (numerics, late) (links, losses)
+//!                    or candle)
 //!                         │
 //!                      Ledger, Record ──► checks; Trace (BLAKE3 of all events and effects); Sample
 //! ```
@@ -27,11 +28,13 @@ pub mod record;
 pub mod report;
 pub mod runner;
 pub mod scenario;
+pub mod study;
 mod swarm;
 mod trace;
 mod trainer;
 
 pub use network::{LatencySpec, LinkSpec, NetworkSpec};
 pub use record::{Record, Sample, Traffic};
-pub use scenario::{Disk, HostIndex, Incident, Lie, NodePlan, Scenario, TrainerSpec, WorkerSpec};
+pub use scenario::{Disk, HostIndex, Incident, Lie, NodePlan, Scenario, WorkerSpec};
 pub use swarm::{Sabotage, Swarm};
+pub use trainer::{Objective, QuadraticSpec, Sharing, Text, TrainerSpec, TrainerSpecError, TransformerSpec};

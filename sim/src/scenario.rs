@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use murmur_protocol::manifest::GossipSpec;
-use murmur_protocol::{Event, Start};
+use murmur_protocol::{Event, ModelLayout, Start};
 
 use crate::network::{LinkSpec, NetworkSpec};
+use crate::trainer::TrainerSpec;
 
 /// Names a host of the scenario, from 0. Its address is `sim/<index>` in every life.
 pub type HostIndex = usize;
@@ -13,7 +14,7 @@ pub type HostIndex = usize;
 /// A swarm and its fate. With a seed, it decides a run completely.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Length of the flat parameter vector.
+    /// Length of the flat parameter vector of a quadratic; a transformer has its own, see [`layout`](Self::layout).
     pub parameters: usize,
     /// How the run averages.
     pub gossip: GossipSpec,
@@ -83,17 +84,6 @@ impl Lie {
         [Lie::WrongNorm, Lie::SignFlip, Lie::Noise, Lie::Stealth, Lie::Replay, Lie::ForgedProgress];
 }
 
-/// A noisy quadratic: every step moves a model towards its node's optimum.
-#[derive(Clone, Debug)]
-pub struct TrainerSpec {
-    /// Share of the way to the optimum that one step takes.
-    pub learning_rate: f32,
-    /// How far the nodes' optima lie from their common centre, in each coordinate.
-    pub spread: f32,
-    /// Noise of a step, in each coordinate, before the learning rate.
-    pub noise: f32,
-}
-
 /// The worker pool of a host.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
@@ -101,6 +91,9 @@ pub struct WorkerSpec {
     pub delay: (Duration, Duration),
     /// Share of orders that find the queue full.
     pub overload: f64,
+    /// For studies: every exchange with the 16-bit codes and the fine steps of a first one, whatever was agreed. Steps
+    /// are then a thousandth of a block's rms value, so that what remains is averaging without quantization.
+    pub full_precision: bool,
 }
 
 /// What a restarted host finds on its disk.
@@ -184,13 +177,11 @@ impl NodePlan {
 
 impl Default for WorkerSpec {
     fn default() -> Self {
-        WorkerSpec { delay: (Duration::from_millis(1), Duration::from_millis(20)), overload: 0.0 }
-    }
-}
-
-impl Default for TrainerSpec {
-    fn default() -> Self {
-        TrainerSpec { learning_rate: 0.02, spread: 0.5, noise: 0.5 }
+        WorkerSpec {
+            delay: (Duration::from_millis(1), Duration::from_millis(20)),
+            overload: 0.0,
+            full_precision: false,
+        }
     }
 }
 
@@ -209,6 +200,11 @@ impl Scenario {
             network: NetworkSpec::calm(),
             incidents: Vec::new(),
         }
+    }
+
+    /// Where each parameter of the model lies.
+    pub fn layout(&self) -> ModelLayout {
+        self.trainer.layout(self.parameters)
     }
 
     /// Adds an incident.

@@ -29,7 +29,7 @@ use crate::queue::Queue;
 use crate::record::{Ledger, LifeRecord, Record};
 use crate::scenario::{HostIndex, Scenario};
 use crate::trace::Trace;
-use crate::trainer::Saved;
+use crate::trainer::{Objective, Saved};
 
 /// How often a host is woken in one instant before it counts as busy for nothing.
 const WAKES_IN_ONE_INSTANT_MAX: u32 = 3;
@@ -44,6 +44,7 @@ pub struct Swarm {
     seed: u64,
     sabotage: Option<Sabotage>,
     layout: Arc<ModelLayout>,
+    objective: Objective,
     queue: Queue,
     network: Network,
     /// The running processes.
@@ -80,6 +81,9 @@ struct DiskState {
 
 impl Swarm {
     /// A swarm at the beginning of its scenario. `seed` decides everything that the scenario leaves open.
+    ///
+    /// # Panics
+    /// Later on, when a transformer's specification does not pass [`TransformerSpec::check`](crate::TransformerSpec::check).
     pub fn new(scenario: Scenario, seed: u64) -> Swarm {
         Swarm::build(scenario, seed, None)
     }
@@ -94,7 +98,8 @@ impl Swarm {
         let mut swarm = Swarm {
             seed,
             sabotage,
-            layout: Arc::new(ModelLayout::new([("model".to_owned(), vec![scenario.parameters])])),
+            layout: Arc::new(scenario.layout()),
+            objective: Objective::new(&scenario.trainer, seed),
             queue: Queue::default(),
             network: Network::new(scenario.network.clone(), &scenario.nodes, seed),
             hosts: (0..count).map(|_| None).collect(),

@@ -1,17 +1,56 @@
-//! A trainer without tensors: a noisy quadratic that steps by the clock and serves its node at step boundaries.
+//! One host's trainer: it steps by the clock and serves its node at step boundaries.
 //!
-//! Every node pulls towards its own optimum, like nodes that read different data; only averaging keeps them together.
-//! The outer momentum follows the gossip study: corrections go into the slow weights and so stay out of it.
+//! What learns is a [`Learner`]: a [quadratic](quadratic) for large swarms, or the daemon's own engine with a
+//! [transformer](transformer). Orders, reports and the accounts that checks need are kept here, once for both.
+
+mod movement;
+mod objective;
+mod quadratic;
+mod spec;
+mod transformer;
 
 use std::borrow::Cow;
+use std::fmt;
 
-use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_protocol::{Correction, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector};
+use murmur_training::TrainingError;
+use murmur_training::engine::Taken;
 
-use crate::scenario::{HostIndex, Scenario, TrainerSpec};
+pub use objective::Objective;
+pub(crate) use objective::mean;
+pub use spec::{QuadraticSpec, Sharing, Text, TrainerSpec, TrainerSpecError, TransformerSpec};
 
-/// The centre of all optima, in each coordinate.
-const CENTRE: f32 = 1.0;
+use crate::scenario::{HostIndex, Scenario};
+use movement::Movement;
+use quadratic::Quadratic;
+use transformer::Transformer;
+
+/// A model and what trains it, always at a step boundary.
+pub(crate) trait Learner: fmt::Debug {
+    /// Takes `count` steps, the first at `progress` steps of the swarm.
+    fn learn(&mut self, progress: f64, count: u64) -> Learned;
+    /// θ.
+    fn values(&self) -> Cow<'_, [f32]>;
+    /// A copy of what is selected, and how far own training has moved the model since the last one.
+    fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError>;
+    /// Adds a correction: to θ, and to φ where there is one, or to u.
+    fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError>;
+    /// Takes over a peer's state.
+    fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError>;
+    /// The outer step; nothing without an outer momentum.
+    fn advance_outer(&mut self) -> Result<(), TrainingError>;
+    /// Whether the swarm's progress has reached the end of the run.
+    fn is_run_over(&self, progress: f64) -> bool;
+}
+
+/// What some steps did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Learned {
+    /// Steps taken; fewer than asked for where some were left out.
+    pub(crate) steps: u64,
+    /// What they add to [`TrainingReport::travel`].
+    pub(crate) travel: f64,
+}
 
 /// A checkpoint.
 #[derive(Clone, Debug)]
@@ -53,17 +92,11 @@ pub(crate) struct Done {
 /// One host's trainer.
 #[derive(Debug)]
 pub(crate) struct Trainer {
-    spec: TrainerSpec,
-    random: Generator,
-    optimum: Vec<f32>,
+    learner: Box<dyn Learner>,
     tokens_per_second: f64,
-    outer: (f32, f32),
-    /// Slow weights and momentum, once an outer round has ended.
-    slow: Option<(Vec<f32>, Vec<f32>)>,
     orders: Vec<Order>,
-    values: Vec<f32>,
     first_values: Vec<f32>,
-    local_movement: Vec<f64>,
+    movement: Movement,
     pub(crate) has_model: bool,
     pub(crate) is_training: bool,
     pub(crate) steps: u64,
@@ -71,42 +104,45 @@ pub(crate) struct Trainer {
     reported_steps: u64,
     pub(crate) progress: f64,
     travel: f64,
-    /// What own training did since the last snapshot of the model.
-    moved: Vec<f64>,
 }
 
 impl Trainer {
-    /// The trainer of one life; the optimum is the host's, the noise that of `life_seed`. `has_model`: it may train the
-    /// run's first model, else it is to copy one.
+    /// The trainer of one life. `has_model`: it may train the run's first model, else it is to copy one.
+    ///
+    /// # Panics
+    /// When a transformer's specification does not pass [`TransformerSpec::check`].
     pub(crate) fn new(scenario: &Scenario, host: HostIndex, (seed, life_seed): (u64, u64), has_model: bool) -> Trainer {
-        let (spec, gossip, parameters) = (&scenario.trainer, &scenario.gossip, scenario.parameters);
-        let mut place = stream(seed, "simulated optimum", &[&host.to_le_bytes()]);
-        let mut first = stream(seed, "simulated first model", &[]);
-        let values: Vec<f32> = (0..parameters).map(|_| first.random_range(-1.0..1.0)).collect();
+        let (gossip, parameters) = (&scenario.gossip, scenario.parameters);
+        let learner: Box<dyn Learner> = match &scenario.trainer {
+            TrainerSpec::Quadratic(spec) => Box::new(Quadratic::new(spec, gossip, parameters, host, (seed, life_seed))),
+            TrainerSpec::Transformer(spec) => {
+                Box::new(Transformer::new(spec, gossip, (host, scenario.nodes.len()), seed))
+            }
+        };
+        let first_values = learner.values().into_owned();
         Trainer {
-            spec: spec.clone(),
-            random: stream(life_seed, "simulated noise", &[]),
-            optimum: (0..parameters).map(|_| CENTRE + spec.spread * place.random_range(-1.0f32..1.0)).collect(),
+            learner,
             tokens_per_second: scenario.nodes[host].tokens_per_second,
-            outer: (gossip.outer_learning_rate as f32, gossip.outer_momentum as f32),
-            slow: None,
             orders: Vec::new(),
-            first_values: values.clone(),
-            local_movement: vec![0.0; parameters],
-            values,
+            movement: Movement::new(&first_values),
+            first_values,
             has_model,
             is_training: false,
             steps: 0,
             reported_steps: 0,
             progress: 0.0,
             travel: 0.0,
-            moved: vec![0.0; parameters],
         }
+    }
+
+    pub(crate) fn order(&mut self, order: Order) {
+        self.orders.push(order);
     }
 
     /// What a restarted host resumes from.
     pub(crate) fn save(&mut self) -> Saved {
-        Saved { state: self.select(Selection::State).into(), steps: self.steps, progress: self.progress }
+        let taken = self.learner.snapshot(Selection::State).expect("a copy in memory");
+        Saved { state: taken.values, steps: self.steps, progress: self.progress }
     }
 
     /// Goes on from what an earlier life saved.
@@ -123,22 +159,12 @@ impl Trainer {
 
     /// The model now.
     pub(crate) fn values(&self) -> Cow<'_, [f32]> {
-        Cow::Borrowed(&self.values)
+        self.learner.values()
     }
 
     /// The sum of all that own training did to the model.
     pub(crate) fn local_movement(&self) -> Vec<f64> {
-        self.local_movement.clone()
-    }
-
-    /// The swarm's objective: ½ · mean squared distance from the centre of all optima.
-    pub(crate) fn loss(&self) -> f64 {
-        let squares = self.values.iter().map(|value| (f64::from(*value) - f64::from(CENTRE)).powi(2));
-        0.5 * squares.sum::<f64>() / self.values.len() as f64
-    }
-
-    pub(crate) fn order(&mut self, order: Order) {
-        self.orders.push(order);
+        self.movement.total(&self.values())
     }
 
     pub(crate) fn report(&self) -> TrainingReport {
@@ -147,35 +173,27 @@ impl Trainer {
             progress: self.progress,
             tokens_per_second: self.tokens_per_second,
             travel: self.travel,
-            local_progress: self.moved.iter().map(|moved| moved * moved).sum::<f64>().sqrt(),
+            local_progress: 0.0,
         }
+    }
+
+    /// Whether the swarm's progress has reached the end of the run.
+    pub(crate) fn is_run_over(&self) -> bool {
+        self.learner.is_run_over(self.progress)
     }
 
     /// `count` steps; they move the model unless `learning` is over, and show in reports unless `reporting` is.
     pub(crate) fn step(&mut self, count: u64, learning: bool, reporting: bool) {
-        self.steps += count;
-        self.progress += count as f64;
+        let learned = match learning {
+            true => self.learner.learn(self.progress, count),
+            false => Learned { steps: count, travel: 0.0 },
+        };
+        self.steps += learned.steps;
+        self.progress += learned.steps as f64;
+        self.travel += learned.travel;
         if reporting {
             self.reported_steps = self.steps;
         }
-        for _ in 0..if learning { count } else { 0 } {
-            self.learn();
-        }
-    }
-
-    fn learn(&mut self) {
-        let mut squares = 0.0;
-        let sums = self.local_movement.iter_mut().zip(&mut self.moved);
-        for ((value, optimum), (movement, recent)) in self.values.iter_mut().zip(&self.optimum).zip(sums) {
-            let noise = self.spec.noise * self.random.random_range(-1.0f32..1.0);
-            let before = *value;
-            *value -= self.spec.learning_rate * (*value - optimum + noise);
-            let moved = f64::from(*value) - f64::from(before);
-            *movement += moved;
-            *recent += moved;
-            squares += moved * moved;
-        }
-        self.travel += f64::sqrt(squares);
     }
 
     /// Carries out all orders, oldest first.
@@ -187,16 +205,20 @@ impl Trainer {
     fn carry_out(&mut self, order: Order) -> Done {
         match order {
             Order::Snapshot(request, selection) => {
-                let snapshot = Snapshot::from(self.select(selection));
-                let report = self.report();
-                if matches!(selection, Selection::Part(Part { vector: Vector::Model, .. })) {
-                    self.moved.fill(0.0);
-                }
-                Done { reply: Some(Event::SnapshotTaken { request, snapshot, report }), landed: None }
+                let reply = match self.learner.snapshot(selection) {
+                    Ok(Taken { values: snapshot, local_progress }) => {
+                        let report = TrainingReport { local_progress, ..self.report() };
+                        Event::SnapshotTaken { request, snapshot, report }
+                    }
+                    Err(_) => Event::RequestFailed { request },
+                };
+                Done { reply: Some(reply), landed: None }
             }
             Order::Correction { request, part, correction, progress_shift, merge } => {
-                self.add(part, &correction);
-                self.progress += progress_shift;
+                if self.apply(part, &correction).is_err() {
+                    return Done { reply: Some(Event::RequestFailed { request }), landed: None };
+                }
+                self.progress = (self.progress + progress_shift).max(0.0);
                 Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
             Order::State { request, payload, progress } => {
@@ -204,92 +226,34 @@ impl Trainer {
                 Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
             }
             Order::AdvanceOuter => {
-                self.advance_outer();
+                // On the CPU it cannot fail; the daemon would go on without it.
+                let _ = self.learner.advance_outer();
                 Done { reply: None, landed: None }
             }
         }
     }
 
     fn load_state(&mut self, payload: &Payload, progress: f64) -> bool {
-        let length = self.values.len();
-        let vectors = if self.outer.0 > 0.0 { 3 } else { 1 };
-        let Some(state) = Snapshot::from_payload(payload, vectors * length) else { return false };
-        let before = self.values.clone();
-        let mut parts = state.values().chunks(length).map(<[f32]>::to_vec);
-        self.values = parts.next().expect("a state begins with the model");
-        self.slow = parts.next().zip(parts.next());
-        if self.has_model && self.steps > 0 {
-            // Copied anew: the node's own doing.
-            self.note_movement(&before);
-        } else {
-            self.first_values = self.values.clone();
+        if self.learner.load_state(payload).is_err() {
+            return false;
+        }
+        // A model that is copied anew after steps of its own counts as the node's own doing.
+        if !self.has_model || self.steps == 0 {
+            self.first_values = self.values().into_owned();
+            self.movement = Movement::new(&self.first_values);
         }
         self.progress = progress;
         self.has_model = true;
         true
     }
 
-    fn select(&mut self, selection: Selection) -> Vec<f32> {
-        let range = |part: Part| part.fragment.range(self.values.len());
-        match selection {
-            Selection::Part(part) if part.vector == Vector::Model => self.values[range(part)].to_vec(),
-            Selection::Part(part) => {
-                let range = range(part);
-                self.outer_state().1[range].to_vec()
-            }
-            Selection::State if self.outer.0 > 0.0 => {
-                let values = self.values.clone();
-                let (slow, speed) = self.outer_state();
-                [&values[..], slow, speed].concat()
-            }
-            Selection::State => self.values.clone(),
+    fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
+        if part.vector == Vector::Momentum {
+            return self.learner.apply(part, correction);
         }
-    }
-
-    fn add(&mut self, part: Part, correction: &Correction) {
-        let range = part.fragment.range(self.values.len());
-        match part.vector {
-            Vector::Model => {
-                correction.add_to(&mut self.values[range.clone()]);
-                if let Some((slow, _)) = &mut self.slow {
-                    correction.add_to(&mut slow[range]);
-                }
-            }
-            Vector::Momentum => correction.add_to(&mut self.outer_state().1[range]),
-        }
-    }
-
-    /// φ and u; before the first outer round they are the first model and zeros.
-    fn outer_state(&mut self) -> &mut (Vec<f32>, Vec<f32>) {
-        self.slow.get_or_insert_with(|| (self.first_values.clone(), vec![0.0; self.first_values.len()]))
-    }
-
-    /// D = θ − φ;  u ← μ·u + D;  φ ← φ + α·(μ·u + D);  θ ← φ
-    fn advance_outer(&mut self) {
-        let (rate, momentum) = self.outer;
-        let before = self.values.clone();
-        let (slow, speed) = {
-            self.outer_state();
-            self.slow.as_mut().expect("made by the line above")
-        };
-        for ((value, slow), speed) in self.values.iter_mut().zip(slow).zip(speed) {
-            let difference = *value - *slow;
-            *speed = momentum * *speed + difference;
-            *slow += rate * (momentum * *speed + difference);
-            *value = *slow;
-        }
-        self.note_movement(&before);
-    }
-
-    fn note_movement(&mut self, before: &[f32]) {
-        let mut squares = 0.0;
-        let sums = self.local_movement.iter_mut().zip(&mut self.moved);
-        for (((movement, recent), value), before) in sums.zip(&self.values).zip(before) {
-            let moved = f64::from(*value) - f64::from(*before);
-            *movement += moved;
-            *recent += moved;
-            squares += moved * moved;
-        }
-        self.travel += squares.sqrt();
+        let before = self.values().into_owned();
+        self.learner.apply(part, correction)?;
+        self.movement.leave_out(&before, &self.learner.values());
+        Ok(())
     }
 }

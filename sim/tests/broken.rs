@@ -50,8 +50,9 @@ fn findings(mut swarm: Swarm, honest: Option<usize>, parameters: usize) -> Vec<S
     swarm.run_until(seconds(END_SECONDS));
     let record = swarm.record();
     let mut found = safety(&record, parameters, &GossipSpec::default());
-    if let Some(present) = honest {
-        found.extend(liveness(&record, present, 0.01));
+    match honest {
+        Some(present) => found.extend(liveness(&record, present, 0.01)),
+        None => found.extend(clear_of_liars(&record).err()),
     }
     found.iter().map(|violation| violation.check.to_owned()).collect()
 }

@@ -22,6 +22,10 @@ use crate::optimizer::{AdamW, gradient_norm};
 use crate::outer::OuterMomentum;
 use crate::schedule::{LearningRate, WarmUpAgain};
 
+mod gradient;
+
+pub use gradient::BatchGradient;
+
 /// Trains one model.
 pub struct Engine {
     model: Transformer,
@@ -208,14 +212,26 @@ impl Engine {
         let (inputs, targets) = batch.to_tensors(self.model.device())?;
         let (loss, gradients) = self.model.loss_and_gradients(&inputs, &targets)?;
         let gradient_norm = gradient_norm(&gradients)?;
+        self.advance(loss, &gradients, gradient_norm, learning_rate)?;
+        Ok(StepReport { loss, gradient_norm, learning_rate, tokens: batch.tokens() })
+    }
+
+    /// The optimizer's part of a step.
+    fn advance(
+        &mut self,
+        loss: f64,
+        gradients: &[Tensor],
+        gradient_norm: f64,
+        learning_rate: f64,
+    ) -> Result<(), TrainingError> {
         if !loss.is_finite() || !gradient_norm.is_finite() {
             return Err(TrainingError::NotFinite { loss, gradient_norm });
         }
         let variables = self.model.variables();
-        self.optimizer.step(self.model.layout(), variables, &gradients, gradient_norm, learning_rate)?;
+        self.optimizer.step(self.model.layout(), variables, gradients, gradient_norm, learning_rate)?;
         self.warm_up_again.advance();
         self.steps += 1;
-        Ok(StepReport { loss, gradient_norm, learning_rate, tokens: batch.tokens() })
+        Ok(())
     }
 
     /// Mean loss on the run's fixed held-out windows, nats per byte.
@@ -224,6 +240,14 @@ impl Engine {
     /// When the device fails.
     pub fn validation_loss(&mut self) -> Result<f64, TrainingError> {
         Ok(rayon::scope(|_| evaluate(&self.model, &self.validation, self.batch_sequences))?)
+    }
+
+    /// A copy of θ.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn parameters(&self) -> Result<Vec<f32>, TrainingError> {
+        Ok(self.model.gather()?)
     }
 
     /// A copy of what is selected.

@@ -9,20 +9,22 @@ use murmur_protocol::bulk::BLOCK;
 const BLOCKS_MAX: usize = 64;
 
 /// The sampled blocks as they would be had only exchanges moved them.
-pub(crate) struct LocalProgress {
+#[derive(Clone, Debug)]
+pub struct LocalProgress {
     /// Every so many blocks one is in the sample.
     stride: usize,
     reference: Vec<f32>,
 }
 
 impl LocalProgress {
-    pub(crate) fn new(values: &[f32]) -> LocalProgress {
+    /// Begins at a model.
+    pub fn new(values: &[f32]) -> LocalProgress {
         let stride = values.len().div_ceil(BLOCK).div_ceil(BLOCKS_MAX).max(1);
         LocalProgress { stride, reference: sampled(values, stride).copied().collect() }
     }
 
     /// The Euclidean norm of the movement since the last measurement, estimated for the whole model.
-    pub(crate) fn measure(&mut self, values: &[f32]) -> f64 {
+    pub fn measure(&mut self, values: &[f32]) -> f64 {
         let mut squares = 0.0;
         for (reference, value) in self.reference.iter_mut().zip(sampled(values, self.stride)) {
             squares += f64::from(*value - *reference).powi(2);
@@ -32,7 +34,7 @@ impl LocalProgress {
     }
 
     /// Takes what lies between `before` and `after` for another's doing.
-    pub(crate) fn leave_out(&mut self, before: &[f32], after: &[f32]) {
+    pub fn leave_out(&mut self, before: &[f32], after: &[f32]) {
         let pairs = sampled(before, self.stride).zip(sampled(after, self.stride));
         for (reference, (before, after)) in self.reference.iter_mut().zip(pairs) {
             *reference += after - before;

@@ -7,7 +7,8 @@ use murmur_protocol::Correction;
 use murmur_protocol::manifest::GossipSpec;
 
 /// φ and u, flat on the host: a round is long, so their place does not matter for speed.
-pub(crate) struct OuterMomentum {
+#[derive(Clone, Debug)]
+pub struct OuterMomentum {
     learning_rate: f32,
     momentum_decay: f32,
     slow_weights: Vec<f32>,
@@ -16,7 +17,7 @@ pub(crate) struct OuterMomentum {
 
 impl OuterMomentum {
     /// Begins at the model's parameters, without momentum.
-    pub(crate) fn new(gossip: &GossipSpec, parameters: Vec<f32>) -> OuterMomentum {
+    pub fn new(gossip: &GossipSpec, parameters: Vec<f32>) -> OuterMomentum {
         OuterMomentum {
             learning_rate: gossip.outer_learning_rate as f32,
             momentum_decay: gossip.outer_momentum as f32,
@@ -26,17 +27,17 @@ impl OuterMomentum {
     }
 
     /// φ.
-    pub(crate) fn slow_weights(&self) -> &[f32] {
+    pub fn slow_weights(&self) -> &[f32] {
         &self.slow_weights
     }
 
     /// u.
-    pub(crate) fn momentum(&self) -> &[f32] {
+    pub fn momentum(&self) -> &[f32] {
         &self.momentum
     }
 
     /// `D = θ − φ; u ← μu + D; φ ← φ + α(μu + D)`; returns the new φ, which θ becomes.
-    pub(crate) fn advance(&mut self, parameters: &[f32]) -> &[f32] {
+    pub fn advance(&mut self, parameters: &[f32]) -> &[f32] {
         let weights = self.slow_weights.iter_mut().zip(&mut self.momentum).zip(parameters);
         for ((slow, momentum), parameter) in weights {
             let progress = parameter - *slow;
@@ -47,23 +48,29 @@ impl OuterMomentum {
     }
 
     /// `φ += c`, for the parameters in `range`.
-    pub(crate) fn apply(&mut self, range: Range<usize>, correction: &Correction) {
+    ///
+    /// # Panics
+    /// When the correction has another length.
+    pub fn apply(&mut self, range: Range<usize>, correction: &Correction) {
         correction.add_to(&mut self.slow_weights[range]);
     }
 
     /// `u += c`, for the parameters in `range`.
-    pub(crate) fn apply_to_momentum(&mut self, range: Range<usize>, correction: &Correction) {
+    ///
+    /// # Panics
+    /// When the correction has another length.
+    pub fn apply_to_momentum(&mut self, range: Range<usize>, correction: &Correction) {
         correction.add_to(&mut self.momentum[range]);
     }
 
     /// Begins anew at `parameters`.
-    pub(crate) fn restart(&mut self, parameters: Vec<f32>) {
+    pub fn restart(&mut self, parameters: Vec<f32>) {
         self.momentum.fill(0.0);
         self.slow_weights = parameters;
     }
 
     /// Continues from saved values of the model's length.
-    pub(crate) fn restore(&mut self, slow_weights: Vec<f32>, momentum: Vec<f32>) {
+    pub fn restore(&mut self, slow_weights: Vec<f32>, momentum: Vec<f32>) {
         (self.slow_weights, self.momentum) = (slow_weights, momentum);
     }
 }

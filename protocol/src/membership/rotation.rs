@@ -42,10 +42,10 @@ impl Membership {
 
     /// Hangs up on those who have not done so. A peer with which something has begun meanwhile stays.
     pub(super) fn end_partings(&mut self, now: Time, is_busy: impl Fn(PeerId) -> bool, out: &mut Outbox) {
-        let mut next = NEVER;
-        let ended: Vec<PeerId> = self.lobby.extract_if(.., |_, until| *until <= now).map(|(peer, _)| peer).collect();
-        out_of_room(ended, out);
-        next = self.lobby.values().copied().fold(next, Time::min);
+        for (peer, _) in self.lobby.extract_if(.., |_, until| *until <= now) {
+            out.push(Effect::Disconnect { peer });
+        }
+        let mut next = self.lobby.values().copied().fold(NEVER, Time::min);
         let parting: Vec<PeerId> = self.connections.iter().map(|(peer, _)| peer).collect();
         for peer in parting {
             let connection = self.connections.get_mut(peer).expect("just listed");
@@ -64,8 +64,4 @@ impl Membership {
         }
         self.partings_end_at = next;
     }
-}
-
-fn out_of_room(peers: Vec<PeerId>, out: &mut Outbox) {
-    peers.into_iter().for_each(|peer| out.push(Effect::Disconnect { peer }));
 }

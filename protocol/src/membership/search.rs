@@ -19,6 +19,9 @@ impl Membership {
             self.dial_bootstrap(now, |_| true, DIALS_MAX, out);
         }
         let healthy = self.connections.healthy_count(now);
+        if healthy + self.dialling.under_way_count() >= CONNECTIONS_WANTED {
+            return;
+        }
         let mut candidates = self.candidates(now, is_alone);
         while healthy + self.dialling.under_way_count() < CONNECTIONS_WANTED
             && self.dialling.has_room()

@@ -1,6 +1,7 @@
 //! Law: "no honest node diverges", whatever its peers tell it.
 //!
-//! Its model stays finite and no worse than where the run began, and its progress no further than anybody's steps.
+//! After calm its model is no worse than where the run began, and its progress no further than anybody's steps. (A node
+//! that has just begun may be led astray for a while: its first exchanges are clipped by its own travel alone.)
 
 use std::collections::BTreeMap;
 

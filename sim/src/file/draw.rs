@@ -9,7 +9,8 @@ use murmur_protocol::random::{Generator, RngExt, stream};
 use super::schedule::{Schedule, share_of, take};
 use super::{Drawn, ScenarioFile};
 use crate::network::{LatencySpec, NetworkSpec};
-use crate::scenario::{HostIndex, NodePlan, Scenario, TrainerSpec, WorkerSpec};
+use crate::scenario::{HostIndex, NodePlan, Scenario, WorkerSpec};
+use crate::trainer::{QuadraticSpec, TrainerSpec};
 
 /// After the last exchange has begun, so long until nothing is in flight any more.
 const SILENCE: Duration = Duration::from_secs(25);
@@ -106,17 +107,18 @@ impl ScenarioFile {
             parameters: dice.count("swarm.parameters", self.swarm.parameters),
             gossip,
             nodes,
-            trainer: TrainerSpec {
+            trainer: TrainerSpec::Quadratic(QuadraticSpec {
                 learning_rate: dice.amount("trainer.learning_rate", self.trainer.learning_rate) as f32,
                 spread: dice.amount("trainer.spread", self.trainer.spread) as f32,
                 noise: dice.amount("trainer.noise", self.trainer.noise) as f32,
-            },
+            }),
             worker: WorkerSpec {
                 delay: (
                     Duration::ZERO,
                     Duration::from_secs_f64(dice.amount("worker.delay_seconds_max", self.worker.delay_seconds_max)),
                 ),
                 overload: dice.amount("worker.overload", self.worker.overload),
+                full_precision: false,
             },
             report_every_steps: 1,
             checkpoint_period: CHECKPOINT_PERIOD,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::numerics::{self, MergeJob, MergeRole};
+use murmur_protocol::numerics::{self, CodeWidth, MergeJob, MergeRole};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{
     Address, Effect, Event, Message, Notice, Payload, PeerId, RequestId, Snapshot, TransferHeader, TransferId, codec,
@@ -64,7 +64,10 @@ impl Swarm {
                 self.start_transfer(index, transfer, peer, header, payload);
             }
             Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
-            Effect::Encode { request, snapshot, job } => {
+            Effect::Encode { request, snapshot, mut job } => {
+                if self.scenario.worker.full_precision {
+                    (job.width, job.steps) = (CodeWidth::Sixteen, None);
+                }
                 if let Some(declared) = host.declared_for(job.nonce) {
                     declared.encoded_at = Some(now);
                 }
@@ -109,7 +112,10 @@ impl Swarm {
         }
     }
 
-    fn merge(&mut self, index: HostIndex, request: RequestId, snapshot: Snapshot, job: MergeJob) {
+    fn merge(&mut self, index: HostIndex, request: RequestId, snapshot: Snapshot, mut job: MergeJob) {
+        if self.scenario.worker.full_precision {
+            job.width = CodeWidth::Sixteen;
+        }
         let now = self.queue.now();
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, Some(job.clip), &snapshot));

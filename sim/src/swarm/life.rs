@@ -31,7 +31,7 @@ impl Swarm {
             trainer.resume(saved);
         }
         if self.history.first_loss == 0.0 {
-            self.history.first_loss = trainer.loss();
+            self.history.first_loss = self.objective.loss(&trainer.values());
         }
         let shown = Clock::new(plan.clock_rate).shows(now);
         let config = Config {
@@ -72,7 +72,7 @@ impl Swarm {
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
         dead.measure_node(&mut self.history.peaks);
-        self.dead.push(dead.record(now, false));
+        self.dead.push(dead.record(now, false, &self.objective));
         self.paused_until[index] = Time::ZERO;
         for (_, link) in &dead.links {
             self.break_link(*link);

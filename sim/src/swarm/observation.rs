@@ -11,7 +11,7 @@ impl Swarm {
         for host in self.hosts.iter_mut().flatten() {
             host.measure_node(&mut self.history.peaks);
         }
-        let living = self.hosts.iter().flatten().map(|host| host.record(now, true));
+        let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective));
         Record {
             lives: self.dead.iter().cloned().chain(living).collect(),
             exchanges: self.ledger.totals(),
@@ -27,7 +27,7 @@ impl Swarm {
         let values: Vec<_> = honest().map(|host| host.trainer.values()).collect();
         let models: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
         let spread = Spread::of(&models);
-        let losses: Vec<f64> = honest().map(|host| host.trainer.loss()).collect();
+        let losses: Vec<f64> = honest().map(|host| self.objective.loss(&host.trainer.values())).collect();
         let mean = |sum: f64| if models.is_empty() { 0.0 } else { sum / models.len() as f64 };
         let mut sample = Sample {
             at: self.now(),

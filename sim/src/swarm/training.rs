@@ -79,7 +79,8 @@ impl Swarm {
         host.due.1 = None;
         let report = host.trainer.report();
         let steps = host.trainer.steps;
-        let is_over = host.pace.is_training() && host.steps_max.is_some_and(|steps_max| steps >= steps_max);
+        let is_over = host.pace.is_training()
+            && host.steps_max.map_or(host.trainer.is_run_over(), |steps_max| steps >= steps_max);
         let is_report_due = steps >= host.reported_steps + every;
         if is_over {
             host.end_training(now);

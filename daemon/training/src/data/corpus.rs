@@ -1,5 +1,6 @@
 //! The text of a run: the built-in grammar, or the bytes of files, with a part held out for validation.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::manifest::{DataSource, DataSpec, RunManifest};
@@ -10,8 +11,10 @@ use super::{Grammar, Window};
 /// Where batches and validation windows come from.
 pub struct Corpus {
     text: Text,
+    /// Bytes that are trained on.
+    training: Range<usize>,
     /// Bytes from here on are only validated on.
-    training_end: usize,
+    validation_start: usize,
 }
 
 /// The two kinds of text.
@@ -84,7 +87,7 @@ impl Corpus {
 
     /// The built-in stories.
     pub fn grammar() -> Corpus {
-        Corpus { text: Text::Grammar(Grammar::stories()), training_end: 0 }
+        Corpus { text: Text::Grammar(Grammar::stories()), training: 0..0, validation_start: 0 }
     }
 
     /// `bytes` as a corpus for windows of `context` bytes.
@@ -104,7 +107,28 @@ impl Corpus {
                 return Err(CorpusError::TooShort { part, bytes, needed });
             }
         }
-        Ok(Corpus { text: Text::Bytes(bytes), training_end })
+        Ok(Corpus { text: Text::Bytes(bytes), training: 0..training_end, validation_start: training_end })
+    }
+
+    /// Trains on one of `count` equal shares of the bytes alone, for nodes whose texts differ; validates as before. The
+    /// grammar has no shares: it stays whole.
+    ///
+    /// # Errors
+    /// When the share does not hold one window of `context` bytes.
+    ///
+    /// # Panics
+    /// When `index` is not below `count`.
+    pub fn into_share(self, index: usize, count: usize, context: usize) -> Result<Corpus, CorpusError> {
+        assert!(index < count, "a share is one of its count");
+        if matches!(self.text, Text::Grammar(_)) {
+            return Ok(self);
+        }
+        let length = self.training.len() / count;
+        let start = self.training.start + index * length;
+        if length < context + 1 {
+            return Err(CorpusError::TooShort { part: "training", bytes: length, needed: context + 1 });
+        }
+        Ok(Corpus { training: start..start + length, ..self })
     }
 
     pub(crate) fn text(&self) -> &Text {
@@ -115,7 +139,7 @@ impl Corpus {
     pub(crate) fn training_bytes(&self) -> &[u8] {
         match &self.text {
             Text::Grammar(_) => &[],
-            Text::Bytes(bytes) => &bytes[..self.training_end],
+            Text::Bytes(bytes) => &bytes[self.training.clone()],
         }
     }
 
@@ -153,7 +177,7 @@ impl Corpus {
                 text.chunks_exact(length).map(<[u8]>::to_vec).collect()
             }
             Text::Bytes(bytes) => {
-                let held_out = &bytes[self.training_end..];
+                let held_out = &bytes[self.validation_start..];
                 let last = held_out.len().checked_sub(length).expect("the held-out part holds one window");
                 let start = |index: usize| (last as u128 * index as u128 / (count.max(2) - 1) as u128) as usize;
                 (0..count).map(|index| held_out[start(index)..start(index) + length].to_vec()).collect()
@@ -218,6 +242,18 @@ mod tests {
         assert!(Corpus::from_bytes(bytes.clone(), &data, 16).is_ok());
         data.digest = "00".repeat(32);
         assert!(message(Corpus::from_bytes(bytes, &data, 16)).starts_with("the data differs from this run's"));
+    }
+
+    #[test]
+    fn shares_cover_the_training_bytes_and_validate_alike() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let corpus = || Corpus::from_bytes(bytes.clone(), &DataSpec::default(), 16).expect("long enough");
+        let share = |index| corpus().into_share(index, 3, 16).expect("long enough");
+        let joined: Vec<u8> = (0..3).flat_map(|index| share(index).training_bytes().to_vec()).collect();
+        assert_eq!(joined, corpus().training_bytes()[..231]);
+        let manifest = manifest(DataSource::Files);
+        assert_eq!(share(2).validation(&manifest), corpus().validation(&manifest));
+        assert!(message(corpus().into_share(0, 20, 16)).contains("its training part has 11 bytes"));
     }
 
     #[test]

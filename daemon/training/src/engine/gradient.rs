@@ -1,0 +1,81 @@
+//! A step in two halves, for what averages gradients instead of models: data-parallel training, the baseline that
+//! gossip is measured against.
+
+use candle_core::Tensor;
+
+use super::{Engine, StepReport, TrainingError};
+use crate::model::transformer::gather;
+use crate::optimizer::gradient_norm;
+
+/// The gradient of one batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatchGradient {
+    /// One value per parameter, flat in the order of the layout, before clipping.
+    pub values: Vec<f32>,
+    /// Mean loss of the batch, nats per byte.
+    pub loss: f64,
+    /// Bytes that it was computed from.
+    pub tokens: usize,
+}
+
+impl Engine {
+    /// The gradient of the next batch; moves nothing but the place in the data.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn gradient_of_next_batch(&mut self) -> Result<BatchGradient, TrainingError> {
+        rayon::scope(|_| {
+            let batch = self.sampler.next_batch();
+            let (inputs, targets) = batch.to_tensors(self.model.device())?;
+            let (loss, gradients) = self.model.loss_and_gradients(&inputs, &targets)?;
+            let values = gather(gradients.iter(), self.layout().parameters())?;
+            Ok(BatchGradient { values, loss, tokens: batch.tokens() })
+        })
+    }
+
+    /// As [`Engine::step`] with a gradient that is given, usually the mean of several nodes'.
+    ///
+    /// # Errors
+    /// [`TrainingError::NotFinite`] when the step had to be skipped.
+    ///
+    /// # Panics
+    /// When the gradient is of another model.
+    pub fn step_with(&mut self, gradient: &BatchGradient, progress: f64) -> Result<StepReport, TrainingError> {
+        assert_eq!(gradient.values.len(), self.layout().parameters(), "one value per parameter");
+        let learning_rate = self.learning_rate.at(progress) * self.warm_up_again.factor();
+        rayon::scope(|_| {
+            let tensor = |tensor: &murmur_protocol::TensorSpec| {
+                Tensor::from_slice(&gradient.values[tensor.range()], tensor.shape.as_slice(), self.model.device())
+            };
+            let gradients = self.layout().tensors().iter().map(tensor).collect::<candle_core::Result<Vec<_>>>()?;
+            let gradient_norm = gradient_norm(&gradients)?;
+            self.advance(gradient.loss, &gradients, gradient_norm, learning_rate)?;
+            Ok(StepReport { loss: gradient.loss, gradient_norm, learning_rate, tokens: gradient.tokens })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use murmur_protocol::RunManifest;
+    use murmur_protocol::manifest::ModelSpec;
+
+    use super::*;
+    use crate::Corpus;
+
+    #[test]
+    fn a_step_in_two_halves_is_a_step() -> Result<(), TrainingError> {
+        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
+        let manifest = RunManifest { model, ..RunManifest::default() };
+        let engine = || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu);
+        let (mut whole, mut halved) = (engine()?, engine()?);
+        for progress in [0.0, 1.0, 2.0] {
+            let expected = whole.step(progress)?;
+            let gradient = halved.gradient_of_next_batch()?;
+            assert_eq!(halved.step_with(&gradient, progress)?, expected);
+        }
+        assert_eq!(whole.save()?, halved.save()?);
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! A run of pairwise modular gossip: the real nodes and numerics in the simulator, each with an engine.
+
+use std::time::Duration;
+
+use murmur_protocol::bounds::SETTLING_TIMEOUT;
+use murmur_protocol::manifest::GossipSpec;
+
+use super::{Method, Outcome, Setting, tokens_per_step};
+use crate::{LatencySpec, NetworkSpec, NodePlan, Objective, Scenario, Swarm, Text, TrainerSpec, WorkerSpec};
+
+/// Time of a step at full speed. Long against the calm network's delays, as on a local network: an exchange takes the
+/// two or three step boundaries that it needs, no more.
+const STEP_TIME: Duration = Duration::from_secs(1);
+
+/// Steps of the four kinds of nodes in the time of one step of the slowest, where speeds differ.
+const UNEVEN_SPEEDS: [u32; 4] = [4, 4, 2, 1];
+
+/// Runs the setting.
+///
+/// # Panics
+/// When the setting is of another method.
+pub fn run(setting: &Setting, text: &Text) -> Outcome {
+    let Method::Gossip { interval, outer_learning_rate, outer_momentum, full_precision, uneven } = setting.method
+    else {
+        panic!("a setting of gossip");
+    };
+    let paces = paces(setting, uneven);
+    let trainer = setting.trainer(text, final_progress(&paces));
+    let objective = Objective::new(&TrainerSpec::Transformer(trainer.clone()), setting.seed);
+    let scenario = Scenario {
+        gossip: GossipSpec {
+            interval_steps: interval,
+            interval_steps_min: interval,
+            interval_steps_max: interval,
+            outer_learning_rate,
+            outer_momentum,
+            ..GossipSpec::default()
+        },
+        nodes: paces.iter().enumerate().map(|(host, pace)| pace.plan(host, setting.nodes)).collect(),
+        trainer: TrainerSpec::Transformer(trainer.clone()),
+        worker: WorkerSpec { full_precision, ..WorkerSpec::default() },
+        network: if uneven { slow_and_lossy() } else { NetworkSpec::calm() },
+        ..Scenario::calm(0)
+    };
+    let training_ends = scenario.nodes.iter().zip(&paces).map(|(plan, pace)| plan.begins_at + pace.time());
+    let (first_end, last_end) = (training_ends.clone().min(), training_ends.max());
+    let mut swarm = Swarm::new(scenario, setting.seed);
+    swarm.run_until(first_end.unwrap_or_default());
+    let before = swarm.record();
+    let losses: Vec<f64> = before.active_models().into_iter().map(|model| objective.loss(model)).collect();
+    drop(before);
+    swarm.run_until(last_end.unwrap_or_default() + SETTLING_TIMEOUT);
+    let record = swarm.record();
+    let models: Vec<Vec<f32>> = record.active_models().into_iter().map(<[f32]>::to_vec).collect();
+    let nodes = setting.nodes as f64;
+    Outcome {
+        loss_before_settling: Some(losses.iter().sum::<f64>() / losses.len() as f64),
+        bytes_per_parameter: record.payload_bytes() as f64 / nodes / setting.parameters as f64,
+        exchanges: 0.5 * record.exchanges.merges as f64 / nodes,
+        tokens: record.lives.iter().map(|life| life.steps).sum::<u64>() * tokens_per_step(),
+        ..setting.outcome(&trainer, &models)
+    }
+}
+
+/// One node's speed and share of the work.
+struct Pace {
+    step_time: Duration,
+    steps: u64,
+}
+
+impl Pace {
+    fn time(&self) -> Duration {
+        self.step_time * self.steps as u32
+    }
+
+    /// Steps a second.
+    fn rate(&self) -> f64 {
+        1.0 / self.step_time.as_secs_f64()
+    }
+
+    /// Nodes begin one after the other within one step, so that their steps do not end in the same instant.
+    fn plan(&self, host: usize, hosts: usize) -> NodePlan {
+        NodePlan {
+            begins_at: STEP_TIME * host as u32 / hosts as u32,
+            step_time: self.step_time,
+            tokens_per_second: tokens_per_step() as f64 * self.rate(),
+            steps_max: Some(self.steps),
+            ..NodePlan::founder(host.checked_sub(1).into_iter().collect())
+        }
+    }
+}
+
+/// Equal speeds, or those of [`UNEVEN_SPEEDS`] for as many steps in all (rounded down to a multiple of the nodes').
+fn paces(setting: &Setting, uneven: bool) -> Vec<Pace> {
+    if !uneven {
+        return (0..setting.nodes).map(|_| Pace { step_time: STEP_TIME, steps: setting.steps }).collect();
+    }
+    let speeds: Vec<u32> = (0..setting.nodes).map(|host| UNEVEN_SPEEDS[host * 4 / setting.nodes]).collect();
+    let total: u32 = speeds.iter().sum();
+    let share = setting.nodes as f64 * setting.steps as f64 / f64::from(total);
+    let pace = |speed: &u32| Pace {
+        step_time: STEP_TIME * UNEVEN_SPEEDS[0] / *speed,
+        steps: (share * f64::from(*speed)).round() as u64,
+    };
+    speeds.iter().map(pace).collect()
+}
+
+/// Where the swarm's progress stands when all nodes have done their steps: models are weighted by speed, and so is it.
+fn final_progress(paces: &[Pace]) -> u64 {
+    let weights: f64 = paces.iter().map(Pace::rate).sum();
+    let weighted: f64 = paces.iter().map(|pace| pace.rate() * pace.steps as f64).sum();
+    (weighted / weights).round() as u64
+}
+
+/// A swarm over the internet: half a step of delay, and every tenth message and payload lost.
+fn slow_and_lossy() -> NetworkSpec {
+    NetworkSpec {
+        latency: LatencySpec { median: Duration::from_millis(200), ..NetworkSpec::calm().latency },
+        loss: 0.1,
+        transfer_failure: 0.1,
+        ..NetworkSpec::calm()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uneven_speeds_do_the_same_work() {
+        let setting = Setting {
+            method: Method::LocalOnly,
+            text: String::new(),
+            by_node: false,
+            parameters: 1,
+            nodes: 8,
+            steps: 400,
+            learning_rate: 1.0,
+            seed: 0,
+        };
+        let uneven = paces(&setting, true);
+        let steps: Vec<u64> = uneven.iter().map(|pace| pace.steps).collect();
+        assert_eq!(steps, [582, 582, 582, 582, 291, 291, 145, 145]);
+        assert_eq!(steps.iter().sum::<u64>(), 3200);
+        assert!(uneven.iter().all(|pace| pace.time() <= Duration::from_secs(582)));
+        assert_eq!(final_progress(&uneven), 489);
+        assert_eq!(final_progress(&paces(&setting, false)), 400);
+    }
+}

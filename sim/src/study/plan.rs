@@ -1,0 +1,91 @@
+//! Which runs the study has, the most telling first.
+
+use super::{Method, Setting};
+
+/// Nodes of every run.
+const NODES: usize = 8;
+
+/// Steps of each node.
+const STEPS: u64 = 400;
+
+/// H of the runs with an outer momentum.
+const INTERVAL: u32 = 25;
+
+/// α and μ for horizons of some tens of rounds; larger ones lose on so few.
+const OUTER: (f64, f64) = (0.7, 0.5);
+
+/// The learning rate where none is searched for.
+const LEARNING_RATE: f64 = 4e-3;
+
+/// The learning rates that are tried.
+const LEARNING_RATES: [f64; 3] = [4e-3, 8e-3, 2e-3];
+
+/// H of the runs without an outer momentum.
+const INTERVALS: [u32; 5] = [25, 5, 10, 50, 1];
+
+/// The seeds that bars are the mean of.
+pub const SEEDS: [u64; 3] = [0, 1, 2];
+
+/// Synchronous DiLoCo as in the bars.
+pub const DILOCO: Method = Method::Diloco { interval: INTERVAL, outer_learning_rate: OUTER.0, outer_momentum: OUTER.1 };
+
+/// Gossip as in the bars: 8 bits, equal speeds, a calm network.
+pub const GOSSIP: Method = gossip(INTERVAL, OUTER, false, false);
+
+/// The same without quantization.
+pub const GOSSIP_FULL_PRECISION: Method = gossip(INTERVAL, OUTER, true, false);
+
+/// The same with unequal speeds on a slow and lossy network.
+pub const GOSSIP_UNEVEN: Method = gossip(INTERVAL, OUTER, false, true);
+
+const fn gossip(interval: u32, outer: (f64, f64), full_precision: bool, uneven: bool) -> Method {
+    let (outer_learning_rate, outer_momentum) = outer;
+    Method::Gossip { interval, outer_learning_rate, outer_momentum, full_precision, uneven }
+}
+
+/// Gossip without an outer momentum.
+pub const fn plain_gossip(interval: u32) -> Method {
+    gossip(interval, (0.0, 0.5), false, false)
+}
+
+/// One of the study's questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// What pairwise averaging and quantization cost, over seeds.
+    Bars,
+    /// What unequal speeds, delays and losses cost.
+    Asynchrony,
+    /// Loss against traffic, each method at its best learning rate.
+    Traffic,
+    /// The bars where every node reads another part of the text.
+    UnlikeData,
+}
+
+/// The runs that answer `question` on a text of this name.
+pub fn runs(question: Question, text: &str) -> Vec<Setting> {
+    let setting = |method, learning_rate, seed| Setting {
+        method,
+        text: text.to_owned(),
+        by_node: question == Question::UnlikeData,
+        parameters: murmur_training::parameter_count(&super::model()),
+        nodes: NODES,
+        steps: STEPS,
+        learning_rate,
+        seed,
+    };
+    let over_seeds = |methods: &[Method]| {
+        let pairs = SEEDS.iter().flat_map(|seed| methods.iter().map(move |method| (*method, *seed)));
+        pairs.map(|(method, seed)| setting(method, LEARNING_RATE, seed)).collect()
+    };
+    match question {
+        Question::Bars => over_seeds(&[GOSSIP, DILOCO, Method::LocalOnly, GOSSIP_FULL_PRECISION]),
+        Question::Asynchrony => over_seeds(&[GOSSIP_UNEVEN, GOSSIP]),
+        Question::Traffic => {
+            let methods = [Method::DataParallel, DILOCO, Method::LocalOnly].into_iter();
+            let methods: Vec<Method> = methods.chain(INTERVALS.map(plain_gossip)).collect();
+            let pairs = LEARNING_RATES.iter().flat_map(|rate| methods.iter().map(move |method| (*method, *rate)));
+            pairs.map(|(method, rate)| setting(method, rate, SEEDS[0])).collect()
+        }
+        Question::UnlikeData => over_seeds(&[GOSSIP, DILOCO, Method::LocalOnly]),
+    }
+}

@@ -1,0 +1,188 @@
+//! The study's outcomes as Markdown, with the bars that they must keep.
+
+use std::fmt::Write;
+
+use super::plan::{self, DILOCO, GOSSIP, GOSSIP_FULL_PRECISION, GOSSIP_UNEVEN, Question, SEEDS};
+use super::{Method, Outcome};
+
+/// All tables for which there are outcomes.
+pub fn tables(outcomes: &[Outcome]) -> String {
+    let mut texts: Vec<&str> = outcomes.iter().map(|outcome| outcome.setting.text.as_str()).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    let mut page = String::new();
+    for text in texts {
+        for question in [Question::Bars, Question::Asynchrony, Question::UnlikeData, Question::Traffic] {
+            let runs = plan::runs(question, text);
+            let found: Vec<&Outcome> = outcomes.iter().filter(|outcome| runs.contains(&outcome.setting)).collect();
+            if !found.is_empty() {
+                let (done, all) = (found.len(), runs.len());
+                let _ = writeln!(page, "### {} ({text}; {done} of {all} runs)\n", title(question));
+                page += &if question == Question::Traffic { traffic(&found) } else { over_seeds(question, &found) };
+                page.push('\n');
+            }
+        }
+    }
+    page
+}
+
+fn title(question: Question) -> &'static str {
+    match question {
+        Question::Bars => "Pairwise averaging and 8 bits",
+        Question::Asynchrony => "Unequal speeds, delays and losses",
+        Question::Traffic => "Loss against traffic, best learning rate of each",
+        Question::UnlikeData => "Every node another part of the text",
+    }
+}
+
+/// A method in a few words.
+pub fn name(method: &Method) -> String {
+    match method {
+        Method::DataParallel => "data-parallel every step".to_owned(),
+        Method::LocalOnly => "local only".to_owned(),
+        Method::Diloco { interval, .. } => format!("DiLoCo, H = {interval}"),
+        Method::Gossip { interval, outer_learning_rate, full_precision, uneven, .. } => {
+            let momentum = if *outer_learning_rate > 0.0 { "" } else { ", no momentum" };
+            let precision = if *full_precision { ", 16 bits" } else { "" };
+            let speeds = if *uneven { ", speeds 1:1:½:¼, delays, 10 % loss" } else { "" };
+            format!("gossip, H = {interval}{momentum}{precision}{speeds}")
+        }
+    }
+}
+
+fn over_seeds(question: Question, outcomes: &[&Outcome]) -> String {
+    let mut methods: Vec<Method> = Vec::new();
+    for outcome in outcomes {
+        if !methods.contains(&outcome.setting.method) {
+            methods.push(outcome.setting.method);
+        }
+    }
+    let mut page =
+        "| | mean of nodes, by seed | mean | of the mean model | before settling | worst node |\n".to_owned();
+    page += "|---|---|---|---|---|---|\n";
+    for method in &methods {
+        let of_method = outcomes.iter().filter(|outcome| outcome.setting.method == *method);
+        let rows: Vec<&Outcome> = of_method.copied().collect();
+        let seeds: Vec<String> = rows.iter().map(|outcome| format!("{:.4}", outcome.loss)).collect();
+        let before: Option<Vec<f64>> = rows.iter().map(|outcome| outcome.loss_before_settling).collect();
+        let _ = writeln!(
+            page,
+            "| {} | {} | {:.4} | {:.4} | {} | {:.4} |",
+            name(method),
+            seeds.join(" "),
+            average(rows.iter().map(|outcome| outcome.loss)),
+            average(rows.iter().map(|outcome| outcome.loss_of_mean)),
+            before.map_or("–".to_owned(), |losses| format!("{:.4}", average(losses.into_iter()))),
+            rows.iter().map(|outcome| outcome.loss_range.1).fold(f64::NEG_INFINITY, f64::max),
+        );
+    }
+    page.push('\n');
+    for bar in bars(question) {
+        if let Some(difference) = relative_difference(outcomes, &bar.0, &bar.1) {
+            let kept = if difference <= bar.2 { "kept" } else { "**not kept**" };
+            let (one, other, percent) = (name(&bar.0), name(&bar.1), 100.0 * difference);
+            let _ = writeln!(page, "- {one} against {other}: {percent:+.2} % (bar {:+.1} %: {kept})", 100.0 * bar.2);
+        }
+    }
+    page
+}
+
+/// (method, reference, the largest relative difference of the loss allowed).
+fn bars(question: Question) -> Vec<(Method, Method, f64)> {
+    match question {
+        Question::Bars => {
+            vec![(GOSSIP, DILOCO, 0.015), (GOSSIP, GOSSIP_FULL_PRECISION, 0.005), (GOSSIP, Method::LocalOnly, -0.02)]
+        }
+        Question::Asynchrony => vec![(GOSSIP_UNEVEN, GOSSIP, 0.02)],
+        Question::UnlikeData => vec![(GOSSIP, DILOCO, 0.02), (GOSSIP, Method::LocalOnly, -0.06)],
+        Question::Traffic => vec![],
+    }
+}
+
+/// By how much the mean loss of `method` lies above that of `reference`, over the seeds that both have.
+fn relative_difference(outcomes: &[&Outcome], method: &Method, reference: &Method) -> Option<f64> {
+    let loss = |method: &Method, seed: u64| {
+        let found = outcomes.iter().find(|outcome| (outcome.setting.method, outcome.setting.seed) == (*method, seed));
+        found.map(|outcome| outcome.loss)
+    };
+    let pairs: Vec<(f64, f64)> =
+        SEEDS.iter().filter_map(|seed| loss(method, *seed).zip(loss(reference, *seed))).collect();
+    let (ours, theirs): (f64, f64) = (pairs.iter().map(|pair| pair.0).sum(), pairs.iter().map(|pair| pair.1).sum());
+    (!pairs.is_empty()).then(|| ours / theirs - 1.0)
+}
+
+fn traffic(outcomes: &[&Outcome]) -> String {
+    let mut best: Vec<&Outcome> = Vec::new();
+    for outcome in outcomes {
+        match best.iter_mut().find(|kept| kept.setting.method == outcome.setting.method) {
+            Some(kept) if kept.loss > outcome.loss => *kept = outcome,
+            Some(_) => {}
+            None => best.push(outcome),
+        }
+    }
+    best.sort_by(|one, other| one.loss.total_cmp(&other.loss));
+    let reference = best.iter().find(|outcome| outcome.setting.method == Method::DataParallel);
+    let mut page =
+        "| | loss | against data-parallel | learning rate | of the mean model | steps an own exchange |".to_owned();
+    page += " bytes a parameter and node |\n|---|---|---|---|---|---|---|\n";
+    for outcome in &best {
+        let against = reference.map(|reference| 100.0 * (outcome.loss / reference.loss - 1.0));
+        let exchanges = outcome.exchanges;
+        let _ = writeln!(
+            page,
+            "| {} | {:.4} | {} | {} | {:.4} | {} | {:.0} |",
+            name(&outcome.setting.method),
+            outcome.loss,
+            against.map_or("–".to_owned(), |percent| format!("{percent:+.1} %")),
+            outcome.setting.learning_rate,
+            outcome.loss_of_mean,
+            if exchanges > 0.0 { format!("{:.1}", outcome.setting.steps as f64 / exchanges) } else { "–".to_owned() },
+            outcome.bytes_per_parameter,
+        );
+    }
+    page
+}
+
+fn average(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcomes(question: Question, loss: impl Fn(&Method) -> f64) -> Vec<Outcome> {
+        let outcome = |setting: super::super::Setting| {
+            let loss = loss(&setting.method);
+            Outcome {
+                setting,
+                loss,
+                loss_range: (loss, loss),
+                loss_of_mean: loss,
+                loss_before_settling: None,
+                bytes_per_parameter: 1.0,
+                exchanges: 16.0,
+                tokens: 1,
+                seconds: 1.0,
+            }
+        };
+        plan::runs(question, "text").into_iter().map(outcome).collect()
+    }
+
+    #[test]
+    fn a_broken_bar_is_shown() {
+        let good = tables(&outcomes(Question::Bars, |method| if *method == Method::LocalOnly { 2.1 } else { 2.0 }));
+        assert!(good.contains("kept)") && !good.contains("not kept"), "{good}");
+        let bad = tables(&outcomes(Question::Bars, |method| if *method == GOSSIP { 2.05 } else { 2.0 }));
+        assert_eq!(bad.matches("not kept").count(), 3, "{bad}");
+    }
+
+    #[test]
+    fn the_traffic_table_has_each_method_once_and_the_best_first() {
+        let page = tables(&outcomes(Question::Traffic, |method| if *method == DILOCO { 1.0 } else { 2.0 }));
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ") && line.contains('%')).collect();
+        assert_eq!(rows.len(), 8, "{page}");
+        assert!(rows[0].contains("DiLoCo"), "{page}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Learning without tensors: a noisy quadratic with a known optimum.
+//!
+//! Every node pulls towards its own optimum, like nodes that read different data; only averaging keeps them together.
+//! A step allocates nothing, and several steps cost as much as one, so that swarms of thousands can be simulated.
+
+use std::borrow::Cow;
+
+use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
+use murmur_training::engine::Taken;
+use murmur_training::{LocalProgress, OuterMomentum, TrainingError};
+
+use super::{Learned, Learner, QuadraticSpec};
+use crate::scenario::HostIndex;
+
+/// The centre of all optima, in each coordinate.
+pub(crate) const CENTRE: f32 = 1.0;
+
+#[derive(Debug)]
+pub(crate) struct Quadratic {
+    spec: QuadraticSpec,
+    noise: Generator,
+    optimum: Vec<f32>,
+    values: Vec<f32>,
+    outer: Option<OuterMomentum>,
+    local_progress: LocalProgress,
+}
+
+impl Quadratic {
+    /// The learner of one life: the first model is the run's, the optimum the host's, the noise that of `life_seed`.
+    pub(crate) fn new(
+        spec: &QuadraticSpec,
+        gossip: &GossipSpec,
+        parameters: usize,
+        host: HostIndex,
+        (seed, life_seed): (u64, u64),
+    ) -> Quadratic {
+        let mut place = stream(seed, "simulated optimum", &[&host.to_le_bytes()]);
+        let mut first = stream(seed, "simulated first model", &[]);
+        let values: Vec<f32> = (0..parameters).map(|_| first.random_range(-1.0..1.0)).collect();
+        Quadratic {
+            spec: spec.clone(),
+            noise: stream(life_seed, "simulated noise", &[]),
+            optimum: (0..parameters).map(|_| CENTRE + spec.spread * place.random_range(-1.0f32..1.0)).collect(),
+            outer: (gossip.outer_learning_rate > 0.0).then(|| OuterMomentum::new(gossip, values.clone())),
+            local_progress: LocalProgress::new(&values),
+            values,
+        }
+    }
+
+    fn step(&mut self) -> f64 {
+        let mut squares = 0.0;
+        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
+            let noise = self.spec.noise * self.noise.random_range(-1.0f32..1.0);
+            let before = *value;
+            *value -= self.spec.learning_rate * (*value - optimum + noise);
+            squares += (f64::from(*value) - f64::from(before)).powi(2);
+        }
+        f64::sqrt(squares)
+    }
+
+    /// Several steps in closed form. The noise of all is one draw of their joint variance; the travel is the first
+    /// step's expected length times their number, an upper bound while the model approaches its optimum.
+    fn leap(&mut self, count: u64) -> f64 {
+        let rate = f64::from(self.spec.learning_rate);
+        let kept = (1.0 - rate).powf(count as f64);
+        // Σ rate² (1 − rate)^2i over the steps, relative to one uniform draw.
+        let deviation = (rate * rate * (1.0 - kept * kept) / (1.0 - (1.0 - rate).powi(2))).sqrt();
+        let (kept, noise) = (kept as f32, self.spec.noise * deviation as f32);
+        let mut squares = 0.0;
+        for (value, optimum) in self.values.iter_mut().zip(&self.optimum) {
+            let distance = *value - optimum;
+            squares += f64::from(distance).powi(2);
+            *value = optimum + kept * distance + noise * self.noise.random_range(-1.0f32..1.0);
+        }
+        // A uniform draw from −1 to 1 has a variance of a third.
+        let noise_squares = self.values.len() as f64 * f64::from(self.spec.noise).powi(2) / 3.0;
+        count as f64 * rate * (squares + noise_squares).sqrt()
+    }
+
+    fn selected(&self, selection: Selection) -> Result<Vec<f32>, TrainingError> {
+        let outer = || self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum);
+        Ok(match selection {
+            Selection::Part(Part { vector, fragment }) => {
+                let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
+                vector[fragment.range(self.values.len())].to_vec()
+            }
+            Selection::State => match &self.outer {
+                Some(outer) => [&self.values[..], outer.slow_weights(), outer.momentum()].concat(),
+                None => self.values.clone(),
+            },
+        })
+    }
+}
+
+impl Learner for Quadratic {
+    fn learn(&mut self, _progress: f64, count: u64) -> Learned {
+        Learned { steps: count, travel: if count == 1 { self.step() } else { self.leap(count) } }
+    }
+
+    fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Borrowed(&self.values)
+    }
+
+    fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
+        let values = Snapshot::from(self.selected(selection)?);
+        let is_model = matches!(selection, Selection::Part(Part { vector: Vector::Model, .. }));
+        let local_progress = if is_model { self.local_progress.measure(&self.values) } else { 0.0 };
+        Ok(Taken { values, local_progress })
+    }
+
+    fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
+        let range = part.fragment.range(self.values.len());
+        if correction.len() != range.len() {
+            let (expected, actual) = (range.len(), correction.len());
+            return Err(TrainingError::WrongLength { what: "a correction", expected, actual });
+        }
+        match (part.vector, &mut self.outer) {
+            (Vector::Model, outer) => {
+                let before = self.values.clone();
+                correction.add_to(&mut self.values[range.clone()]);
+                self.local_progress.leave_out(&before, &self.values);
+                if let Some(outer) = outer {
+                    outer.apply(range, correction);
+                }
+            }
+            (Vector::Momentum, Some(outer)) => outer.apply_to_momentum(range, correction),
+            (Vector::Momentum, None) => return Err(TrainingError::NoOuterMomentum),
+        }
+        Ok(())
+    }
+
+    fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError> {
+        let length = self.values.len();
+        let expected = length * if self.outer.is_some() { 3 } else { 1 };
+        let state =
+            Snapshot::from_payload(payload, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let mut vectors = state.values().chunks(length).map(<[f32]>::to_vec);
+        self.values = vectors.next().expect("a state begins with the model");
+        if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
+            outer.restore(slow_weights, momentum);
+        }
+        self.local_progress = LocalProgress::new(&self.values);
+        Ok(())
+    }
+
+    fn advance_outer(&mut self) -> Result<(), TrainingError> {
+        if let Some(outer) = &mut self.outer {
+            let slow_weights = outer.advance(&self.values);
+            self.values.copy_from_slice(slow_weights);
+        }
+        Ok(())
+    }
+
+    fn is_run_over(&self, _progress: f64) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quadratic(spec: &QuadraticSpec) -> Quadratic {
+        Quadratic::new(spec, &GossipSpec::default(), 2000, 3, (1, 2))
+    }
+
+    #[test]
+    fn a_leap_lands_where_its_steps_would() {
+        let quiet = QuadraticSpec { noise: 0.0, ..QuadraticSpec::default() };
+        let (mut walker, mut leaper) = (quadratic(&quiet), quadratic(&quiet));
+        let walked: f64 = (0..30).map(|step| walker.learn(f64::from(step), 1).travel).sum();
+        let leapt = leaper.learn(0.0, 30);
+        assert!(walker.values.iter().zip(&leaper.values).all(|(one, other)| (one - other).abs() < 1e-5));
+        assert_eq!(leapt.steps, 30);
+        assert!((walked..2.0 * walked).contains(&leapt.travel), "{} of {walked}", leapt.travel);
+    }
+
+    #[test]
+    fn the_noise_of_a_leap_has_the_variance_of_its_steps() {
+        let spec = QuadraticSpec::default();
+        let deviation = |learner: &Quadratic, still: &Quadratic| {
+            let pairs = learner.values.iter().zip(&still.values);
+            (pairs.map(|(one, other)| f64::from(one - other).powi(2)).sum::<f64>() / 2000.0).sqrt()
+        };
+        let mut still = quadratic(&QuadraticSpec { noise: 0.0, ..spec.clone() });
+        let (mut walker, mut leaper) = (quadratic(&spec), quadratic(&spec));
+        for step in 0..30 {
+            walker.learn(f64::from(step), 1);
+        }
+        still.learn(0.0, 30);
+        leaper.learn(0.0, 30);
+        let (walked, leapt) = (deviation(&walker, &still), deviation(&leaper, &still));
+        assert!((leapt / walked - 1.0).abs() < 0.1, "{leapt} and {walked}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Learning in earnest: the engine that the daemon trains with, on the CPU, inside the simulator.
+//!
+//! It does what the daemon's training thread does between two looks at its orders (`daemon/src/drivers/trainer.rs`);
+//! outer momentum, local progress and the warm-up after a join are the engine's own.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::{Correction, Part, Payload, Selection};
+use murmur_training::engine::Taken;
+use murmur_training::{DeviceChoice, Engine, TrainingError};
+
+use super::{Learned, Learner, TransformerSpec};
+use crate::scenario::HostIndex;
+
+pub(crate) struct Transformer {
+    engine: Engine,
+    total_steps: f64,
+}
+
+impl Transformer {
+    /// The engine of `host` of `hosts`: the first model is the run's, the data the host's in every life.
+    ///
+    /// # Panics
+    /// When the specification does not pass [`TransformerSpec::check`].
+    pub(crate) fn new(
+        spec: &TransformerSpec,
+        gossip: &GossipSpec,
+        (host, hosts): (HostIndex, usize),
+        seed: u64,
+    ) -> Transformer {
+        let total_steps = spec.schedule.total_steps as f64;
+        Transformer { engine: spec.engine(gossip, (host, hosts), seed), total_steps }
+    }
+}
+
+impl TransformerSpec {
+    /// The engine of `host` of `hosts`, as every founder of a run begins.
+    ///
+    /// # Panics
+    /// When the specification does not pass [`check`](Self::check).
+    pub fn engine(&self, gossip: &GossipSpec, (host, hosts): (HostIndex, usize), seed: u64) -> Engine {
+        let mut node = [0; 32];
+        node[..8].copy_from_slice(&(host as u64).to_le_bytes());
+        let corpus = self.corpus(host, hosts).expect("the specification was checked");
+        let (device, _) = DeviceChoice::Cpu.open().expect("every machine has a CPU");
+        Engine::new(&self.manifest(gossip, seed), corpus, node, device).expect("there is memory for the model")
+    }
+}
+
+impl Learner for Transformer {
+    fn learn(&mut self, progress: f64, count: u64) -> Learned {
+        let mut learned = Learned::default();
+        for _ in 0..count {
+            // A step that is not finite is left out, as in the daemon.
+            if let Ok(report) = self.engine.step(progress + learned.steps as f64) {
+                let parameters = self.engine.layout().parameters() as f64;
+                learned.travel += report.learning_rate * parameters.sqrt();
+                learned.steps += 1;
+            }
+        }
+        learned
+    }
+
+    fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Owned(self.engine.parameters().expect("the CPU's memory can be read"))
+    }
+
+    fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
+        self.engine.snapshot(selection)
+    }
+
+    fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
+        self.engine.apply(part, correction)
+    }
+
+    fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError> {
+        self.engine.load_state(payload)
+    }
+
+    fn advance_outer(&mut self) -> Result<(), TrainingError> {
+        self.engine.advance_outer()
+    }
+
+    fn is_run_over(&self, progress: f64) -> bool {
+        progress >= self.total_steps
+    }
+}
+
+impl fmt::Debug for Transformer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Transformer({} parameters)", self.engine.layout().parameters())
+    }
+}
