@@ -183,9 +183,7 @@ fn show(swarm: &Swarm, record: &Record, scenario: &Scenario) {
                 Notice::StateReceived { peer, progress } => {
                     println!("{at:?} {host} has the model of {:?}, progress {progress:.0}", named(*peer));
                 }
-                Notice::StateDoubted { donor, checker, distance } => {
-                    println!("{at:?} {host} doubts {:?}: {distance:.2} from {:?}", named(*donor), named(*checker));
-                }
+                Notice::StateDoubted { donor } => println!("{at:?} {host} doubts {:?}", named(*donor)),
                 _ => {}
             }
         }

@@ -83,7 +83,6 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { peer, progress });
                 if self.phase == Phase::Joining {
                     self.joining.begin_check(peer);
-                    self.starter.schedule(self.averaging.training.steps, 1.0);
                     self.check_copy(now);
                 } else {
                     self.averaging.begin_ramp(None);
@@ -94,16 +93,19 @@ impl Node {
         }
     }
 
-    /// Compares the copied model with that of a second peer, where there is one. One that is busy is asked again later.
+    /// Compares the copied model with that of a second peer, where there is one, and of a third where they disagree. One
+    /// that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        let Some(donor) = self.joining.donor_to_check() else { return self.believe_copy(None) };
-        let mut partners = self.membership.partners(now);
-        partners.retain(|peer| *peer != donor);
+        let checkers = self.joining.checkers(self.membership.partners(now));
         let probe = (self.averaging.part_in_turn(0), true);
-        if self.starter.start(now, probe, &self.averaging, &partners, &mut self.outbox) {
+        self.starter.begin_anew();
+        if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
             self.joining.count_check();
-        } else if self.membership.connected().all(|peer| peer == donor) {
-            self.believe_copy(None);
+        } else if self.joining.checkers(self.membership.connected().collect()).is_empty() {
+            match self.joining.doubt(now) {
+                Some(donor) => self.outbox.notice(Notice::StateDoubted { donor }),
+                None => self.believe_copy(None),
+            }
         }
     }
 
@@ -115,9 +117,11 @@ impl Node {
                 let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
                 let is_plausible = !self.averaging.is_progress_odd(progress_difference);
                 let is_near = is_plausible && (distance <= allowed || partner_clip == 0.0);
-                match if is_near { None } else { self.joining.doubt(now) } {
-                    Some(donor) => self.outbox.notice(Notice::StateDoubted { donor, checker, distance }),
-                    None => self.believe_copy(Some(partner_clip)),
+                if is_near {
+                    self.believe_copy(Some(partner_clip));
+                } else {
+                    self.joining.object(checker);
+                    self.check_copy(now);
                 }
             }
             _ => self.check_copy(now),

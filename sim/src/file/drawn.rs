@@ -28,9 +28,9 @@ impl<T: Copy> Drawn<T> {
     }
 }
 
-impl<T: fmt::Display + PartialEq> fmt::Display for Drawn<T> {
+impl<T: fmt::Display + PartialOrd> fmt::Display for Drawn<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.from == self.to { self.from.fmt(formatter) } else { write!(formatter, "[{}, {}]", self.from, self.to) }
+        if self.from < self.to { write!(formatter, "[{}, {}]", self.from, self.to) } else { self.from.fmt(formatter) }
     }
 }
 

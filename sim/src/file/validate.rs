@@ -9,15 +9,18 @@ use super::{Drawn, ScenarioFile};
 /// common laptop, half of it left to others.
 pub const MEMORY_BYTES_MAX: u64 = 8_000_000_000;
 
-/// The same on a system with narrow addresses is less; this is what a node takes besides its model: views, caches and
-/// open exchanges. Measured on a swarm of 64.
-const NODE_BYTES: f64 = 100e3;
+/// Of the process, before there is a node. This and what follows measured on calm swarms of 16 to 256 nodes with 20 to
+/// 100,000 parameters, rounded up; a network that loses payloads holds more models for a while.
+const PROCESS_BYTES: f64 = 30e6;
 
-/// Of a trainer: values, first values, optimum, own movement in `f64` twice, an outer state, one snapshot.
-const PARAMETER_BYTES: f64 = 44.0;
+/// Of a node besides its model: views, caches, the messages under way.
+const NODE_BYTES: f64 = 140e3;
 
-/// Kept of a merge besides its correction, one byte a parameter.
-const MERGE_BYTES: f64 = 300.0;
+/// Of a node for each parameter: model, optimum, movement in `f64`, snapshots, payloads under way.
+const PARAMETER_BYTES: f64 = 60.0;
+
+/// Of an exchange that is over: notices, names.
+const EXCHANGE_BYTES: f64 = 1500.0;
 
 /// A value that makes no sense.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -55,8 +58,7 @@ impl ScenarioFile {
         let seconds = self.phases.faults_seconds.to + self.phases.calm_seconds.to;
         let rounds = seconds / (self.swarm.step_seconds.from * f64::from(self.gossip.interval_steps.from));
         let models = nodes * (NODE_BYTES + PARAMETER_BYTES * parameters);
-        let merges = nodes * rounds * 2.0 * (MERGE_BYTES + parameters);
-        (models + merges) as u64
+        (PROCESS_BYTES + models + nodes * rounds * EXCHANGE_BYTES) as u64
     }
 
     fn validate_swarm(&self) -> Checked {

@@ -86,8 +86,21 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
             format!("took over the model of {} at step {progress:.0}", name(peer))
         }
         Notice::StateSent(peer) => format!("gave the model to {}", name(peer)),
-        Notice::ExchangeCompleted { partner, distance, .. } => {
-            format!("averaged with {} (distance {distance:.5})", name(partner))
+        Notice::ExchangeCompleted { partner, distance, clip_scale, masked_blocks, .. } => {
+            let clipped = if *clip_scale < 1.0 { format!(", clipped to {clip_scale:.3}") } else { String::new() };
+            let masked = match masked_blocks {
+                0 => String::new(),
+                count => format!(", {count} blocks left out"),
+            };
+            format!("averaged with {} (distance {distance:.5}{clipped}{masked})", name(partner))
+        }
+        Notice::StateDoubted { donor } => format!("doubts the model of {}", name(donor)),
+        Notice::PeerBanned { peer, duration } => format!("bans {} for {:.0} s", name(peer), duration.as_secs_f64()),
+        Notice::Reunited { partner, away, distance, .. } => {
+            format!("reunited with {} after {:.0} s (distance {distance:.5})", name(partner), away.as_secs_f64())
+        }
+        Notice::BudgetTooSmall { interval_steps, ratio } => {
+            format!("cannot exchange more often than every {interval_steps:.1} steps (ratio {ratio:.2})")
         }
         Notice::ExchangeFailed { partner, failure } => format!("exchange with {} failed: {failure:?}", name(partner)),
         Notice::PeerMisbehaved { peer, misbehaviour } => format!("{} {misbehaviour}", name(peer)),

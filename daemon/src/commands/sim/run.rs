@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use murmur_sim::file::built_in;
 use murmur_sim::report::{COLUMNS, FORMAT, RunReport, SeedReport, check_counts, number, plots, summary};
 use murmur_sim::runner::{Ended, Heard, Trace, run_seeds};
 use serde_json::json;
@@ -218,6 +219,10 @@ fn finished(report: &RunReport) -> serde_json::Value {
 
 /// The results that a path leads to; `None` where it is no result at all.
 pub(super) fn read_results(name: &str) -> Result<Option<RunReport>, Failure> {
+    // A built-in name wins over a directory that happens to be called so, as it does everywhere.
+    if built_in(name).is_some() {
+        return Ok(None);
+    }
     let path = Path::new(name);
     let path = if path.is_dir() { path.join(super::output::RESULTS) } else { path.to_owned() };
     if path.extension().is_none_or(|extension| extension != "json") {
