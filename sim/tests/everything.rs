@@ -46,10 +46,10 @@ fn schedule(seed: u64) -> (Scenario, usize) {
     }
     let mut gone = vec![false; count];
     // Host 0 stays, so that there is a model for joiners.
-    for host in 1..count {
+    for (host, gone) in gone.iter_mut().enumerate().skip(1) {
         let time = seconds(dice.random_range(25.0..45.0));
         let later = time + seconds(dice.random_range(0.1..10.0));
-        gone[host] = misfortune(host, (time, later), &mut scenario, &mut dice);
+        *gone = misfortune(host, (time, later), &mut scenario, &mut dice);
     }
     let half: Vec<HostIndex> = (0..count).filter(|_| dice.random::<bool>()).collect();
     let (time, duration) = (dice.random_range(20.0..40.0), dice.random_range(1.0..15.0));
