@@ -287,10 +287,13 @@ impl Averaging {
         true
     }
 
-    /// Whether a model of this progress, in steps, may be copied instead of ours: it is about where our partners are.
+    /// Whether a model of this progress, in steps, may be copied instead of ours: it is about where our partners were
+    /// lately, or where we are, unless it is we who are the odd one out.
     pub(crate) fn is_progress_plausible(&self, progress: f64) -> bool {
-        let ours = self.training.progress + self.place.typical_progress_difference();
-        !self.is_progress_odd(progress - ours)
+        let ahead = self.place.typical_progress_difference();
+        let difference = progress - self.training.progress;
+        let is_like_ours = !self.is_progress_odd(ahead) && !self.is_progress_odd(difference);
+        is_like_ours || !self.is_progress_odd(difference - ahead)
     }
 
     /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.
