@@ -65,8 +65,14 @@ pub const RAMP_EXCHANGES: u32 = 5;
 /// Donors that a joiner tries before it believes the last one.
 pub const DONORS_MAX: u32 = 3;
 
-/// Partners asked for one spot check before the joiner goes without.
+/// A doubted donor is not asked again for this long: where there is no other, waiting is better than believing it.
+pub const DOUBT_PERIOD: Duration = Duration::from_secs(60);
+
+/// Partners asked to check one copied model: two that object outvote the donor, and one may not answer.
 pub const SPOT_CHECKS_MAX: u32 = 3;
+
+/// Objections of different peers with which a copied model is dropped.
+pub const OBJECTIONS_MAX: usize = 2;
 
 /// A copied model further from a second peer's than this many of that peer's clip norms is doubted (a guess: a clip norm
 /// is 2.5 usual distances).

@@ -175,14 +175,10 @@ pub enum Notice {
         /// How.
         misbehaviour: Misbehaviour,
     },
-    /// A copied model is so far from a second peer's that another donor is asked.
+    /// A copied model is so far from those of other members that another donor is asked.
     StateDoubted {
         /// Who sent the model.
         donor: PeerId,
-        /// With whose model it was compared.
-        checker: PeerId,
-        /// How far apart the two are.
-        distance: f64,
     },
     /// A peer that misbehaved is not dealt with for this long.
     PeerBanned {

@@ -32,10 +32,19 @@ pub(crate) struct Joining {
     ask_at: Time,
     next_notice: Time,
     next_request: u64,
-    /// Who sent the model that is being checked, and how many checks have been tried.
-    checking: Option<(PeerId, u32)>,
-    /// Donors whose model was far from a second peer's, at most [`DONORS_MAX`].
-    doubted: Vec<PeerId>,
+    checking: Option<Check>,
+    /// Donors whose model was far from others', and until when they are not asked again; at most [`DONORS_MAX`].
+    doubted: Vec<(PeerId, Time)>,
+}
+
+/// A copied model under check.
+#[derive(Debug)]
+struct Check {
+    donor: PeerId,
+    /// Checks tried, answered or not.
+    tries: u32,
+    /// Who found it far from its own model: a liar may be among them, as among donors.
+    objectors: Vec<PeerId>,
 }
 
 #[derive(Debug)]
@@ -98,9 +107,9 @@ impl Joining {
         // `ask_at` also paces the deadline of a joiner that knows nobody yet.
         if self.ask_at <= now {
             self.ask_at = now + STATE_RETRY;
-            // Those in doubt again where there is nobody else.
-            let believed: Vec<PeerId> = connected.iter().copied().filter(|peer| !self.doubted.contains(peer)).collect();
-            let donors = if believed.is_empty() { connected } else { &believed };
+            self.doubted.retain(|(_, until)| now < *until);
+            let is_doubted = |peer: &PeerId| self.doubted.iter().any(|(doubted, _)| doubted == peer);
+            let donors: Vec<PeerId> = connected.iter().copied().filter(|peer| !is_doubted(peer)).collect();
             if !donors.is_empty() {
                 let peer = donors[self.random.random_range(0..donors.len())];
                 let request = self.next_request;
@@ -164,24 +173,58 @@ impl Joining {
 
     /// The model of `donor` is to be compared with a second peer's.
     pub(crate) fn begin_check(&mut self, donor: PeerId) {
-        self.checking = Some((donor, 0));
+        self.checking = Some(Check { donor, tries: 0, objectors: Vec::new() });
     }
 
-    /// Whom the next check may not ask, if there may be one.
-    pub(crate) fn next_check(&mut self) -> Option<PeerId> {
-        let (donor, tries) = self.checking.as_mut()?;
-        *tries += 1;
-        (*tries <= SPOT_CHECKS_MAX).then_some(*donor)
+    /// Whether a copied model waits for a check.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.checking.is_some()
     }
 
-    /// The model under check is far from a second peer's. Returns the donor, where another one is to be asked.
+    /// Who of `peers` may check the copied model: neither the donor nor who has objected. Nobody after too many tries or
+    /// objections.
+    pub(crate) fn checkers(&self, mut peers: Vec<PeerId>) -> Vec<PeerId> {
+        let is_open = |check: &&Check| check.tries < SPOT_CHECKS_MAX && check.objectors.len() < OBJECTIONS_MAX;
+        match self.checking.as_ref().filter(is_open) {
+            None => peers.clear(),
+            Some(check) => peers.retain(|peer| *peer != check.donor && !check.objectors.contains(peer)),
+        }
+        peers
+    }
+
+    /// A check has begun.
+    pub(crate) fn count_check(&mut self) {
+        if let Some(check) = &mut self.checking {
+            check.tries += 1;
+        }
+    }
+
+    /// A donor whose progress is beyond belief: another one is asked.
+    pub(crate) fn refuse_donor(&mut self, now: Time, peer: PeerId) {
+        if self.doubted.len() >= DONORS_MAX as usize {
+            self.doubted.remove(0);
+        }
+        self.doubted.push((peer, now + DOUBT_PERIOD));
+        self.asked = None;
+        self.ask_at = now;
+    }
+
+    /// `checker` finds the model under check far from its own. Whether one of the two is alone with its model only a
+    /// third can tell, so the first objection brings another check.
+    pub(crate) fn object(&mut self, checker: PeerId) {
+        if let Some(check) = &mut self.checking {
+            check.objectors.push(checker);
+        }
+    }
+
+    /// No more checks: returns the donor, where more have objected than not, and another one is to be asked.
     pub(crate) fn doubt(&mut self, now: Time) -> Option<PeerId> {
-        let (donor, _) = self.checking?;
+        let donor = self.checking.as_ref().filter(|check| !check.objectors.is_empty())?.donor;
         if self.doubted.len() as u32 + 1 >= DONORS_MAX {
             return None;
         }
         self.checking = None;
-        self.doubted.push(donor);
+        self.doubted.push((donor, now + DOUBT_PERIOD));
         self.ask_at = now;
         Some(donor)
     }

@@ -233,6 +233,13 @@ impl Node {
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
         // Whatever is transferred follows a word of ours.
         self.membership.on_answer(now, peer);
+        if let TransferHeader::State { progress, .. } = header
+            && self.is_copying_anew()
+            && !self.averaging.is_progress_plausible(progress)
+        {
+            self.joining.refuse_donor(now, peer);
+            return;
+        }
         let out = &mut self.outbox;
         let verdict = match header {
             TransferHeader::ProposalCodes { exchange } => {

@@ -93,6 +93,8 @@ pub(crate) struct Tally {
     pub(crate) rounds_until: u64,
     pub(crate) interval_steps: f64,
     pub(crate) rounding: f64,
+    /// Sum of the lengths of all corrections that became part of the model.
+    pub(crate) way: f64,
     /// Sum of all corrections that became part of the model, once each.
     pub(crate) landed: Vec<f64>,
     pub(crate) exchanges: u64,

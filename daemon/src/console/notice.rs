@@ -44,11 +44,9 @@ pub(super) fn describe(notice: &Notice) -> Words {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
             warning(format!("peer {} {misbehaviour}", peer.short()), hint)
         }
-        Notice::StateDoubted { donor, checker, distance } => plain(format!(
-            "the model of {} is far from that of {} (distance {distance:.4}): asking another member",
-            donor.short(),
-            checker.short()
-        )),
+        Notice::StateDoubted { donor } => {
+            plain(format!("the model of {} is far from those of others: asking another member", donor.short()))
+        }
         Notice::PeerBanned { peer, duration } => {
             let hint = "it may come back by itself after that; is that machine in order?";
             let seconds = duration.as_secs();

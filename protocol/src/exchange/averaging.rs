@@ -236,7 +236,9 @@ impl Averaging {
         }
         // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
         let is_unmeasured = masked_share(merged) > 0.5;
-        self.place.record(about.partner, is_unmeasured || terms.is_rebuff(merged.distance));
+        let is_rebuff =
+            is_unmeasured || terms.is_rebuff(merged.distance) || self.is_progress_odd(terms.progress_difference);
+        self.place.record(about.partner, is_rebuff, terms.progress_difference);
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;
@@ -283,6 +285,12 @@ impl Averaging {
             self.reunions.remove(&partner);
         }
         true
+    }
+
+    /// Whether a model of this progress, in steps, may be copied instead of ours: it is about where our partners are.
+    pub(crate) fn is_progress_plausible(&self, progress: f64) -> bool {
+        let ours = self.training.progress + self.place.typical_progress_difference();
+        !self.is_progress_odd(progress - ours)
     }
 
     /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.

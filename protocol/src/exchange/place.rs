@@ -1,7 +1,8 @@
 //! Where a node stands in the swarm: within it, or so far off that nobody lets its model in.
 //!
-//! A node that stood still for long, or was alone, finds that every partner clips it to almost nothing. It can then wait
-//! for ever, or copy the model anew, as a joiner does. Only what several partners say counts.
+//! A node that stood still for long, was alone, or copied from a liar finds that every partner clips it to almost nothing,
+//! or stands at another progress. It can then wait for ever, or copy the model anew, as a joiner does. Only what several
+//! partners say counts.
 
 use std::collections::VecDeque;
 
@@ -13,23 +14,38 @@ const HISTORY: usize = 8;
 /// Rebuffs among them that make an outlier (a guess: a fifth of hostile partners reach this once in 10^4 times).
 const REBUFFS: usize = 6;
 
-/// Whether the last exchanges were rebuffs, and by whom; oldest first, at most [`HISTORY`].
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    partner: PeerId,
+    is_rebuff: bool,
+    /// Its swarm progress less ours, in steps.
+    progress_difference: f64,
+}
+
+/// The last exchanges, oldest first, at most [`HISTORY`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
-    recent: VecDeque<(PeerId, bool)>,
+    recent: VecDeque<Seen>,
 }
 
 impl Place {
-    pub(crate) fn record(&mut self, partner: PeerId, is_rebuff: bool) {
+    pub(crate) fn record(&mut self, partner: PeerId, is_rebuff: bool, progress_difference: f64) {
         if self.recent.len() == HISTORY {
             self.recent.pop_front();
         }
-        self.recent.push_back((partner, is_rebuff));
+        self.recent.push_back(Seen { partner, is_rebuff, progress_difference });
+    }
+
+    /// The median of what partners were ahead of us, in steps; 0 without any.
+    pub(crate) fn typical_progress_difference(&self) -> f64 {
+        let mut differences: Vec<f64> = self.recent.iter().map(|seen| seen.progress_difference).collect();
+        differences.sort_by(f64::total_cmp);
+        differences.get(differences.len() / 2).copied().unwrap_or_default()
     }
 
     pub(crate) fn is_outlier(&self) -> bool {
         let mut rebuffed_by: Vec<PeerId> =
-            self.recent.iter().filter(|(_, is_rebuff)| *is_rebuff).map(|(partner, _)| *partner).collect();
+            self.recent.iter().filter(|seen| seen.is_rebuff).map(|seen| seen.partner).collect();
         if rebuffed_by.len() < REBUFFS {
             return false;
         }
@@ -50,16 +66,16 @@ mod tests {
     #[test]
     fn what_several_partners_say_again_and_again_counts() {
         let mut place = Place::default();
-        (0..8).for_each(|key| place.record(peer(key % 3), true));
+        (0..8).for_each(|key| place.record(peer(key % 3), true, 0.0));
         assert!(place.is_outlier());
-        (0..3).for_each(|key| place.record(peer(key), false));
+        (0..3).for_each(|key| place.record(peer(key), false, 0.0));
         assert!(!place.is_outlier());
     }
 
     #[test]
     fn one_partner_alone_does_not() {
         let mut place = Place::default();
-        (0..100).for_each(|_| place.record(peer(1), true));
+        (0..100).for_each(|_| place.record(peer(1), true, 0.0));
         assert!(!place.is_outlier());
     }
 }

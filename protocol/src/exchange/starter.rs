@@ -141,6 +141,11 @@ impl Starter {
         self.tried = 0;
     }
 
+    /// As many partners may be tried as for a new round.
+    pub(crate) fn begin_anew(&mut self) {
+        self.tried = 0;
+    }
+
     /// Own rounds so far.
     pub(crate) fn round(&self) -> u64 {
         self.round

@@ -31,6 +31,9 @@ impl Node {
             Phase::Joining => {
                 let connected: Vec<PeerId> = self.membership.connected().collect();
                 self.joining.proceed(now, &connected, &mut self.outbox);
+                if self.joining.is_checking() && self.starter.is_idle() {
+                    self.check_copy(now);
+                }
             }
             Phase::Training if self.averaging.is_outlier() => self.copy_anew(now),
             Phase::Training => self.start_due_exchange(now),
@@ -80,7 +83,6 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { peer, progress });
                 if self.phase == Phase::Joining {
                     self.joining.begin_check(peer);
-                    self.starter.schedule(self.averaging.training.steps, 1.0);
                     self.check_copy(now);
                 } else {
                     self.averaging.begin_ramp(None);
@@ -91,17 +93,20 @@ impl Node {
         }
     }
 
-    /// Compares the copied model with that of a second peer, where there is one.
+    /// Compares the copied model with that of a second peer, where there is one, and of a third where they disagree. One
+    /// that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        if let Some(donor) = self.joining.next_check() {
-            let mut partners = self.membership.partners(now);
-            partners.retain(|peer| *peer != donor);
-            let probe = (self.averaging.part_in_turn(0), true);
-            if self.starter.start(now, probe, &self.averaging, &partners, &mut self.outbox) {
-                return;
+        let checkers = self.joining.checkers(self.membership.partners(now));
+        let probe = (self.averaging.part_in_turn(0), true);
+        self.starter.begin_anew();
+        if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
+            self.joining.count_check();
+        } else if self.joining.checkers(self.membership.connected().collect()).is_empty() {
+            match self.joining.doubt(now) {
+                Some(donor) => self.outbox.notice(Notice::StateDoubted { donor }),
+                None => self.believe_copy(None),
             }
         }
-        self.believe_copy(None);
     }
 
     fn on_check_ended(&mut self, now: Time, checker: PeerId, outcome: Outcome) {
@@ -112,9 +117,11 @@ impl Node {
                 let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
                 let is_plausible = !self.averaging.is_progress_odd(progress_difference);
                 let is_near = is_plausible && (distance <= allowed || partner_clip == 0.0);
-                match if is_near { None } else { self.joining.doubt(now) } {
-                    Some(donor) => self.outbox.notice(Notice::StateDoubted { donor, checker, distance }),
-                    None => self.believe_copy(Some(partner_clip)),
+                if is_near {
+                    self.believe_copy(Some(partner_clip));
+                } else {
+                    self.joining.object(checker);
+                    self.check_copy(now);
                 }
             }
             _ => self.check_copy(now),

@@ -130,8 +130,10 @@ pub(super) fn merge_with(
     };
     let comparison = Comparison { parameters, terms, own, partner: Partner::new(partner, blocks) };
     let (codes, mut differences) = comparison.run(instructions, buffers, reply.as_deref_mut(), &mut new_steps);
-    // Terms that differ would be as bad as codes that differ: the corrections would not cancel.
-    for term in [job.gamma.to_bits(), job.clip.to_bits(), u64::from(job.starter_share.to_bits())] {
+    // Terms or steps that differ would be as bad as codes that differ: the corrections would not cancel. The steps are
+    // in the norm.
+    let norm_bits = differences.norm_squared.to_bits();
+    for term in [norm_bits, job.gamma.to_bits(), job.clip.to_bits(), u64::from(job.starter_share.to_bits())] {
         differences.mix(term);
     }
     let Differences { norm_squared, masked_blocks, digest } = differences;

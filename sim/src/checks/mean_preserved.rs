@@ -35,8 +35,7 @@ pub fn mean_preserved(record: &Record) -> Result<(), Violation> {
     let shift = length(&totals.weighted);
     let one_sided: f64 =
         totals.one_sided.iter().map(|merge| (1.0 - merge.partner_share) * merge.length).sum::<f64>() * (1.0 + ROUNDING);
-    let longest = totals.one_sided.iter().map(|merge| merge.length).fold(1.0, f64::max);
-    let allowed = one_sided + ROUNDING_OF_SUMS * longest * totals.merges as f64;
+    let allowed = one_sided + ROUNDING_OF_SUMS * totals.way;
     if shift <= allowed {
         return Ok(());
     }

@@ -31,6 +31,8 @@ pub struct Totals {
     /// Sum of all corrections that became part of a model, each once and times its own side's share of the joint
     /// weight: zero where all exchanges are complete.
     pub weighted: Vec<f64>,
+    /// Sum of the lengths of all those corrections.
+    pub way: f64,
 }
 
 /// What is known of one side.
@@ -48,12 +50,19 @@ pub(crate) struct Ledger {
     open: BTreeMap<u64, Vec<OpenSide>>,
     opened: VecDeque<(Time, u64)>,
     finished: BTreeSet<u64>,
+    /// Proposals that a liar has made again, to somebody else too: to each who accepts it is a new exchange.
+    repeated: BTreeSet<u64>,
     finished_in_order: VecDeque<(Time, u64)>,
     totals: Totals,
     gone: Vec<MergeRecord>,
 }
 
 impl Ledger {
+    /// A liar proposes an exchange again.
+    pub(crate) fn repeated(&mut self, exchange: u64) {
+        self.repeated.insert(exchange);
+    }
+
     /// A node has ordered a correction. Returns what is wrong with that.
     pub(crate) fn ordered(
         &mut self,
@@ -72,7 +81,8 @@ impl Ledger {
             Vec::new()
         });
         let earlier = sides.iter().any(|side| side.merge.side == merge.side && side.merge.life == merge.life);
-        verdicts.push(checks::merged_once(&merge, earlier || is_over));
+        let is_repeated = self.repeated.contains(&name);
+        verdicts.push(checks::merged_once(&merge, earlier || (is_over && !is_repeated)));
         let mut side = OpenSide { merge, bulk: Some((snapshot, correction)), partner: None };
         // A responder that crashed and came back may have merged in each life; the starter has answered the last one.
         let answered = sides.iter().rposition(|other| other.merge.side == Side::Responder);
@@ -114,6 +124,7 @@ impl Ledger {
         checks::landed_once(merge)?;
         if let Some(range) = range {
             let own_share = 1.0 - merge.partner_share;
+            self.totals.way += merge.length;
             add_scaled(&mut self.totals.weighted, range, correction, own_share);
         }
         let is_complete = sides[index].partner.is_some_and(|partner| sides[partner].merge.landings > 0);

@@ -94,9 +94,7 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
             };
             format!("averaged with {} (distance {distance:.5}{clipped}{masked})", name(partner))
         }
-        Notice::StateDoubted { donor, checker, distance } => {
-            format!("doubts the model of {}: {distance:.5} from that of {}", name(donor), name(checker))
-        }
+        Notice::StateDoubted { donor } => format!("doubts the model of {}", name(donor)),
         Notice::PeerBanned { peer, duration } => format!("bans {} for {:.0} s", name(peer), duration.as_secs_f64()),
         Notice::Reunited { partner, away, distance, .. } => {
             format!("reunited with {} after {:.0} s (distance {distance:.5})", name(partner), away.as_secs_f64())

@@ -309,7 +309,12 @@ impl Swarm {
     fn repeat(&mut self, index: HostIndex, old: Option<(PeerId, Old)>) {
         match old {
             None => {}
-            Some((peer, Old::Words(message))) => self.put_on_link(index, peer, message),
+            Some((peer, Old::Words(message))) => {
+                if let Message::Propose(propose) = &message {
+                    self.ledger.repeated(propose.nonce);
+                }
+                self.put_on_link(index, peer, message);
+            }
             Some((peer, Old::Bulk(header, payload))) => {
                 self.put_bulk_on_link(index, REPEATED, peer, header, payload);
             }

@@ -144,7 +144,9 @@ impl Swarm {
         if let Some(host) = self.hosts[index].as_mut().filter(|host| host.life == life && !host.has_stopped)
             && let Some(landing) = done.landed.and_then(|number| host.landing.remove(&number))
         {
-            host.tally.rounding += rounding_of(&host.trainer.values());
+            // The model's own rounding, and that of sums in `f64` over all that moved it.
+            host.tally.way += length_of(&landing.correction);
+            host.tally.rounding += rounding_of(&host.trainer.values()) + 4.0 * f64::EPSILON * host.tally.way;
             if host.pace.is_training() && landing.part.vector == Vector::Model {
                 host.tally.corrections += 1;
                 host.tally.gain += landing.factor / f64::from(landing.part.fragment.count);
