@@ -21,6 +21,7 @@ pub use drawn::Drawn;
 pub use faults::*;
 pub use validate::{MEMORY_BYTES_MAX, Mistake};
 
+use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
 use serde::Deserialize;
 
 /// A scenario file. Every section and key is optional; without any it is eight nodes on a calm network.
@@ -33,6 +34,12 @@ pub struct ScenarioFile {
     pub swarm: SwarmSection,
     /// What they learn.
     pub trainer: TrainerSection,
+    /// The transformer, as in a run file.
+    pub model: Option<ModelSpec>,
+    /// The transformer's inner optimizer, as in a run file.
+    pub optimizer: Option<OptimizerSpec>,
+    /// The transformer's learning rate over swarm progress, as in a run file.
+    pub schedule: Option<ScheduleSpec>,
     /// How they average.
     pub gossip: GossipSection,
     /// How long the phases are.
@@ -108,6 +115,8 @@ pub enum TrainerKind {
     /// A noisy quadratic; each node has an optimum of its own.
     #[default]
     Quadratic,
+    /// A byte-level transformer on the built-in stories, trained by the daemon's own engine: for tens of nodes.
+    Transformer,
 }
 
 /// What the nodes learn.
@@ -122,6 +131,8 @@ pub struct TrainerSection {
     pub spread: Drawn<f64>,
     /// Of the quadratic: noise of a step in each coordinate, 0 to 1000.
     pub noise: Drawn<f64>,
+    /// Of the transformer: held-out windows on which every point of the plots evaluates every node, 1 to 65,536.
+    pub validation_sequences: u32,
 }
 
 /// How the nodes average; the ranges are those of a run file's `[gossip]`.
@@ -226,6 +237,7 @@ impl Default for TrainerSection {
             learning_rate: Drawn::fixed(0.02),
             spread: Drawn::fixed(0.5),
             noise: Drawn::fixed(0.5),
+            validation_sequences: 8,
         }
     }
 }

@@ -188,6 +188,8 @@ fn contradictions_are_named_with_their_key() {
         ("[liars]\nkinds = []\n", "liars.kinds = []"),
         ("[partition]\ngroups = 3\none_way_chance = 0.5\n", "partition.one_way_chance = 0.5"),
         ("[phases]\nfaults_seconds = 0\n", "phases.faults_seconds = 0"),
+        ("[model]\nlayers = 2\n", "trainer.kind = quadratic: [model] is for the transformer"),
+        ("[trainer]\nkind = \"transformer\"\n[model]\nheads = 5\n", "model.width = 64"),
     ];
     for (text, message) in expected {
         assert!(mistake(text).contains(message), "{}", mistake(text));

@@ -139,7 +139,7 @@ fn a_comparison_shows_ratios_to_the_first_of_scenarios_and_results() {
 #[test]
 fn every_built_in_scenario_is_listed_and_shown() {
     let list = stdout(&simulate(&["list"]));
-    assert_eq!(list.lines().count(), 8, "{list}");
+    assert_eq!(list.lines().count(), 9, "{list}");
     assert!(stdout(&simulate(&["show", "churn"])).contains("every_rounds = 5"));
 }
 

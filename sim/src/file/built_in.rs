@@ -16,8 +16,17 @@ macro_rules! scenarios {
 }
 
 /// From the gentlest to the worst.
-const BUILT_INS: [BuiltIn; 8] =
-    scenarios!["calm", "stragglers", "slow-links", "partition", "churn", "flash-crowd", "liars", "everything",];
+const BUILT_INS: [BuiltIn; 9] = scenarios![
+    "calm",
+    "stragglers",
+    "slow-links",
+    "partition",
+    "churn",
+    "flash-crowd",
+    "liars",
+    "transformer",
+    "everything",
+];
 
 /// All of them, from the gentlest to the worst.
 pub fn built_ins() -> &'static [BuiltIn] {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use murmur_protocol::Start;
-use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::manifest::{GossipSpec, ScheduleSpec};
 use murmur_protocol::random::{Generator, RngExt, stream};
 
 use super::schedule::{Schedule, share_of, take};
-use super::{Drawn, ScenarioFile};
+use super::{Drawn, ScenarioFile, TrainerKind};
 use crate::network::{LatencySpec, NetworkSpec};
 use crate::scenario::{HostIndex, NodePlan, Scenario, WorkerSpec};
-use crate::trainer::{QuadraticSpec, TrainerSpec};
+use crate::trainer::{QuadraticSpec, TrainerSpec, TransformerSpec};
 
 /// After the last exchange has begun, so long until nothing is in flight any more.
 const SILENCE: Duration = Duration::from_secs(25);
@@ -103,15 +103,13 @@ impl ScenarioFile {
         let nodes = self.draw_nodes(&mut dice);
         let faults_end = Duration::from_secs_f64(dice.amount("phases.faults_seconds", self.phases.faults_seconds));
         let calm = Duration::from_secs_f64(dice.amount("phases.calm_seconds", self.phases.calm_seconds));
+        let shortest = nodes.iter().map(|plan| plan.step_time).min().unwrap_or_default();
+        let steps = (faults_end + calm + SILENCE).div_duration_f64(shortest).ceil() as u64;
         let scenario = Scenario {
             parameters: dice.count("swarm.parameters", self.swarm.parameters),
             gossip,
             nodes,
-            trainer: TrainerSpec::Quadratic(QuadraticSpec {
-                learning_rate: dice.amount("trainer.learning_rate", self.trainer.learning_rate) as f32,
-                spread: dice.amount("trainer.spread", self.trainer.spread) as f32,
-                noise: dice.amount("trainer.noise", self.trainer.noise) as f32,
-            }),
+            trainer: self.draw_trainer(&mut dice, steps),
             worker: WorkerSpec {
                 delay: (
                     Duration::ZERO,
@@ -142,6 +140,34 @@ impl ScenarioFile {
             averaging_ends,
             end: averaging_ends + SILENCE,
             expectations,
+        }
+    }
+
+    /// `steps`: of the fastest node over the whole run.
+    fn draw_trainer(&self, dice: &mut Dice, steps: u64) -> TrainerSpec {
+        match self.trainer.kind {
+            TrainerKind::Quadratic => TrainerSpec::Quadratic(QuadraticSpec {
+                learning_rate: dice.amount("trainer.learning_rate", self.trainer.learning_rate) as f32,
+                spread: dice.amount("trainer.spread", self.trainer.spread) as f32,
+                noise: dice.amount("trainer.noise", self.trainer.noise) as f32,
+            }),
+            TrainerKind::Transformer => TrainerSpec::Transformer(self.transformer(steps)),
+        }
+    }
+
+    /// The transformer; a schedule that the file leaves out goes on for longer than `steps`, so that nobody is complete
+    /// before the run's end.
+    pub(super) fn transformer(&self, steps: u64) -> TransformerSpec {
+        let defaults = TransformerSpec::default();
+        let total_steps = steps.saturating_mul(2);
+        let warmup_steps = defaults.schedule.warmup_steps.min(steps / 10);
+        let schedule = ScheduleSpec { total_steps, warmup_steps, ..defaults.schedule };
+        TransformerSpec {
+            model: self.model.clone().unwrap_or(defaults.model),
+            optimizer: self.optimizer.clone().unwrap_or(defaults.optimizer),
+            schedule: self.schedule.clone().unwrap_or(schedule),
+            validation_sequences: self.trainer.validation_sequences,
+            ..TransformerSpec::default()
         }
     }
 

@@ -1,13 +1,17 @@
 //! What a scenario file must not say: values out of range, sections that contradict each other, absurd sizes.
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::ManifestError;
+use murmur_protocol::manifest::{GossipSpec, ManifestError};
 
-use super::{Drawn, ScenarioFile};
+use super::{Drawn, ScenarioFile, TrainerKind};
+use crate::trainer::{TrainerSpec, TrainerSpecError};
 
 /// What the runs of all threads together may take, as [`ScenarioFile::memory_bytes`] estimates it: the memory of a
 /// common laptop, half of it left to others.
 pub const MEMORY_BYTES_MAX: u64 = 8_000_000_000;
+
+/// Steps of a schedule where only the model's size or ranges matter.
+const DEFAULT_STEPS: u64 = 1000;
 
 /// Of the process, before there is a node. This and what follows measured on calm swarms of 16 to 256 nodes with 20 to
 /// 100,000 parameters, rounded up; a network that loses payloads holds more models for a while.
@@ -43,6 +47,7 @@ impl ScenarioFile {
     /// The first mistake.
     pub fn validate(&self) -> Checked {
         self.validate_swarm()?;
+        self.validate_transformer()?;
         self.validate_gossip()?;
         self.validate_network()?;
         self.validate_machines()?;
@@ -54,7 +59,12 @@ impl ScenarioFile {
     pub fn memory_bytes(&self) -> u64 {
         let crowd = self.crowd.as_ref().map_or(0.0, |section| section.share.to);
         let nodes = self.swarm.nodes.to as f64 * (1.0 + crowd);
-        let parameters = self.swarm.parameters.to as f64;
+        let parameters = match self.trainer.kind {
+            TrainerKind::Quadratic => self.swarm.parameters.to as f64,
+            TrainerKind::Transformer => {
+                TrainerSpec::Transformer(self.transformer(DEFAULT_STEPS)).layout(0).parameters() as f64
+            }
+        };
         let seconds = self.phases.faults_seconds.to + self.phases.calm_seconds.to;
         let rounds = seconds / (self.swarm.step_seconds.from * f64::from(self.gossip.interval_steps.from));
         let models = nodes * (NODE_BYTES + PARAMETER_BYTES * parameters);
@@ -78,6 +88,25 @@ impl ScenarioFile {
             self.in_time("swarm.late_seconds", swarm.late_seconds)?;
         }
         Ok(())
+    }
+
+    /// A run file's rules; a section of the transformer without the transformer is a mistake.
+    fn validate_transformer(&self) -> Checked {
+        if self.trainer.kind == TrainerKind::Quadratic {
+            let given = [("model", self.model.is_some()), ("optimizer", self.optimizer.is_some())];
+            let given = given.into_iter().chain([("schedule", self.schedule.is_some())]).find(|(_, given)| *given);
+            return given.map_or(Ok(()), |(section, _)| {
+                let rule = format!("[{section}] is for the transformer: set trainer.kind = \"transformer\"");
+                Err(mistake("trainer.kind", "quadratic", rule))
+            });
+        }
+        match self.transformer(DEFAULT_STEPS).check(&GossipSpec::default(), self.swarm.nodes.to) {
+            Ok(()) => Ok(()),
+            Err(TrainerSpecError::Manifest(ManifestError::OutOfRange { field, value, rule })) => {
+                Err(Mistake { key: field, value, rule: format!("it takes {rule}") })
+            }
+            Err(other) => Err(mistake("trainer.kind", "transformer", other.to_string())),
+        }
     }
 
     /// A run file's rules, at both ends of each range.

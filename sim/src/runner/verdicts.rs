@@ -6,7 +6,7 @@ use crate::record::Record;
 use crate::report::Verdict;
 
 /// What [`safety`] asks, in the order of a reader's interest.
-const SAFETY: [&str; 13] = [
+const SAFETY: [&str; 12] = [
     "training never waits",
     "exactly once",
     "answered once",
@@ -19,17 +19,16 @@ const SAFETY: [&str; 13] = [
     "bounded",
     "bounded views",
     "nobody accused",
-    "clear of liars",
 ];
 
 /// What [`liveness`] asks.
-const LIVENESS: [&str; 3] = ["converged", "nobody isolated", "everybody exchanges"];
+const LIVENESS: [&str; 4] = ["converged", "nobody isolated", "everybody exchanges", "clear of liars"];
 
 /// Asks every check that holds for runs of this kind: a verdict for each.
 pub(super) fn verdicts(plan: &Plan, record: &Record) -> Vec<Verdict> {
     let expectations = &plan.expectations;
     let mut asked: Vec<&str> = SAFETY.iter().chain(&LIVENESS).copied().collect();
-    let mut found = safety(record, plan.scenario.parameters, &plan.scenario.gossip);
+    let mut found = safety(record, plan.scenario.layout().parameters(), &plan.scenario.gossip);
     found.extend(liveness(record, expectations.present.len(), expectations.disagreement_max));
     if expectations.lossless {
         asked.push("nothing one-sided");
