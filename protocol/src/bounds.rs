@@ -88,7 +88,7 @@ pub const BUSY_RETRY: Duration = Duration::from_millis(300);
 pub const CLIP_HISTORY: usize = 15;
 
 /// Norms needed before their median counts; until then the clip norm is a multiple of the model's own travel.
-pub const CLIP_HISTORY_MIN: usize = 3;
+pub const CLIP_HISTORY_MIN: usize = 5;
 
 /// The first clip norm: this many times the local progress (gossip study: 3).
 pub const FIRST_CLIP_FACTOR: f64 = 3.0;

@@ -18,7 +18,7 @@ const BAN_AT: f64 = 4.0;
 /// One point is forgiven in this time: one accident an hour is no habit.
 const POINT_FORGIVEN_IN: Duration = Duration::from_secs(600);
 
-/// A distance beyond this many medians is odd. Honest pairs differ by their ages, within about 1.5 (simulator).
+/// A distance beyond this many usual ones is odd. Honest pairs differ by their ages, within about 1.5 (simulator).
 const ODD_DISTANCE: f64 = 1.7;
 
 /// An exchange in which more than this share of the blocks wrapped is odd.
@@ -51,7 +51,7 @@ struct Standing {
 /// What an exchange showed of a partner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Impression {
-    /// Distance over the median of recent ones; 1 where there is no median yet.
+    /// Distance over the usual one; 1 where that is not known yet.
     pub(crate) distance: f64,
     /// Share of blocks that wrapped, 0 to 1.
     pub(crate) masked_share: f64,

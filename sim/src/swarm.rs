@@ -95,6 +95,7 @@ impl Swarm {
 
     fn build(scenario: Scenario, seed: u64, sabotage: Option<Sabotage>) -> Swarm {
         let count = scenario.nodes.len();
+        let liars = (0..count).filter(|host| scenario.nodes[*host].lie.is_some()).collect();
         let mut swarm = Swarm {
             seed,
             sabotage,
@@ -113,7 +114,7 @@ impl Swarm {
             is_learning: true,
             is_reporting: true,
             dead: Vec::new(),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(liars),
             exchanges: (0, 0),
             history: Record { traffic: vec![Default::default(); count], ..Record::default() },
             trace: Trace::default(),

@@ -305,9 +305,9 @@ impl Averaging {
 
     /// What this exchange says of the partner; returns its trust from now on.
     fn judge(&mut self, merged: &Merged, terms: &Terms, partner: PeerId) -> f64 {
-        let median = self.parts.get(&terms.part).and_then(|state| state.clip.median());
+        let usual = self.parts.get(&terms.part).and_then(|state| state.clip.usual());
         let impression = Impression {
-            distance: median.filter(|median| *median > 0.0).map_or(1.0, |median| merged.distance / median),
+            distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.distance / usual),
             masked_share: masked_share(merged),
             is_progress_odd: self.is_progress_odd(terms.progress_difference),
         };

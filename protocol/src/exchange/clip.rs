@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 
 use crate::bounds::{CLIP_HISTORY, CLIP_HISTORY_MIN, FIRST_CLIP_FACTOR};
 
+/// The median of honest norms is at most this many lower thirds (a guess: partners differ by their ages).
+const SPREAD: f64 = 1.5;
+
 /// Norms of recent exchanges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClipHistory {
@@ -21,19 +24,21 @@ impl ClipHistory {
         self.norms.push_back(norm);
     }
 
-    /// The median of recent norms, once there are enough of them.
-    pub(crate) fn median(&self) -> Option<f64> {
+    /// The usual norm, once there are enough: between the lower third of the recent ones and their median, so that it
+    /// holds against more than a few that lie. Honest norms lie close together.
+    pub(crate) fn usual(&self) -> Option<f64> {
         if self.norms.len() < CLIP_HISTORY_MIN {
             return None;
         }
         let mut sorted: Vec<f64> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
-        Some(sorted[sorted.len() / 2])
+        let (third, median) = (sorted[(sorted.len() - 1) / 3], sorted[sorted.len() / 2]);
+        Some(median.min(SPREAD * third))
     }
 
-    /// τ: `factor` medians, or at first a multiple of `travel`, how far own training has moved the model at most.
+    /// τ: `factor` usual norms, or at first a multiple of `travel`, how far own training has moved the model at most.
     pub(crate) fn norm(&self, factor: f64, travel: f64) -> f64 {
-        self.median().map_or(FIRST_CLIP_FACTOR * travel, |median| factor * median)
+        self.usual().map_or(FIRST_CLIP_FACTOR * travel, |usual| factor * usual)
     }
 }
 
@@ -45,10 +50,12 @@ mod tests {
     fn the_limit_is_never_unbounded_and_ignores_one_outlier() {
         let mut clip = ClipHistory::default();
         assert_eq!(clip.norm(2.5, 2.0), 6.0);
-        for norm in [1.0, 1e9, 1.0, 1.0] {
+        for norm in [1.0, 1e9, 1.0, 1e9, 1.0] {
             clip.record(norm);
         }
         assert_eq!(clip.norm(2.5, 2.0), 2.5);
+        (0..10).for_each(|index| clip.record(if index % 2 == 0 { 1e9 } else { 1.0 }));
+        assert!(clip.norm(2.5, 2.0) <= 2.5 * SPREAD, "even of nearly a half");
     }
 
     #[test]
