@@ -199,16 +199,6 @@ impl Joining {
         }
     }
 
-    /// A donor whose progress is beyond belief: another one is asked.
-    pub(crate) fn refuse_donor(&mut self, now: Time, peer: PeerId) {
-        if self.doubted.len() >= DONORS_MAX as usize {
-            self.doubted.remove(0);
-        }
-        self.doubted.push((peer, now + DOUBT_PERIOD));
-        self.asked = None;
-        self.ask_at = now;
-    }
-
     /// `checker` finds the model under check far from its own. Whether one of the two is alone with its model only a
     /// third can tell, so the first objection brings another check.
     pub(crate) fn object(&mut self, checker: PeerId) {

@@ -40,6 +40,8 @@ pub struct Node {
     responder: Responder,
     joining: Joining,
     giving: Giving,
+    /// The swarm hardly lets this node's model in any more, so that it copies one anew.
+    is_outlier: bool,
     /// Exchanges still to be done after the last step.
     final_exchanges_left: u32,
     /// When settling or leaving ends whatever is still open.
@@ -63,6 +65,7 @@ impl Node {
             responder: Responder::new(parameters),
             joining: Joining::new(me, seed, parameters, &config.gossip, now),
             giving: Giving::default(),
+            is_outlier: false,
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
@@ -233,13 +236,6 @@ impl Node {
     fn on_transfer(&mut self, now: Time, peer: PeerId, header: TransferHeader, payload: Payload) {
         // Whatever is transferred follows a word of ours.
         self.membership.on_answer(now, peer);
-        if let TransferHeader::State { progress, .. } = header
-            && self.is_copying_anew()
-            && !self.averaging.is_progress_plausible(progress)
-        {
-            self.joining.refuse_donor(now, peer);
-            return;
-        }
         let out = &mut self.outbox;
         let verdict = match header {
             TransferHeader::ProposalCodes { exchange } => {
@@ -265,7 +261,7 @@ impl Node {
 
     /// Whether this node trains, but on a model that it is about to replace.
     fn is_copying_anew(&self) -> bool {
-        self.phase == Phase::Training && self.averaging.is_outlier()
+        self.phase == Phase::Training && self.is_outlier
     }
 
     fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {

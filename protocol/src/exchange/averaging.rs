@@ -240,7 +240,7 @@ impl Averaging {
         let is_unmeasured = masked_share(merged) > 0.5;
         let is_rebuff =
             is_unmeasured || terms.is_rebuff(merged.distance) || self.is_progress_odd(terms.progress_difference);
-        self.place.record(about.partner, is_rebuff, terms.progress_difference);
+        self.place.record(about.partner, is_rebuff);
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;
@@ -287,15 +287,6 @@ impl Averaging {
             self.reunions.remove(&partner);
         }
         true
-    }
-
-    /// Whether a model of this progress, in steps, may be copied instead of ours: it is about where our partners were
-    /// lately, or where we are, unless it is we who are the odd one out.
-    pub(crate) fn is_progress_plausible(&self, progress: f64) -> bool {
-        let ahead = self.place.typical_progress_difference();
-        let difference = progress - self.training.progress;
-        let is_like_ours = !self.is_progress_odd(ahead) && !self.is_progress_odd(difference);
-        is_like_ours || !self.is_progress_odd(difference - ahead)
     }
 
     /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.

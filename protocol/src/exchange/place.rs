@@ -18,8 +18,6 @@ const REBUFFS: usize = 6;
 struct Seen {
     partner: PeerId,
     is_rebuff: bool,
-    /// Its swarm progress less ours, in steps.
-    progress_difference: f64,
 }
 
 /// The last exchanges, oldest first, at most [`HISTORY`].
@@ -29,18 +27,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn record(&mut self, partner: PeerId, is_rebuff: bool, progress_difference: f64) {
+    pub(crate) fn record(&mut self, partner: PeerId, is_rebuff: bool) {
         if self.recent.len() == HISTORY {
             self.recent.pop_front();
         }
-        self.recent.push_back(Seen { partner, is_rebuff, progress_difference });
-    }
-
-    /// The median of what partners were ahead of us, in steps; 0 without any.
-    pub(crate) fn typical_progress_difference(&self) -> f64 {
-        let mut differences: Vec<f64> = self.recent.iter().map(|seen| seen.progress_difference).collect();
-        differences.sort_by(f64::total_cmp);
-        differences.get(differences.len() / 2).copied().unwrap_or_default()
+        self.recent.push_back(Seen { partner, is_rebuff });
     }
 
     pub(crate) fn is_outlier(&self) -> bool {
@@ -66,16 +57,16 @@ mod tests {
     #[test]
     fn what_several_partners_say_again_and_again_counts() {
         let mut place = Place::default();
-        (0..8).for_each(|key| place.record(peer(key % 3), true, 0.0));
+        (0..8).for_each(|key| place.record(peer(key % 3), true));
         assert!(place.is_outlier());
-        (0..3).for_each(|key| place.record(peer(key), false, 0.0));
+        (0..3).for_each(|key| place.record(peer(key), false));
         assert!(!place.is_outlier());
     }
 
     #[test]
     fn one_partner_alone_does_not() {
         let mut place = Place::default();
-        (0..100).for_each(|_| place.record(peer(1), true, 0.0));
+        (0..100).for_each(|_| place.record(peer(1), true));
         assert!(!place.is_outlier());
     }
 }

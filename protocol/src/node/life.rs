@@ -28,14 +28,10 @@ impl Node {
             self.on_ended(now, ended);
         }
         match self.phase {
-            Phase::Joining => {
-                let connected: Vec<PeerId> = self.membership.connected().collect();
-                self.joining.proceed(now, &connected, &mut self.outbox);
-                if self.joining.is_checking() && self.starter.is_idle() {
-                    self.check_copy(now);
-                }
-            }
-            Phase::Training if self.averaging.is_outlier() => self.copy_anew(now),
+            Phase::Joining => self.copy(now),
+            // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
+            Phase::Training if self.is_copying_anew() => self.copy(now),
+            Phase::Training if self.averaging.is_outlier() => self.is_outlier = true,
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
             Phase::Leaving => self.finish_leaving(now),
@@ -49,7 +45,7 @@ impl Node {
         if matches!(outcome, Outcome::Unanswered) {
             self.membership.on_silence(now, partner, &mut self.outbox);
         }
-        if self.phase == Phase::Joining {
+        if self.joining.is_checking() && matches!(self.phase, Phase::Joining | Phase::Training) {
             self.on_check_ended(now, partner, outcome);
             return;
         }
@@ -81,11 +77,9 @@ impl Node {
         match self.joining.on_loaded(now, accepted) {
             Some(Ok((peer, progress))) => {
                 self.outbox.notice(Notice::StateReceived { peer, progress });
-                if self.phase == Phase::Joining {
+                if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(peer);
                     self.check_copy(now);
-                } else {
-                    self.averaging.begin_ramp(None);
                 }
             }
             Some(Err(peer)) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
@@ -130,14 +124,18 @@ impl Node {
 
     fn believe_copy(&mut self, clip: Option<f64>) {
         self.joining.end_check();
+        self.is_outlier = false;
         self.averaging.begin_ramp(clip);
         self.begin_training();
     }
 
-    /// Asks a peer for its model while training goes on: what this node has learned since it fell behind is lost anyway.
-    fn copy_anew(&mut self, now: Time) {
+    /// Asks a peer for its model, and others whether it is like theirs.
+    fn copy(&mut self, now: Time) {
         let connected: Vec<PeerId> = self.membership.connected().collect();
         self.joining.proceed(now, &connected, &mut self.outbox);
+        if self.joining.is_checking() && self.starter.is_idle() {
+            self.check_copy(now);
+        }
     }
 
     pub(super) fn begin_training(&mut self) {
