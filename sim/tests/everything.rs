@@ -19,10 +19,6 @@ const END_SECONDS: u64 = 175;
 /// Schedules in each half; the halves run on two threads. The command line runs thousands.
 const SEEDS_IN_HALF: u64 = 50;
 
-/// Schedules that the core still fails. 85: a node that copies its model anew doubts every donor, asks the next at once,
-/// nine times a second until the end, and exchanges nothing meanwhile.
-const STILL_FAILING: [u64; 1] = [85];
-
 /// Lines of the last events that a replay shows.
 const LINES_SHOWN: usize = 400;
 
@@ -194,8 +190,7 @@ fn assert_all_hold(seeds: impl Iterator<Item = u64>) {
     let read = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     let only = read("MURMUR_SIM_SEED");
     let mut failures = Vec::new();
-    let is_asked = |seed: &u64| only.map_or(!STILL_FAILING.contains(seed), |only| only == *seed);
-    for seed in seeds.filter(is_asked) {
+    for seed in seeds.filter(|seed| only.is_none_or(|only| only == *seed)) {
         let found = violations(seed, if only.is_some() { LINES_SHOWN } else { 0 });
         if !found.is_empty() {
             let replay = format!("MURMUR_SIM_SEED={seed} cargo test -p murmur-sim --test everything -- --nocapture");
