@@ -140,7 +140,7 @@ pub(crate) mod forged {
     pub(crate) fn exchange(codes: [[i8; 2]; 2]) -> ExchangeRecord {
         let (starter, to_starter) = merge(1, Side::Starter, codes[0]);
         let (responder, to_responder) = merge(1, Side::Responder, codes[1]);
-        let snapshots = [Snapshot::from(vec![5.0, -1.0]), Snapshot::from(vec![-2.0, 3.0])];
+        let snapshots = [Snapshot::from(vec![4.0, -1.0]), Snapshot::from(vec![-2.0, 3.0])];
         ExchangeRecord { starter, responder, corrections: [to_starter, to_responder], snapshots }
     }
 
