@@ -12,31 +12,6 @@ fn minutes(count: u64) -> Duration {
     Duration::from_secs(60 * count)
 }
 
-/// Figures of a settled swarm, for people.
-fn describe(overlay: &Overlay, measured: Duration) -> String {
-    let living: Vec<usize> = overlay.living().collect();
-    let edges: Vec<Vec<usize>> = living.iter().map(|index| overlay.connected(*index)).collect();
-    let known: Vec<Vec<usize>> = living.iter().map(|index| overlay.known(*index)).collect();
-    let mut in_degrees = vec![0; living.len()];
-    known.iter().flatten().for_each(|index| in_degrees[*index] += 1);
-    let per_minute = |total: u64| total as f64 / living.len() as f64 / (measured.as_secs_f64() / 60.0);
-    format!(
-        "{} nodes at {:?}: degrees {:?}, views {:?}, in-degrees {:?}, second eigenvalue {:.3}; \
-         a minute: {:.0} bytes, {:.2} messages, {:.2} dials, {:.2} wakes, at most {} bytes",
-        living.len(),
-        overlay.now,
-        spread(edges.iter().map(Vec::len).collect()),
-        spread(known.iter().map(Vec::len).collect()),
-        spread(in_degrees),
-        second_eigenvalue(&edges),
-        per_minute(overlay.traffic.iter().map(|traffic| traffic.bytes).sum()),
-        per_minute(overlay.traffic.iter().map(|traffic| traffic.messages).sum()),
-        per_minute(overlay.traffic.iter().map(|traffic| traffic.dials).sum()),
-        per_minute(overlay.traffic.iter().map(|traffic| traffic.wakes).sum()),
-        overlay.traffic.iter().map(|traffic| traffic.bytes).max().unwrap_or(0) / (measured.as_secs() / 60),
-    )
-}
-
 fn edges(overlay: &Overlay) -> Vec<Vec<usize>> {
     overlay.living().map(|index| overlay.connected(index)).collect()
 }
@@ -100,20 +75,5 @@ fn a_swarm_of_which_nine_tenths_die_at_once_stays_one() {
     assert_eq!(reached.len(), 30, "all survivors hang together");
     for index in overlay.living() {
         assert!(overlay.known(index).iter().all(|known| known % 10 == 3), "and have forgotten the dead");
-    }
-}
-
-#[test]
-#[ignore = "prints figures, for minutes"]
-fn figures() {
-    for count in [100, 1000, 10_000] {
-        for (name, is_chain) in [("star", false), ("chain", true)] {
-            let mut overlay = Overlay::of(count, 1, |index| if is_chain { index - 1 } else { 0 });
-            for _ in 0..12 {
-                overlay.clear_traffic();
-                overlay.run_for(minutes(5));
-                println!("{name} {}", describe(&overlay, minutes(5)));
-            }
-        }
     }
 }
