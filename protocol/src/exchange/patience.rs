@@ -43,6 +43,11 @@ impl Patience {
         self.doublings = (self.doublings + 1).min(self.doublings_max);
     }
 
+    /// How long to wait at most where something else may be tried instead: half of the first wait, whatever was in vain.
+    pub(crate) fn short_limit(&self) -> Duration {
+        self.limit().min(self.initial / 2)
+    }
+
     /// How long to wait now.
     pub(crate) fn limit(&self) -> Duration {
         let base = match self.seen {

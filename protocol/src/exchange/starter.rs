@@ -182,7 +182,8 @@ impl Starter {
         if is_probe {
             standing.gamma = 0.0;
         }
-        let limit = averaging.patience.limit();
+        // A joiner waits for its check, and another peer may make it.
+        let limit = if is_probe { averaging.patience.short_limit() } else { averaging.patience.limit() };
         let propose = Propose {
             exchange: number,
             part,
