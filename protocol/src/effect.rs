@@ -224,4 +224,6 @@ pub enum ExchangeFailure {
     Misbehaved,
     /// A local queue was full.
     Overloaded,
+    /// This node has copied a model meanwhile.
+    ModelReplaced,
 }

@@ -16,6 +16,7 @@ use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
 use crate::peer::PeerId;
 use crate::random::{Generator, RngExt, stream};
+use crate::reputation::Reputation;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
 
@@ -82,7 +83,7 @@ impl Joining {
     }
 
     /// Asks somebody if nobody is being asked. Called whenever time has passed or a peer has connected.
-    pub(crate) fn proceed(&mut self, now: Time, connected: &[PeerId], out: &mut Outbox) {
+    pub(crate) fn proceed(&mut self, now: Time, connected: &[PeerId], reputation: &Reputation, out: &mut Outbox) {
         if self.checking.is_some() {
             self.next_notice = self.next_notice.max(now + WAITING_NOTICE_PERIOD);
             self.ask_at = self.ask_at.max(now + STATE_RETRY);
@@ -109,7 +110,8 @@ impl Joining {
             self.ask_at = now + STATE_RETRY;
             self.doubted.retain(|(_, until)| now < *until);
             let is_doubted = |peer: &PeerId| self.doubted.iter().any(|(doubted, _)| doubted == peer);
-            let donors: Vec<PeerId> = connected.iter().copied().filter(|peer| !is_doubted(peer)).collect();
+            let mut donors: Vec<PeerId> = connected.iter().copied().filter(|peer| !is_doubted(peer)).collect();
+            reputation.retain_believable(&mut donors);
             if !donors.is_empty() {
                 let peer = donors[self.random.random_range(0..donors.len())];
                 let request = self.next_request;

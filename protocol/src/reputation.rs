@@ -36,6 +36,9 @@ const TRUST_MIN: f64 = 0.02;
 /// Trust above which the outer momentum is averaged with a peer, too.
 const TRUSTED: f64 = 0.8;
 
+/// Nobody is asked for a model, its check or an exchange who is trusted less than this share of the best (a guess).
+const BELIEVABLE: f64 = 0.3;
+
 /// A peer's record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
@@ -104,6 +107,13 @@ impl Reputation {
     /// Whether a peer has earned more than the usual.
     pub(crate) fn is_trusted(&self, peer: PeerId) -> bool {
         self.peers.get(&peer).is_some_and(|standing| standing.exchanges >= EXCHANGES_MIN) && self.trust(peer) >= TRUSTED
+    }
+
+    /// Leaves out of `peers` those that are trusted much less than the best of them. Against somebody who is far from all
+    /// others this does nothing: to it, all are odd alike.
+    pub(crate) fn retain_believable(&self, peers: &mut Vec<PeerId>) {
+        let best = peers.iter().map(|peer| self.trust(*peer)).fold(0.0, f64::max);
+        peers.retain(|peer| self.trust(*peer) >= BELIEVABLE * best);
     }
 
     /// Peers of little trust, with it.
@@ -178,6 +188,21 @@ mod tests {
             reputation.on_exchange(peer(1), impression(1.0));
         });
         assert!(reputation.trust(peer(1)) > 0.9);
+    }
+
+    #[test]
+    fn who_is_odd_among_others_is_not_asked_and_who_finds_all_odd_asks_all() {
+        let mut reputation = Reputation::default();
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(9.0));
+            reputation.on_exchange(peer(2), impression(1.0));
+        });
+        let mut peers = vec![peer(1), peer(2), peer(3)];
+        reputation.retain_believable(&mut peers);
+        assert_eq!(peers, [peer(2), peer(3)]);
+        let mut peers = vec![peer(1)];
+        reputation.retain_believable(&mut peers);
+        assert_eq!(peers, [peer(1)]);
     }
 
     #[test]

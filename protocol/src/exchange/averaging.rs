@@ -126,7 +126,10 @@ impl Averaging {
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
         self.place = Place::default();
-        self.parts.clear();
+        for state in self.parts.values_mut() {
+            state.steps = None;
+            state.clip.forget();
+        }
         if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
             let state = self.parts.entry(self.part_in_turn(0)).or_default();
             (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
@@ -216,6 +219,15 @@ impl Averaging {
         }
     }
 
+    /// How far from this model a peer's may be to be one of the same swarm: told in answer to a probe. The peer's own past
+    /// does not count, for it is another model that it asks about.
+    pub(crate) fn reach(&self, part: Part) -> f32 {
+        let unknown = ClipHistory::default();
+        let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
+        let usual = history.norm(self.gossip.clip_factor, self.training.travel);
+        usual.max(self.gossip.clip_factor * history.least_telling()) as f32
+    }
+
     /// Takes in what a merge found out and orders the correction.
     pub(super) fn complete(&mut self, merged: &Merged, terms: &Terms, about: Circumstances, out: &mut Outbox) {
         if terms.is_probe() {
@@ -238,8 +250,8 @@ impl Averaging {
         }
         // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
         let is_unmeasured = masked_share(merged) > 0.5;
-        let is_rebuff =
-            is_unmeasured || terms.is_rebuff(merged.distance) || self.is_progress_odd(terms.progress_difference);
+        let is_far = merged.distance > state.clip.least_telling() && terms.is_rebuff(merged.distance);
+        let is_rebuff = is_unmeasured || is_far || self.is_progress_odd(terms.progress_difference);
         self.place.record(about.partner, is_rebuff);
         if is_model {
             self.last_distance = Some(merged.distance);
@@ -296,7 +308,8 @@ impl Averaging {
 
     /// What this exchange says of the partner; returns its trust from now on.
     fn judge(&mut self, merged: &Merged, terms: &Terms, partner: PeerId) -> f64 {
-        let usual = self.parts.get(&terms.part).and_then(|state| state.clip.usual());
+        let clip = self.parts.get(&terms.part).map(|state| &state.clip);
+        let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling())));
         let impression = Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.distance / usual),
             masked_share: masked_share(merged),

@@ -7,11 +7,21 @@ use crate::bounds::{CLIP_HISTORY, CLIP_HISTORY_MIN, FIRST_CLIP_FACTOR};
 /// The median of honest norms is at most this many lower thirds (a guess: partners differ by their ages).
 const SPREAD: f64 = 1.5;
 
+/// Norms below this share of the largest usual one tell nothing of a partner: where averaging goes on without learning,
+/// distances shrink to rounding errors.
+const TELLING_SHARE: f64 = 0.001;
+
+/// What is left of the largest usual norm after each exchange: a node that was once far away must not be blunt for ever (a
+/// guess: half of it after seventy exchanges).
+const LARGEST_LEFT: f64 = 0.99;
+
 /// Norms of recent exchanges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClipHistory {
     /// Oldest first, at most [`CLIP_HISTORY`].
     norms: VecDeque<f64>,
+    /// The largest usual norm, less [`LARGEST_LEFT`] with every exchange since.
+    largest: f64,
 }
 
 impl ClipHistory {
@@ -22,6 +32,12 @@ impl ClipHistory {
             self.norms.pop_front();
         }
         self.norms.push_back(norm);
+        self.largest = (LARGEST_LEFT * self.largest).max(self.usual().unwrap_or_default());
+    }
+
+    /// The model is another one: only the scale of distances in this swarm remains known.
+    pub(crate) fn forget(&mut self) {
+        self.norms.clear();
     }
 
     /// The usual norm, once there are enough: between the lower third of the recent ones and their median, so that it
@@ -34,6 +50,11 @@ impl ClipHistory {
         sorted.sort_by(f64::total_cmp);
         let (third, median) = (sorted[(sorted.len() - 1) / 3], sorted[sorted.len() / 2]);
         Some(median.min(SPREAD * third))
+    }
+
+    /// The norm beyond which a partner is further away than mere rounding puts it.
+    pub(crate) fn least_telling(&self) -> f64 {
+        TELLING_SHARE * self.largest
     }
 
     /// τ: `factor` usual norms, or at first a multiple of `travel`, how far own training has moved the model at most.
@@ -56,6 +77,17 @@ mod tests {
         assert_eq!(clip.norm(2.5, 2.0), 2.5);
         (0..10).for_each(|index| clip.record(if index % 2 == 0 { 1e9 } else { 1.0 }));
         assert!(clip.norm(2.5, 2.0) <= 2.5 * SPREAD, "even of nearly a half");
+    }
+
+    #[test]
+    fn rounding_errors_do_not_become_the_measure_of_distances() {
+        let mut clip = ClipHistory::default();
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1e-7));
+        assert_eq!(clip.usual(), Some(1e-7));
+        assert!(clip.least_telling() > 0.8 * TELLING_SHARE);
+        clip.forget();
+        assert!(clip.least_telling() > 0.8 * TELLING_SHARE, "nor after a copy");
     }
 
     #[test]

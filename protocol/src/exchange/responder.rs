@@ -154,7 +154,10 @@ impl Responder {
             return;
         };
         self.drop_superseded(peer);
-        let standing = averaging.standing(propose.part, peer);
+        let mut standing = averaging.standing(propose.part, peer);
+        if propose.standing.gamma == 0.0 {
+            standing.clip = averaging.reach(propose.part);
+        }
         let accept = Accept { exchange: propose.exchange, starter_share: share(admission.weights), standing };
         let terms = Terms::of_responder(propose, width, &accept);
         let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);

@@ -141,6 +141,12 @@ impl Starter {
         self.tried = 0;
     }
 
+    /// The model is another one: what an exchange under way would change is no longer there.
+    pub(crate) fn on_model_replaced(&mut self, averaging: &mut Averaging, out: &mut Outbox) {
+        self.fail(ExchangeFailure::ModelReplaced, averaging, out);
+        self.ended = None;
+    }
+
     /// As many partners may be tried as for a new round.
     pub(crate) fn begin_anew(&mut self) {
         self.tried = 0;

@@ -79,6 +79,7 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { peer, progress });
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(peer);
+                    self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);
                     self.check_copy(now);
                 }
             }
@@ -90,7 +91,8 @@ impl Node {
     /// Compares the copied model with that of a second peer, where there is one, and of a third where they disagree. One
     /// that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        let checkers = self.joining.checkers(self.membership.partners(now));
+        let mut checkers = self.joining.checkers(self.membership.partners(now));
+        self.averaging.reputation.retain_believable(&mut checkers);
         let probe = (self.averaging.part_in_turn(0), true);
         self.starter.begin_anew();
         if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
@@ -132,7 +134,7 @@ impl Node {
     /// Asks a peer for its model, and others whether it is like theirs.
     fn copy(&mut self, now: Time) {
         let connected: Vec<PeerId> = self.membership.connected().collect();
-        self.joining.proceed(now, &connected, &mut self.outbox);
+        self.joining.proceed(now, &connected, &self.averaging.reputation, &mut self.outbox);
         if self.joining.is_checking() && self.starter.is_idle() {
             self.check_copy(now);
         }
@@ -160,6 +162,7 @@ impl Node {
     fn start_exchange(&mut self, now: Time) {
         let mut partners = self.membership.partners(now);
         partners.retain(|peer| !self.responder.is_busy_with(*peer));
+        self.averaging.reputation.retain_believable(&mut partners);
         let part = self.averaging.part_in_turn(self.starter.round());
         self.starter.start(now, (part, false), &self.averaging, &partners, &mut self.outbox);
     }
