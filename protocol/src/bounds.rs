@@ -98,11 +98,29 @@ pub const FIRST_CLIP_FACTOR: f64 = 3.0;
 /// A partner's declared speed counts within this factor of the median seen, either way.
 pub const WEIGHT_CLAMP: f32 = 4.0;
 
-/// Joiners that are sent the model at once: four bytes a parameter each.
-pub const STATE_TRANSFERS_MAX: usize = 2;
+/// Joiners that are sent the model at once: each costs a snapshot of [`STATE_CHUNKS_MAX`] chunks.
+pub const STATE_TRANSFERS_MAX: usize = 4;
 
-/// What a state may take beside its bytes.
-const STATE_TIMEOUT_BASE: Duration = Duration::from_secs(60);
+/// Values in a chunk of a state: 1 MiB, which a link of 5 Mbit/s carries in two seconds. All nodes of a swarm must agree.
+pub const STATE_CHUNK_VALUES: usize = 256 * 1024;
+
+/// Chunks asked of one donor at a time: 32 MiB, copied at one of its step boundaries.
+pub const STATE_CHUNKS_MAX: u32 = 32;
+
+/// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
+pub const STATE_CHUNKS_SENT_MAX: usize = 2;
+
+/// Donors that a joiner copies from at once; more share a downlink that few can fill.
+pub const STATE_DONORS_MAX: usize = 4;
+
+/// A donor from which no chunk comes for this long is given up: its step may take as long as that.
+pub const STATE_STALL: Duration = Duration::from_secs(60);
+
+/// Another donor is asked for the chunks of one that is this late, until it is known how fast chunks come.
+pub const STATE_LATE: Duration = Duration::from_secs(10);
+
+/// The least lateness: copying a chunk twice costs more than waiting a little.
+pub const STATE_LATE_MIN: Duration = Duration::from_secs(2);
 
 /// An unanswered request for a state is repeated this often.
 pub const STATE_REPEAT_PERIOD: Duration = Duration::from_secs(1);
@@ -131,10 +149,15 @@ pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
     4 * parameters * vectors
 }
 
-/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state or a first
-/// exchange (a little over two bytes a parameter).
+/// Bytes of a chunk of a model's state, or of the whole state where that is smaller.
+fn state_chunk_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
+    state_bytes(parameters, gossip).min(4 * STATE_CHUNK_VALUES)
+}
+
+/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a chunk of the state or a
+/// first exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
+    state_chunk_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
@@ -144,13 +167,9 @@ pub fn exchange_timeout(parameters: usize) -> Duration {
     EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
 }
 
-/// A state that has not come by then is asked for elsewhere.
-pub fn state_timeout(parameters: usize, gossip: &GossipSpec) -> Duration {
-    STATE_TIMEOUT_BASE + Duration::from_secs(state_bytes(parameters, gossip) as u64 / BULK_RATE_MIN)
-}
-
-/// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
+/// Bytes of payloads that may be on their way in at once: what all donors send, or all exchanges under way.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
-    payload_bytes_max(parameters, gossip).max(exchanges as u64)
+    let chunks = STATE_DONORS_MAX * STATE_CHUNKS_SENT_MAX * state_chunk_bytes(parameters, gossip);
+    chunks.max(exchanges) as u64
 }

@@ -10,7 +10,7 @@ use crate::manifest::{RunId, RunManifest};
 use crate::peer::Address;
 
 /// The version of everything on the wire. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Addresses that a node may claim for itself in a handshake.
 pub const OWN_ADDRESSES_MAX: usize = 8;
