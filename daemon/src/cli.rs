@@ -81,6 +81,18 @@ pub struct NodeOptions {
     /// Multiaddress of a member; may be given several times.
     #[arg(long, env = "MURMUR_BOOTSTRAP", value_name = "MULTIADDR", value_delimiter = ',')]
     pub bootstrap: Vec<String>,
+    /// Let in only who has a ticket: it holds a secret that is drawn once and kept in the data directory.
+    #[arg(long, env = "MURMUR_CLOSED")]
+    pub closed: bool,
+    /// File with a membership secret to use instead: 64 hexadecimal digits.
+    #[arg(long, env = "MURMUR_SECRET_FILE", value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Peer id that may connect; with one given, nobody else may. May be given several times.
+    #[arg(long, env = "MURMUR_ALLOW", value_name = "PEER", value_delimiter = ',')]
+    pub allow: Vec<String>,
+    /// Peer id that may not connect; may be given several times.
+    #[arg(long, env = "MURMUR_BLOCK", value_name = "PEER", value_delimiter = ',')]
+    pub block: Vec<String>,
     /// Loopback address for `murmur status`, or off.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS")]
     pub status_address: Option<String>,

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod init;
 mod join;
+mod membership;
 mod node;
 mod sim;
 mod start;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
 use murmur_protocol::{
-    Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, TrainingReport, bounds,
+    Address, Bootstrap, Config, Node, PeerId, RunManifest, Secret, Start, Ticket, Time, TrainingReport, bounds,
 };
 use murmur_training::{Corpus, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -46,6 +46,8 @@ pub struct Plan {
     pub directory: DataDirectory,
     /// Who the node is.
     pub identity: Keypair,
+    /// The run's membership secret, where it is closed.
+    pub secret: Option<Secret>,
     /// Members to dial first.
     pub bootstrap: Vec<Bootstrap>,
     /// Whether to copy a peer's model where there is no checkpoint.
@@ -82,7 +84,6 @@ pub struct Ready {
 /// # Errors
 /// Whatever keeps it from starting, each with its remedy; afterwards only a failure of the training itself.
 pub fn run(plan: Plan) -> anyhow::Result<()> {
-    plan.directory.claim(&plan.manifest)?;
     let threads = plan.settings.training.threads;
     // A second pool in one process is refused; the first one then serves both.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
@@ -192,7 +193,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         peer: me.to_string(),
         run,
         addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
-        ticket: ticket(&plan.manifest, me, &network.listen_addresses()),
+        ticket: ticket(&plan.manifest, me, &network.listen_addresses(), plan.secret.clone()),
         status_address: server.as_ref().map(|server| server.address().to_string()),
         parameters,
         data_directory: directory.root().to_owned(),
@@ -252,6 +253,8 @@ async fn start_network(
         identity: plan.identity.clone(),
         listen: plan.settings.network.listen.iter().map(parse).collect::<anyhow::Result<_>>()?,
         manifest: Arc::new(plan.manifest.clone()),
+        secret: plan.secret.clone(),
+        admission: plan.settings.network.admission(),
         payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
     };
@@ -287,7 +290,7 @@ fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
     }
 }
 
-fn ticket(manifest: &RunManifest, peer: PeerId, listen: &[Multiaddr]) -> String {
+fn ticket(manifest: &RunManifest, peer: PeerId, listen: &[Multiaddr], secret: Option<Secret>) -> String {
     let is_loopback = |address: &&Multiaddr| {
         let text = address.to_string();
         text.starts_with("/ip4/127.") || text.starts_with("/ip6/::1/")
@@ -296,7 +299,7 @@ fn ticket(manifest: &RunManifest, peer: PeerId, listen: &[Multiaddr]) -> String 
     let (loopback, public): (Vec<&Multiaddr>, Vec<&Multiaddr>) = listen.iter().partition(is_loopback);
     let chosen = if public.is_empty() { loopback } else { public };
     let addresses = chosen.into_iter().filter_map(|address| Address::new(address.to_string())).take(8).collect();
-    Ticket { run: manifest.run_id(), peer, addresses, secret: None }.to_string()
+    Ticket { run: manifest.run_id(), peer, addresses, secret }.to_string()
 }
 
 fn random_seed() -> anyhow::Result<u64> {

@@ -1,8 +1,9 @@
 //! What `start` and `join` have in common: settings from file, environment and flags, and the data directory.
 
 use murmur_network::{Keypair, parse_address};
-use murmur_protocol::{Bootstrap, RunManifest};
+use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
+use super::membership;
 use crate::cli::NodeOptions;
 use crate::console::Console;
 use crate::daemon::Plan;
@@ -44,6 +45,16 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     if !options.bootstrap.is_empty() {
         network.bootstrap = options.bootstrap.clone();
     }
+    network.closed |= options.closed;
+    if let Some(file) = &options.secret_file {
+        network.secret_file = file.clone();
+    }
+    if !options.allow.is_empty() {
+        network.allow = options.allow.clone();
+    }
+    if !options.block.is_empty() {
+        network.block = options.block.clone();
+    }
     settings.validate().map_err(|(field, value, rule)| {
         Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))
     })?;
@@ -75,21 +86,34 @@ pub(super) fn bootstrap(addresses: &[String]) -> Result<Vec<Bootstrap>, Failure>
     addresses.iter().map(parse).collect()
 }
 
+/// How a node comes to a swarm.
+pub(super) struct Entry {
+    /// Members to dial first.
+    pub(super) bootstrap: Vec<Bootstrap>,
+    /// Whether to copy a peer's model where there is no checkpoint.
+    pub(super) joins: bool,
+    /// From a ticket that a member has honoured.
+    pub(super) secret: Option<Secret>,
+}
+
 /// Everything is known: run the daemon.
 pub(super) fn run(
     manifest: RunManifest,
     settings: NodeSettings,
     directory: DataDirectory,
-    bootstrap: Vec<Bootstrap>,
-    joins: bool,
+    entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
+    let Entry { bootstrap, joins, secret } = entry;
+    directory.claim(&manifest)?;
+    let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
     crate::daemon::run(Plan {
         manifest,
         settings,
         directory,
         identity,
+        secret,
         bootstrap,
         joins,
         console: options.format.unwrap_or(Console::Text),

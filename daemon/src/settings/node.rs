@@ -62,6 +62,14 @@ pub struct NetworkSettings {
     pub listen: Vec<String>,
     /// Multiaddresses of members to dial first, with or without `/p2p/…`.
     pub bootstrap: Vec<String>,
+    /// Whether only who has a ticket may join: the membership secret is drawn once and kept in the data directory.
+    pub closed: bool,
+    /// A membership secret of 64 hexadecimal digits to use instead; empty: none.
+    pub secret_file: PathBuf,
+    /// Peer ids; where it is not empty, nobody else may connect.
+    pub allow: Vec<String>,
+    /// Peer ids that may not connect, allowed or not.
+    pub block: Vec<String>,
 }
 
 /// What a node keeps.
@@ -101,6 +109,10 @@ impl Default for NetworkSettings {
         NetworkSettings {
             listen: vec!["/ip4/0.0.0.0/tcp/4711".to_owned(), "/ip4/0.0.0.0/udp/4711/quic-v1".to_owned()],
             bootstrap: Vec::new(),
+            closed: false,
+            secret_file: PathBuf::new(),
+            allow: Vec::new(),
+            block: Vec::new(),
         }
     }
 }
@@ -114,6 +126,14 @@ impl Default for CheckpointSettings {
 impl Default for StatusSettings {
     fn default() -> Self {
         StatusSettings { address: "127.0.0.1:4780".to_owned() }
+    }
+}
+
+impl NetworkSettings {
+    /// The owner's lists, as checked by [`NodeSettings::validate`].
+    pub fn admission(&self) -> murmur_network::Admission {
+        let set = |peers: &[String]| peers.iter().filter_map(|text| text.parse().ok()).collect();
+        murmur_network::Admission { allow: set(&self.allow), block: set(&self.block) }
     }
 }
 
@@ -139,6 +159,15 @@ impl NodeSettings {
         }
         if let Some(bad) = network.bootstrap.iter().find(|text| murmur_network::parse_address(text).is_err()) {
             return Err(("network.bootstrap", format!("{bad:?}"), rule));
+        }
+        for (field, peers) in [("network.allow", &network.allow), ("network.block", &network.block)] {
+            if let Some(bad) = peers.iter().find(|text| text.parse::<murmur_protocol::PeerId>().is_err()) {
+                return Err((
+                    field,
+                    format!("{bad:?}"),
+                    "peer ids, which begin with 12D3KooW (`murmur status` shows them)",
+                ));
+            }
         }
         let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
         if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {

@@ -9,7 +9,7 @@ use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, PeerId};
 
-use crate::hostile::{Hostile, honest_greeting, read_frame, socket_of, wait_ended, write, write_frame};
+use crate::hostile::{Hostile, honest_hello, read_frame, socket_of, wait_ended, write, write_frame};
 use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, message};
 
 async fn wait_misbehaved(node: &mut Node, hostile: PeerId) -> Misbehaviour {
@@ -198,7 +198,7 @@ async fn a_second_control_stream_changes_nothing() {
     let (hostile, mut control) = Hostile::join(&mut node).await;
     for _ in 0..3 {
         let mut second = hostile.open_control().await;
-        let _ = second.write_all(&codec::encode(&honest_greeting())).await;
+        let _ = second.write_all(&honest_hello()).await;
     }
     write_frame(&mut control, &codec::encode(&message(5))).await;
     assert_eq!(node.wait_message().await, (hostile.peer, message(5)));
