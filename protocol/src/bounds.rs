@@ -147,8 +147,9 @@ pub fn state_timeout(parameters: usize, gossip: &GossipSpec) -> Duration {
     STATE_TIMEOUT_BASE + Duration::from_secs(state_bytes(parameters, gossip) as u64 / BULK_RATE_MIN)
 }
 
-/// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
+/// Bytes of payloads that may be on their way in at once: one state, and all exchanges under way, so that a peer that
+/// announces the largest payload and dawdles does not keep the others' codes out.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
-    payload_bytes_max(parameters, gossip).max(exchanges as u64)
+    payload_bytes_max(parameters, gossip) + exchanges as u64
 }

@@ -21,6 +21,7 @@ use crate::bounds::{
 };
 use crate::driver::Driver;
 use crate::identity::peer_id;
+use crate::pace::Caps;
 use crate::shared::Shared;
 use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
@@ -38,6 +39,8 @@ pub struct NetworkConfig {
     pub secret: Option<Secret>,
     /// Whom the owner lets in at all.
     pub admission: Admission,
+    /// What the owner lets it send and receive in a second.
+    pub caps: Caps,
     /// The longest payload that a peer may announce: derived from the model's layout.
     pub payload_bytes_max: u64,
     /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.

@@ -10,8 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::access::Access;
 use crate::address::addresses_to_tell;
-use crate::bounds::BUDGET_UNIT_BYTES;
+use crate::bounds::{BUDGET_UNIT_BYTES, CAP_BURST};
 use crate::network::NetworkConfig;
+use crate::pace::Pace;
 
 /// Shared by the tasks of one node; nothing in it is locked for longer than a read.
 pub(crate) struct Shared {
@@ -25,6 +26,10 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// Where the node listens, as it changes.
     pub(crate) listen: watch::Receiver<Vec<Multiaddr>>,
+    /// Paces what is sent, over all peers.
+    pub(crate) upload: Pace,
+    /// Paces what is received.
+    pub(crate) download: Pace,
     /// The longest payload that a peer may announce.
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
@@ -40,13 +45,15 @@ impl Shared {
         listen: watch::Receiver<Vec<Multiaddr>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let NetworkConfig { manifest, secret, admission, payload_bytes_max, inbound_bytes_budget, .. } = config;
+        let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, .. } = config;
         Shared {
             me,
             manifest_text: manifest.canonical_text(),
             access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,
             listen,
+            upload: Pace::new(caps.upload, CAP_BURST),
+            download: Pace::new(caps.download, CAP_BURST),
             payload_bytes_max,
             inbound_budget: InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max)),
             events,
@@ -87,7 +94,7 @@ pub(crate) struct InboundBudget {
 }
 
 impl InboundBudget {
-    fn new(bytes: u64) -> InboundBudget {
+    pub(crate) fn new(bytes: u64) -> InboundBudget {
         let total = units_of(bytes).max(1);
         InboundBudget { units: Arc::new(Semaphore::new(total as usize)), total }
     }

@@ -17,7 +17,7 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
         Some(path) => load_node_settings(path)?,
         None => NodeSettings::default(),
     };
-    let NodeSettings { training, data, network, checkpoint, status } = &mut settings;
+    let NodeSettings { training, data, network, checkpoint, status, limits } = &mut settings;
     if let Some(directory) = &options.data_dir {
         checkpoint.directory = directory.clone();
     }
@@ -54,6 +54,15 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     }
     if !options.block.is_empty() {
         network.block = options.block.clone();
+    }
+    limits.upload_mbit = options.upload_mbit.unwrap_or(limits.upload_mbit);
+    limits.download_mbit = options.download_mbit.unwrap_or(limits.download_mbit);
+    limits.daily_gigabytes = options.daily_gigabytes.unwrap_or(limits.daily_gigabytes);
+    if let Some(hours) = &options.quiet_hours {
+        limits.quiet_hours = hours.clone();
+    }
+    if let Some(offset) = &options.utc_offset {
+        limits.utc_offset = offset.clone();
     }
     settings.validate().map_err(|(field, value, rule)| {
         Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))

@@ -6,6 +6,7 @@
 //! peers.json          members to look for after a restart
 //! checkpoints/step-…  see the checkpoint module
 //! membership.secret   what a closed run's members know, mode 0600
+//! traffic.json        bytes of the day
 //! lock                held by the daemon that uses the directory
 //! ```
 
@@ -89,6 +90,11 @@ impl DataDirectory {
     /// The membership secret of a closed run.
     pub fn secret_path(&self) -> PathBuf {
         self.root.join(SECRET_FILE)
+    }
+
+    /// The bytes of the day.
+    pub fn traffic_path(&self) -> PathBuf {
+        self.root.join("traffic.json")
     }
 
     /// Keeps the membership secret, readable by its owner only: a node that comes back is a member still.

@@ -31,7 +31,8 @@ async fn members_of_a_closed_run_connect_and_strangers_are_refused_on_both_sides
             stranger.dial(&member);
             assert_eq!(refusal(&mut stranger, member.peer).await, theirs);
             assert_eq!(refusal(&mut member, stranger.peer).await, ours);
-            // The other way round.
+            // The other way round, on a connection of its own.
+            let mut stranger = closed(over, secret).await;
             member.dial(&stranger);
             assert_eq!(refusal(&mut member, stranger.peer).await, ours);
             assert_eq!(refusal(&mut stranger, member.peer).await, theirs);
