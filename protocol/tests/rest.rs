@@ -73,7 +73,6 @@ fn a_resting_node_trains_on_and_starts_no_exchange_until_its_rest_is_over() {
 #[test]
 fn a_resting_node_asks_to_be_left_alone_for_a_while_and_gives_no_model() {
     let mut setting = Setting::new(Start::WithModel);
-    setting.train();
     setting.tell(Event::RestBegan);
     let effects = setting.proposed(1);
     let rejected = effects.iter().find_map(|effect| match effect {
@@ -110,7 +109,6 @@ fn a_resting_joiner_asks_nobody_and_does_not_wake_up_for_nothing() {
 #[test]
 fn a_resting_node_at_the_end_of_its_run_does_not_wait_for_last_exchanges() {
     let mut setting = Setting::new(Start::WithModel);
-    setting.train();
     setting.tell(Event::RestBegan);
     let effects = setting.tell(Event::TrainingCompleted(TrainingReport { steps: 200, ..TrainingReport::default() }));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::CompleteRun)), "{effects:?}");
