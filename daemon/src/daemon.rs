@@ -183,8 +183,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let training_view = trainer.view();
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
-    let rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
-    let (rest_sender, rest_view) = watch::channel(RestView::default());
+    let mut rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
+    let (rest_sender, rest_view) = watch::channel(rest.look(SystemTime::now(), network.traffic()));
     let resting = tokio::spawn(rest.watch(picture_view.clone(), events, rest_sender));
     let reporter = Reporter {
         run: run.clone(),

@@ -11,6 +11,7 @@ use murmur_protocol::Event;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
+use crate::console::note;
 use crate::engine::Picture;
 use crate::settings::LimitsSettings;
 use crate::store::write_atomically;
@@ -187,6 +188,10 @@ impl Rest {
             if looked.reason.is_some() != is_resting {
                 is_resting = looked.reason.is_some();
                 let event = if is_resting { Event::RestBegan } else { Event::RestEnded };
+                match &looked.reason {
+                    Some(reason) => note(&format!("resting     {reason}; training goes on")),
+                    None => note("rested      exchanges go on"),
+                }
                 if events.send(event).await.is_err() {
                     return;
                 }
