@@ -163,20 +163,19 @@ pub fn turn_away() -> Challenge {
 /// closed. `ours` is `None` for a joiner that has no ticket.
 ///
 /// # Errors
-/// Why the dialer goes no further, and what to tell the listener, if anything.
+/// Why the dialer goes no further, and what to tell the listener with [`Greeting::Leave`], if anything.
 pub fn judge_challenge(
     ours: Option<&Credentials>,
     (dialer, listener): (PeerId, PeerId),
     dialer_nonce: Nonce,
     challenge: &Challenge,
-) -> Result<Option<Proof>, (Refusal, Option<Greeting>)> {
+) -> Result<Option<Proof>, (Refusal, Option<Denial>)> {
     let Opening::Proceed { nonce: listener_nonce, proof } = challenge.opening else {
         return Err((Refusal::NotAdmitted, None));
     };
     let parties = Parties { dialer, listener, dialer_nonce, listener_nonce };
     let own = ours.and_then(|ours| Some((ours.run, ours.secret.as_ref()?)));
-    judge_proof(own, proof.as_ref(), &parties, Prover::Listener)
-        .map_err(|denial| (denial.told(), Some(Greeting::Leave(denial))))?;
+    judge_proof(own, proof.as_ref(), &parties, Prover::Listener).map_err(|denial| (denial.told(), Some(denial)))?;
     Ok(own.map(|(run, secret)| Proof::new(secret, run, &parties, Prover::Dialer)))
 }
 

@@ -298,10 +298,9 @@ impl Node {
     }
 
     fn on_misbehaviour(&mut self, now: Time, peer: PeerId, misbehaviour: Misbehaviour) {
-        if self.misbehaviours.len() >= VIEW_MAX && !self.misbehaviours.contains_key(&peer) {
-            if let Some((forgotten, _)) = self.misbehaviours.pop_first() {
-                self.offences.remove(&forgotten);
-            }
+        let is_full = self.misbehaviours.len() >= VIEW_MAX && !self.misbehaviours.contains_key(&peer);
+        if is_full && let Some((forgotten, _)) = self.misbehaviours.pop_first() {
+            self.offences.remove(&forgotten);
         }
         self.offences.insert(peer, misbehaviour.clone());
         *self.misbehaviours.entry(peer).or_default() += 1;

@@ -118,7 +118,10 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
     let is_ban = |effect: &Effect| matches!(effect, Effect::Notice(murmur_protocol::Notice::PeerBanned { .. }));
     assert!(effects.iter().any(is_ban), "{effects:?}");
     let status = setting.node.status();
-    assert!(status.banned.contains_key(&setting.peer) && status.offences.contains_key(&setting.peer), "with its reason");
+    assert!(
+        status.banned.contains_key(&setting.peer) && status.offences.contains_key(&setting.peer),
+        "with its reason"
+    );
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Disconnect { .. })));
 }
 

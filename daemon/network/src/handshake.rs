@@ -138,7 +138,7 @@ pub(crate) async fn introduce(
         Ok(proof) => proof,
         Err((refusal, word)) => {
             if let Some(word) = word {
-                write_frame(&mut control, &codec::encode(&word)).await?;
+                write_frame(&mut control, &codec::encode(&Greeting::Leave(word))).await?;
                 hang_up(&mut control).await;
             }
             return Err(refusal.into());

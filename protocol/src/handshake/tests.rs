@@ -38,7 +38,7 @@ fn shake(dialer: &Side, listener: &Side) -> (Judgements, String) {
     let judged = judge_challenge(Some(&dialer.credentials()), ends, dialer_nonce, &challenge);
     let (greeting, given_up) = match judged {
         Ok(proof) => (dialer.greeting(proof), None),
-        Err((refusal, word)) => (word.expect("both speak this version"), Some(refusal)),
+        Err((refusal, word)) => (Greeting::Leave(word.expect("it was not turned away")), Some(refusal)),
     };
     let said = format!("{challenge:?} {greeting:?}");
     let judgement = judge_greeting(&listener.manifest, &listener.credentials(), &parties, greeting);
