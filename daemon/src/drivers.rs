@@ -5,7 +5,7 @@ mod http;
 mod trainer;
 mod workers;
 
-pub use http::StatusServer;
+pub use http::{Pages, StatusServer};
 pub use trainer::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
 pub use workers::{WorkerOrder, Workers};
 

@@ -11,8 +11,10 @@ pub mod daemon;
 pub mod drivers;
 pub mod engine;
 pub mod failure;
+mod invitation;
 pub mod local;
 pub mod report;
+mod rest;
 pub mod settings;
 pub mod store;
 

@@ -152,6 +152,8 @@ pub enum RejectReason {
     Unacceptable,
     /// This exchange, or a later one, is over.
     Over,
+    /// Its owner wants the network left alone for now: a day's budget is used up, or these are quiet hours.
+    Resting,
 }
 
 /// What a transfer carries.
@@ -186,7 +188,9 @@ pub enum TransferHeader {
 mod tests {
     use super::*;
     use crate::codec;
-    use crate::handshake::Greeting;
+    use crate::handshake::{self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover};
+    use crate::manifest::RunId;
+    use crate::secret::Secret;
 
     fn standing() -> Standing {
         Standing { weight: 1000.0, clip: 0.5, gamma: 0.5, age_steps: 10, progress: 250.0 }
@@ -207,7 +211,12 @@ mod tests {
             Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
         let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
         let reject = Reject { exchange: 1, reason: RejectReason::Joining, retry_after_ms: 500 };
-        let greeting = Greeting { version: 1, manifest: Some("a".to_owned()), addresses: vec![address] };
+        let parties = Parties { dialer: peer, listener: peer, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
+        let closed = Credentials { run: RunId([4; 32]), secret: Some(Secret::from_bytes([5; 32])) };
+        let open = Credentials { secret: None, ..closed.clone() };
+        let proof = Some(Proof::new(&Secret::from_bytes([5; 32]), RunId([4; 32]), &parties, Prover::Dialer));
+        let manifest = || "a".to_owned();
+        let addresses = || vec![address.clone()];
         let state = TransferHeader::State { request: 1, chunk: 9, progress: 2.0, layout: [3; 32] };
         let encoded = [
             codec::encode(&Message::Shuffle { peers: peers.clone(), wants_reply: true }),
@@ -221,7 +230,16 @@ mod tests {
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
             codec::encode(&TransferHeader::ReplyCodes { exchange: 300, digest: 1 }),
             codec::encode(&state),
-            codec::encode(&greeting),
+            codec::encode(&Hello::new([1; 32])),
+            codec::encode(&OtherVersion::default()),
+            codec::encode(&handshake::challenge(&open, &parties)),
+            codec::encode(&handshake::challenge(&closed, &parties)),
+            codec::encode(&handshake::turn_away()),
+            codec::encode(&Greeting::Join { proof: None, manifest: manifest(), addresses: addresses() }),
+            codec::encode(&Greeting::Ask { proof }),
+            codec::encode(&Greeting::Leave(Denial::NoSecret)),
+            codec::encode(&Answer::Run { welcome: true, manifest: manifest(), addresses: addresses() }),
+            codec::encode(&Answer::Denied(Denial::Closed)),
         ];
         let lines: Vec<String> = encoded.iter().map(|bytes| hexadecimal(bytes)).collect();
         assert_eq!(lines, GOLDEN);
@@ -237,7 +255,7 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 12] = [
+    const GOLDEN: [&str; 21] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c01",
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
@@ -249,6 +267,15 @@ mod tests {
         "00fb2c01",
         "01fb2c0101",
         "02010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0101016101142f6970342f3132372e302e302e312f7463702f31",
+        "0300014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "03000000",
+        "0300020202020202020202020202020202020202020202020202020202020202020200",
+        "03000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a7670",
+        "0301",
+        "0000016101142f6970342f3132372e302e302e312f7463702f31",
+        "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
+        "0201",
+        "0001016101142f6970342f3132372e302e302e312f7463702f31",
+        "0100",
     ];
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::effect::ExchangeFailure;
-use crate::event::TrainingReport;
+use crate::event::{Misbehaviour, TrainingReport};
 use crate::join::CopyStatus;
 use crate::message::KnownPeer;
 use crate::peer::PeerId;
@@ -62,6 +62,10 @@ pub struct Status {
     pub banned: BTreeMap<PeerId, Time>,
     /// Peers that may change little, and how much of the usual: 0 to 1.
     pub distrusted: BTreeMap<PeerId, f64>,
+    /// The last misbehaviour of each peer that showed any.
+    pub offences: BTreeMap<PeerId, Misbehaviour>,
+    /// Whether the owner wants the network left alone for now.
+    pub is_resting: bool,
     /// Misbehaviours seen, by peer.
     pub misbehaviours: BTreeMap<PeerId, u64>,
     /// Replies that came too late or twice.

@@ -117,6 +117,11 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
     let effects: Vec<Effect> = (1..=3).flat_map(|number| setting.hear(propose(number, nonsense))).collect();
     let is_ban = |effect: &Effect| matches!(effect, Effect::Notice(murmur_protocol::Notice::PeerBanned { .. }));
     assert!(effects.iter().any(is_ban), "{effects:?}");
+    let status = setting.node.status();
+    assert!(
+        status.banned.contains_key(&setting.peer) && status.offences.contains_key(&setting.peer),
+        "with its reason"
+    );
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Disconnect { .. })));
 }
 

@@ -68,8 +68,22 @@ pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
 pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
 
 /// Payload bytes read or written between two looks at the clock. Between 16 KiB and 4 MiB the size makes no difference
-/// to the speed (measured); with [`PROGRESS_TIMEOUT`] this one is a minimum rate of 3 KiB/s.
-pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+/// to the speed (measured); with [`PROGRESS_TIMEOUT`] this one is a minimum rate of 0.8 KiB/s, which each of the eight
+/// transfers that may share a link capped to 0.2 Mbit/s has.
+pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+
+/// How much of a cap's rate may be drawn at once after a pause: a hundredth of the ten seconds over which it is held.
+pub(crate) const CAP_BURST: Duration = Duration::from_millis(100);
+
+/// Control bytes read from one connection in a second, in the long run: a busy honest peer sends some kilobytes. Beyond
+/// it nothing is read for a while, so that a flood fills the peer's own queue and not the core's.
+pub(crate) const CONTROL_BYTES_PER_SECOND: u64 = 64 * 1024;
+
+/// How much of that may come at once.
+pub(crate) const CONTROL_BURST: Duration = Duration::from_secs(4);
+
+/// What a control message counts for beside its bytes: each is work for the core, however short.
+pub(crate) const CONTROL_MESSAGE_COST: usize = 128;
 
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;

@@ -10,16 +10,18 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure};
 use murmur_protocol::message::{Message, TransferHeader};
-use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
+use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, Secret, TransferId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use crate::access::Admission;
 use crate::behaviour::Behaviour;
 use crate::bounds::{
     CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX,
 };
 use crate::driver::Driver;
 use crate::identity::peer_id;
+use crate::pace::Caps;
 use crate::shared::Shared;
 use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
@@ -33,6 +35,12 @@ pub struct NetworkConfig {
     pub listen: Vec<Multiaddr>,
     /// The run; peers of another are refused.
     pub manifest: Arc<RunManifest>,
+    /// The run's membership secret, where it is closed: who does not know it is refused.
+    pub secret: Option<Secret>,
+    /// Whom the owner lets in at all.
+    pub admission: Admission,
+    /// What the owner lets it send and receive in a second.
+    pub caps: Caps,
     /// The longest payload that a peer may announce: derived from the model's layout.
     pub payload_bytes_max: u64,
     /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.
@@ -133,14 +141,7 @@ impl Network {
         let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
-        let shared = Shared::new(
-            me,
-            config.manifest,
-            listen.clone(),
-            config.payload_bytes_max,
-            config.inbound_bytes_budget,
-            events,
-        );
+        let shared = Shared::new(me, config, listen.clone(), events);
         let driver = Driver::new(swarm, Arc::new(shared), order_queue, is_closing, listen_sender, outbox);
         tokio::spawn(async move {
             driver.run().await;

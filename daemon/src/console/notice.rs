@@ -43,10 +43,7 @@ pub(super) fn describe(notice: &Notice) -> Words {
         Notice::ExchangeFailed { partner, failure } => {
             plain(format!("exchange with {} came to nothing: {failure:?}", partner.short()))
         }
-        Notice::PeerRefused { peer, refusal } => {
-            let hint = "all members of a swarm use the same run file and the same murmur";
-            warning(format!("peer {} {refusal}", peer.short()), hint)
-        }
+        Notice::PeerRefused { peer, refusal } => warning(format!("peer {} {refusal}", peer.short()), refusal.remedy()),
         Notice::PeerMisbehaved { peer, misbehaviour } => {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
             warning(format!("peer {} {misbehaviour}", peer.short()), hint)
