@@ -254,6 +254,7 @@ async fn start_network(
         manifest: Arc::new(plan.manifest.clone()),
         payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
+        connectivity: plan.settings.network.connectivity(),
     };
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())

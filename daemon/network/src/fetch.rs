@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::address::{split_peer, to_core_peer};
 use crate::behaviour::Behaviour;
+use crate::connectivity::Connectivity;
 use crate::dialing::describe;
 use crate::handshake::{NoAnswer, exchange_greeting};
 use crate::network::new_swarm;
@@ -63,7 +64,9 @@ pub async fn fetch_manifest(
     expected_run: Option<RunId>,
     timeout_after: Duration,
 ) -> Result<(RunManifest, PeerId), FetchError> {
-    let swarm = new_swarm(identity, &TrafficCounter::default())?;
+    // A node behind a NAT may be asked through its relay, so circuits are all that is on.
+    let asking = Connectivity { nat: true, ..Connectivity::OFF };
+    let swarm = new_swarm(identity, None, &asking, &TrafficCounter::default())?;
     let late = || Err(FetchError::TimedOut { address: address.clone(), timeout: timeout_after });
     timeout(timeout_after, fetch(swarm, address, expected_run)).await.unwrap_or_else(|_| late())
 }

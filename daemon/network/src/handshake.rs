@@ -11,9 +11,11 @@ use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{Answer, Greeting, Refusal, judge_answer, judge_greeting};
 use murmur_protocol::{Address, Event, PeerId};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::bounds::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
+use crate::address::is_circuit;
+use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::shared::Shared;
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
@@ -25,6 +27,8 @@ pub(crate) struct NewConnection {
     pub(crate) remote: Multiaddr,
     /// Whether this node dialled, and then how.
     pub(crate) dialled: Option<Dialled>,
+    /// Whether a connection on which nobody greets may be there for another reason, such as a lookup.
+    pub(crate) may_be_auxiliary: bool,
     pub(crate) streams: ConnectionStreams,
 }
 
@@ -39,11 +43,22 @@ pub(crate) struct Dialled {
 
 /// A connection whose handshake ended in welcome.
 pub(crate) struct Link {
+    /// Whether it leads through a relay: then it carries messages only.
+    pub(crate) is_relayed: bool,
     pub(crate) dialled: Option<Dialled>,
     /// Where the peer says it listens.
     pub(crate) addresses: Vec<Address>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
+}
+
+/// Why a connection did not become a link; the core knows what it needs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoLink {
+    /// One of both sides refused the other.
+    Stranger,
+    /// It was lost, or was for something else.
+    Closed,
 }
 
 /// How a handshake ended short of a welcome.
@@ -59,21 +74,31 @@ enum NoWelcome {
 
 /// Performs the handshake of a new connection and tells the core where it came to nothing. Unless a link is returned,
 /// the connection closes.
-pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Option<Link> {
-    let NewConnection { peer, remote, dialled, mut streams } = connection;
+pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Result<Link, NoLink> {
+    let NewConnection { peer, remote, dialled, may_be_auxiliary, mut streams } = connection;
+    let is_relayed = is_circuit(&remote);
+    let mut first = None;
+    if dialled.is_none() && may_be_auxiliary {
+        // Where nothing else uses the connection either, it closes as idle.
+        first = timeout(AUXILIARY_TIMEOUT, streams.control.recv()).await.ok().flatten();
+        first.as_ref().ok_or(NoLink::Closed)?;
+    }
     let attempt = async {
         match dialled {
             Some(_) => greet(&shared, &remote, &streams.opener).await,
-            None => reply(&shared, &remote, &mut streams).await,
+            None => reply(&shared, &remote, first, &mut streams).await,
         }
     };
     let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
-            return Some(Link { dialled, addresses, control, streams });
+            return Ok(Link { is_relayed, dialled, addresses, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
-        Err(NoWelcome::Refused(refusal)) => shared.emit(Event::HandshakeRefused { peer, refusal }).await,
+        Err(NoWelcome::Refused(refusal)) => {
+            shared.emit(Event::HandshakeRefused { peer, refusal }).await;
+            return Err(NoLink::Stranger);
+        }
         Err(NoWelcome::Lost(reason)) => match dialled {
             Some(Dialled { addresses, .. }) => {
                 let reason = format!("the connection was lost during the handshake: {reason}");
@@ -82,7 +107,25 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> O
             None => tracing::debug!(%peer, reason, "lost a connection during the handshake"),
         },
     }
-    None
+    Err(NoLink::Closed)
+}
+
+/// A connection that a lookup or a circuit of this node has opened: nothing is said on it, unless it turns out to be
+/// `wanted` for membership after all.
+pub(crate) async fn stand_by(
+    shared: Arc<Shared>,
+    mut connection: NewConnection,
+    wanted: oneshot::Receiver<Dialled>,
+) -> Result<Link, NoLink> {
+    let wanted = tokio::select! {
+        wanted = timeout(AUXILIARY_TIMEOUT, wanted) => wanted,
+        () = connection.streams.opener.closed() => return Err(NoLink::Closed),
+    };
+    connection.dialled = match wanted {
+        Ok(Ok(dialled)) => Some(dialled),
+        _ => return Err(NoLink::Closed),
+    };
+    perform(shared, connection).await
 }
 
 /// The dialer's part.
@@ -126,10 +169,14 @@ pub(crate) async fn exchange_greeting(
 async fn reply(
     shared: &Shared,
     remote: &Multiaddr,
+    first: Option<Stream>,
     streams: &mut ConnectionStreams,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
     let lost = || NoWelcome::Lost("the peer closed it".to_owned());
-    let mut control = streams.control.recv().await.ok_or_else(lost)?;
+    let mut control = match first {
+        Some(control) => control,
+        None => streams.control.recv().await.ok_or_else(lost)?,
+    };
     let bytes = read_frame(&mut control, CONTROL_BYTES_MAX).await.map_err(NoAnswer::from)?.ok_or_else(lost)?;
     let greeting: Greeting = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
     let judgement = match greeting.manifest {

@@ -19,8 +19,8 @@ pub(crate) struct Shared {
     pub(crate) manifest: Arc<RunManifest>,
     /// The run's canonical text, as it goes into handshakes.
     pub(crate) manifest_text: String,
-    /// Where the node listens, as it changes.
-    pub(crate) listen: watch::Receiver<Vec<Multiaddr>>,
+    /// Where the node is found, best first, as it changes.
+    pub(crate) own: watch::Receiver<Vec<Multiaddr>>,
     /// The longest payload that a peer may announce.
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
@@ -33,7 +33,7 @@ impl Shared {
     pub(crate) fn new(
         me: PeerId,
         manifest: Arc<RunManifest>,
-        listen: watch::Receiver<Vec<Multiaddr>>,
+        own: watch::Receiver<Vec<Multiaddr>>,
         payload_bytes_max: u64,
         inbound_bytes_budget: u64,
         events: mpsc::Sender<Event>,
@@ -44,7 +44,7 @@ impl Shared {
             me,
             manifest,
             manifest_text,
-            listen,
+            own,
             payload_bytes_max,
             inbound_budget,
             events,
@@ -74,13 +74,13 @@ impl Shared {
 
     /// What this node says first to a peer that it reached at `remote`.
     pub(crate) fn greeting(&self, remote: &Multiaddr) -> Greeting {
-        let addresses = addresses_to_tell(&self.listen.borrow(), remote);
+        let addresses = addresses_to_tell(&self.own.borrow(), remote);
         Greeting { version: PROTOCOL_VERSION, manifest: Some(self.manifest_text.clone()), addresses }
     }
 
     /// What this node replies to a greeting from `remote`.
     pub(crate) fn answer(&self, welcome: bool, remote: &Multiaddr) -> Answer {
-        let addresses = addresses_to_tell(&self.listen.borrow(), remote);
+        let addresses = addresses_to_tell(&self.own.borrow(), remote);
         Answer { version: PROTOCOL_VERSION, welcome, manifest: self.manifest_text.clone(), addresses }
     }
 }

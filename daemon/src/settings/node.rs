@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use murmur_network::Connectivity;
 use serde::{Deserialize, Serialize};
 
 /// One machine's own settings.
@@ -62,6 +63,16 @@ pub struct NetworkSettings {
     pub listen: Vec<String>,
     /// Multiaddresses of members to dial first, with or without `/p2p/…`.
     pub bootstrap: Vec<String>,
+    /// Find members on the local network, and be found there.
+    pub mdns: bool,
+    /// Take part in the run's lookup table.
+    pub kademlia: bool,
+    /// Find out whether others reach this node, use relays where they do not, punch holes through NATs.
+    pub nat: bool,
+    /// Relay messages for others, if this node can be reached.
+    pub relay_server: bool,
+    /// Ask the router to forward the ports; only in a murmur built with the feature `upnp`.
+    pub upnp: bool,
 }
 
 /// What a node keeps.
@@ -101,6 +112,11 @@ impl Default for NetworkSettings {
         NetworkSettings {
             listen: vec!["/ip4/0.0.0.0/tcp/4711".to_owned(), "/ip4/0.0.0.0/udp/4711/quic-v1".to_owned()],
             bootstrap: Vec::new(),
+            mdns: true,
+            kademlia: true,
+            nat: true,
+            relay_server: true,
+            upnp: false,
         }
     }
 }
@@ -114,6 +130,14 @@ impl Default for CheckpointSettings {
 impl Default for StatusSettings {
     fn default() -> Self {
         StatusSettings { address: "127.0.0.1:4780".to_owned() }
+    }
+}
+
+impl NetworkSettings {
+    /// Which ways of finding peers and of being reached the node uses.
+    pub(crate) fn connectivity(&self) -> Connectivity {
+        let NetworkSettings { mdns, kademlia, nat, relay_server, upnp, .. } = *self;
+        Connectivity { mdns, kademlia, nat, relay_server, upnp, ..Connectivity::OFF }
     }
 }
 
@@ -139,6 +163,9 @@ impl NodeSettings {
         }
         if let Some(bad) = network.bootstrap.iter().find(|text| murmur_network::parse_address(text).is_err()) {
             return Err(("network.bootstrap", format!("{bad:?}"), rule));
+        }
+        if network.upnp && !cfg!(feature = "upnp") {
+            return Err(("network.upnp", "true".to_owned(), "false: this murmur is built without the feature upnp"));
         }
         let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
         if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {
