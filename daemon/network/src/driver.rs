@@ -295,8 +295,8 @@ impl Driver {
         };
         let remote = endpoint.get_remote_address().clone();
         let (is_ours, dialled) = (dial.is_some(), dial.map(Dial::into_dialled));
-        let (is_direct, may_be_auxiliary) = (!is_circuit(&remote), self.connectivity.has_auxiliary_connections());
-        let new = NewConnection { peer, remote, dialled, may_be_auxiliary, streams };
+        let (is_relayed, may_be_auxiliary) = (endpoint.is_relayed(), self.connectivity.has_auxiliary_connections());
+        let new = NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, streams };
         let shared = self.shared.clone();
         // In a hole punch both sides dial, and one of them plays the listener.
         let is_inbound = !matches!(endpoint, ConnectedPoint::Dialer { role_override: Endpoint::Dialer, .. });
@@ -314,7 +314,7 @@ impl Driver {
             });
             (Some(wanted), task)
         };
-        self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct, is_inbound });
+        self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct: !is_relayed, is_inbound });
     }
 
     fn on_listen_address(&mut self, address: Multiaddr) {

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{Swarm, SwarmEvent};
+use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use murmur_protocol::handshake::{Greeting, PROTOCOL_VERSION, Refusal, manifest_from_answer};
 use murmur_protocol::{PeerId, RunId, RunManifest};
 use tokio::time::timeout;
@@ -82,8 +82,9 @@ async fn fetch(
         Some(peer) => DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![place]).build(),
         None => DialOpts::unknown_peer_id().address(place).build(),
     };
+    let dial = options.connection_id();
     swarm.dial(options).map_err(|error| unreachable(describe(&error)))?;
-    let (peer, streams) = connected(&mut swarm).await.map_err(unreachable)?;
+    let (peer, streams) = connected(&mut swarm, dial).await.map_err(unreachable)?;
     let greeting = Greeting { version: PROTOCOL_VERSION, manifest: None, addresses: Vec::new() };
     let exchange = exchange_greeting(&streams.opener, &greeting);
     // The swarm has to be polled for the stream to move.
@@ -101,15 +102,19 @@ async fn fetch(
     Ok((manifest, peer))
 }
 
-async fn connected(swarm: &mut Swarm<Behaviour>) -> Result<(PeerId, ConnectionStreams), String> {
+/// Waits for the outcome of a dial. A connection to a relay may come before it; its streams stay with the behaviour, and
+/// so it lasts.
+async fn connected(swarm: &mut Swarm<Behaviour>, dial: ConnectionId) -> Result<(PeerId, ConnectionStreams), String> {
     loop {
         match swarm.select_next_some().await {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } if connection_id == dial => {
                 let peer = to_core_peer(&peer_id).ok_or("the peer there has no ed25519 identity")?;
                 let streams = swarm.behaviour_mut().streams.take(connection_id);
                 return Ok((peer, streams.ok_or("the connection was lost at once")?));
             }
-            SwarmEvent::OutgoingConnectionError { error, .. } => return Err(describe(&error)),
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } if connection_id == dial => {
+                return Err(describe(&error));
+            }
             _ => {}
         }
     }

@@ -14,7 +14,6 @@ use murmur_protocol::{Address, Event, PeerId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::address::is_circuit;
 use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::shared::Shared;
@@ -25,6 +24,8 @@ pub(crate) struct NewConnection {
     pub(crate) peer: PeerId,
     /// The other end's address.
     pub(crate) remote: Multiaddr,
+    /// Whether it leads through a relay.
+    pub(crate) is_relayed: bool,
     /// Whether this node dialled, and then how.
     pub(crate) dialled: Option<Dialled>,
     /// Whether a connection on which nobody greets may be there for another reason, such as a lookup.
@@ -75,8 +76,7 @@ enum NoWelcome {
 /// Performs the handshake of a new connection and tells the core where it came to nothing. Unless a link is returned,
 /// the connection closes.
 pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Result<Link, NoLink> {
-    let NewConnection { peer, remote, dialled, may_be_auxiliary, mut streams } = connection;
-    let is_relayed = is_circuit(&remote);
+    let NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, mut streams } = connection;
     let mut first = None;
     if dialled.is_none() && may_be_auxiliary {
         // Where nothing else uses the connection either, it closes as idle.

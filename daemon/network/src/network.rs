@@ -27,7 +27,7 @@ use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
 
 /// What the network needs to know to start.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NetworkConfig {
     /// This node's key, from [`load_or_create`](crate::load_or_create).
     pub identity: Keypair,

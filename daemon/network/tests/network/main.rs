@@ -1,10 +1,12 @@
 //! The network driver over loopback sockets, TCP and QUIC: honest nodes, strangers and hostile peers. One binary, because
 //! each would link all of libp2p.
 
+mod finding;
 mod hostile;
 mod manifest;
 mod meeting;
 mod misbehaviour;
 mod node;
+mod relaying;
 mod starting;
 mod transfers;
