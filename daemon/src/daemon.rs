@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability};
 use murmur_protocol::{
     Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, TrainingReport, bounds,
 };
@@ -179,8 +179,14 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let training_view = trainer.view();
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
-    let reporter =
-        Reporter { run: run.clone(), parameters, pictures: picture_view, training: training_view.clone(), clock };
+    let reporter = Reporter {
+        run: run.clone(),
+        parameters,
+        pictures: picture_view,
+        training: training_view.clone(),
+        reachability: network.reachability(),
+        clock,
+    };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
     let remembering = tokio::spawn(remember_peers_regularly(directory.clone(), reporter.pictures.clone()));
@@ -188,11 +194,12 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let server =
         if address.is_empty() { None } else { Some(StatusServer::start(&address, report_view.clone()).await?) };
 
+    let addresses: Vec<Multiaddr> = network.public_addresses().into_iter().chain(network.listen_addresses()).collect();
     let ready = Ready {
         peer: me.to_string(),
         run,
         addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
-        ticket: ticket(&plan.manifest, me, &network.listen_addresses()),
+        ticket: ticket(&plan.manifest, me, &addresses),
         status_address: server.as_ref().map(|server| server.address().to_string()),
         parameters,
         data_directory: directory.root().to_owned(),
@@ -200,6 +207,9 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
     let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
+    let (manifest, listen) = (plan.manifest, network.listen_addresses());
+    let new_ticket = move |public: &[Multiaddr]| ticket(&manifest, me, &[public, &listen].concat());
+    let announcing = tokio::spawn(plan.console.follow_reachability(network.reachability(), new_ticket));
 
     let (stop, stop_view) = watch::channel(false);
     let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
@@ -212,6 +222,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let result = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
     console.abort();
+    announcing.abort();
     Ok(result?)
 }
 
@@ -295,7 +306,14 @@ fn ticket(manifest: &RunManifest, peer: PeerId, listen: &[Multiaddr]) -> String 
     };
     // Loopback addresses help nobody else, unless there are no others.
     let (loopback, public): (Vec<&Multiaddr>, Vec<&Multiaddr>) = listen.iter().partition(is_loopback);
-    let chosen = if public.is_empty() { loopback } else { public };
+    let mut chosen = if public.is_empty() { loopback } else { public };
+    let mut seen = Vec::new();
+    chosen.retain(|address| {
+        !seen.contains(address) && {
+            seen.push(*address);
+            true
+        }
+    });
     let addresses = chosen.into_iter().filter_map(|address| Address::new(address.to_string())).take(8).collect();
     Ticket { run: manifest.run_id(), peer, addresses, secret: None }.to_string()
 }
@@ -313,6 +331,7 @@ struct Reporter {
     parameters: usize,
     pictures: watch::Receiver<Picture>,
     training: watch::Receiver<TrainingView>,
+    reachability: watch::Receiver<Reachability>,
     clock: Instant,
 }
 
@@ -324,6 +343,7 @@ impl Reporter {
                 run: &self.run,
                 parameters: self.parameters,
                 training: &self.training.borrow(),
+                reachability: &self.reachability.borrow(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),

@@ -128,7 +128,10 @@ impl Network {
         let me = peer_id(&config.identity);
         let traffic = TrafficCounter::default();
         let run = config.manifest.run_id();
-        let mut swarm = new_swarm(&config.identity, Some(run), &config.connectivity, &traffic)?;
+        let mut connectivity = config.connectivity;
+        // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
+        connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
+        let mut swarm = new_swarm(&config.identity, Some(run), &connectivity, &traffic)?;
         let addresses = listen_on(&mut swarm, &config.listen).await?;
         let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
         for address in addresses.iter().filter_map(crate::address::to_core_address) {
@@ -144,7 +147,7 @@ impl Network {
         let shared =
             Shared::new(me, config.manifest, own, config.payload_bytes_max, config.inbound_bytes_budget, events);
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
-        let driver = Driver::new(swarm, Arc::new(shared), order_queue, is_closing, views, outbox, config.connectivity);
+        let driver = Driver::new(swarm, Arc::new(shared), order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
