@@ -35,6 +35,10 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 /// Established connections in all; a gossip view holds some tens of peers.
 pub(crate) const CONNECTIONS_MAX: u32 = 256;
 
+/// Connections without a handshake, under way or for something else such as a lookup; more are closed at once, so that
+/// they leave room for members.
+pub(crate) const HANDSHAKES_MAX: usize = CONNECTIONS_MAX as usize / 2;
+
 /// Connections of others that are still negotiating: a flood of half-open ones ends here.
 pub(crate) const PENDING_INBOUND_MAX: u32 = 64;
 

@@ -18,7 +18,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
-use crate::bounds::{CLOSE_TIMEOUT, DIALS_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX};
+use crate::bounds::{
+    CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX,
+};
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
@@ -283,7 +285,8 @@ impl Driver {
     fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let dial = self.dials.remove(&connection);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
-        if self.is_closing() {
+        let is_flooded = dial.is_none() && self.handshakes.len() >= HANDSHAKES_MAX;
+        if self.is_closing() || is_flooded {
             return;
         }
         let Some(peer) = to_core_peer(peer) else {

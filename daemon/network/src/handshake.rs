@@ -79,7 +79,8 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     let NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, mut streams } = connection;
     let mut first = None;
     if dialled.is_none() && may_be_auxiliary {
-        // Where nothing else uses the connection either, it closes as idle.
+        // Where nothing else uses the connection either, it closes as idle: soon, or with libp2p's relay, which says
+        // that it uses it for ten seconds and does not say when these are over, after the limit here.
         first = timeout(AUXILIARY_TIMEOUT, streams.control.recv()).await.ok().flatten();
         first.as_ref().ok_or(NoLink::Closed)?;
     }

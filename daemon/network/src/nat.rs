@@ -146,6 +146,11 @@ impl Nat {
         self.reservations.push(Reservation { listener, relay, addresses: Vec::new() });
     }
 
+    /// The listeners that are places at relays.
+    pub(crate) fn reservations(&self) -> Vec<ListenerId> {
+        self.reservations.iter().map(|reservation| reservation.listener).collect()
+    }
+
     /// Whether a listener is a place at a relay.
     pub(crate) fn has_asked(&self, listener: ListenerId) -> bool {
         self.reservations.iter().any(|reservation| reservation.listener == listener)

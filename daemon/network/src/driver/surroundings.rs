@@ -59,7 +59,7 @@ impl Driver {
 
     pub(super) fn on_surroundings(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::NewExternalAddrCandidate { address } => {
+            SwarmEvent::NewExternalAddrCandidate { address } if !is_circuit(&address) => {
                 self.nat.observe(split_peer(address).1);
                 self.publish();
             }
@@ -80,8 +80,10 @@ impl Driver {
             BehaviourEvent::Kademlia(event) => self.on_table(event),
             BehaviourEvent::Probes(probe) if probe.result.is_err() => {
                 tracing::debug!(address = %probe.tested_addr, server = %probe.server, "a peer cannot reach this node");
-                self.nat.probe_failed(&split_peer(probe.tested_addr).1);
-                self.follow_verdict();
+                if !is_circuit(&probe.tested_addr) {
+                    self.nat.probe_failed(&split_peer(probe.tested_addr).1);
+                    self.follow_verdict();
+                }
             }
             BehaviourEvent::HolePunching(punch) => match punch.result {
                 Ok(connection) => self.on_hole_punched(connection),
@@ -253,6 +255,12 @@ impl Driver {
         if let Some(relaying) = behaviour.relaying.as_mut() {
             let status = if is_public { relay::Status::Enable } else { relay::Status::Disable };
             relaying.set_status(Some(status));
+        }
+        if is_public {
+            // They were for a node that cannot be reached.
+            for listener in self.nat.reservations() {
+                self.swarm.remove_listener(listener);
+            }
         }
         self.publish();
     }
