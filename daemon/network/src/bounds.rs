@@ -103,6 +103,9 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a listener may take to report its first address; it takes milliseconds.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a listener on all interfaces may take from one to the next; it takes less than a millisecond.
+pub(crate) const LISTEN_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// A connection on which nothing is open is closed after this long; the handshake's own limit comes first.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
 

@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use crate::behaviour::Behaviour;
 use crate::bounds::{
-    CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX,
+    CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_SETTLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX,
+    OUTBOX_EVENTS_MAX,
 };
 use crate::connectivity::Connectivity;
 use crate::driver::{Driver, Views};
@@ -260,6 +261,19 @@ async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result
         };
         let late = || Err("the listener reported no address".to_owned());
         timeout(LISTEN_TIMEOUT, reported).await.unwrap_or_else(|_| late()).map_err(failed)?;
+    }
+    // A listener on all interfaces reports them one after the other, loopback first; a ticket needs the others.
+    let is_everywhere = |address: &Multiaddr| match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
+        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
+        _ => false,
+    };
+    if wanted.iter().any(is_everywhere) {
+        while let Ok(event) = timeout(LISTEN_SETTLE_TIMEOUT, swarm.select_next_some()).await {
+            if let SwarmEvent::NewListenAddr { address, .. } = event {
+                found.push(address);
+            }
+        }
     }
     Ok(found)
 }
