@@ -178,6 +178,10 @@ pub(crate) const RELAY_CIRCUIT_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 /// circuit lasts.
 pub(crate) const AUXILIARY_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 
+/// How long a relayed link outlives the first direct one: the other side must have finished the handshake, or it would
+/// see its only link close.
+pub(crate) const RELAY_LINGER: Duration = Duration::from_secs(2);
+
 /// Time without any connected member after which a node is called isolated.
 pub(crate) const ISOLATED_AFTER: Duration = Duration::from_secs(60);
 

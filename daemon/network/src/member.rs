@@ -15,10 +15,11 @@ use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Event, Payload, PeerId, TransferId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::bounds::{
     FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX,
+    RELAY_LINGER,
 };
 use crate::bulk::receive::receive;
 use crate::bulk::send::send;
@@ -88,11 +89,21 @@ struct ActiveLink {
 
 /// What became of a child task.
 enum ChildEnd {
-    Reader { link: u64, end: ReaderEnd },
-    Writer { link: u64, flushed: bool },
-    Acceptor { link: u64 },
+    Reader {
+        link: u64,
+        end: ReaderEnd,
+    },
+    Writer {
+        link: u64,
+        flushed: bool,
+    },
+    Acceptor {
+        link: u64,
+    },
     Sent(TransferId),
     Received,
+    /// The other side knows of the direct link by now as well.
+    Lingered,
 }
 
 impl Member {
@@ -177,15 +188,21 @@ impl Member {
         }
         let (is_relayed, opener) = (link.is_relayed, link.streams.opener);
         self.links.push(ActiveLink { number, is_relayed, opener, outgoing: Some(outgoing) });
-        if !is_relayed {
-            self.leave_relays();
+        let relayed = self.links.iter().filter(|link| link.is_relayed).count();
+        if relayed > 0 && relayed < self.links.len() {
+            self.children.spawn(async {
+                sleep(RELAY_LINGER).await;
+                ChildEnd::Lingered
+            });
         }
     }
 
-    /// Says no more on relayed links, now that there is a direct one. Both sides do so, and the last to read closes it.
+    /// Says no more on relayed links, where there is a direct one. Both sides do so, and the last to read closes it.
     fn leave_relays(&mut self) {
-        for link in self.links.iter_mut().filter(|link| link.is_relayed) {
-            link.outgoing = None;
+        if self.best_link().is_some_and(|link| !link.is_relayed) {
+            for link in self.links.iter_mut().filter(|link| link.is_relayed) {
+                link.outgoing = None;
+            }
         }
     }
 
@@ -254,6 +271,7 @@ impl Member {
             Ok(ChildEnd::Sent(transfer)) => {
                 self.unreported.remove(&transfer);
             }
+            Ok(ChildEnd::Lingered) => self.leave_relays(),
             Ok(ChildEnd::Writer { flushed: true, .. } | ChildEnd::Received) => {}
             // A child that panicked has shown a mistake of ours; this peer starts afresh.
             Err(error) => {
