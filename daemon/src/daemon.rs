@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability};
 use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
 use murmur_training::{Corpus, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -192,6 +192,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         pictures: picture_view,
         training: training_view.clone(),
         rest: rest_view,
+        reachability: network.reachability(),
         clock,
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
@@ -219,6 +220,12 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
     let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
+    let (secret, listen) = (plan.secret.clone(), network.listen_addresses());
+    let new_ticket = move |public: &[Multiaddr]| {
+        let ticket = Invitation::new(run_id, me, public, &listen).ticket(secret.clone());
+        ticket.map_or_else(String::new, |ticket| ticket.to_string())
+    };
+    let announcing = tokio::spawn(plan.console.follow_reachability(network.reachability(), new_ticket));
 
     let (stop, stop_view) = watch::channel(false);
     let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
@@ -234,6 +241,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let result = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
     console.abort();
+    announcing.abort();
     Ok(result?)
 }
 
@@ -279,6 +287,7 @@ async fn start_network(
         caps: plan.settings.limits.caps(),
         payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
+        connectivity: plan.settings.network.connectivity(),
     };
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())
@@ -315,9 +324,8 @@ fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
 
 /// How others join through this node as it is reached now.
 fn invitation(run: RunId, network: &Network, secret_file: Option<&Path>) -> Invitation {
-    // Here come the addresses at which others have reached this node from outside, once the network tells them.
-    let confirmed = [];
-    let invitation = Invitation::new(run, network.peer_id(), &confirmed, &network.listen_addresses());
+    let (public, listen) = (network.public_addresses(), network.listen_addresses());
+    let invitation = Invitation::new(run, network.peer_id(), &public, &listen);
     Invitation { secret_file: secret_file.map(Path::to_owned), ..invitation }
 }
 
@@ -348,6 +356,7 @@ struct Reporter {
     pictures: watch::Receiver<Picture>,
     training: watch::Receiver<TrainingView>,
     rest: watch::Receiver<RestView>,
+    reachability: watch::Receiver<Reachability>,
     clock: Instant,
 }
 
@@ -360,6 +369,7 @@ impl Reporter {
                 parameters: self.parameters,
                 training: &self.training.borrow(),
                 rest: &self.rest.borrow(),
+                reachability: &self.reachability.borrow(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
-    Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RunManifest, Selection, Snapshot, Start, Stretch,
-    Time, TrainingReport,
+    Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RunManifest, Selection, Snapshot, Start,
+    Stretch, Time, TrainingReport,
 };
 
 const PARAMETERS: usize = 95;

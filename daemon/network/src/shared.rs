@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub(crate) manifest_text: String,
     /// Who is let in.
     pub(crate) access: Access,
-    /// Where the node listens, as it changes.
-    pub(crate) listen: watch::Receiver<Vec<Multiaddr>>,
+    /// Where the node is found, best first, as it changes.
+    pub(crate) own: watch::Receiver<Vec<Multiaddr>>,
     /// Paces what is sent, over all peers.
     pub(crate) upload: Pace,
     /// Paces what is received.
@@ -42,7 +42,7 @@ impl Shared {
     pub(crate) fn new(
         me: PeerId,
         config: NetworkConfig,
-        listen: watch::Receiver<Vec<Multiaddr>>,
+        own: watch::Receiver<Vec<Multiaddr>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
         let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, .. } = config;
@@ -51,7 +51,7 @@ impl Shared {
             manifest_text: manifest.canonical_text(),
             access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,
-            listen,
+            own,
             upload: Pace::new(caps.upload, CAP_BURST),
             download: Pace::new(caps.download, CAP_BURST),
             payload_bytes_max,
@@ -81,9 +81,9 @@ impl Shared {
         tracing::debug!(%peer, dropped, "dropped a control message: the peer's queue is full");
     }
 
-    /// Where this node says that it listens, to a peer that is reached at `remote`.
+    /// Where this node says that it is found, to a peer that is reached at `remote`.
     pub(crate) fn addresses_for(&self, remote: &Multiaddr) -> Vec<Address> {
-        addresses_to_tell(&self.listen.borrow(), remote)
+        addresses_to_tell(&self.own.borrow(), remote)
     }
 }
 

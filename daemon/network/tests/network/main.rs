@@ -3,10 +3,12 @@
 
 mod access;
 mod caps;
+mod finding;
 mod hostile;
 mod manifest;
 mod meeting;
 mod misbehaviour;
 mod node;
+mod relaying;
 mod starting;
 mod transfers;
