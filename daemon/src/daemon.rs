@@ -298,6 +298,7 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
         bootstrap: plan.bootstrap.clone(),
         remembered,
         first_exchange: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
+        state_chunk: bounds::STATE_CHUNK_VALUES,
     }
 }
 

@@ -33,10 +33,12 @@ pub enum Message {
     Accept(Accept),
     /// The responder will not take part.
     Reject(Reject),
-    /// Asks for the model.
+    /// Asks for some chunks of the model. A later request of the same peer takes the place of the one before.
     RequestState {
-        /// Chosen by the asker, returned with the state.
+        /// Chosen by the asker, returned with each chunk.
         request: u64,
+        /// Which.
+        chunks: Chunks,
     },
     /// The model cannot be had here for now.
     RefuseState {
@@ -71,6 +73,16 @@ pub struct KnownPeer {
     pub peer: PeerId,
     /// Where; at most [`ADDRESSES_TOLD_MAX`].
     pub addresses: Vec<Address>,
+}
+
+/// Some chunks of a state, one after the other: each of [`STATE_CHUNK_VALUES`](crate::bounds::STATE_CHUNK_VALUES) values,
+/// but for the last one of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Chunks {
+    /// The first one.
+    pub first: u32,
+    /// How many; at least 1, at most [`STATE_CHUNKS_MAX`](crate::bounds::STATE_CHUNKS_MAX).
+    pub count: u32,
 }
 
 /// Asks for an exchange.
@@ -159,10 +171,12 @@ pub enum TransferHeader {
         /// Digest of the integer differences and the mask: the starter drops the exchange where its own differs.
         digest: u64,
     },
-    /// The model, for a joiner: parameters as little-endian `f32`.
+    /// A chunk of the model, for a joiner: values as little-endian `f32`.
     State {
         /// From the request.
         request: u64,
+        /// Which one.
+        chunk: u32,
         /// Swarm progress of the model, in steps.
         progress: f64,
         /// Digest of the model's layout.
@@ -203,13 +217,13 @@ mod tests {
         let proof = Some(Proof::new(&Secret::from_bytes([5; 32]), RunId([4; 32]), &parties, Prover::Dialer));
         let manifest = || "a".to_owned();
         let addresses = || vec![address.clone()];
-        let state = TransferHeader::State { request: 1, progress: 2.0, layout: [3; 32] };
+        let state = TransferHeader::State { request: 1, chunk: 9, progress: 2.0, layout: [3; 32] };
         let encoded = [
             codec::encode(&Message::Shuffle { peers: peers.clone(), wants_reply: true }),
             codec::encode(&Message::Propose(propose)),
             codec::encode(&Message::Accept(accept)),
             codec::encode(&Message::Reject(reject)),
-            codec::encode(&Message::RequestState { request: 1 }),
+            codec::encode(&Message::RequestState { request: 1, chunks: Chunks { first: 2, count: 3 } }),
             codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
             codec::encode(&Message::Part { peers }),
@@ -246,13 +260,13 @@ mod tests {
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
         "030101fbf401",
-        "0401",
+        "04010203",
         "050102",
         "06",
         "0701070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c",
         "00fb2c01",
         "01fb2c0101",
-        "020100000000000000400303030303030303030303030303030303030303030303030303030303030303",
+        "02010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
         "0300014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
         "03000000",
         "0300020202020202020202020202020202020202020202020202020202020202020200",

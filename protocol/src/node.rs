@@ -14,7 +14,7 @@ use crate::config::{Config, Start};
 use crate::effect::{Effect, Notice, TransferId};
 use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
-use crate::join::{Giving, Joining};
+use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
@@ -61,14 +61,15 @@ impl Node {
     /// it will ever make.
     pub fn new(config: Config, me: PeerId, layout: Arc<ModelLayout>, seed: u64, now: Time) -> Node {
         let parameters = layout.parameters();
+        let chunking = Chunking::new(state_bytes(parameters, &config.gossip) / 4, config.state_chunk);
         let mut node = Node {
             me,
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
             starter: Starter::new(me, seed, config.first_exchange),
             responder: Responder::new(parameters),
-            joining: Joining::new(me, seed, parameters, &config.gossip, now),
-            giving: Giving::default(),
+            joining: Joining::new(me, seed, chunking, now),
+            giving: Giving::new(chunking),
             is_outlier: false,
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,
@@ -124,6 +125,7 @@ impl Node {
         Status {
             me: self.me,
             phase: self.phase,
+            copying: (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.status()),
             training: self.averaging.training,
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
@@ -209,11 +211,10 @@ impl Node {
                 }
                 Ok(())
             }
-            Message::RequestState { request } => {
+            Message::RequestState { request, chunks } => {
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
-                self.giving.on_request(peer, request, has_model, out);
-                Ok(())
+                self.giving.on_request(peer, request, chunks, has_model, out)
             }
             Message::RefuseState { request, retry_after_ms: _ } => {
                 self.joining.on_refusal(now, peer, request);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::effect::ExchangeFailure;
 use crate::event::{Misbehaviour, TrainingReport};
+use crate::join::CopyStatus;
 use crate::message::KnownPeer;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -33,6 +34,8 @@ pub struct Status {
     pub me: PeerId,
     /// Where it stands.
     pub phase: Phase,
+    /// How far the copy of a peer's model has come, where one is under way.
+    pub copying: Option<CopyStatus>,
     /// The trainer's last report.
     pub training: TrainingReport,
     /// Members connected now.

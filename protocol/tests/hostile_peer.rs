@@ -47,7 +47,7 @@ impl Setting {
         self.now = later;
         let effects = self.tell(Event::TimePassed);
         let asked = effects.iter().find_map(|effect| match effect {
-            Effect::Send { message: Message::RequestState { request }, .. } => Some(*request),
+            Effect::Send { message: Message::RequestState { request, .. }, .. } => Some(*request),
             _ => None,
         });
         asked.unwrap_or(0)
@@ -81,7 +81,7 @@ fn propose(exchange: u64, standing: Standing) -> Message {
 }
 
 fn state(request: u64, layout: [u8; 32]) -> TransferHeader {
-    TransferHeader::State { request, progress: 5.0, layout }
+    TransferHeader::State { request, chunk: 0, progress: 5.0, layout }
 }
 
 fn layout_digest() -> [u8; 32] {

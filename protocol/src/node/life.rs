@@ -79,16 +79,16 @@ impl Node {
 
     pub(super) fn on_state_loaded(&mut self, now: Time, accepted: bool) {
         match self.joining.on_loaded(now, accepted) {
-            Some(Ok((peer, progress))) => {
-                self.outbox.notice(Notice::StateReceived { peer, progress });
+            Some(Ok((donors, progress))) => {
+                self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
-                    self.joining.begin_check(peer);
+                    self.joining.begin_check(donors);
                     self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);
                     self.check_copy(now);
                 }
             }
-            Some(Err(peer)) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
-            None => {}
+            Some(Err(Some(peer))) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
+            Some(Err(None)) | None => {}
         }
     }
 
@@ -103,7 +103,7 @@ impl Node {
             self.joining.count_check();
         } else if self.joining.checkers(self.membership.connected().collect()).is_empty() {
             match self.joining.doubt(now) {
-                Some(donor) => self.outbox.notice(Notice::StateDoubted { donor }),
+                Some(donors) => self.outbox.notice(Notice::StateDoubted { donors }),
                 None => self.believe_copy(None),
             }
         }

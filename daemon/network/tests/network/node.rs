@@ -172,7 +172,7 @@ pub(crate) async fn connected_pair(over: Over) -> (Node, Node) {
 
 /// A message that can be told from others.
 pub(crate) fn message(number: u64) -> Message {
-    Message::RequestState { request: number }
+    Message::RequestState { request: number, chunks: murmur_protocol::message::Chunks { first: 0, count: 1 } }
 }
 
 /// Bytes without a pattern that a mistake could hide in.
