@@ -11,17 +11,20 @@ fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
     let mut swarm = Swarm::on(lan, 3, CALM_RUN);
     swarm.wait_until_all_average();
     let founder = swarm.daemons.remove(0);
+    let founder_peer = founder.latest().expect("it reported").peer;
     // The whole machine dies: nothing answers any more, not even that a port is closed.
     swarm.lan.unplug(0);
     founder.kill();
+    let died_at: Vec<f64> = swarm.daemons.iter().map(|daemon| daemon.latest().expect("it reported").seconds).collect();
     // Once a ticket leads to more than the member that printed it, the founder's old one belongs here.
     let ticket = swarm.daemons[0].ticket();
     let newcomer = swarm.start(3, &["join", &ticket]);
-    newcomer.wait_for("two peers and exchanges", |report| {
-        report.peers == 2 && report.steps > 0 && report.exchanges_completed >= 10
-    });
-    for daemon in &swarm.daemons {
+    let settled = newcomer.wait_for("exchanges", |report| report.steps > 0 && report.exchanges_completed >= 10);
+    println!("the newcomer averages after {:.1} s", settled.seconds);
+    for (daemon, died_at) in swarm.daemons.iter().zip(died_at) {
+        daemon.wait_for_notice(&format!("{} is gone", &founder_peer[founder_peer.len() - 8..]));
         let report = daemon.wait_for("the newcomer, and the founder forgotten", |report| report.peers == 2);
+        println!("silence was noticed after {:.0} s", report.seconds - died_at);
         assert_eq!((report.phase.as_str(), report.seconds_waiting_for_network), ("training", 0.0));
     }
 }
