@@ -56,18 +56,15 @@ impl Daemon {
         Daemon::spawn_as(command, directory)
     }
 
-    /// The same on a host of its own, where it listens on every address and the default port unless `arguments` say
-    /// otherwise.
+    /// The same on a host of its own, where it listens as its settings say: by default on every address of the host.
     ///
     /// # Panics
     /// When it cannot be started.
     pub fn spawn_on(host: &Host, program: &str, directory: &Path, arguments: &[&str]) -> Daemon {
         let mut command = host.command(program);
         command.args(arguments);
-        if !arguments.contains(&"--listen") {
-            for address in host.listen() {
-                command.args(["--listen", &address]);
-            }
+        for address in host.listen() {
+            command.args(["--listen", address]);
         }
         Daemon::spawn_as(command, directory)
     }

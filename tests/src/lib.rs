@@ -3,6 +3,7 @@
 
 mod daemon;
 pub mod netns;
+pub mod swarm;
 
 pub use daemon::{Daemon, Finished};
 

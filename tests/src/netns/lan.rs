@@ -192,13 +192,12 @@ impl Host {
         &self.address
     }
 
-    /// Multiaddresses to listen on that name no interface, as the default settings do: TCP and QUIC, port 4711.
-    pub fn listen(&self) -> [String; 2] {
-        let any = match self.family {
-            Family::V4 => "/ip4/0.0.0.0",
-            Family::V6 => "/ip6/::",
-        };
-        [format!("{any}/tcp/4711"), format!("{any}/udp/4711/quic-v1")]
+    /// Where a daemon has to be told to listen, TCP and QUIC: on IPv4 alone its default settings do.
+    pub(crate) fn listen(&self) -> &'static [&'static str] {
+        match self.family {
+            Family::V4 => &[],
+            Family::V6 => &["/ip6/::/tcp/4711", "/ip6/::/udp/4711/quic-v1"],
+        }
     }
 
     /// A command that runs `program` on this host. Its process id is that of the program.

@@ -2,13 +2,14 @@
 
 use murmur_tests::Daemon;
 use murmur_tests::netns::{Family, Lan};
+use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
 
-use crate::swarm::{CALM_RUN, Swarm, watch};
+use crate::MURMUR;
 
 #[test]
 fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
     let Some(lan) = Lan::new(Family::V4, 4) else { return };
-    let mut swarm = Swarm::on(lan, 3, CALM_RUN);
+    let mut swarm = Swarm::on(MURMUR, lan, 3, CALM_RUN);
     swarm.wait_until_all_average();
     let founder = swarm.daemons.remove(0);
     let founder_peer = founder.latest().expect("it reported").peer;
@@ -31,7 +32,7 @@ fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
 
 #[test]
 fn a_peer_that_stands_still_costs_the_others_nothing() {
-    let Some(swarm) = Swarm::calm(4) else { return };
+    let Some(swarm) = Swarm::calm(MURMUR, 4) else { return };
     swarm.wait_until_all_average();
     let (others, still) = swarm.daemons.split_at(3);
     let others: Vec<&Daemon> = others.iter().collect();

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use murmur_tests::netns::{Family, Lan};
+use murmur_tests::swarm::Swarm;
 
-use crate::swarm::Swarm;
+use crate::MURMUR;
 
 /// Two and a half million parameters: a state of 10 MB, which takes 4 s over 20 Mbit/s. Little work a step.
 const LARGE_RUN: &str = "\
@@ -33,7 +34,7 @@ final_exchanges = 1
 fn a_joiner_whose_donor_dies_halfway_gets_its_model_elsewhere() {
     let Some(lan) = Lan::new(Family::V4, 4) else { return };
     lan.host(3).limit(20);
-    let mut swarm = Swarm::on(lan, 3, LARGE_RUN);
+    let mut swarm = Swarm::on(MURMUR, lan, 3, LARGE_RUN);
     for daemon in &swarm.daemons {
         daemon.wait_for("two peers", |report| report.peers == 2 && report.exchanges_completed >= 2);
     }

@@ -2,13 +2,14 @@
 
 use murmur_protocol::Ticket;
 use murmur_tests::netns::{Family, Lan};
+use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
 use murmur_tests::{Daemon, TINY_RUN};
 
-use crate::swarm::{CALM_RUN, Swarm, watch};
+use crate::MURMUR;
 
 #[test]
 fn a_swarm_needs_no_ipv4() {
-    let Some(swarm) = Swarm::new(Family::V6, 3, 3, TINY_RUN) else { return };
+    let Some(swarm) = Swarm::new(MURMUR, Family::V6, 3, 3, TINY_RUN) else { return };
     swarm.wait_until_all_average();
     let ticket: Ticket = swarm.daemons[1].ticket().parse().expect("a ticket");
     let is_v6 = |address: &murmur_protocol::Address| address.to_string().starts_with("/ip6/fd00:77::2/");
@@ -22,7 +23,7 @@ fn links_of_unlike_speed_slow_nobody_down() {
     for (host, megabits) in lan.hosts().iter().zip(megabits) {
         host.limit(megabits);
     }
-    let swarm = Swarm::on(lan, 4, CALM_RUN);
+    let swarm = Swarm::on(MURMUR, lan, 4, CALM_RUN);
     swarm.wait_until_all_average();
     let all: Vec<&Daemon> = swarm.daemons.iter().collect();
     let before = swarm.lan.host(3).link_bytes();
@@ -50,7 +51,7 @@ fn links_of_unlike_speed_slow_nobody_down() {
 fn a_host_behind_a_router_takes_part() {
     let Some(mut lan) = Lan::new(Family::V4, 2) else { return };
     let Some(hidden) = lan.add_host_behind_router() else { return };
-    let swarm = Swarm::on(lan, 3, CALM_RUN);
+    let swarm = Swarm::on(MURMUR, lan, 3, CALM_RUN);
     swarm.wait_until_all_average();
     let newcomer = swarm.daemons[hidden].latest().expect("it reported");
     let later = swarm.daemons[hidden].wait_for("averaging goes on", |report| {

@@ -6,6 +6,5 @@ mod donors;
 mod links;
 mod partition;
 mod restarts;
-mod swarm;
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");

@@ -1,8 +1,9 @@
 //! Two halves of a swarm that cannot hear each other, and meet again.
 
 use murmur_tests::Daemon;
+use murmur_tests::swarm::{Swarm, watch};
 
-use crate::swarm::{Swarm, watch};
+use crate::MURMUR;
 
 /// How long the halves are apart, in seconds.
 const APART_SECONDS: f64 = 20.0;
@@ -13,7 +14,7 @@ const EXCHANGES_TO_AGREE: u64 = 60;
 
 #[test]
 fn two_halves_train_on_and_become_one_swarm_again() {
-    let Some(swarm) = Swarm::calm(4) else { return };
+    let Some(swarm) = Swarm::calm(MURMUR, 4) else { return };
     swarm.wait_until_all_average();
     let all: Vec<&Daemon> = swarm.daemons.iter().collect();
     watch(&all, 5.0);

@@ -2,8 +2,9 @@
 
 use murmur::report::NodeReport;
 use murmur_tests::netns::{Family, Lan};
+use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
 
-use crate::swarm::{CALM_RUN, Swarm, watch};
+use crate::MURMUR;
 
 const DAEMONS: usize = 5;
 const KILLS: usize = 30;
@@ -19,7 +20,7 @@ const LOST_SECONDS_MAX: f64 = CHECKPOINT_SECONDS + 3.0;
 fn thirty_kills_cost_only_the_last_steps_of_the_killed() {
     let Some(lan) = Lan::new(Family::V4, DAEMONS) else { return };
     let settings = format!("[checkpoint]\nevery_seconds = {CHECKPOINT_SECONDS}\n[training]\nevaluate_every = 0\n");
-    let mut swarm = Swarm::with_settings(lan, DAEMONS, CALM_RUN, &settings);
+    let mut swarm = Swarm::with_settings(MURMUR, lan, DAEMONS, CALM_RUN, &settings);
     swarm.wait_until_all_average();
     let mut dice = Dice(20_261_121);
     for kill in 0..KILLS {

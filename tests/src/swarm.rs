@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use murmur_tests::netns::{Family, Lan};
-use murmur_tests::{Daemon, write_run};
+use murmur::report::NodeReport;
 
-use crate::MURMUR;
+use crate::netns::{Family, Lan};
+use crate::{Daemon, write_run};
 
 /// What a condition may take where time passes on purpose, with other tests on the same cores.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A run whose step takes some ten milliseconds on a busy core: with the tiny run's fraction of one, seconds of silence
 /// are thousands of steps, as they are in no real swarm.
-pub(crate) const CALM_RUN: &str = "\
+pub const CALM_RUN: &str = "\
 [run]
 name = \"calm\"
 [model]
@@ -34,35 +34,38 @@ final_exchanges = 4
 ";
 
 /// Daemons on the first hosts of a network. Fields are dropped in order: daemons before their hosts and folders.
-pub(crate) struct Swarm {
-    pub(crate) daemons: Vec<Daemon>,
-    pub(crate) lan: Lan,
+pub struct Swarm {
+    /// In the order of their hosts, unless a test took some out.
+    pub daemons: Vec<Daemon>,
+    /// Their hosts, and those that have no daemon yet.
+    pub lan: Lan,
     folder: tempfile::TempDir,
+    program: String,
 }
 
 impl Swarm {
     /// A founder on the first host of a network of `hosts`, and as many joiners as make `daemons`, each by the founder's
     /// ticket. Nothing where there are no namespaces.
-    pub(crate) fn new(family: Family, hosts: usize, daemons: usize, run: &str) -> Option<Swarm> {
-        Some(Swarm::on(Lan::new(family, hosts)?, daemons, run))
+    pub fn new(program: &str, family: Family, hosts: usize, daemons: usize, run: &str) -> Option<Swarm> {
+        Some(Swarm::on(program, Lan::new(family, hosts)?, daemons, run))
     }
 
     /// The same with a daemon on each host and a run whose steps take as long as messages do.
-    pub(crate) fn calm(hosts: usize) -> Option<Swarm> {
-        Swarm::new(Family::V4, hosts, hosts, CALM_RUN)
+    pub fn calm(program: &str, hosts: usize) -> Option<Swarm> {
+        Swarm::new(program, Family::V4, hosts, hosts, CALM_RUN)
     }
 
     /// The same on a network that was prepared.
-    pub(crate) fn on(lan: Lan, daemons: usize, run: &str) -> Swarm {
-        Swarm::with_settings(lan, daemons, run, "")
+    pub fn on(program: &str, lan: Lan, daemons: usize, run: &str) -> Swarm {
+        Swarm::with_settings(program, lan, daemons, run, "")
     }
 
     /// The same with a node file.
-    pub(crate) fn with_settings(lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
+    pub fn with_settings(program: &str, lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let run_file = write_run(folder.path(), run);
         std::fs::write(folder.path().join("node.toml"), settings).expect("a temporary directory can be written");
-        let mut swarm = Swarm { daemons: Vec::new(), lan, folder };
+        let mut swarm = Swarm { daemons: Vec::new(), lan, folder, program: program.to_owned() };
         let founder = swarm.start(0, &["start", run_file.to_str().expect("UTF-8")]);
         let ticket = founder.ticket();
         swarm.daemons.push(founder);
@@ -74,22 +77,27 @@ impl Swarm {
     }
 
     /// Starts a daemon on a host, with the data directory of that host.
-    pub(crate) fn start(&self, host: usize, arguments: &[&str]) -> Daemon {
+    pub fn start(&self, host: usize, arguments: &[&str]) -> Daemon {
         let settings = self.folder.path().join("node.toml");
         let arguments = [arguments, &["--node", settings.to_str().expect("UTF-8")]].concat();
-        Daemon::spawn_on(self.lan.host(host), MURMUR, &self.folder.path().join(format!("node-{host}")), &arguments)
-            .with_patience(PATIENCE)
+        Daemon::spawn_on(
+            self.lan.host(host),
+            &self.program,
+            &self.folder.path().join(format!("node-{host}")),
+            &arguments,
+        )
+        .with_patience(PATIENCE)
     }
 
     /// Kills the daemon of a host and starts it again there, with the data directory that it had.
-    pub(crate) fn kill_and_restart(&mut self, host: usize, arguments: &[&str]) {
+    pub fn kill_and_restart(&mut self, host: usize, arguments: &[&str]) {
         self.daemons.remove(host).kill();
         let again = self.start(host, arguments);
         self.daemons.insert(host, again);
     }
 
     /// Waits until each of these knows all others and has averaged.
-    pub(crate) fn wait_until_all_average(&self) {
+    pub fn wait_until_all_average(&self) {
         let others = self.daemons.len() - 1;
         for daemon in &self.daemons {
             daemon.wait_for("all peers and exchanges", |report| {
@@ -100,19 +108,19 @@ impl Swarm {
 }
 
 /// What each daemon did over the same `seconds` of its own clock.
-pub(crate) struct Stretch {
+pub struct Stretch {
     /// Steps a second.
-    pub(crate) pace: f64,
+    pub pace: f64,
     /// Exchanges completed.
-    pub(crate) exchanges: u64,
+    pub exchanges: u64,
     /// Seconds that training waited for the network.
-    pub(crate) waited: f64,
+    pub waited: f64,
 }
 
 /// Watches daemons side by side.
-pub(crate) fn watch(daemons: &[&Daemon], seconds: f64) -> Vec<Stretch> {
+pub fn watch(daemons: &[&Daemon], seconds: f64) -> Vec<Stretch> {
     let before: Vec<_> = daemons.iter().map(|daemon| daemon.wait_for("a report", |_| true)).collect();
-    let over = |(daemon, before): (&&Daemon, &murmur::report::NodeReport)| {
+    let over = |(daemon, before): (&&Daemon, &NodeReport)| {
         let after = daemon.wait_for("time to pass", |report| report.seconds >= before.seconds + seconds);
         Stretch {
             pace: (after.steps - before.steps) as f64 / (after.seconds - before.seconds),

@@ -1,0 +1,96 @@
+//! What gossip costs training: steps a second with it and without, in turns on the same cores.
+
+use murmur::report::NodeReport;
+use murmur_tests::Daemon;
+use murmur_tests::netns::{Family, Lan};
+use murmur_tests::swarm::Swarm;
+use serde_json::{Value, json};
+
+use crate::process::{place, processor_seconds};
+
+/// The built-in run's model and rhythm, without an end.
+const RUN: &str = "[schedule]\ntotal_steps = 1000000\n";
+
+/// Turns of each kind.
+const TURNS: usize = 6;
+
+/// Seconds of a turn, shorter than silence that ends a connection.
+const TURN_SECONDS: f64 = 6.0;
+
+/// The measured trainers go before everything else on the machine, their partner behind.
+const FIRST: i32 = -15;
+const LAST: i32 = 19;
+
+pub(crate) fn measure(murmur: &str) -> Option<Value> {
+    let lan = Lan::new(Family::V4, 3)?;
+    let settings = "[training]\nevaluate_every = 0\n[checkpoint]\nevery_seconds = 0\n";
+    let swarm = Swarm::with_settings(murmur, lan, 2, RUN, settings);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = murmur_tests::write_run(folder.path(), RUN);
+    let alone = swarm.start(2, &["start", run_file.to_str().expect("UTF-8")]);
+    let [together, partner] = swarm.daemons.as_slice() else { return None };
+    partner.wait_for("it averages", |report| report.exchanges_completed >= 10);
+    alone.wait_for("it trains", |report| report.steps >= 10);
+    place(partner.process_id(), "1", LAST);
+    let mut results = serde_json::Map::new();
+    for (name, cores) in [("one spare core", "0,1"), ("no spare core", "0")] {
+        place(together.process_id(), cores, FIRST);
+        place(alone.process_id(), cores, FIRST);
+        let mut turns = Vec::new();
+        let mut costs = Vec::new();
+        for _ in 0..TURNS {
+            alone.signal("STOP");
+            let processor = busy(together);
+            let (with, before, after) = turn(together);
+            costs.push(cost(&processor, &busy(together), &before, &after));
+            together.signal("STOP");
+            partner.signal("STOP");
+            alone.signal("CONT");
+            let (without, _, _) = turn(&alone);
+            together.signal("CONT");
+            partner.signal("CONT");
+            turns.push((with, without));
+        }
+        let ratios: Vec<f64> = turns.iter().map(|(with, without)| with / without).collect();
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let figures = json!({
+            "steps a second with gossip, and alone": turns,
+            "ratios": ratios,
+            "ratio of the sums": turns.iter().map(|turn| turn.0).sum::<f64>() / turns.iter().map(|turn| turn.1).sum::<f64>(),
+            "share of time at step boundaries": mean(&costs.iter().map(|cost| cost.0).collect::<Vec<_>>()),
+            "share of its processor time outside the training thread": mean(&costs.iter().map(|cost| cost.1).collect::<Vec<_>>()),
+        });
+        results.insert(name.to_owned(), figures);
+    }
+    let report = together.latest()?;
+    results.insert(
+        "exchanges, steps".to_owned(),
+        json!([report.exchanges_completed, report.steps, report.interval_steps]),
+    );
+    Some(Value::Object(results))
+}
+
+/// Steps a second over a turn, with the reports at both ends. The first report after a pause belongs to the pause.
+fn turn(daemon: &Daemon) -> (f64, NodeReport, NodeReport) {
+    let pause = daemon.latest().expect("it reported");
+    let before = daemon.wait_for("it goes on", |report| report.seconds > pause.seconds + 0.6);
+    let before = daemon.wait_for("a fresh report", |report| report.seconds > before.seconds);
+    let after = daemon.wait_for("a turn", |report| report.seconds >= before.seconds + TURN_SECONDS);
+    ((after.steps - before.steps) as f64 / (after.seconds - before.seconds), before, after)
+}
+
+/// Processor seconds of the training threads, and of all others.
+fn busy(daemon: &Daemon) -> (f64, f64) {
+    let mut busy = (0.0, 0.0);
+    for (name, seconds) in processor_seconds(daemon.process_id()).values() {
+        if name.contains("train") || name.contains("rayon") { busy.0 += seconds } else { busy.1 += seconds }
+    }
+    busy
+}
+
+/// Shares of the time at step boundaries and of the processor time that is not training's.
+fn cost(earlier: &(f64, f64), later: &(f64, f64), before: &NodeReport, after: &NodeReport) -> (f64, f64) {
+    let boundaries = (after.seconds_at_boundaries - before.seconds_at_boundaries) / (after.seconds - before.seconds);
+    let (training, others) = (later.0 - earlier.0, later.1 - earlier.1);
+    (boundaries, others / (training + others))
+}
