@@ -28,14 +28,14 @@ warmup_steps = 20
 [data]
 validation_sequences = 1
 [gossip]
-interval_steps = 40
-interval_steps_min = 40
-interval_steps_max = 40
+interval_steps = 20
+interval_steps_min = 20
+interval_steps_max = 20
 final_exchanges = 1
 ";
 
 /// Exchanges that are measured.
-const EXCHANGES: u64 = 6;
+const EXCHANGES: u64 = 5;
 
 /// A link that moves less than this share in a sample does not carry bulk.
 const BULK_SHARE: f64 = 0.05;
