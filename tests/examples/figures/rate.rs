@@ -12,7 +12,7 @@ use crate::process::{place, processor_seconds};
 const RUN: &str = "[schedule]\ntotal_steps = 1000000\n";
 
 /// Turns of each kind.
-const TURNS: usize = 6;
+const TURNS: usize = 4;
 
 /// Seconds of a turn, shorter than silence that ends a connection.
 const TURN_SECONDS: f64 = 6.0;
