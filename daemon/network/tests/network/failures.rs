@@ -64,7 +64,7 @@ async fn break_some(node: &mut Node, hostile: &mut Hostile, numbers: std::ops::R
         let mut bulk = hostile.open_bulk().await;
         write_frame(&mut bulk, &codec::encode(&TransferHeader::ProposalCodes { exchange: number })).await;
         write(&mut bulk, &(ANNOUNCED_BYTES as u64).to_le_bytes()).await;
-        write(&mut bulk, &sent.as_slice()[..SENT_BYTES]).await;
+        write(&mut bulk, &sent.bytes()[..SENT_BYTES]).await;
         futures::AsyncWriteExt::close(&mut bulk).await.expect("closed");
         wait_ended(&mut bulk).await;
         // One from the node, which the receiver breaks off.
