@@ -69,8 +69,8 @@ pub(crate) fn measure(murmur: &str) -> Option<Value> {
     Some(json!({
         "link Mbit/s": MEGABITS,
         "parameters": last.parameters,
-        "copying the model": bursts(&state).iter().map(describe).collect::<Vec<_>>(),
-        "exchanges": bursts(&seen).iter().map(describe).collect::<Vec<_>>(),
+        "copying the model": bursts(&state).iter().map(|burst| describe(burst)).collect::<Vec<_>>(),
+        "exchanges": bursts(&seen).iter().map(|burst| describe(burst)).collect::<Vec<_>>(),
         "broken off": last.exchanges_failed,
     }))
 }
@@ -112,7 +112,7 @@ fn bursts(samples: &[Sample]) -> Vec<Vec<Sample>> {
 }
 
 /// One burst: how long it took, and what share of the link it used, over all of it and while a direction was in use.
-fn describe(burst: &Vec<Sample>) -> Value {
+fn describe(burst: &[Sample]) -> Value {
     let (first, last) = (burst[0], burst[burst.len() - 1]);
     let seconds = last.seconds - first.seconds;
     let (received, sent) = (last.received - first.received, last.sent - first.sent);

@@ -19,7 +19,10 @@ interval_steps_max = 10
 ";
 
 /// Turns of each kind.
-const TURNS: usize = 4;
+const TURNS: usize = 3;
+
+/// Seconds without pauses, over which processor time is counted.
+const STRETCH_SECONDS: f64 = 20.0;
 
 /// Seconds of a turn, shorter than silence that ends a connection.
 const TURN_SECONDS: f64 = 6.0;
@@ -43,45 +46,46 @@ pub(crate) fn measure(murmur: &str) -> Option<Value> {
     for (name, cores) in [("one spare core", "0,1"), ("no spare core", "0")] {
         place(together.process_id(), cores, FIRST);
         place(alone.process_id(), cores, FIRST);
+        // Without pauses: what the books say.
+        alone.signal("STOP");
+        let busy_before = busy(together);
+        let (_, before, after) = stretch(together, STRETCH_SECONDS);
+        let (boundaries, gossip) = cost(&busy_before, &busy(together), &before, &after);
+        let exchanges = after.exchanges_completed - before.exchanges_completed;
+        // In turns: what the clock says.
         let mut turns = Vec::new();
-        let mut costs = Vec::new();
-        let (mut exchanges, mut steps) = (0, 0);
         for _ in 0..TURNS {
-            alone.signal("STOP");
-            let processor = busy(together);
-            let (with, before, after) = turn(together);
-            exchanges += after.exchanges_completed - before.exchanges_completed;
-            steps += after.steps - before.steps;
-            costs.push(cost(&processor, &busy(together), &before, &after));
+            let (with, _, _) = stretch(together, TURN_SECONDS);
             together.signal("STOP");
             partner.signal("STOP");
             alone.signal("CONT");
-            let (without, _, _) = turn(&alone);
+            let (without, _, _) = stretch(&alone, TURN_SECONDS);
+            alone.signal("STOP");
             together.signal("CONT");
             partner.signal("CONT");
             turns.push((with, without));
         }
+        alone.signal("CONT");
         let ratios: Vec<f64> = turns.iter().map(|(with, without)| with / without).collect();
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let figures = json!({
             "steps a second with gossip, and alone": turns,
             "ratios": ratios,
-            "exchanges in so many steps": [exchanges, steps],
+            "exchanges in so many steps": [exchanges, after.steps - before.steps],
             "ratio of the sums": turns.iter().map(|turn| turn.0).sum::<f64>() / turns.iter().map(|turn| turn.1).sum::<f64>(),
-            "share of time at step boundaries": mean(&costs.iter().map(|cost| cost.0).collect::<Vec<_>>()),
-            "share of its processor time outside the training threads": mean(&costs.iter().map(|cost| cost.1).collect::<Vec<_>>()),
+            "share of time at step boundaries": boundaries,
+            "share of its processor time outside the training threads": gossip,
         });
         results.insert(name.to_owned(), figures);
     }
     Some(Value::Object(results))
 }
 
-/// Steps a second over a turn, with the reports at both ends. The first report after a pause belongs to the pause.
-fn turn(daemon: &Daemon) -> (f64, NodeReport, NodeReport) {
+/// Steps a second over so many seconds, with the reports at both ends. The first report after a pause belongs to the pause.
+fn stretch(daemon: &Daemon, seconds: f64) -> (f64, NodeReport, NodeReport) {
     let pause = daemon.latest().expect("it reported");
     let before = daemon.wait_for("it goes on", |report| report.seconds > pause.seconds + 0.6);
     let before = daemon.wait_for("a fresh report", |report| report.seconds > before.seconds);
-    let after = daemon.wait_for("a turn", |report| report.seconds >= before.seconds + TURN_SECONDS);
+    let after = daemon.wait_for("a stretch", |report| report.seconds >= before.seconds + seconds);
     ((after.steps - before.steps) as f64 / (after.seconds - before.seconds), before, after)
 }
 
