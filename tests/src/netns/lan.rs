@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::leftovers;
 use super::router;
-use super::tools::{call, missing, must};
+use super::tools::{call, missing, must, say_skipped};
 
 /// More daemons than this starve each other on two cores.
 pub const HOSTS_MAX: usize = 8;
@@ -55,7 +55,7 @@ impl Lan {
         leftovers::remove_those_of_the_dead();
         let name = leftovers::fresh_name();
         if let Some(reason) = missing(&format!("{name}-probe")) {
-            println!("skipped: no network namespaces here (root and iproute2 are needed): {reason}");
+            say_skipped(&format!("no network namespaces here (root and iproute2 are needed): {reason}"));
             return None;
         }
         // From here on the value removes what was made, whatever panics.
@@ -122,7 +122,7 @@ impl Lan {
         must("ip", &format!("-n {router} addr add {outside} dev eth0"));
         must("ip", &format!("-n {router} link set eth0 up"));
         if let Err(reason) = router::translate(&router) {
-            println!("skipped: no address translation here (nft and its kernel modules are needed): {reason}");
+            say_skipped(&format!("no address translation here (nft and its kernel modules are needed): {reason}"));
             return None;
         }
         let namespace = format!("{}-host{number}", self.name);

@@ -1,5 +1,6 @@
 //! Runs `ip`, `tc` and `nft`, and knows whether they would work here.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// Runs a program of the system to its end.
@@ -7,9 +8,8 @@ use std::process::{Command, Stdio};
 /// # Errors
 /// What it wrote to standard error, with its command line.
 pub(super) fn call(program: &str, arguments: &str) -> Result<String, String> {
-    let words = arguments.split_whitespace();
     let output = Command::new(program)
-        .args(words)
+        .args(arguments.split_whitespace())
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("{program} cannot be run: {error}"))?;
@@ -33,6 +33,11 @@ pub(super) fn must(program: &str, arguments: &str) -> String {
 /// As [`call`].
 pub(super) fn call_inside(namespace: &str, program: &str, arguments: &str) -> Result<String, String> {
     call("ip", &format!("netns exec {namespace} {program} {arguments}"))
+}
+
+/// Says, past the test harness that keeps what passing tests print, that something was not tested.
+pub(super) fn say_skipped(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
 /// Why namespaces cannot be had here; nothing where they can.
