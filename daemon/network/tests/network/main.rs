@@ -3,6 +3,7 @@
 
 mod access;
 mod caps;
+mod failures;
 mod finding;
 mod hostile;
 mod manifest;
