@@ -38,6 +38,8 @@ pub enum Command {
     /// Simulate a swarm on a virtual clock: the same decisions and arithmetic, any faults, replayed from a seed.
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Will this machine work, and what will it contribute: device, speed, ports, network, disk.
+    Doctor(DoctorOptions),
     /// Ask a running daemon how it goes.
     Status(StatusOptions),
     /// Print a fresh ticket of a running daemon, and the line with which others join.
@@ -143,6 +145,19 @@ pub struct JoinOptions {
     /// The string that a member printed.
     #[arg(required_unless_present = "bootstrap")]
     pub ticket: Option<String>,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorOptions {
+    /// The swarm to ask; without it (and without --bootstrap) only this machine is looked at.
+    pub ticket: Option<String>,
+    /// The run file to look at instead of a swarm's run [default: the built-in stories].
+    #[arg(long, value_name = "FILE", conflicts_with = "ticket")]
+    pub run: Option<PathBuf>,
     /// The node.
     #[command(flatten)]
     pub node: NodeOptions,

@@ -1,6 +1,7 @@
 //! One file per command: from options to work.
 
 mod checkpoints;
+mod doctor;
 mod init;
 mod join;
 mod membership;
@@ -23,6 +24,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Join(options) => join::run(options),
         Command::Local(options) => crate::local::run(options),
         Command::Sim(command) => sim::run(command),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Ticket(options) => ticket::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),

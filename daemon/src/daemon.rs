@@ -167,7 +167,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let layout = model.engine.layout().clone();
     let parameters = layout.parameters();
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
-    let network = start_network(&plan, parameters, events.clone()).await?;
+    let network = start_network(&plan, events.clone()).await?;
     let me = network.peer_id();
     let resumed = model.resumed;
     let device = model.device;
@@ -267,32 +267,42 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
     })
 }
 
-async fn start_network(
-    plan: &Plan,
-    parameters: usize,
-    events: mpsc::Sender<murmur_protocol::Event>,
-) -> anyhow::Result<Network> {
-    let parse = |text: &String| -> anyhow::Result<Multiaddr> {
-        text.parse().map_err(|error| {
-            let message = format!("{text:?} is no address to listen on: {error}");
-            Failure::new(ExitCode::Settings, message).hint("for example /ip4/0.0.0.0/tcp/4711").into()
-        })
-    };
-    let config = NetworkConfig {
-        identity: plan.identity.clone(),
-        listen: plan.settings.network.listen.iter().map(parse).collect::<anyhow::Result<_>>()?,
-        manifest: Arc::new(plan.manifest.clone()),
-        secret: plan.secret.clone(),
-        admission: plan.settings.network.admission(),
-        caps: plan.settings.limits.caps(),
-        payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
-        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
-        connectivity: plan.settings.network.connectivity(),
-    };
+async fn start_network(plan: &Plan, events: mpsc::Sender<murmur_protocol::Event>) -> anyhow::Result<Network> {
+    let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())
             .hint("another program may use the port: choose one with --listen, or port 0 for any free one")
             .into()
+    })
+}
+
+/// What the network of such a node needs to know.
+///
+/// # Errors
+/// When an address to listen on is none.
+pub(crate) fn network_config(
+    identity: Keypair,
+    manifest: &RunManifest,
+    settings: &NodeSettings,
+    secret: Option<Secret>,
+) -> Result<NetworkConfig, Failure> {
+    let parse = |text: &String| -> Result<Multiaddr, Failure> {
+        text.parse().map_err(|error| {
+            let message = format!("{text:?} is no address to listen on: {error}");
+            Failure::new(ExitCode::Settings, message).hint("for example /ip4/0.0.0.0/tcp/4711")
+        })
+    };
+    let parameters = murmur_training::parameter_count(&manifest.model);
+    Ok(NetworkConfig {
+        identity,
+        listen: settings.network.listen.iter().map(parse).collect::<Result<_, _>>()?,
+        manifest: Arc::new(manifest.clone()),
+        secret,
+        admission: settings.network.admission(),
+        caps: settings.limits.caps(),
+        payload_bytes_max: bounds::payload_bytes_max(parameters, &manifest.gossip),
+        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &manifest.gossip),
+        connectivity: settings.network.connectivity(),
     })
 }
 

@@ -33,6 +33,11 @@ impl Failure {
         Failure { message: message.into(), hint: None, code }
     }
 
+    /// What to do about it; empty where nothing is known.
+    pub fn remedy(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
+    }
+
     /// Adds the remedy.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());

@@ -8,6 +8,7 @@ pub mod cli;
 mod commands;
 pub mod console;
 pub mod daemon;
+pub mod doctor;
 pub mod drivers;
 pub mod engine;
 pub mod failure;

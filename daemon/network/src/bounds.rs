@@ -123,11 +123,12 @@ pub(crate) const LISTEN_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// A connection on which nothing is open is closed after this long; the handshake's own limit comes first.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Time between pings.
-pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// Time between pings, and before the first.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(8);
 
-/// A ping without an answer for this long means that the connection is dead.
-pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// A ping without an answer for this long has failed. libp2p tells of the second failure in a row, so a peer that dies
+/// without a word is noticed after 32 s at most.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often the driver looks after what takes its time: lookups, reservations, being alone.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use murmur_network::{FetchError, Keypair, Multiaddr, Question};
 use murmur_protocol::handshake::{Credentials, Refusal};
-use murmur_protocol::{Bootstrap, RunId, RunManifest, Ticket};
+use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
 use super::{membership, node};
 use crate::cli::JoinOptions;
@@ -15,11 +15,27 @@ use crate::store::{DataDirectory, SECRET_FILE};
 /// How long one address may take to tell its run.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
-    let settings = node::settings(&options.node)?;
+/// Where a ticket, or an address, leads.
+pub(super) struct Destination {
+    /// Members to dial.
+    pub(super) bootstrap: Vec<Bootstrap>,
+    /// What is known of the run.
+    credentials: Option<Credentials>,
+}
+
+impl Destination {
+    /// The run there, from a member that answers, and its secret where it is closed.
+    pub(super) fn fetch(&self, settings: &NodeSettings) -> Result<(RunManifest, Option<Secret>), Failure> {
+        let manifest = fetch_manifest(&self.bootstrap, self.credentials.as_ref(), settings)?;
+        Ok((manifest, self.credentials.as_ref().and_then(|credentials| credentials.secret.clone())))
+    }
+}
+
+/// Reads a ticket and the addresses of the settings.
+pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Result<Destination, Failure> {
     let mut bootstrap = Vec::new();
     let mut credentials = None;
-    if let Some(text) = &options.ticket {
+    if let Some(text) = ticket {
         let ticket: Ticket = text.parse().map_err(|error| {
             Failure::new(ExitCode::Settings, format!("{error}"))
                 .hint("`murmur start` and `murmur join` print a ticket; an address goes after --bootstrap")
@@ -30,11 +46,17 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     }
     bootstrap.extend(node::bootstrap(&settings.network.bootstrap)?);
     if credentials.as_ref().is_none_or(|credentials| credentials.secret.is_none()) {
-        credentials = own_credentials(&settings, credentials)?;
+        credentials = own_credentials(settings, credentials)?;
     }
-    let run = credentials.as_ref().map(|credentials| credentials.run);
-    let (manifest, secret) = match fetch_manifest(&bootstrap, credentials.as_ref(), &settings) {
-        Ok(manifest) => (manifest, credentials.and_then(|credentials| credentials.secret)),
+    Ok(Destination { bootstrap, credentials })
+}
+
+pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
+    let settings = node::settings(&options.node)?;
+    let destination = destination(options.ticket.as_deref(), &settings)?;
+    let run = destination.credentials.as_ref().map(|credentials| credentials.run);
+    let (manifest, secret) = match destination.fetch(&settings) {
+        Ok(fetched) => fetched,
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
         Err(failure) => match claimed_run(&settings, run) {
             Some(manifest) => {
@@ -46,7 +68,8 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         },
     };
     let directory = node::directory(&settings, &manifest.run.name)?;
-    node::run(manifest, settings, directory, node::Entry { bootstrap, joins: true, secret }, &options.node)
+    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret };
+    node::run(manifest, settings, directory, entry, &options.node)
 }
 
 /// What this node knows already, for a ticket without a secret, or none: its own run and secret, or the owner's file.

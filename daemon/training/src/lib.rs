@@ -15,6 +15,7 @@ pub mod optimizer;
 pub mod outer;
 pub mod schedule;
 
+pub use candle_core::Device;
 pub use data::{Corpus, CorpusError, DataPosition};
 pub use device::{DeviceChoice, DeviceError};
 pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError};

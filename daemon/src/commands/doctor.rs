@@ -1,0 +1,89 @@
+//! `murmur doctor`: will this machine work, and what will it contribute?
+
+use std::time::Instant;
+
+use murmur_network::Keypair;
+use murmur_protocol::RunManifest;
+use serde_json::json;
+
+use super::{join, node};
+use crate::cli::DoctorOptions;
+use crate::console::{Console, note, print_line};
+use crate::daemon::{network_config, open_corpus};
+use crate::doctor::{self, Finding, Found, Health};
+use crate::failure::{ExitCode, Failure};
+use crate::settings::NodeSettings;
+use crate::store::DataDirectory;
+
+pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
+    let settings = node::settings(&options.node)?;
+    let mut findings = Vec::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+
+    let destination = join::destination(options.ticket.as_deref(), &settings)?;
+    let (manifest, found) = match destination.bootstrap.is_empty() {
+        true => {
+            let manifest = own_run(options, &settings)?;
+            let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, None)?;
+            runtime.block_on(doctor::check_ports(config, &mut findings));
+            (manifest, None)
+        }
+        false => {
+            let begin = Instant::now();
+            let (manifest, secret) = destination.fetch(&settings)?;
+            let text = format!("a member of {} answers, in {} ms", manifest.run.name, begin.elapsed().as_millis());
+            findings.push(Finding::good("ticket", text));
+            let parameters = murmur_training::parameter_count(&manifest.model);
+            let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
+            let asking = doctor::ask_swarm(config, &manifest, parameters, &destination.bootstrap, &mut findings);
+            let found: Option<Found> = runtime.block_on(asking);
+            (manifest, found)
+        }
+    };
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
+    let corpus = match open_corpus(&manifest, &settings) {
+        Ok(corpus) => Some(corpus),
+        Err(failure) => {
+            findings.push(Finding::problem("data", failure.to_string(), failure.remedy().to_owned()));
+            None
+        }
+    };
+    let measured = doctor::check_machine(&manifest, &settings, corpus, &mut findings);
+    let configured = &settings.checkpoint.directory;
+    let default = DataDirectory::default_path(&manifest.run.name);
+    let directory = if configured.as_os_str().is_empty() { &default } else { configured };
+    let parameters = murmur_training::parameter_count(&manifest.model);
+    findings.push(doctor::check_storage(directory, parameters, settings.checkpoint.keep));
+    let verdict = doctor::verdict(&manifest, measured.as_ref(), found.as_ref(), &findings);
+
+    if options.node.format == Some(Console::Json) {
+        print_line(&json!({ "findings": findings, "verdict": verdict }).to_string());
+    } else {
+        findings.iter().for_each(show);
+        print_line(&format!("verdict     {}", verdict.text));
+    }
+    if verdict.fit {
+        return Ok(());
+    }
+    Err(Failure::new(ExitCode::Failure, "this machine cannot take part yet").hint("each problem has its fix").into())
+}
+
+fn show(finding: &Finding) {
+    let health = match finding.health {
+        Health::Good => "ok",
+        Health::Warning => "warning",
+        Health::Problem => "problem",
+    };
+    print_line(&format!("{:<11} {health:<8} {}", finding.check, finding.text));
+    if !finding.fix.is_empty() {
+        note(&format!("{:<11} {:<8} {}", "", "fix:", finding.fix));
+    }
+}
+
+/// The run that this machine would found or resume.
+fn own_run(options: &DoctorOptions, settings: &NodeSettings) -> Result<RunManifest, Failure> {
+    match &options.run {
+        Some(path) => crate::settings::load_run_manifest(path),
+        None => Ok(DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default()),
+    }
+}

@@ -1,0 +1,52 @@
+//! What `murmur doctor` looks at before a machine joins: each check is a file, each finding a line with its remedy.
+
+mod machine;
+mod storage;
+mod swarm;
+mod verdict;
+
+pub use machine::{Measured, check_machine};
+pub use storage::check_storage;
+pub use swarm::{Found, ask_swarm, check_ports};
+pub use verdict::verdict;
+
+use serde::Serialize;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// As it should be.
+    Good,
+    /// It works, but could be better.
+    Warning,
+    /// Taking part will not work.
+    Problem,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The thing looked at, one word.
+    pub check: &'static str,
+    /// How it is.
+    pub health: Health,
+    /// The facts, with their numbers.
+    pub text: String,
+    /// What to do about it; empty where nothing needs doing.
+    pub fix: String,
+}
+
+impl Finding {
+    pub(crate) fn good(check: &'static str, text: String) -> Finding {
+        Finding { check, health: Health::Good, text, fix: String::new() }
+    }
+
+    pub(crate) fn warning(check: &'static str, text: String, fix: impl Into<String>) -> Finding {
+        Finding { check, health: Health::Warning, text, fix: fix.into() }
+    }
+
+    pub(crate) fn problem(check: &'static str, text: String, fix: impl Into<String>) -> Finding {
+        Finding { check, health: Health::Problem, text, fix: fix.into() }
+    }
+}

@@ -1,0 +1,145 @@
+//! Device, memory and speed: the run's own model takes some steps.
+
+use std::time::{Duration, Instant};
+
+use murmur_protocol::RunManifest;
+use murmur_protocol::bounds::state_bytes;
+use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError};
+
+use super::Finding;
+use crate::console::human_bytes;
+use crate::settings::NodeSettings;
+
+/// Steps are taken for about this long.
+const MEASURING: Duration = Duration::from_secs(3);
+
+/// At least so many: the first one is slower.
+const STEPS_MIN: usize = 3;
+
+/// At most so many: tiny models take microseconds.
+const STEPS_MAX: usize = 2000;
+
+/// Bytes for each parameter before a step is taken: θ, its gradient, two moments of AdamW, and a snapshot.
+const BYTES_PER_PARAMETER: u64 = 5 * 4;
+
+/// What the machine can do with the run's model.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Parameters of the model.
+    pub parameters: usize,
+    /// The median of a step.
+    pub step_seconds: f64,
+    /// Trained on.
+    pub tokens_per_second: f64,
+}
+
+/// Checks device, memory and speed; `None` where no step could be taken.
+pub fn check_machine(
+    manifest: &RunManifest,
+    settings: &NodeSettings,
+    corpus: Option<Corpus>,
+    findings: &mut Vec<Finding>,
+) -> Option<Measured> {
+    let choice: DeviceChoice = settings.training.device.parse().ok()?;
+    let (device, warning) = match choice.open() {
+        Ok(opened) => opened,
+        Err(error) => {
+            findings.push(Finding::problem("device", error.to_string(), "use --device cpu, or install its driver"));
+            return None;
+        }
+    };
+    let threads = rayon::current_num_threads();
+    let name = if device.is_cpu() { format!("cpu, {threads} threads") } else { settings.training.device.clone() };
+    findings.push(match warning {
+        None => Finding::good("device", name),
+        Some(warning) => Finding::warning("device", name, warning),
+    });
+    let parameters = murmur_training::parameter_count(&manifest.model);
+    let least = BYTES_PER_PARAMETER * parameters as u64 + state_bytes(parameters, &manifest.gossip) as u64;
+    let free = available_memory();
+    if device.is_cpu() && free.is_some_and(|free| free < least) {
+        let free = human_bytes(free.unwrap_or_default());
+        let text = format!("the model needs at least {}, {free} are free", human_bytes(least));
+        findings.push(Finding::problem("memory", text, "close other programs, or join a run with a smaller model"));
+        return None;
+    }
+    let corpus = corpus?;
+    match take_steps(manifest, corpus, device) {
+        Ok((measured, parameters)) => {
+            findings.push(judge_memory(free));
+            let Times { step_seconds, tokens_per_second } = measured;
+            let text = format!("{tokens_per_second:.0} tokens/s: a step takes {:.0} ms", 1e3 * step_seconds);
+            findings.push(Finding::good("speed", text));
+            Some(Measured { parameters, step_seconds, tokens_per_second })
+        }
+        Err(error) => {
+            let fix = "free memory on the device, or use --device cpu";
+            findings.push(Finding::problem("speed", format!("no step can be taken: {error}"), fix));
+            None
+        }
+    }
+}
+
+struct Times {
+    step_seconds: f64,
+    tokens_per_second: f64,
+}
+
+fn take_steps(manifest: &RunManifest, corpus: Corpus, device: Device) -> Result<(Times, usize), TrainingError> {
+    let mut engine = Engine::new(manifest, corpus, [0; 32], device)?;
+    let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
+    while times.len() < STEPS_MIN || (begin.elapsed() < MEASURING && times.len() < STEPS_MAX) {
+        let step = Instant::now();
+        // A step that is skipped for its numbers takes as long.
+        match engine.step(0.0) {
+            Ok(report) => tokens = report.tokens,
+            Err(TrainingError::NotFinite { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        times.push(step.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let step_seconds = times[times.len() / 2].max(1e-9);
+    Ok((Times { step_seconds, tokens_per_second: tokens as f64 / step_seconds }, engine.layout().parameters()))
+}
+
+/// After the steps: their peak is in the process' own record.
+fn judge_memory(free: Option<u64>) -> Finding {
+    let (Some(peak), Some(free)) = (peak_memory(), free) else {
+        return Finding::good("memory", "this system does not tell how much is free".to_owned());
+    };
+    let text = format!("training takes {}, {} are free", human_bytes(peak), human_bytes(free));
+    // Exchanges add a snapshot, codes and a partner's codes: about a third more.
+    if peak + peak / 3 < free {
+        Finding::good("memory", text)
+    } else {
+        Finding::warning("memory", text, "it is tight: close other programs, or lower optimizer.batch_sequences")
+    }
+}
+
+/// Free for new programs, in bytes; `None` where the system does not say.
+fn available_memory() -> Option<u64> {
+    kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// The most that this process has held, in bytes.
+fn peak_memory() -> Option<u64> {
+    kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+}
+
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(1024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_tables_are_read() {
+        assert_eq!(kibibytes("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "MemAvailable:"), Some(2048 * 1024));
+        assert_eq!(kibibytes("MemTotal: 9 kB\n", "MemAvailable:"), None);
+        assert_eq!(kibibytes("VmHWM:\tmany\n", "VmHWM:"), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! The one line at the end: what the machine will contribute, and what it costs.
+
+use murmur_protocol::RunManifest;
+use murmur_protocol::numerics::{CodeWidth, proposal_bytes, reply_bytes};
+use serde::Serialize;
+
+use super::{Finding, Found, Health, Measured};
+use crate::console::human_bytes;
+
+/// Own exchanges a round, and as many of others that it answers.
+const EXCHANGES_PER_ROUND: u64 = 2;
+
+/// What to expect.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Whether nothing stands in the way.
+    pub fit: bool,
+    /// Share of the swarm's work that this machine would do, 0 to 1; `None` where the swarm was not asked or its speed
+    /// is unknown.
+    pub contribution: Option<f64>,
+    /// Bytes sent and received in a day of training; `None` where the speed is unknown.
+    pub bytes_per_day: Option<u64>,
+    /// The same in words.
+    pub text: String,
+}
+
+/// Sums up.
+pub fn verdict(
+    manifest: &RunManifest,
+    measured: Option<&Measured>,
+    found: Option<&Found>,
+    findings: &[Finding],
+) -> Verdict {
+    let problems = findings.iter().filter(|finding| finding.health == Health::Problem).count();
+    let bytes_per_day = measured.map(|measured| bytes_per_day(manifest, measured));
+    let contribution = measured.zip(found).and_then(|(measured, found)| {
+        let others = found.mean_tokens_per_second()? * found.members as f64;
+        Some(measured.tokens_per_second / (measured.tokens_per_second + others))
+    });
+    let cost = bytes_per_day.map(|bytes| format!("uses {} a day", human_bytes(bytes)));
+    let text = match (problems, contribution, cost) {
+        (0, Some(share), Some(cost)) => {
+            format!("this machine will contribute about {:.0} % and {}", 100.0 * share, cost.replace("uses", "use"))
+        }
+        (0, None, Some(cost)) => format!("this machine can take part; it {cost}"),
+        (0, _, None) => "this machine can take part".to_owned(),
+        (1, ..) => "one problem stands in the way: see its fix".to_owned(),
+        (count, ..) => format!("{count} problems stand in the way: see their fixes"),
+    };
+    Verdict { fit: problems == 0, contribution, bytes_per_day, text }
+}
+
+fn bytes_per_day(manifest: &RunManifest, measured: &Measured) -> u64 {
+    let gossip = &manifest.gossip;
+    let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
+    let exchange = proposal_bytes(measured.parameters, width) + reply_bytes(measured.parameters, width);
+    // With fragments a round exchanges one of them.
+    let round = EXCHANGES_PER_ROUND * exchange as u64 / u64::from(gossip.fragments.max(1));
+    let rounds = 86_400.0 / (measured.step_seconds * f64::from(gossip.interval_steps.max(1)));
+    (rounds * round as f64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured() -> Measured {
+        Measured { parameters: 1_000_000, step_seconds: 0.4, tokens_per_second: 1000.0 }
+    }
+
+    #[test]
+    fn the_share_is_that_of_the_speeds() {
+        let found = Found { members: 4, tokens_per_second: vec![500.0, 1500.0], ..Found::default() };
+        let verdict = verdict(&RunManifest::default(), Some(&measured()), Some(&found), &[]);
+        assert_eq!(verdict.contribution, Some(0.2));
+        assert!(verdict.text.starts_with("this machine will contribute about 20 % and use "), "{}", verdict.text);
+    }
+
+    #[test]
+    fn a_day_of_exchanges_is_counted() {
+        let manifest = RunManifest::default();
+        let rounds = 86_400.0 / (0.4 * f64::from(manifest.gossip.interval_steps));
+        let bytes = verdict(&manifest, Some(&measured()), None, &[]).bytes_per_day.expect("the speed is known");
+        // Two exchanges of about one byte a parameter each way.
+        let expected = rounds * 4e6;
+        assert!((bytes as f64) > expected && (bytes as f64) < 1.1 * expected, "{bytes}");
+    }
+
+    #[test]
+    fn a_problem_is_the_verdict() {
+        let problem = Finding::problem("disk", "full".to_owned(), "free some space");
+        let verdict = verdict(&RunManifest::default(), Some(&measured()), None, &[problem]);
+        assert!(!verdict.fit && verdict.text.starts_with("one problem"));
+    }
+}
