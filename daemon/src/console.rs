@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::daemon::Ready;
-use crate::report::NodeReport;
+use crate::report::{CopyReport, NodeReport};
 use notice::{Words, describe};
 pub use reachability::ReachabilityReport;
 
@@ -22,6 +22,12 @@ const LINE_PERIOD: Duration = Duration::from_secs(10);
 
 /// How often machines are told.
 const JSON_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often people are told of a copy on its way in.
+const COPY_PERIOD: Duration = Duration::from_secs(1);
+
+/// Characters of a progress bar.
+const BAR: usize = 30;
 
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -57,9 +63,15 @@ impl Console {
     pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Notice>) {
         let period = if self == Console::Json { JSON_PERIOD } else { LINE_PERIOD };
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+        let mut copy_ticks = tokio::time::interval(COPY_PERIOD);
         loop {
             tokio::select! {
                 _ = ticks.tick() => self.show_report(&reports.borrow()),
+                _ = copy_ticks.tick(), if self == Console::Text => {
+                    if let Some(copy) = reports.borrow().copying.filter(|copy| copy.share > 0.0) {
+                        note(&copy_line(copy));
+                    }
+                }
                 notice = notices.recv() => match notice {
                     Ok(notice) => self.show_notice(&notice),
                     Err(RecvError::Lagged(missed)) => tracing::debug!("{missed} notices were not shown"),
@@ -141,6 +153,13 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
         number(report.disagreement),
         human_bytes(report.bytes_sent),
     )
+}
+
+fn copy_line(CopyReport { share, donors }: CopyReport) -> String {
+    let done = ((BAR as f64 * share) as usize).min(BAR);
+    let bar = format!("{}{}", "#".repeat(done), "-".repeat(BAR - done));
+    let members = if donors == 1 { "member" } else { "members" };
+    format!("copying     [{bar}] {:.0} % of the model, from {donors} {members}", 100.0 * share)
 }
 
 /// Bytes for people.

@@ -8,6 +8,15 @@ use crate::console::ReachabilityReport;
 use crate::drivers::TrainingView;
 use crate::rest::RestView;
 
+/// A copy on its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// What is there, 0 to 1.
+    pub share: f64,
+    /// Members that are sending.
+    pub donors: usize,
+}
+
 /// A daemon at one moment. Absent values are not known yet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
@@ -17,6 +26,8 @@ pub struct NodeReport {
     pub run: String,
     /// joining, training, settling, completed, leaving or left.
     pub phase: String,
+    /// How far the copy of a member's model has come, while one is under way.
+    pub copying: Option<CopyReport>,
     /// Own steps.
     pub steps: u64,
     /// Swarm progress, in steps.
@@ -119,6 +130,9 @@ impl NodeReport {
             peer: status.me.to_string(),
             run: surroundings.run.to_owned(),
             phase: phase_name(status.phase).to_owned(),
+            copying: status
+                .copying
+                .map(|copy| CopyReport { share: copy.chunks as f64 / copy.of.max(1) as f64, donors: copy.donors }),
             steps: training.steps,
             progress: training.progress,
             loss: training.loss,
