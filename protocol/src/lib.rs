@@ -53,6 +53,7 @@ pub mod part;
 pub mod peer;
 pub mod random;
 mod reputation;
+pub mod shards;
 pub mod status;
 pub mod ticket;
 pub mod time;
