@@ -17,11 +17,13 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use crate::bounds::{
-    FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX,
+    DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX,
+    OUTGOING_TRANSFERS_PER_PEER_MAX,
 };
 use crate::bulk::receive::receive;
 use crate::bulk::send::send;
 use crate::control::{ReaderEnd, read_messages, write_messages};
+use crate::data::serve::attend;
 use crate::handshake::Link;
 use crate::shared::Shared;
 use crate::streams::StreamOpener;
@@ -67,6 +69,8 @@ pub(crate) struct Member {
     inbound_queue: mpsc::Sender<(Stream, OwnedSemaphorePermit)>,
     receiving: Arc<Semaphore>,
     sending: Arc<Semaphore>,
+    /// Turns of shards that the peer asked for.
+    sending_data: Arc<Semaphore>,
     /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
     unreported: BTreeSet<TransferId>,
 }
@@ -108,6 +112,7 @@ impl Member {
             inbound_queue,
             receiving: Arc::new(Semaphore::new(INBOUND_TRANSFERS_PER_PEER_MAX)),
             sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
+            sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
         }
     }
@@ -160,6 +165,12 @@ impl Member {
         self.children.spawn(async move {
             accept(bulk, receiving, inbound).await;
             ChildEnd::Acceptor { link: number }
+        });
+        let (shared, turns, weak) = (self.shared.clone(), self.sending_data.clone(), link.streams.opener.downgrade());
+        let requests = link.streams.data;
+        self.children.spawn(async move {
+            attend(shared, peer, (number, weak), requests, turns).await;
+            ChildEnd::Received
         });
         self.links.push(ActiveLink { number, opener: link.streams.opener, outgoing: Some(outgoing) });
     }

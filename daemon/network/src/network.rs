@@ -10,6 +10,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure};
 use murmur_protocol::message::{Message, TransferHeader};
+use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -18,6 +19,8 @@ use crate::behaviour::Behaviour;
 use crate::bounds::{
     CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX,
 };
+use crate::data::ask::{Offered, ShardError};
+use crate::data::{DataExchange, Shelf};
 use crate::driver::Driver;
 use crate::identity::peer_id;
 use crate::shared::Shared;
@@ -37,6 +40,8 @@ pub struct NetworkConfig {
     pub payload_bytes_max: u64,
     /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.
     pub inbound_bytes_budget: u64,
+    /// Shards that peers may fetch; `None` gives nothing to anybody.
+    pub shelf: Option<Shelf>,
 }
 
 /// An order to the network: its part of [`Effect`](murmur_protocol::Effect), with the same meaning.
@@ -102,6 +107,7 @@ pub struct Network(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     peer_id: PeerId,
+    data: Arc<DataExchange>,
     orders: mpsc::Sender<NetworkOrder>,
     traffic: TrafficCounter,
     listen: watch::Receiver<Vec<Multiaddr>>,
@@ -141,12 +147,14 @@ impl Network {
             config.inbound_bytes_budget,
             events,
         );
-        let driver = Driver::new(swarm, Arc::new(shared), order_queue, is_closing, listen_sender, outbox);
+        let shared = Arc::new(shared.sharing(config.shelf));
+        let data = shared.data.clone();
+        let driver = Driver::new(swarm, shared, order_queue, is_closing, listen_sender, outbox);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
         });
-        Ok(Network(Arc::new(Handle { peer_id: me, orders, traffic, listen, closing, closed })))
+        Ok(Network(Arc::new(Handle { peer_id: me, data, orders, traffic, listen, closing, closed })))
     }
 
     /// This node's identity.
@@ -170,6 +178,29 @@ impl Network {
     /// Where the node listens: concrete addresses, without a peer id at the end.
     pub fn listen_addresses(&self) -> Vec<Multiaddr> {
         self.0.listen.borrow().clone()
+    }
+
+    /// Asks a connected peer which shards of the run's data it holds.
+    ///
+    /// # Errors
+    /// When it is not connected, shares nothing or does not answer in time.
+    pub async fn ask_holdings(&self, peer: PeerId) -> Result<ShardSet, ShardError> {
+        self.0.data.ask_holdings(peer).await
+    }
+
+    /// Asks a connected peer for a shard of `length` bytes, from `offset` on. Also tells what it holds. The caller
+    /// compares the whole shard with its hash.
+    ///
+    /// # Errors
+    /// When it is not connected, shares nothing, does not answer in time or has a shard of another length.
+    pub async fn ask_shard(
+        &self,
+        peer: PeerId,
+        index: u16,
+        offset: u64,
+        length: u64,
+    ) -> Result<(ShardSet, Offered), ShardError> {
+        self.0.data.ask_shard(peer, index, offset, length).await
     }
 
     /// Stops accepting, sends what is queued, closes all connections; takes three seconds at most.

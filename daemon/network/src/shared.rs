@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::address::addresses_to_tell;
 use crate::bounds::BUDGET_UNIT_BYTES;
+use crate::data::{DataExchange, Shelf};
 
 /// Shared by the tasks of one node; nothing in it is locked for longer than a read.
 pub(crate) struct Shared {
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
     pub(crate) inbound_budget: InboundBudget,
+    /// Shards that this node gives, and where it may ask for others.
+    pub(crate) data: Arc<DataExchange>,
     events: mpsc::Sender<Event>,
     messages_dropped: AtomicU64,
 }
@@ -47,9 +50,16 @@ impl Shared {
             listen,
             payload_bytes_max,
             inbound_budget,
+            data: Arc::new(DataExchange::new(None)),
             events,
             messages_dropped: AtomicU64::new(0),
         }
+    }
+
+    /// Gives peers the shards on this shelf.
+    pub(crate) fn sharing(mut self, shelf: Option<Shelf>) -> Shared {
+        self.data = Arc::new(DataExchange::new(shelf));
+        self
     }
 
     /// Tells the core, waiting while it is busy. Where the core is gone nobody needs to know any more.
