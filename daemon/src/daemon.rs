@@ -6,19 +6,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
 use murmur_protocol::{
     Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, TrainingReport, bounds,
 };
-use murmur_training::{Corpus, DeviceChoice};
+use murmur_training::{Corpus, CorpusError, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::console::Console;
-use crate::drivers::{StatusServer, Trainer, TrainerSettings, TrainingView, Workers};
+use crate::drivers::{DataDriver, DataView, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::report::{NodeReport, Surroundings};
 use crate::settings::{AfterCompletion, NodeSettings};
+use crate::sharing::{self, SharedData};
 use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
 
 /// Facts waiting for the engine, which takes microseconds for each.
@@ -103,6 +105,7 @@ struct Model {
     progress: f64,
     resumed: bool,
     device: String,
+    shared: Option<SharedData>,
 }
 
 fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
@@ -113,7 +116,11 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
     if let Some(warning) = warning {
         eprintln!("warning: {warning}");
     }
-    let corpus = open_corpus(&plan.manifest, &plan.settings)?;
+    let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
+    let corpus = match &shared {
+        Some(shared) => shared.corpus(),
+        None => open_corpus(&plan.manifest, &plan.settings)?,
+    };
     let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let mut engine = murmur_training::Engine::new(&plan.manifest, corpus, node, device)
@@ -125,7 +132,7 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
-    Ok(Model { engine, progress, resumed, device: device_name })
+    Ok(Model { engine, progress, resumed, device: device_name, shared })
 }
 
 /// Opens the run's corpus from this machine's files.
@@ -133,19 +140,20 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
 /// # Errors
 /// When files are missing, unwanted or not those of the run.
 pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings) -> Result<Corpus, Failure> {
-    Corpus::open(manifest, &settings.data.files).map_err(|error| {
-        let failure = Failure::new(ExitCode::Files, error.to_string());
-        match error {
-            murmur_training::CorpusError::NoFiles => failure.hint("name them with --data FILE…"),
-            murmur_training::CorpusError::FilesUnused => {
-                failure.hint("leave --data out, or use a run whose data.source is \"files\"")
-            }
-            murmur_training::CorpusError::OtherData { .. } => {
-                failure.hint("every node of this run trains on the same files, in the same order")
-            }
-            _ => failure.hint("check the path and the content of the file"),
+    Corpus::open(manifest, &settings.data.files).map_err(|error| corpus_failure(&error))
+}
+
+/// What is wrong with the data, with its remedy.
+pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
+    let failure = Failure::new(ExitCode::Files, error.to_string());
+    match error {
+        CorpusError::NoFiles => failure.hint("name them with --data FILE…"),
+        CorpusError::FilesUnused => failure.hint("leave --data out, or use a run whose data.source is \"files\""),
+        CorpusError::OtherData { .. } => {
+            failure.hint("every node of this run trains on the same files, in the same order")
         }
-    })
+        _ => failure.hint("check the path and the content of the file"),
+    }
 }
 
 fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {
@@ -163,14 +171,18 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let layout = model.engine.layout().clone();
     let parameters = layout.parameters();
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
-    let network = start_network(&plan, parameters, events.clone()).await?;
+    let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
+    let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
+    let network = start_network(&plan, parameters, network_shelf, events.clone()).await?;
     let me = network.peer_id();
     let resumed = model.resumed;
     let device = model.device;
     let keep = plan.settings.checkpoint.keep;
     let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
     let progress = model.progress;
-    let trainer = Trainer::start(model.engine, trainer_settings(&plan, progress), events.clone(), writer);
+    let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
+    let settings = trainer_settings(&plan, progress);
+    let trainer = Trainer::start(model.engine, settings, events.clone(), writer, arriving);
     let workers = Workers::start(events);
     let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
 
@@ -179,8 +191,18 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let training_view = trainer.view();
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
-    let reporter =
-        Reporter { run: run.clone(), parameters, pictures: picture_view, training: training_view.clone(), clock };
+    let shared = model.shared.zip(shelf);
+    let fetching =
+        shared.map(|(shared, shelf)| DataDriver::start(shared, network.clone(), shelf, picture_view.clone(), arrivals));
+    let (data_view, fetching) = fetching.unzip();
+    let reporter = Reporter {
+        run: run.clone(),
+        parameters,
+        pictures: picture_view,
+        training: training_view.clone(),
+        data: data_view.clone(),
+        clock,
+    };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
     let remembering = tokio::spawn(remember_peers_regularly(directory.clone(), reporter.pictures.clone()));
@@ -199,6 +221,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         device,
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
+    let bar = data_view.map(|view| tokio::spawn(plan.console.show_fetching(view)));
     let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
 
     let (stop, stop_view) = watch::channel(false);
@@ -208,6 +231,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
     remembering.abort();
+    fetching.inspect(AbortHandle::abort);
+    bar.inspect(JoinHandle::abort);
     directory.remember_peers(&stopped.status.known);
     let result = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
@@ -240,6 +265,7 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
 async fn start_network(
     plan: &Plan,
     parameters: usize,
+    shelf: Option<Shelf>,
     events: mpsc::Sender<murmur_protocol::Event>,
 ) -> anyhow::Result<Network> {
     let parse = |text: &String| -> anyhow::Result<Multiaddr> {
@@ -254,6 +280,7 @@ async fn start_network(
         manifest: Arc::new(plan.manifest.clone()),
         payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
+        shelf,
     };
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())
@@ -312,6 +339,7 @@ struct Reporter {
     parameters: usize,
     pictures: watch::Receiver<Picture>,
     training: watch::Receiver<TrainingView>,
+    data: Option<watch::Receiver<DataView>>,
     clock: Instant,
 }
 
@@ -326,6 +354,7 @@ impl Reporter {
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),
+                data: self.data.as_ref().map(|data| data.borrow().clone()).as_ref(),
             },
         )
     }

@@ -14,6 +14,7 @@ pub mod failure;
 pub mod local;
 pub mod report;
 pub mod settings;
+pub mod sharing;
 pub mod store;
 
 pub use commands::run;

@@ -3,7 +3,7 @@
 use murmur_protocol::{Phase, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::drivers::TrainingView;
+use crate::drivers::{DataView, TrainingView};
 
 /// A daemon at one moment. Absent values are not known yet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,6 +64,41 @@ pub struct NodeReport {
     pub peak_memory_bytes: u64,
     /// Seconds since the daemon started.
     pub seconds: f64,
+    /// Where the run shares its data: how much of it is here.
+    pub data: Option<DataReport>,
+}
+
+/// A node's part of the data that its swarm shares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataReport {
+    /// Shards of the run's data.
+    pub shards: usize,
+    /// Shards that this node holds.
+    pub shards_held: usize,
+    /// Shards that it is to hold, given the members that it knows.
+    pub shards_assigned: usize,
+    /// Among those, the ones that it holds.
+    pub shards_assigned_held: usize,
+    /// Shards that it or a member connected to it holds.
+    pub shards_reachable: usize,
+    /// Bytes of shards received from peers.
+    pub bytes_fetched: u64,
+    /// Bytes of shards sent to peers.
+    pub bytes_served: u64,
+}
+
+impl From<&DataView> for DataReport {
+    fn from(view: &DataView) -> DataReport {
+        DataReport {
+            shards: view.shards,
+            shards_held: view.held,
+            shards_assigned: view.assigned,
+            shards_assigned_held: view.assigned_held,
+            shards_reachable: view.reachable,
+            bytes_fetched: view.bytes_fetched,
+            bytes_served: view.bytes_served,
+        }
+    }
 }
 
 /// Values that a report takes from outside the core.
@@ -74,6 +109,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) seconds: f64,
+    pub(crate) data: Option<&'a DataView>,
 }
 
 impl NodeReport {
@@ -108,6 +144,7 @@ impl NodeReport {
             misbehaviours: status.misbehaviours.values().sum(),
             peak_memory_bytes: peak_memory_bytes(),
             seconds: surroundings.seconds,
+            data: surroundings.data.map(DataReport::from),
         }
     }
 }

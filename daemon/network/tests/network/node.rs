@@ -39,6 +39,7 @@ pub(crate) fn config(over: Over) -> NetworkConfig {
         manifest: Arc::new(RunManifest::default()),
         payload_bytes_max: PAYLOAD_BYTES_MAX,
         inbound_bytes_budget: 4 * PAYLOAD_BYTES_MAX,
+        shelf: None,
     }
 }
 

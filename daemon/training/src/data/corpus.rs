@@ -79,15 +79,26 @@ impl Corpus {
         match (manifest.data.source, files) {
             (DataSource::Grammar, []) => Ok(Corpus::grammar()),
             (DataSource::Grammar, _) => Err(CorpusError::FilesUnused),
-            (DataSource::Files, []) => Err(CorpusError::NoFiles),
             (DataSource::Files, files) => {
-                let mut bytes = Vec::new();
-                for file in files {
-                    bytes.extend(read(file)?);
-                }
+                let bytes = Corpus::read_files(files)?;
                 Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)
             }
         }
+    }
+
+    /// The content of `files`, one after the other.
+    ///
+    /// # Errors
+    /// When there are none, or one is unreadable or empty.
+    pub fn read_files(files: &[PathBuf]) -> Result<Vec<u8>, CorpusError> {
+        if files.is_empty() {
+            return Err(CorpusError::NoFiles);
+        }
+        let mut bytes = Vec::new();
+        for file in files {
+            bytes.extend(read(file)?);
+        }
+        Ok(bytes)
     }
 
     /// The built-in stories.
