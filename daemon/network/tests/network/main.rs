@@ -6,5 +6,6 @@ mod manifest;
 mod meeting;
 mod misbehaviour;
 mod node;
+mod shards;
 mod starting;
 mod transfers;
