@@ -147,7 +147,9 @@ pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings) -> Result<Co
 pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
     let failure = Failure::new(ExitCode::Files, error.to_string());
     match error {
-        CorpusError::NoFiles => failure.hint("name them with --data FILE…"),
+        CorpusError::NoFiles => {
+            failure.hint("name them with --data FILE… (a run with data.share = true brings them along)")
+        }
         CorpusError::FilesUnused => failure.hint("leave --data out, or use a run whose data.source is \"files\""),
         CorpusError::OtherData { .. } => {
             failure.hint("every node of this run trains on the same files, in the same order")

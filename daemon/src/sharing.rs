@@ -1,6 +1,7 @@
 //! Shared data at the start of a daemon: the founder lists its shards, everybody looks which are at hand.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use murmur_network::HeldShards;
 use murmur_protocol::manifest::ManifestError;
@@ -89,11 +90,31 @@ pub fn open(
             Ok(None) => {}
             Err(changed @ ShardStoreError::Changed(_)) => {
                 note(&format!("warning: {changed}\nhint: it is fetched again from a peer; does the disk fail?"));
+                store.remove(hash).map_err(unusable)?;
             }
             Err(error) => return Err(unusable(error)),
         }
     }
     Ok(Some(SharedData { sharding, store, held: held.into() }))
+}
+
+/// The held-out end of a run's data, from the shards in a node's data directory: enough to evaluate.
+///
+/// # Errors
+/// When the run shares nothing, or a shard of the held-out end is not there or has changed.
+pub fn held_out_corpus(manifest: &RunManifest, root: &Path) -> Result<Corpus, Failure> {
+    let missing = || {
+        let message = format!("the held-out end of this run's data is not in {}", root.join("shards").display());
+        Failure::new(ExitCode::Files, message).hint("give the run's files with --data FILE…")
+    };
+    let sharding = Sharding::of(&manifest.data).ok_or_else(missing)?;
+    let store = ShardStore::existing(root.join("shards"));
+    let mut corpus = Corpus::shared(sharding.clone());
+    for index in sharding.held_out().iter() {
+        let shard = store.load(&sharding.hashes()[index]).map_err(unusable)?.ok_or_else(missing)?;
+        corpus.add_shard(index, shard);
+    }
+    Ok(corpus)
 }
 
 /// The shards of the node's own files, without a copy. What differs from the run's is left out and said.

@@ -11,6 +11,7 @@ use murmur::sharing::SharedData;
 use murmur::store::ShardStore;
 use murmur_network::{HeldShards, Keypair, Network, NetworkConfig, NetworkOrder, Shelf, Traffic};
 use murmur_protocol::manifest::DataSource;
+use murmur_protocol::message::KnownPeer;
 use murmur_protocol::shards::{Sharding, list_shards};
 use murmur_protocol::{Address, Config, Event, ModelLayout, Node, Payload, PeerId, RunManifest, Time};
 use tokio::sync::{mpsc, watch};
@@ -20,17 +21,28 @@ use tokio::time::timeout;
 /// Everything in these tests happens within this, or fails.
 const DEADLINE: Duration = Duration::from_secs(40);
 
-/// A run whose data is so long, in eight shards, and that data.
+/// A run with data in eight shards of this length, and that data.
 fn run(shard_bytes: u64) -> (Arc<RunManifest>, Sharding, Payload) {
-    let mut corpus = vec![0; 8 * shard_bytes as usize - 100];
+    run_of(8, shard_bytes)
+}
+
+fn run_of(shards: usize, shard_bytes: u64) -> (Arc<RunManifest>, Sharding, Payload) {
+    let mut corpus = vec![0; shards * shard_bytes as usize - 100];
     blake3::Hasher::new().update(b"corpus").finalize_xof().fill(&mut corpus);
+    let corpus = Payload::from(corpus);
+    let (manifest, sharding) = listed(shard_bytes, &corpus);
+    (manifest, sharding, corpus)
+}
+
+/// A run of this data.
+fn listed(shard_bytes: u64, corpus: &Payload) -> (Arc<RunManifest>, Sharding) {
     let mut manifest = RunManifest::default();
     manifest.data.source = DataSource::Files;
     manifest.data.share = true;
     manifest.data.shard_bytes = shard_bytes;
-    let manifest = list_shards(&manifest, &corpus).expect("it fits");
+    let manifest = list_shards(&manifest, corpus.bytes()).expect("it fits");
     let sharding = Sharding::of(&manifest.data).expect("listed");
-    (Arc::new(manifest), sharding, corpus.into())
+    (Arc::new(manifest), sharding)
 }
 
 fn cut(sharding: &Sharding, corpus: &Payload) -> BTreeMap<usize, Payload> {
@@ -96,6 +108,13 @@ fn picture(me: PeerId, connected: &[PeerId]) -> Picture {
     let mut status = Node::new(config, me, layout, 1, Time::ZERO).status();
     status.connected = connected.to_vec();
     Picture { status, traffic: Traffic::default() }
+}
+
+/// The same of a core that knows these members besides.
+fn knowing(mut picture: Picture, others: &[PeerId]) -> Picture {
+    let known = |peer: &PeerId| KnownPeer { peer: *peer, addresses: Vec::new() };
+    picture.status.known = others.iter().map(known).collect();
+    picture
 }
 
 /// A joiner's driver at work.
@@ -205,6 +224,47 @@ async fn a_joiner_with_several_sources_takes_from_all_and_then_serves() {
     next.wait_for("all shards from the joiner", |view| view.held == 8 && view.reachable == 8).await;
     assert!(next.corpus() == corpus.bytes()[..]);
     joiner.wait_for("it has served", |view| view.bytes_served == sharding.corpus_bytes()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_fetches_its_part_and_more_when_members_leave() {
+    let folder = folder();
+    let (manifest, sharding, corpus) = run_of(64, 1024);
+    let source = Member::source(&manifest, cut(&sharding, &corpus)).await;
+    let mut joiner = Joiner::start(&manifest, folder.path(), &[]).await;
+    let me = joiner.member.network.peer_id();
+    // A core that knows many members before the first is connected.
+    let others: Vec<PeerId> = (1..=20).map(|number| PeerId::from_public_key([number; 32])).collect();
+    joiner.member.pictures.send_replace(knowing(picture(me, &[]), &others));
+    joiner.wait_for("a small part", |view| view.assigned < 30).await;
+    joiner.member.connect(&[&source]).await;
+    let connected = picture(me, &[source.network.peer_id()]);
+    joiner.member.pictures.send_replace(knowing(connected.clone(), &others));
+    let few = joiner.wait_for("its part", |view| view.suffices && view.assigned_held == view.assigned).await;
+    assert!(few.held < 40, "{few:?}");
+    joiner.member.pictures.send_replace(knowing(connected.clone(), &others[..4]));
+    let more =
+        joiner.wait_for("more", |view| view.assigned > few.assigned && view.assigned_held == view.assigned).await;
+    assert!(more.held > few.held && more.held < 64, "{more:?}");
+    // What has been fetched stays when a member comes.
+    joiner.member.pictures.send_replace(knowing(connected.clone(), &others));
+    let again = joiner.wait_for("the small part again", |view| view.assigned == few.assigned).await;
+    assert_eq!(again.held, more.held);
+    joiner.member.pictures.send_replace(connected);
+    joiner.wait_for("everything, with one other member", |view| view.held == 64).await;
+    assert_eq!(joiner.view.borrow().bytes_fetched, sharding.corpus_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_shards_are_fetched_once() {
+    let folder = folder();
+    let corpus = Payload::from(vec![7; 64 * 1024 - 5]);
+    let (manifest, sharding) = listed(1024, &corpus);
+    let source = Member::source(&manifest, cut(&sharding, &corpus)).await;
+    let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
+    let view = joiner.wait_for("all shards", |view| view.held == 64).await;
+    assert_eq!(view.bytes_fetched, 1024 + 1019);
+    assert!(joiner.corpus() == corpus.bytes()[..]);
 }
 
 /// Needs the right to mount a small file system; where there is none, the test says so and ends.

@@ -85,6 +85,11 @@ fn joiners_without_files_get_the_data_from_members_and_pass_it_on() {
         finished.report.and_then(|report| report.validation_loss).expect("evaluated at the end")
     });
     assert!(losses.iter().all(|loss| *loss < 0.8 * 256f64.ln()), "{losses:?}");
+    // Nor does an evaluation need the files.
+    let directory = folder.path().join("second");
+    let evaluated = run(MURMUR, &["eval", directory.to_str().expect("UTF-8"), "--format", "json"]);
+    let evaluated: serde_json::Value = serde_json::from_slice(&evaluated.stdout).expect("JSON");
+    assert!((evaluated["loss"].as_f64().expect("a number") - losses[0]).abs() < 1e-3, "{evaluated}, {losses:?}");
     let texts = shards(folder.path(), "second");
     assert_eq!(texts.len(), 16, "{texts:?}");
     assert!(shards(folder.path(), "founder").is_empty(), "the founder serves its files, without a copy");

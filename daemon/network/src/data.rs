@@ -1,15 +1,16 @@
 //! Shards of shared data, on streams of their own: one stream for each request.
 //!
 //! ```text
-//! asker  → frame: ShardRequest              (codec of the control messages); then it closes its half
+//! asker  → frame: ShardRequest              (codec of the control messages)
 //! server → frame: ShardAnswer
 //!        → the bytes from the offset on     (where the answer says that they come); then it closes
 //! ```
 //!
-//! The asker pulls: it reads as fast as it stores, and the server's memory is the shard that it holds anyway. A shard's
-//! hash is in the run's manifest, so no digest travels along; whoever stores the bytes compares. The core has no part in
-//! this: the daemon's data driver asks through [`Network`](crate::Network), and the tasks of each connection answer by
-//! themselves from the [`Shelf`]. A node without a shelf gives nothing to anybody.
+//! The asker pulls: it reads as fast as it stores, and gives up by dropping the stream, which resets it. The server's
+//! memory is the shard that it holds anyway. A shard's hash is in the run's manifest, so no digest travels along; whoever
+//! stores the bytes compares. The core has no part in this: the daemon's data driver asks through
+//! [`Network`](crate::Network), and the tasks of each connection answer by themselves from the [`Shelf`]. A node without
+//! a shelf gives nothing to anybody.
 
 pub(crate) mod ask;
 pub(crate) mod serve;

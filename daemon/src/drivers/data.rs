@@ -179,6 +179,12 @@ impl DataDriver {
         self.assigned = own.union(self.sharding.held_out());
     }
 
+    /// The shards with the same bytes, this one among them: a text that repeats itself has such.
+    fn equals(&self, index: usize) -> Vec<usize> {
+        let hashes = self.sharding.hashes();
+        (0..hashes.len()).filter(|other| hashes[*other] == hashes[index]).collect()
+    }
+
     fn held_set(&self) -> ShardSet {
         self.held.keys().copied().collect()
     }
@@ -196,7 +202,8 @@ impl DataDriver {
             return;
         }
         while self.under_way.len() < FETCHES_MAX {
-            let under_way: ShardSet = self.under_way.keys().copied().collect();
+            // Equal shards have one file, and arrive together.
+            let under_way: ShardSet = self.under_way.keys().flat_map(|index| self.equals(*index)).collect();
             let sources = self.peers.sources();
             let held = self.held_set();
             let next = next_fetch(&self.sharding, &self.order, self.assigned, held, under_way, &sources);
@@ -240,10 +247,12 @@ impl DataDriver {
             Outcome::Stored(shard) => {
                 self.peers.forget_partial(index);
                 self.peers.succeeded(peer);
-                Arc::make_mut(&mut self.held).insert(index, shard.clone());
+                for equal in self.equals(index) {
+                    Arc::make_mut(&mut self.held).insert(equal, shard.clone());
+                    // There is room for all shards; without a trainer nobody needs them any more.
+                    let _ = self.arrivals.try_send((equal, shard.clone()));
+                }
                 self.shelf_sender.send_replace(self.held.clone());
-                // There is room for all shards; without a trainer nobody needs them any more.
-                let _ = self.arrivals.try_send((index, shard));
             }
             // It was whole on disk already, and wrong.
             Outcome::WrongHash if arrived == 0 => self.peers.forget_partial(index),

@@ -24,7 +24,7 @@ pub enum ShardStoreError {
     /// The system says so.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
-    /// Its bytes are not those that its name says. It has been removed.
+    /// Its bytes are not those that its name says.
     #[error("{0} has changed on disk (its BLAKE3 differs from its name)")]
     Changed(PathBuf),
 }
@@ -50,6 +50,11 @@ impl ShardStore {
         }
     }
 
+    /// The store in a folder that only a daemon creates.
+    pub fn existing(folder: PathBuf) -> ShardStore {
+        ShardStore { folder }
+    }
+
     /// Where it lies.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -58,7 +63,7 @@ impl ShardStore {
     /// Loads a shard and compares it with its hash; `None` where there is none.
     ///
     /// # Errors
-    /// When it cannot be read, or has changed on disk: then it is gone afterwards, to be fetched again.
+    /// When it cannot be read, or has changed on disk.
     pub fn load(&self, hash: &ShardHash) -> Result<Option<Payload>, ShardStoreError> {
         let path = self.path(hash);
         let bytes = match std::fs::read(&path) {
@@ -67,10 +72,18 @@ impl ShardStore {
             Err(error) => return Err(ShardStoreError::Io(path, error)),
         };
         if ShardHash::of(&bytes) != *hash {
-            let _ = std::fs::remove_file(&path);
             return Err(ShardStoreError::Changed(path));
         }
         Ok(Some(bytes.into()))
+    }
+
+    /// Puts a shard out that has changed.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self, hash: &ShardHash) -> Result<(), ShardStoreError> {
+        let path = self.path(hash);
+        std::fs::remove_file(&path).map_err(|error| ShardStoreError::Io(path, error))
     }
 
     /// Begins a shard, or goes on with what has arrived of it, unless `afresh`. Never with more than `length` bytes.
@@ -198,6 +211,7 @@ mod tests {
         std::fs::write(store.folder().join(hash.to_string()), b"murmuratioM").expect("writable");
         let error = store.load(&hash).expect_err("changed").to_string();
         assert!(error.contains(&hash.to_string()) && error.contains("changed on disk"), "{error}");
+        store.remove(&hash).expect("writable");
         assert!(store.load(&hash).expect("gone").is_none());
     }
 }

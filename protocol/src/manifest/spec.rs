@@ -78,7 +78,7 @@ pub struct ScheduleSpec {
 pub enum DataSource {
     /// The built-in story grammar: endless, seeded, with a known entropy rate.
     Grammar,
-    /// Each node's own files, read as bytes (`data.files` in its node file).
+    /// Files, read as bytes: each node's own (`data.files` in its node file), or with `share` those of the founder.
     Files,
 }
 

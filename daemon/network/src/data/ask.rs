@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use futures::{AsyncReadExt, AsyncWriteExt};
+use futures::AsyncReadExt;
 use libp2p::swarm::Stream;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest, ShardSet};
 use murmur_protocol::{PeerId, codec};
@@ -107,7 +107,6 @@ impl DataExchange {
         drop(opener);
         within(async {
             write_frame(&mut stream, &codec::encode(&request)).await?;
-            stream.close().await?;
             let bytes = match read_frame(&mut stream, SHARD_WORDS_BYTES_MAX).await {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
