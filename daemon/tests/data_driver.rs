@@ -141,10 +141,9 @@ impl Joiner {
     }
 
     async fn wait_for(&mut self, what: &str, condition: impl FnMut(&DataView) -> bool) -> DataView {
-        match timeout(DEADLINE, self.view.wait_for(condition)).await {
-            Ok(view) => view.expect("the driver runs").clone(),
-            Err(_) => panic!("waited in vain for {what}: {:?}", *self.view.borrow()),
-        }
+        let found = timeout(DEADLINE, self.view.wait_for(condition)).await;
+        let found = found.ok().map(|view| view.expect("the driver runs").clone());
+        found.unwrap_or_else(|| panic!("waited in vain for {what}: {:?}", *self.view.borrow()))
     }
 
     /// Everything that has been handed to the trainer, put together.
@@ -287,10 +286,9 @@ async fn a_full_disk_is_waited_out_and_leaves_nothing_half_written() {
     let (manifest, sharding, corpus) = run(64 << 10);
     let source = Member::source(&manifest, cut(&sharding, &corpus)).await;
     let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
-    // Three shards fit, and room is made again for a fourth that did not.
-    joiner.wait_for("three shards", |view| view.held == 3 && view.bytes_fetched >= 4 * (64 << 10)).await;
-    let shards: Vec<_> = joiner.arrivals.try_recv().into_iter().collect();
-    assert_eq!(shards.len(), 1, "what is here is trained on");
+    // Four shards fit, and fill the disk to the last byte.
+    joiner.wait_for("four shards", |view| view.held == 4 && view.bytes_fetched > 4 * (64 << 10)).await;
+    assert!(joiner.arrivals.try_recv().is_ok(), "what is here is trained on");
     let is_part = |name: &str| name.ends_with(".part");
     let parts = || {
         let entries = std::fs::read_dir(folder.path().join("shards")).expect("there").flatten();

@@ -34,8 +34,8 @@ const FETCHES_MAX: usize = 4;
 /// How often the driver looks whether there is something to do that no event tells of.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// After the disk failed, this long passes before it is tried again.
-const DISK_PAUSE: Duration = Duration::from_secs(30);
+/// After the disk failed, this long passes before it is tried again (a guess: people need longer to make room).
+const DISK_PAUSE: Duration = Duration::from_secs(10);
 
 /// A shard that has arrived and been verified, for the trainer.
 pub type Arrival = (usize, Payload);
