@@ -38,7 +38,7 @@ impl Console {
             }
             if now.suffices || view.has_changed().is_err() {
                 if drawn || last_plain.is_some() {
-                    note(&format!("data        {}: training begins, the rest follows meanwhile", counted(&now)));
+                    note(&format!("shards      {}: training begins, the rest follows meanwhile", counted(&now)));
                 }
                 return;
             }
@@ -47,10 +47,10 @@ impl Console {
             }
             if redraws {
                 drawn = true;
-                let _ = write!(std::io::stderr().lock(), "data        {} {}", bar(&now), counted(&now));
+                let _ = write!(std::io::stderr().lock(), "shards      {} {}", bar(&now), counted(&now));
             } else if last_plain.is_none_or(|last| last.elapsed() >= PLAIN_PERIOD) {
                 last_plain = Some(Instant::now());
-                note(&format!("data        fetching: {}", counted(&now)));
+                note(&format!("shards      fetching: {}", counted(&now)));
             }
         }
     }
@@ -59,7 +59,10 @@ impl Console {
 /// Shards and bytes for people.
 fn counted(view: &DataView) -> String {
     let DataView { assigned_held, assigned, shards, bytes_fetched, .. } = view;
-    format!("{assigned_held} of {assigned} assigned shards ({shards} in all), {} fetched", human_bytes(*bytes_fetched))
+    let fetched = human_bytes(*bytes_fetched);
+    let stuck = view.reachable < *shards && view.reachable == view.held;
+    let stuck = if stuck { " · no member connected has more" } else { "" };
+    format!("{assigned_held} of {assigned} assigned ({shards} in all), {fetched} fetched{stuck}")
 }
 
 fn bar(view: &DataView) -> String {

@@ -191,7 +191,7 @@ impl DataDriver {
 
     fn ask_around(&mut self) {
         let complete = self.held_set().contains_all(self.assigned);
-        for peer in self.peers.to_ask(self.sharding.all(), complete) {
+        for peer in self.peers.choose_whom_to_ask(self.sharding.all(), complete) {
             let network = self.network.clone();
             self.tasks.spawn(async move { TaskEnd::Asked(peer, network.ask_holdings(peer).await) });
         }

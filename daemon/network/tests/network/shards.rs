@@ -143,7 +143,8 @@ async fn garbage_instead_of_a_request_is_named() {
         source
             .wait_for("PeerMisbehaved", |event| match event {
                 Event::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Garbage(_) } => {
-                    Some(assert_eq!(peer, hostile.peer))
+                    assert_eq!(peer, hostile.peer);
+                    Some(())
                 }
                 _ => None,
             })

@@ -15,11 +15,12 @@ use tokio::time::Instant;
 /// A peer that sends enough already is asked again after this.
 pub(super) const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A peer that failed is asked again after this, and after twice as long each further time.
-const FAILURE_PAUSE: Duration = Duration::from_secs(2);
+/// A peer that failed is asked again after this, and after twice as long each further time. Short at first: a peer that
+/// has just connected may not be ready to be asked.
+const FAILURE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The pause is doubled this often: then it is about a minute.
-const FAILURE_DOUBLINGS_MAX: u32 = 5;
+const FAILURE_DOUBLINGS_MAX: u32 = 8;
 
 /// How often a peer is asked what it holds while this node misses shards.
 const ASK_PERIOD: Duration = Duration::from_secs(3);
@@ -67,7 +68,7 @@ impl Peers {
     }
 
     /// Whom to ask now what they hold. They count as asked from then on.
-    pub(super) fn to_ask(&mut self, all: ShardSet, complete: bool) -> Vec<PeerId> {
+    pub(super) fn choose_whom_to_ask(&mut self, all: ShardSet, complete: bool) -> Vec<PeerId> {
         let now = Instant::now();
         let period = if complete { ASK_PERIOD_COMPLETE } else { ASK_PERIOD };
         let is_due = |peer: &Peer| {
@@ -87,6 +88,7 @@ impl Peers {
             known.is_asked = false;
         }
         match answer {
+            // A peer that answers and then breaks off goes on resting longer: only a shard makes up for failures.
             Ok(held) => self.heard(peer, held),
             Err(error) => {
                 tracing::debug!(%peer, %error, "a peer does not say which shards it holds");
@@ -157,6 +159,7 @@ impl Peers {
             return;
         }
         let Some(known) = self.connected.get_mut(&peer) else { return };
+        known.asked_at = None;
         let doublings = known.failures.min(FAILURE_DOUBLINGS_MAX);
         known.failures += 1;
         known.rests_until = Some(Instant::now() + FAILURE_PAUSE * 2u32.pow(doublings));
@@ -264,8 +267,8 @@ mod tests {
     #[tokio::test]
     async fn peers_that_fail_rest_and_nonsense_is_the_end() {
         let mut peers = peers();
-        assert_eq!(peers.to_ask([0].into_iter().collect(), false).len(), 3);
-        assert!(peers.to_ask([0].into_iter().collect(), false).is_empty(), "they are being asked");
+        assert_eq!(peers.choose_whom_to_ask([0].into_iter().collect(), false).len(), 3);
+        assert!(peers.choose_whom_to_ask([0].into_iter().collect(), false).is_empty(), "they are being asked");
         peers.on_answer(peer(1), Err(ShardError::NotConnected));
         peers.on_answer(peer(2), Err(ShardError::Garbage("!".to_owned())));
         peers.on_answer(peer(3), Ok([0].into_iter().collect()));
