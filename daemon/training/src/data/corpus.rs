@@ -274,7 +274,7 @@ mod tests {
         let manifest = manifest(DataSource::Files);
         let corpus = Corpus::open(&manifest, &[second.clone(), first.clone()]).expect("a corpus");
         assert_eq!(corpus.digest(), Some(blake3::hash(&[[b'b'; 200], [b'a'; 200]].concat()).to_hex().to_string()));
-        assert_eq!(corpus.stretches(), [0..360]);
+        assert_eq!(corpus.stretches().first(), Some(&(0..360)));
         std::fs::write(&second, b"").expect("written");
         assert!(message(Corpus::open(&manifest, &[first.clone(), second])).ends_with("second.txt is empty"));
         let missing = directory.path().join("third.txt");
