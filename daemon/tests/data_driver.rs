@@ -255,6 +255,26 @@ async fn a_node_fetches_its_part_and_more_when_members_leave() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_life_left_is_gone_on_with_or_thrown_away() {
+    let folder = folder();
+    let (manifest, sharding, corpus) = run(1 << 20);
+    let shards = cut(&sharding, &corpus);
+    let store = ShardStore::open(folder.path().join("shards")).expect("writable");
+    let half = 1 << 19;
+    for (index, bytes) in [(0, shards[&0].bytes()[..half].to_vec()), (1, vec![0; half])] {
+        let mut left = store.begin(sharding.hashes()[index], 1 << 20, false).expect("writable");
+        left.write(&bytes).expect("writable");
+    }
+    let source = Member::source(&manifest, shards).await;
+    let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
+    let view = joiner.wait_for("all shards", |view| view.held == 8).await;
+    assert!(joiner.corpus() == corpus.bytes()[..]);
+    // Half of the first was there already. Half of the second was wrong: its other half came, then all of it once more.
+    // The only source was not blamed for what somebody else had left.
+    assert_eq!(view.bytes_fetched, sharding.corpus_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn equal_shards_are_fetched_once() {
     let folder = folder();
     let corpus = Payload::from(vec![7; 64 * 1024 - 5]);

@@ -70,6 +70,10 @@ pub(crate) const SHARD_WORDS_BYTES_MAX: usize = 64;
 /// lost by it: the next peer goes on where this one stopped. With [`CHUNK_BYTES`] a minimum rate of 6 KiB/s.
 pub(crate) const DATA_PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// From the moment that the core hears of a peer until it can be asked for shards; it takes microseconds, on a busy
+/// machine milliseconds.
+pub(crate) const CONNECTION_READY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Requests for outbound streams that wait for a connection's handler.
 pub(crate) const OPEN_REQUESTS_MAX: usize = 16;
 

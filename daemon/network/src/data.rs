@@ -21,9 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Payload, PeerId};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
 
-use crate::bounds::DATA_SENDING_MAX;
+use crate::bounds::{CONNECTION_READY_TIMEOUT, DATA_SENDING_MAX};
 use crate::streams::{StreamOpener, WeakOpener};
 
 /// Shards in memory, by index.
@@ -69,6 +70,8 @@ pub(crate) struct DataExchange {
     /// Connections on which peers can be asked, newest last for each; as many as there are. Behind a lock since askers
     /// want an opener without going through the swarm task; it is held for one look-up and never across a wait.
     openers: Mutex<BTreeMap<(PeerId, u64), WeakOpener>>,
+    /// Rings when there is one more.
+    news: Notify,
 }
 
 impl DataExchange {
@@ -77,6 +80,23 @@ impl DataExchange {
             shelf,
             sending: Arc::new(Semaphore::new(DATA_SENDING_MAX)),
             openers: Mutex::new(BTreeMap::new()),
+            news: Notify::new(),
+        }
+    }
+
+    /// As [`DataExchange::opener`], for a peer that may have connected just now: the core hears of a peer a moment before
+    /// the connection's tasks begin.
+    async fn opener_soon(&self, peer: PeerId) -> Option<StreamOpener> {
+        let deadline = Instant::now() + CONNECTION_READY_TIMEOUT;
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            // From here on nothing is missed, though it is looked before it is waited.
+            news.as_mut().enable();
+            if let Some(opener) = self.opener(peer) {
+                return Some(opener);
+            }
+            timeout_at(deadline, news).await.ok()?;
         }
     }
 
@@ -88,6 +108,7 @@ impl DataExchange {
 
     fn register(&self, peer: PeerId, link: u64, opener: WeakOpener) -> Registration<'_> {
         self.openers.lock().unwrap_or_else(PoisonError::into_inner).insert((peer, link), opener);
+        self.news.notify_waiters();
         Registration { exchange: self, key: (peer, link) }
     }
 }

@@ -101,7 +101,7 @@ impl DataExchange {
     }
 
     async fn ask(&self, peer: PeerId, request: ShardRequest) -> Result<(Stream, ShardAnswer), ShardError> {
-        let opener = self.opener(peer).ok_or(ShardError::NotConnected)?;
+        let opener = self.opener_soon(peer).await.ok_or(ShardError::NotConnected)?;
         let mut stream = opener.open(DATA_PROTOCOL).await?;
         // The request must not keep a connection open that has lost its control stream.
         drop(opener);
