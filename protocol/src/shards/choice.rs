@@ -1,5 +1,6 @@
 //! What to fetch next, and from whom.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{ShardSet, Sharding};
@@ -17,7 +18,7 @@ pub struct Source {
 /// The next shard to fetch and the source for it: held-out shards first, since nothing begins without them, then
 /// `assigned` ones in `order` ([`own_order`](super::own_order)). Where none of these can be had and training cannot
 /// begin with what is `held`, any shard will do. `held` and `under_way` are left out. Among sources the one with the
-/// most room is chosen, the first of equals.
+/// most room is chosen; of equals the one that holds least, which leaves a founder's uplink for what only it has.
 pub fn next_fetch(
     sharding: &Sharding,
     order: &[usize],
@@ -35,8 +36,7 @@ pub fn next_fetch(
         .or_else(|| first_of(assigned))
         .or_else(|| stuck().then(|| first_of(sharding.all())).flatten())?;
     let holders = sources.iter().filter(|(_, source)| source.room > 0 && source.held.contains(index));
-    // `max_by_key` gives the last of equals.
-    let (peer, _) = holders.rev().max_by_key(|(_, source)| source.room)?;
+    let (peer, _) = holders.min_by_key(|(_, source)| (Reverse(source.room), source.held.len()))?;
     Some((index, *peer))
 }
 
@@ -86,18 +86,18 @@ mod tests {
     }
 
     #[test]
-    fn the_source_with_the_most_room_is_asked() {
+    fn the_source_with_the_most_room_is_asked_and_of_equals_the_one_with_least() {
         let (sharding, order) = (sharding(), [4, 3, 2, 1, 0, 9, 8, 7, 6, 5]);
         let source = |held: &[usize], room| Source { held: set(held), room };
         let sources = BTreeMap::from([
             (peer(1), source(&[9], 1)),
-            (peer(2), source(&[9], 2)),
+            (peer(2), source(&[8, 9], 2)),
             (peer(3), source(&[9], 2)),
             (peer(4), source(&[8], 5)),
             (peer(5), source(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 0)),
         ]);
         let next = |held| next_fetch(&sharding, &order, ShardSet::EMPTY, held, ShardSet::EMPTY, &sources);
-        assert_eq!(next(set(&[])), Some((9, peer(2))));
+        assert_eq!(next(set(&[])), Some((9, peer(3))));
         assert_eq!(next(set(&[9])), Some((8, peer(4))));
         assert_eq!(next(set(&[8, 9])), None);
     }
