@@ -117,6 +117,10 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
         eprintln!("warning: {warning}");
     }
     let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
+    if !plan.joins && shared.as_ref().is_some_and(|shared| shared.held.is_empty()) {
+        eprintln!("warning: none of this run's data is here");
+        eprintln!("hint: give its files with --data FILE…; until then members that have it are waited for");
+    }
     let corpus = match &shared {
         Some(shared) => shared.corpus(),
         None => open_corpus(&plan.manifest, &plan.settings)?,

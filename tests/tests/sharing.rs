@@ -162,10 +162,16 @@ fn a_founder_of_shared_data_needs_files_and_others_must_have_the_same() {
 }
 
 #[test]
-fn the_run_id_stands_for_the_data() {
+fn the_run_id_stands_for_the_data_also_where_the_files_are_gone() {
     let folder = folder();
-    let founder = founder(folder.path());
-    founder.ticket();
+    let first = founder(folder.path());
+    first.wait_for("training", |report| report.steps > 0);
+    let run = first.stop().report.expect("it left in order").run;
+    let again = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start"]);
+    let waiting = again.wait_for("a report", |_| true);
+    assert_eq!((waiting.run, waiting.data.map(|data| (data.shards, data.shards_held))), (run, Some((16, 0))));
+    let errors = again.stop().errors;
+    assert!(errors.contains("hint: give its files with --data"), "{errors}");
     let manifest = std::fs::read_to_string(folder.path().join("founder/run.toml")).expect("claimed");
     let manifest = RunManifest::from_text(&manifest).expect("a manifest");
     assert_eq!((manifest.data.shards.len(), manifest.data.corpus_bytes), (16, TEXT_BYTES as u64));
