@@ -40,6 +40,8 @@ pub enum Command {
     Sim(SimCommand),
     /// Ask a running daemon how it goes.
     Status(StatusOptions),
+    /// Print a fresh ticket of a running daemon, and the line with which others join.
+    Ticket(StatusOptions),
     /// Generate text from a checkpoint.
     Sample(SampleOptions),
     /// Evaluate a checkpoint on the held-out slice of its run.
@@ -81,6 +83,33 @@ pub struct NodeOptions {
     /// Multiaddress of a member; may be given several times.
     #[arg(long, env = "MURMUR_BOOTSTRAP", value_name = "MULTIADDR", value_delimiter = ',')]
     pub bootstrap: Vec<String>,
+    /// Let in only who has a ticket: it holds a secret that is drawn once and kept in the data directory.
+    #[arg(long, env = "MURMUR_CLOSED")]
+    pub closed: bool,
+    /// File with a membership secret to use instead: 64 hexadecimal digits.
+    #[arg(long, env = "MURMUR_SECRET_FILE", value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Peer id that may connect; with one given, nobody else may. May be given several times.
+    #[arg(long, env = "MURMUR_ALLOW", value_name = "PEER", value_delimiter = ',')]
+    pub allow: Vec<String>,
+    /// Peer id that may not connect; may be given several times.
+    #[arg(long, env = "MURMUR_BLOCK", value_name = "PEER", value_delimiter = ',')]
+    pub block: Vec<String>,
+    /// Megabits a second that it sends at most, over all peers; 0 sets no cap.
+    #[arg(long, env = "MURMUR_UPLOAD_MBIT", value_name = "MBIT")]
+    pub upload_mbit: Option<f64>,
+    /// Megabits a second that it receives at most.
+    #[arg(long, env = "MURMUR_DOWNLOAD_MBIT", value_name = "MBIT")]
+    pub download_mbit: Option<f64>,
+    /// Gigabytes a day, both ways together, after which it rests; 0 sets no budget.
+    #[arg(long, env = "MURMUR_DAILY_GIGABYTES", value_name = "GB")]
+    pub daily_gigabytes: Option<f64>,
+    /// When it rests every day, such as 22:00-07:00.
+    #[arg(long, env = "MURMUR_QUIET_HOURS", value_name = "HOURS")]
+    pub quiet_hours: Option<String>,
+    /// What those hours and days count from.
+    #[arg(long, env = "MURMUR_UTC_OFFSET", value_name = "±HH:MM", allow_hyphen_values = true)]
+    pub utc_offset: Option<String>,
     /// Loopback address for `murmur status`, or off.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS")]
     pub status_address: Option<String>,
@@ -144,7 +173,7 @@ pub struct LocalOptions {
     pub format: Console,
 }
 
-/// Options of `status`.
+/// Options of `status` and `ticket`.
 #[derive(Debug, Args)]
 pub struct StatusOptions {
     /// Where the daemon answers.

@@ -3,10 +3,12 @@
 mod checkpoints;
 mod init;
 mod join;
+mod membership;
 mod node;
 mod sim;
 mod start;
 mod status;
+mod ticket;
 
 use crate::cli::Command;
 
@@ -22,6 +24,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Local(options) => crate::local::run(options),
         Command::Sim(command) => sim::run(command),
         Command::Status(options) => status::run(&options),
+        Command::Ticket(options) => ticket::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),
     }

@@ -1,24 +1,26 @@
 //! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
-use murmur_protocol::{
-    Address, Bootstrap, Config, Node, PeerId, RunManifest, Start, Ticket, Time, TrainingReport, bounds,
-};
+use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
 use murmur_training::{Corpus, CorpusError, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::console::Console;
-use crate::drivers::{DataDriver, DataView, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers};
+use crate::drivers::{
+    DataDriver, DataView, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers,
+};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
+use crate::invitation::Invitation;
 use crate::report::{NodeReport, Surroundings};
+use crate::rest::{Rest, RestView};
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
 use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
@@ -35,6 +37,9 @@ const REPORT_PERIOD: Duration = Duration::from_millis(250);
 /// How often the known peers are written: a killed node finds them again.
 const PEERS_PERIOD: Duration = Duration::from_secs(30);
 
+/// How often the addresses in fresh tickets are looked up.
+const INVITATION_PERIOD: Duration = Duration::from_secs(1);
+
 /// Steps in progress, the last evaluation and the last checkpoint may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -48,6 +53,8 @@ pub struct Plan {
     pub directory: DataDirectory,
     /// Who the node is.
     pub identity: Keypair,
+    /// The run's membership secret, where it is closed.
+    pub secret: Option<Secret>,
     /// Members to dial first.
     pub bootstrap: Vec<Bootstrap>,
     /// Whether to copy a peer's model where there is no checkpoint.
@@ -84,7 +91,6 @@ pub struct Ready {
 /// # Errors
 /// Whatever keeps it from starting, each with its remedy; afterwards only a failure of the training itself.
 pub fn run(plan: Plan) -> anyhow::Result<()> {
-    plan.directory.claim(&plan.manifest)?;
     let threads = plan.settings.training.threads;
     // A second pool in one process is refused; the first one then serves both.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
@@ -189,7 +195,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
     let settings = trainer_settings(&plan, progress);
     let trainer = Trainer::start(model.engine, settings, events.clone(), writer, arriving);
-    let workers = Workers::start(events);
+    let workers = Workers::start(events.clone());
     let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
 
     let (pictures, picture_view) = watch::channel(Picture { status: node.status(), traffic: network.traffic() });
@@ -201,26 +207,36 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let fetching =
         shared.map(|(shared, shelf)| DataDriver::start(shared, network.clone(), shelf, picture_view.clone(), arrivals));
     let (data_view, fetching) = fetching.unzip();
+    let mut rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
+    let (rest_sender, rest_view) = watch::channel(rest.look(SystemTime::now(), network.traffic()));
+    let resting = tokio::spawn(rest.watch(picture_view.clone(), events, rest_sender));
     let reporter = Reporter {
         run: run.clone(),
         parameters,
         pictures: picture_view,
         training: training_view.clone(),
         data: data_view.clone(),
+        rest: rest_view,
         clock,
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
     let remembering = tokio::spawn(remember_peers_regularly(directory.clone(), reporter.pictures.clone()));
     let address = plan.settings.status.address.clone();
-    let server =
-        if address.is_empty() { None } else { Some(StatusServer::start(&address, report_view.clone()).await?) };
+    let secret_file = plan.secret.is_some().then(|| directory.secret_path());
+    let run_id = plan.manifest.run_id();
+    let invited = invitation(run_id, &network, secret_file.as_deref());
+    let ticket = invited.ticket(plan.secret.clone()).map_or_else(String::new, |ticket| ticket.to_string());
+    let (invitations, invitation_view) = watch::channel(invited);
+    let inviting = tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, invitations));
+    let pages = Pages { reports: report_view.clone(), invitations: invitation_view };
+    let server = if address.is_empty() { None } else { Some(StatusServer::start(&address, pages).await?) };
 
     let ready = Ready {
         peer: me.to_string(),
         run,
         addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
-        ticket: ticket(&plan.manifest, me, &network.listen_addresses()),
+        ticket,
         status_address: server.as_ref().map(|server| server.address().to_string()),
         parameters,
         data_directory: directory.root().to_owned(),
@@ -236,9 +252,12 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let channels = Channels { events: inbox, pictures, notices };
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
-    remembering.abort();
+    for task in [&remembering, &resting, &inviting] {
+        task.abort();
+    }
     fetching.inspect(AbortHandle::abort);
     bar.inspect(JoinHandle::abort);
+    Rest::keep(&plan.settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
     directory.remember_peers(&stopped.status.known);
     let result = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
@@ -284,6 +303,9 @@ async fn start_network(
         identity: plan.identity.clone(),
         listen: plan.settings.network.listen.iter().map(parse).collect::<anyhow::Result<_>>()?,
         manifest: Arc::new(plan.manifest.clone()),
+        secret: plan.secret.clone(),
+        admission: plan.settings.network.admission(),
+        caps: plan.settings.limits.caps(),
         payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
         shelf,
@@ -306,6 +328,7 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
         bootstrap: plan.bootstrap.clone(),
         remembered,
         first_exchange: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
+        state_chunk: bounds::STATE_CHUNK_VALUES,
     }
 }
 
@@ -320,16 +343,25 @@ fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
     }
 }
 
-fn ticket(manifest: &RunManifest, peer: PeerId, listen: &[Multiaddr]) -> String {
-    let is_loopback = |address: &&Multiaddr| {
-        let text = address.to_string();
-        text.starts_with("/ip4/127.") || text.starts_with("/ip6/::1/")
-    };
-    // Loopback addresses help nobody else, unless there are no others.
-    let (loopback, public): (Vec<&Multiaddr>, Vec<&Multiaddr>) = listen.iter().partition(is_loopback);
-    let chosen = if public.is_empty() { loopback } else { public };
-    let addresses = chosen.into_iter().filter_map(|address| Address::new(address.to_string())).take(8).collect();
-    Ticket { run: manifest.run_id(), peer, addresses, secret: None }.to_string()
+/// How others join through this node as it is reached now.
+fn invitation(run: RunId, network: &Network, secret_file: Option<&Path>) -> Invitation {
+    // Here come the addresses at which others have reached this node from outside, once the network tells them.
+    let confirmed = [];
+    let invitation = Invitation::new(run, network.peer_id(), &confirmed, &network.listen_addresses());
+    Invitation { secret_file: secret_file.map(Path::to_owned), ..invitation }
+}
+
+async fn invite_regularly(
+    run: RunId,
+    network: Network,
+    secret_file: Option<PathBuf>,
+    invitations: watch::Sender<Invitation>,
+) {
+    let mut ticks = tokio::time::interval(INVITATION_PERIOD);
+    loop {
+        ticks.tick().await;
+        invitations.send_replace(invitation(run, &network, secret_file.as_deref()));
+    }
 }
 
 fn random_seed() -> anyhow::Result<u64> {
@@ -346,6 +378,7 @@ struct Reporter {
     pictures: watch::Receiver<Picture>,
     training: watch::Receiver<TrainingView>,
     data: Option<watch::Receiver<DataView>>,
+    rest: watch::Receiver<RestView>,
     clock: Instant,
 }
 
@@ -357,6 +390,7 @@ impl Reporter {
                 run: &self.run,
                 parameters: self.parameters,
                 training: &self.training.borrow(),
+                rest: &self.rest.borrow(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),

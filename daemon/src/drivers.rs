@@ -7,7 +7,7 @@ mod trainer;
 mod workers;
 
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
-pub use http::StatusServer;
+pub use http::{Pages, StatusServer};
 pub use trainer::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
 pub use workers::{WorkerOrder, Workers};
 

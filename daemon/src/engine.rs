@@ -157,8 +157,8 @@ impl Engine {
             Effect::ApplyCorrection { request, part, correction, progress_shift } => {
                 self.order_trainer(TrainerOrder::ApplyCorrection(request, part, correction, progress_shift));
             }
-            Effect::LoadState { request, payload, progress } => {
-                self.order_trainer(TrainerOrder::LoadState(request, payload, progress));
+            Effect::LoadState { request, chunks, progress } => {
+                self.order_trainer(TrainerOrder::LoadState(request, chunks, progress));
             }
             Effect::AdvanceOuter => self.order_trainer(TrainerOrder::AdvanceOuter),
             Effect::BeginTraining => {

@@ -1,9 +1,10 @@
 //! What a daemon tells about itself: the JSON of `murmur status`, of `--format json` and of the merged local view.
 
-use murmur_protocol::{Phase, Status};
+use murmur_protocol::{PeerId, Phase, Status, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::drivers::{DataView, TrainingView};
+use crate::rest::RestView;
 
 /// A daemon at one moment. Absent values are not known yet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,6 +49,14 @@ pub struct NodeReport {
     pub peers_banned: usize,
     /// Peers whose models are let in only a little, because they lie far off again and again.
     pub peers_distrusted: usize,
+    /// Those that are banned, with the time that is left and the reason.
+    pub banned: Vec<BannedPeer>,
+    /// Those that are let in only a little.
+    pub distrusted: Vec<DistrustedPeer>,
+    /// Why and until when the node leaves the network alone, where it does.
+    pub resting: Option<String>,
+    /// Bytes of the day, sent and received together, over restarts.
+    pub bytes_today: u64,
     /// Bytes sent on the wire, encryption and framing included.
     pub bytes_sent: u64,
     /// Bytes received on the wire.
@@ -101,11 +110,32 @@ impl From<&DataView> for DataReport {
     }
 }
 
+/// A peer that is not dealt with for a while.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BannedPeer {
+    /// Its peer id.
+    pub peer: String,
+    /// Seconds until it may come back.
+    pub seconds_left: f64,
+    /// Its last misbehaviour, with the peer as the subject.
+    pub reason: String,
+}
+
+/// A peer that may change little.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DistrustedPeer {
+    /// Its peer id.
+    pub peer: String,
+    /// How much of the usual it may change, 0 to 1.
+    pub trust: f64,
+}
+
 /// Values that a report takes from outside the core.
 pub(crate) struct Surroundings<'a> {
     pub(crate) run: &'a str,
     pub(crate) parameters: usize,
     pub(crate) training: &'a TrainingView,
+    pub(crate) rest: &'a RestView,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) seconds: f64,
@@ -136,6 +166,10 @@ impl NodeReport {
             delay_rounds: status.delay_rounds,
             peers_banned: status.banned.len(),
             peers_distrusted: status.distrusted.len(),
+            banned: banned(status, surroundings.seconds),
+            distrusted: status.distrusted.iter().map(distrusted).collect(),
+            resting: surroundings.rest.reason.clone(),
+            bytes_today: surroundings.rest.bytes_today,
             bytes_sent: surroundings.bytes_sent,
             bytes_received: surroundings.bytes_received,
             seconds_waiting_for_network: training.seconds_waiting,
@@ -147,6 +181,20 @@ impl NodeReport {
             data: surroundings.data.map(DataReport::from),
         }
     }
+}
+
+/// `seconds`: the core's time now.
+fn banned(status: &Status, seconds: f64) -> Vec<BannedPeer> {
+    let banned = |(peer, until): (&PeerId, &Time)| BannedPeer {
+        peer: peer.to_string(),
+        seconds_left: (until.since_start().as_secs_f64() - seconds).max(0.0),
+        reason: status.offences.get(peer).map_or_else(String::new, ToString::to_string),
+    };
+    status.banned.iter().map(banned).collect()
+}
+
+fn distrusted((peer, trust): (&PeerId, &f64)) -> DistrustedPeer {
+    DistrustedPeer { peer: peer.to_string(), trust: *trust }
 }
 
 fn phase_name(phase: Phase) -> &'static str {

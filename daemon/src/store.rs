@@ -6,7 +6,7 @@ mod shards;
 mod writer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest};
-pub use directory::DataDirectory;
+pub use directory::{DataDirectory, SECRET_FILE};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
 
@@ -18,6 +18,22 @@ use std::path::Path;
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut file = std::fs::File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// The same for a file that only its owner may read.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    // A leftover would keep the mode that it has.
+    let _ = std::fs::remove_file(&temporary);
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;

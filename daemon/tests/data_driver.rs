@@ -69,6 +69,9 @@ impl Member {
             payload_bytes_max: 1 << 20,
             inbound_bytes_budget: 1 << 20,
             shelf: Some(shelf),
+            secret: None,
+            admission: Default::default(),
+            caps: Default::default(),
         };
         let (sender, events) = mpsc::channel(256);
         let network = Network::start(config, sender).await.expect("a free port");

@@ -25,14 +25,16 @@ pub const EXCHANGE_DOUBLINGS_MAX: u32 = 4;
 /// What an exchange may take beside its bytes: step boundaries and merges on both sides, repeated messages.
 const EXCHANGE_TIMEOUT_BASE: Duration = Duration::from_secs(20);
 
-/// An unanswered proposal is repeated after this, until it is known how fast partners answer (RFC 6298: one second).
-pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_secs(1);
+/// An unanswered proposal is repeated after this, until it is known how fast partners answer: longer than most round
+/// trips, and shorter than TCP's first second (RFC 6298), for a proposal is a hundred bytes and each node has one open.
+pub const PROPOSAL_REPEAT_PERIOD: Duration = Duration::from_millis(300);
 
-/// Repeats that go unanswered come half as often, this many times: a proposal is small, so once in 4 s does no harm.
+/// Repeats that go unanswered come half as often, this many times: a proposal is small, so once in 1.2 s does no harm.
 pub const PROPOSAL_DOUBLINGS_MAX: u32 = 2;
 
-/// The least wait before a proposal is repeated.
-pub const PROPOSAL_REPEAT_PERIOD_MIN: Duration = Duration::from_millis(500);
+/// The least wait before a proposal is repeated (TCP's on Linux is 200 ms). With a third of the messages lost, repeats
+/// after half a second cost a third of the exchanges.
+pub const PROPOSAL_REPEAT_PERIOD_MIN: Duration = Duration::from_millis(150);
 
 /// What a starter skips when a partner says that a number is over: its clock was set back since an earlier life, which
 /// counted microseconds. 2^32 of them are 72 minutes.
@@ -109,14 +111,32 @@ pub const FIRST_CLIP_FACTOR: f64 = 3.0;
 /// A partner's declared speed counts within this factor of the median seen, either way.
 pub const WEIGHT_CLAMP: f32 = 4.0;
 
-/// Joiners that are sent the model at once: four bytes a parameter each.
-pub const STATE_TRANSFERS_MAX: usize = 2;
+/// Joiners that are sent the model at once: each costs a snapshot of [`STATE_CHUNKS_MAX`] chunks.
+pub const STATE_TRANSFERS_MAX: usize = 4;
 
-/// What a state may take beside its bytes.
-const STATE_TIMEOUT_BASE: Duration = Duration::from_secs(60);
+/// Values in a chunk of a state: 1 MiB, which a link of 5 Mbit/s carries in two seconds. All nodes of a swarm must agree.
+pub const STATE_CHUNK_VALUES: usize = 256 * 1024;
+
+/// Chunks asked of one donor at a time: 32 MiB, copied at one of its step boundaries.
+pub const STATE_CHUNKS_MAX: u32 = 32;
+
+/// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
+pub const STATE_CHUNKS_SENT_MAX: usize = 2;
+
+/// Donors that a joiner copies from at once; more share a downlink that few can fill.
+pub const STATE_DONORS_MAX: usize = 4;
+
+/// A donor from which no chunk comes for this long is given up: its step may take as long as that.
+pub const STATE_STALL: Duration = Duration::from_secs(60);
+
+/// Another donor is asked for the chunks of one that is this late, until it is known how fast chunks come.
+pub const STATE_LATE: Duration = Duration::from_secs(10);
+
+/// The least lateness: copying a chunk twice costs more than waiting a little.
+pub const STATE_LATE_MIN: Duration = Duration::from_secs(2);
 
 /// An unanswered request for a state is repeated this often.
-pub const STATE_REPEAT_PERIOD: Duration = Duration::from_secs(4);
+pub const STATE_REPEAT_PERIOD: Duration = Duration::from_secs(1);
 
 /// A joiner asks the next peer this long after a refusal.
 pub const STATE_RETRY: Duration = Duration::from_millis(500);
@@ -142,10 +162,15 @@ pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
     4 * parameters * vectors
 }
 
-/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a state or a first
-/// exchange (a little over two bytes a parameter).
+/// Bytes of a chunk of a model's state, or of the whole state where that is smaller.
+fn state_chunk_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
+    state_bytes(parameters, gossip).min(4 * STATE_CHUNK_VALUES)
+}
+
+/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a chunk of the state or a
+/// first exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
+    state_chunk_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
@@ -155,13 +180,10 @@ pub fn exchange_timeout(parameters: usize) -> Duration {
     EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
 }
 
-/// A state that has not come by then is asked for elsewhere.
-pub fn state_timeout(parameters: usize, gossip: &GossipSpec) -> Duration {
-    STATE_TIMEOUT_BASE + Duration::from_secs(state_bytes(parameters, gossip) as u64 / BULK_RATE_MIN)
-}
-
-/// Bytes of payloads that may be on their way in at once: one state, or all exchanges under way.
+/// Bytes of payloads that may be on their way in at once: what all donors send, and all exchanges under way, so that a peer
+/// that announces the largest payload and dawdles does not keep the others' codes out.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
-    payload_bytes_max(parameters, gossip).max(exchanges as u64)
+    let chunks = STATE_DONORS_MAX * STATE_CHUNKS_SENT_MAX * state_chunk_bytes(parameters, gossip);
+    (chunks + exchanges) as u64
 }

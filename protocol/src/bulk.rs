@@ -36,15 +36,21 @@ impl Snapshot {
         }
     }
 
-    /// Reads little-endian `f32`s; `None` where the length is not `4 * parameters` or a value is not finite.
-    pub fn from_payload(payload: &Payload, parameters: usize) -> Option<Snapshot> {
-        let bytes = payload.bytes();
-        if Some(bytes.len()) != parameters.checked_mul(4) {
+    /// Reads little-endian `f32`s from chunks that lie behind each other; `None` where the length is not
+    /// `4 * parameters`, a chunk ends within a value, or a value is not finite.
+    pub fn from_chunks(chunks: &[Payload], parameters: usize) -> Option<Snapshot> {
+        let is_whole = chunks.iter().all(|chunk| chunk.len().is_multiple_of(4));
+        if !is_whole || Some(chunks.iter().map(Payload::len).sum()) != parameters.checked_mul(4) {
             return None;
         }
-        let values: Arc<[f32]> =
-            bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
-        values.iter().all(|value| value.is_finite()).then_some(Snapshot(values))
+        let fours = chunks.iter().flat_map(|chunk| chunk.bytes().chunks_exact(4));
+        let values: Vec<f32> = fours.map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
+        values.iter().all(|value| value.is_finite()).then(|| Snapshot::from(values))
+    }
+
+    /// As [`from_chunks`](Self::from_chunks), of one.
+    pub fn from_payload(payload: &Payload, parameters: usize) -> Option<Snapshot> {
+        Snapshot::from_chunks(std::slice::from_ref(payload), parameters)
     }
 }
 
@@ -85,6 +91,11 @@ impl Payload {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Some of the bytes, in the same memory; `None` where they are not there.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Option<Payload> {
+        (range.start <= range.end && range.end <= self.0.len()).then(|| Payload(self.0.slice(range)))
     }
 }
 

@@ -53,6 +53,17 @@ pub fn decode<Wire: Decode<()>>(bytes: &[u8]) -> Result<Wire, CodecError> {
     }
 }
 
+/// Reads what a longer message begins with, such as its version.
+///
+/// # Errors
+/// When they are too many, or begin with something else.
+pub(crate) fn decode_beginning<Wire: Decode<()>>(bytes: &[u8]) -> Result<Wire, CodecError> {
+    if bytes.len() > CONTROL_BYTES_MAX {
+        return Err(CodecError::TooLong(bytes.len()));
+    }
+    bincode::decode_from_slice(bytes, FORMAT).map(|(beginning, _)| beginning).map_err(|_| CodecError::Malformed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

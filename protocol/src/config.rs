@@ -1,5 +1,6 @@
 //! What a node is told when it is made.
 
+use crate::bounds::STATE_CHUNK_VALUES;
 use crate::event::TrainingReport;
 use crate::manifest::{GossipSpec, RunManifest};
 use crate::message::KnownPeer;
@@ -21,6 +22,9 @@ pub struct Config {
     /// The number of the first exchange. Must be above all of an earlier life of this identity: the daemon takes the
     /// microseconds since 1970.
     pub first_exchange: u64,
+    /// Values in a chunk of a state, at least 1: [`STATE_CHUNK_VALUES`] but in tests, whose models are small. All nodes
+    /// of a swarm must agree.
+    pub state_chunk: usize,
 }
 
 /// How a node comes by its model.
@@ -51,6 +55,7 @@ impl Config {
             bootstrap: Vec::new(),
             remembered: Vec::new(),
             first_exchange: 0,
+            state_chunk: STATE_CHUNK_VALUES,
         }
     }
 }

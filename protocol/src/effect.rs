@@ -92,8 +92,8 @@ pub enum Effect {
     LoadState {
         /// Returned once it is loaded, or found unfit.
         request: RequestId,
-        /// θ as little-endian `f32`, followed by φ and u where the run has an outer momentum.
-        payload: Payload,
+        /// θ as little-endian `f32`, followed by φ and u where the run has an outer momentum; one chunk after the other.
+        chunks: Vec<Payload>,
         /// Swarm progress of that model, in steps.
         progress: f64,
     },
@@ -130,15 +130,22 @@ pub enum Notice {
     },
     /// A joiner looks for a peer that can give it the model.
     WaitingForState,
-    /// The model came from this peer.
+    /// The model has come.
     StateReceived {
-        /// From whom.
-        peer: PeerId,
+        /// From whom, each a part of it.
+        donors: Vec<PeerId>,
         /// Swarm progress of the model, in steps.
         progress: f64,
     },
-    /// A peer asked for the model and is being sent it.
-    StateSent(PeerId),
+    /// A joiner has got what it asked for of the model.
+    StateSent {
+        /// Who.
+        peer: PeerId,
+        /// How many chunks.
+        chunks: u32,
+        /// Of how many.
+        of: u32,
+    },
     /// An exchange is done on this side.
     ExchangeCompleted {
         /// With whom.
@@ -175,10 +182,10 @@ pub enum Notice {
         /// How.
         misbehaviour: Misbehaviour,
     },
-    /// A copied model is so far from those of other members that another donor is asked.
+    /// A copied model is so far from those of other members that it is copied again, from somebody else.
     StateDoubted {
         /// Who sent the model.
-        donor: PeerId,
+        donors: Vec<PeerId>,
     },
     /// A peer that misbehaved is not dealt with for this long.
     PeerBanned {

@@ -130,6 +130,11 @@ pub enum Event {
     TimePassed,
     /// The user, or a signal, wants the node to leave the swarm.
     LeaveRequested,
+    /// The owner wants the network left alone: no exchange begins, none is answered, no model is copied or given, until
+    /// [`RestEnded`](Event::RestEnded). Training goes on, and so does what is under way.
+    RestBegan,
+    /// The network may be used again.
+    RestEnded,
 }
 
 /// Where the trainer stands.

@@ -28,6 +28,7 @@ mod terms;
 
 pub(crate) use averaging::Averaging;
 pub use gain::stability_bound;
+pub(crate) use patience::Patience;
 pub(crate) use responder::{Admission, Responder};
 pub(crate) use starter::{Ended, Outcome, Starter};
 pub(crate) use terms::screen;

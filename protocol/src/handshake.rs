@@ -1,45 +1,38 @@
-//! The first words on a connection: is the other one part of the same run?
+//! The first words on a connection: is the other one part of the same run, and a member of it where it is closed?
 //!
-//! The dialer sends a [`Greeting`], the listener an [`Answer`]. Both carry the manifest's text (about 1 KiB), so that
-//! whoever refuses can name the fields that differ, and a joiner that only has an address learns what it joins. These
-//! are pure functions; the network driver moves the bytes.
+//! ```text
+//! dialer   → HELLO      version, nonce
+//! listener → CHALLENGE  nonce; in a closed run: proof that it knows the secret
+//! dialer   → GREETING   in a closed run: its own proof; its manifest, or the wish to see the listener's
+//! listener → ANSWER     whether it is welcome; the listener's manifest
+//! ```
+//!
+//! Manifests (about 1 KiB of text) are told so that whoever refuses can name the fields that differ, and a joiner that
+//! only has an address learns what it joins. In a closed run no manifest is told, by neither side, before the other has
+//! [proven](Proof) that it knows the run's secret; a stranger only learns that the run is closed. That the listener
+//! proves first gives nothing away: a proof says nothing about secret or run to who knows neither.
+//!
+//! These are pure functions; the network driver moves the bytes and draws the nonces.
+
+mod proof;
+mod wire;
 
 use bincode::{Decode, Encode};
 
 use crate::manifest::{RunId, RunManifest};
-use crate::peer::Address;
+use crate::peer::{Address, PeerId};
+use crate::secret::Secret;
+pub use proof::{NONCE_BYTES, Nonce, Parties, Proof, Prover};
+use wire::Opening;
+pub use wire::{Answer, Challenge, Greeting, Hello, OtherVersion};
 
 /// The version of everything on the wire. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Addresses that a node may claim for itself in a handshake.
 pub const OWN_ADDRESSES_MAX: usize = 8;
 
-/// The dialer's first message.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Greeting {
-    /// [`PROTOCOL_VERSION`] of the dialer.
-    pub version: u32,
-    /// Canonical manifest of the dialer's run; `None` asks only for the listener's manifest.
-    pub manifest: Option<String>,
-    /// Where the dialer listens; at most [`OWN_ADDRESSES_MAX`].
-    pub addresses: Vec<Address>,
-}
-
-/// The listener's reply.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Answer {
-    /// [`PROTOCOL_VERSION`] of the listener.
-    pub version: u32,
-    /// Whether the dialer is welcome as a member.
-    pub welcome: bool,
-    /// Canonical manifest of the listener's run.
-    pub manifest: String,
-    /// Where the listener listens; at most [`OWN_ADDRESSES_MAX`].
-    pub addresses: Vec<Address>,
-}
-
-/// Why a peer is refused. Its text is for people and names the remedy.
+/// Why a peer is refused. Its text is for people, with the peer as its subject; [`remedy`](Self::remedy) says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The wire formats differ.
@@ -56,6 +49,21 @@ pub enum Refusal {
         /// The fields that differ, with both values.
         differences: Vec<String>,
     },
+    /// Its run is closed, and this node has no secret.
+    #[error("takes part in a closed run: join with a ticket")]
+    Closed,
+    /// This node's run is closed, and it knows no secret.
+    #[error("does not know the membership secret of this closed run")]
+    Stranger,
+    /// Both runs are closed, but secrets or runs differ: nobody can tell which.
+    #[error("is of another closed run, or has another membership secret than this node")]
+    OtherSecret,
+    /// Its owner's lists exclude this node.
+    #[error("does not admit this node: its owner's network.allow or network.block excludes it")]
+    NotAdmitted,
+    /// This node's lists exclude it.
+    #[error("is not admitted here: this node's network.allow or network.block excludes it")]
+    Excluded,
     /// Its manifest is no manifest.
     #[error("sent no valid run manifest: {0}")]
     Manifest(String),
@@ -70,34 +78,170 @@ pub enum Refusal {
     Garbage(String),
 }
 
-/// The listener's judgement of a greeting from a dialer that wants to be a member.
-///
-/// # Errors
-/// Why the dialer is not welcome.
-pub fn judge_greeting(ours: &RunManifest, greeting: &Greeting) -> Result<(), Refusal> {
-    let manifest = greeting.manifest.as_deref().ok_or_else(|| Refusal::Manifest("there is none".to_owned()))?;
-    judge(ours, greeting.version, manifest, &greeting.addresses)
+impl Refusal {
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Refusal::Version { .. } => "install the same murmur on both machines",
+            Refusal::Closed | Refusal::OtherSecret => "ask a member for a ticket (`murmur ticket` prints a fresh one)",
+            Refusal::Stranger => "if it should take part, give it a ticket (`murmur ticket` prints a fresh one)",
+            Refusal::NotAdmitted => "ask the owner of that machine to admit this node's peer id",
+            Refusal::Excluded => "if it should take part, change network.allow or network.block in the node file",
+            Refusal::Garbage(_) => "is there another program at that address, or a murmur in trouble?",
+            Refusal::OtherRun { .. } | Refusal::Manifest(_) | Refusal::Addresses | Refusal::Unwelcome => {
+                "all members of a swarm use the same run file and the same murmur"
+            }
+        }
+    }
 }
 
-/// The dialer's judgement of an answer.
+/// Why one side tells the other to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Denial {
+    /// The teller's run is closed, and the other has shown no proof.
+    Closed,
+    /// The other's run is closed, and the teller knows no secret.
+    NoSecret,
+    /// The other's proof is not that of the teller's run and secret.
+    OtherSecret,
+    /// The teller's owner does not admit the other.
+    NotAdmitted,
+}
+
+impl Denial {
+    /// What a side that was told this thinks of the teller.
+    fn heard(self) -> Refusal {
+        match self {
+            Denial::Closed => Refusal::Closed,
+            Denial::NoSecret => Refusal::Stranger,
+            Denial::OtherSecret => Refusal::OtherSecret,
+            Denial::NotAdmitted => Refusal::NotAdmitted,
+        }
+    }
+
+    /// What the teller itself thinks of the other.
+    fn told(self) -> Refusal {
+        match self {
+            Denial::Closed => Refusal::Stranger,
+            Denial::NoSecret => Refusal::Closed,
+            Denial::OtherSecret => Refusal::OtherSecret,
+            Denial::NotAdmitted => Refusal::Excluded,
+        }
+    }
+}
+
+/// What a node knows of a run: enough to prove membership, or to hear that it cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The run.
+    pub run: RunId,
+    /// Its secret, where it is closed.
+    pub secret: Option<Secret>,
+}
+
+/// What a dialer came for, as far as the listener grants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Visitor {
+    /// To be a member, and is welcome; it says that it listens here.
+    Member(Vec<Address>),
+    /// To see the manifest, and may.
+    Asker,
+}
+
+/// The listener's reply to a hello of this version.
+pub fn challenge(ours: &Credentials, parties: &Parties) -> Challenge {
+    let proof = ours.secret.as_ref().map(|secret| Proof::new(secret, ours.run, parties, Prover::Listener));
+    Challenge::new(Opening::Proceed { nonce: parties.listener_nonce, proof })
+}
+
+/// The listener's reply to a dialer whom its owner's lists exclude.
+pub fn turn_away() -> Challenge {
+    Challenge::new(Opening::NotAdmitted)
+}
+
+/// The dialer's judgement of a challenge: the parties to the handshake from now on, and its own proof where the run is
+/// closed. `ours` is `None` for a joiner that has no ticket.
+///
+/// # Errors
+/// Why the dialer goes no further, and what to tell the listener with [`Greeting::Leave`], if anything.
+pub fn judge_challenge(
+    ours: Option<&Credentials>,
+    (dialer, listener): (PeerId, PeerId),
+    dialer_nonce: Nonce,
+    challenge: &Challenge,
+) -> Result<Option<Proof>, (Refusal, Option<Denial>)> {
+    let Opening::Proceed { nonce: listener_nonce, proof } = challenge.opening else {
+        return Err((Refusal::NotAdmitted, None));
+    };
+    let parties = Parties { dialer, listener, dialer_nonce, listener_nonce };
+    let own = ours.and_then(|ours| Some((ours.run, ours.secret.as_ref()?)));
+    judge_proof(own, proof.as_ref(), &parties, Prover::Listener).map_err(|denial| (denial.told(), Some(denial)))?;
+    Ok(own.map(|(run, secret)| Proof::new(secret, run, &parties, Prover::Dialer)))
+}
+
+/// The listener's judgement of a greeting.
+///
+/// # Errors
+/// Why the dialer is refused. [`answer`] makes the reply of it.
+pub fn judge_greeting(
+    ours: &RunManifest,
+    credentials: &Credentials,
+    parties: &Parties,
+    greeting: Greeting,
+) -> Result<Visitor, Refusal> {
+    let own = credentials.secret.as_ref().map(|secret| (credentials.run, secret));
+    let check = |proof: Option<Proof>| judge_proof(own, proof.as_ref(), parties, Prover::Dialer).map_err(Denial::told);
+    match greeting {
+        Greeting::Leave(denial) => Err(denial.heard()),
+        Greeting::Ask { proof } => check(proof).map(|()| Visitor::Asker),
+        Greeting::Join { proof, manifest, addresses } => {
+            check(proof)?;
+            judge_manifest(ours, &manifest, &addresses)?;
+            Ok(Visitor::Member(addresses))
+        }
+    }
+}
+
+/// The listener's last word; `manifest` is its canonical manifest, told to nobody who has not proven membership where
+/// that is asked.
+pub fn answer(judgement: &Result<Visitor, Refusal>, manifest: &str, addresses: Vec<Address>) -> Answer {
+    let run = |welcome| Answer::Run { welcome, manifest: manifest.to_owned(), addresses };
+    match judgement {
+        Ok(Visitor::Member(_)) => run(true),
+        // These refusals come after the proof.
+        Ok(Visitor::Asker) | Err(Refusal::OtherRun { .. } | Refusal::Manifest(_) | Refusal::Addresses) => run(false),
+        Err(Refusal::Stranger) => Answer::Denied(Denial::Closed),
+        Err(Refusal::Closed) => Answer::Denied(Denial::NoSecret),
+        Err(Refusal::OtherSecret) => Answer::Denied(Denial::OtherSecret),
+        Err(_) => Answer::Denied(Denial::NotAdmitted),
+    }
+}
+
+/// The dialer's judgement of an answer: where the listener says that it listens.
 ///
 /// # Errors
 /// Why the dialer does not want, or does not get, membership.
-pub fn judge_answer(ours: &RunManifest, answer: &Answer) -> Result<(), Refusal> {
-    judge(ours, answer.version, &answer.manifest, &answer.addresses)?;
-    if answer.welcome { Ok(()) } else { Err(Refusal::Unwelcome) }
+pub fn judge_answer(ours: &RunManifest, answer: Answer) -> Result<Vec<Address>, Refusal> {
+    match answer {
+        Answer::Denied(denial) => Err(denial.heard()),
+        Answer::Run { welcome, manifest, addresses } => {
+            judge_manifest(ours, &manifest, &addresses)?;
+            if welcome { Ok(addresses) } else { Err(Refusal::Unwelcome) }
+        }
+    }
 }
 
 /// Reads the manifest out of an answer, for a joiner that asked for it; `expected` is the run id of its ticket, if it
 /// has one.
 ///
 /// # Errors
-/// When the manifest is invalid or of another run than expected.
+/// When there is none, or it is invalid or of another run than expected.
 pub fn manifest_from_answer(answer: &Answer, expected: Option<RunId>) -> Result<RunManifest, Refusal> {
-    if answer.version != PROTOCOL_VERSION {
-        return Err(Refusal::Version { theirs: answer.version });
-    }
-    let manifest = RunManifest::from_text(&answer.manifest).map_err(|error| Refusal::Manifest(error.to_string()))?;
+    let text = match answer {
+        Answer::Denied(denial) => return Err(denial.heard()),
+        Answer::Run { manifest, .. } => manifest,
+    };
+    let manifest = RunManifest::from_text(text).map_err(|error| Refusal::Manifest(error.to_string()))?;
     let run = manifest.run_id();
     match expected {
         Some(expected) if expected != run => {
@@ -107,10 +251,23 @@ pub fn manifest_from_answer(answer: &Answer, expected: Option<RunId>) -> Result<
     }
 }
 
-fn judge(ours: &RunManifest, version: u32, manifest: &str, addresses: &[Address]) -> Result<(), Refusal> {
-    if version != PROTOCOL_VERSION {
-        return Err(Refusal::Version { theirs: version });
+/// Whether what the other side has shown fits what this side knows.
+fn judge_proof(
+    own: Option<(RunId, &Secret)>,
+    shown: Option<&Proof>,
+    parties: &Parties,
+    prover: Prover,
+) -> Result<(), Denial> {
+    match (own, shown) {
+        (None, None) => Ok(()),
+        (None, Some(_)) => Err(Denial::NoSecret),
+        (Some(_), None) => Err(Denial::Closed),
+        (Some((run, secret)), Some(proof)) if proof.is_of(secret, run, parties, prover) => Ok(()),
+        (Some(_), Some(_)) => Err(Denial::OtherSecret),
     }
+}
+
+fn judge_manifest(ours: &RunManifest, manifest: &str, addresses: &[Address]) -> Result<(), Refusal> {
     if addresses.len() > OWN_ADDRESSES_MAX || !addresses.iter().all(Address::is_well_formed) {
         return Err(Refusal::Addresses);
     }
@@ -120,45 +277,4 @@ fn judge(ours: &RunManifest, version: u32, manifest: &str, addresses: &[Address]
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn greeting(manifest: &RunManifest) -> Greeting {
-        Greeting { version: PROTOCOL_VERSION, manifest: Some(manifest.canonical_text()), addresses: vec![] }
-    }
-
-    #[test]
-    fn members_of_one_run_welcome_each_other() {
-        let manifest = RunManifest::default();
-        assert_eq!(judge_greeting(&manifest, &greeting(&manifest)), Ok(()));
-    }
-
-    #[test]
-    fn another_run_is_refused_with_the_fields_that_differ() {
-        let ours = RunManifest::default();
-        let mut theirs = ours.clone();
-        theirs.optimizer.learning_rate = 1e-3;
-        let refusal = judge_greeting(&ours, &greeting(&theirs)).expect_err("another run");
-        assert!(refusal.to_string().contains("optimizer.learning_rate: 0.004 here, 0.001 there"), "{refusal}");
-    }
-
-    #[test]
-    fn another_version_is_refused_before_the_manifest_is_read() {
-        let ours = RunManifest::default();
-        let theirs = Greeting { version: 9, manifest: Some("junk".to_owned()), addresses: vec![] };
-        assert_eq!(judge_greeting(&ours, &theirs), Err(Refusal::Version { theirs: 9 }));
-    }
-
-    #[test]
-    fn a_ticket_for_another_run_is_refused() {
-        let manifest = RunManifest::default();
-        let answer = Answer {
-            version: PROTOCOL_VERSION,
-            welcome: false,
-            manifest: manifest.canonical_text(),
-            addresses: vec![],
-        };
-        assert_eq!(manifest_from_answer(&answer, Some(manifest.run_id())), Ok(manifest));
-        assert!(matches!(manifest_from_answer(&answer, Some(RunId([0; 32]))), Err(Refusal::OtherRun { .. })));
-    }
-}
+mod tests;

@@ -33,10 +33,12 @@ pub enum Message {
     Accept(Accept),
     /// The responder will not take part.
     Reject(Reject),
-    /// Asks for the model.
+    /// Asks for some chunks of the model. A later request of the same peer takes the place of the one before.
     RequestState {
-        /// Chosen by the asker, returned with the state.
+        /// Chosen by the asker, returned with each chunk.
         request: u64,
+        /// Which.
+        chunks: Chunks,
     },
     /// The model cannot be had here for now.
     RefuseState {
@@ -71,6 +73,16 @@ pub struct KnownPeer {
     pub peer: PeerId,
     /// Where; at most [`ADDRESSES_TOLD_MAX`].
     pub addresses: Vec<Address>,
+}
+
+/// Some chunks of a state, one after the other: each of [`STATE_CHUNK_VALUES`](crate::bounds::STATE_CHUNK_VALUES) values,
+/// but for the last one of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Chunks {
+    /// The first one.
+    pub first: u32,
+    /// How many; at least 1, at most [`STATE_CHUNKS_MAX`](crate::bounds::STATE_CHUNKS_MAX).
+    pub count: u32,
 }
 
 /// Asks for an exchange.
@@ -140,6 +152,8 @@ pub enum RejectReason {
     Unacceptable,
     /// This exchange, or a later one, is over.
     Over,
+    /// Its owner wants the network left alone for now: a day's budget is used up, or these are quiet hours.
+    Resting,
 }
 
 /// What a transfer carries.
@@ -157,10 +171,12 @@ pub enum TransferHeader {
         /// Digest of the integer differences and the mask: the starter drops the exchange where its own differs.
         digest: u64,
     },
-    /// The model, for a joiner: parameters as little-endian `f32`.
+    /// A chunk of the model, for a joiner: values as little-endian `f32`.
     State {
         /// From the request.
         request: u64,
+        /// Which one.
+        chunk: u32,
         /// Swarm progress of the model, in steps.
         progress: f64,
         /// Digest of the model's layout.
@@ -172,7 +188,9 @@ pub enum TransferHeader {
 mod tests {
     use super::*;
     use crate::codec;
-    use crate::handshake::Greeting;
+    use crate::handshake::{self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover};
+    use crate::manifest::RunId;
+    use crate::secret::Secret;
 
     fn standing() -> Standing {
         Standing { weight: 1000.0, clip: 0.5, gamma: 0.5, age_steps: 10, progress: 250.0 }
@@ -193,21 +211,35 @@ mod tests {
             Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
         let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
         let reject = Reject { exchange: 1, reason: RejectReason::Joining, retry_after_ms: 500 };
-        let greeting = Greeting { version: 1, manifest: Some("a".to_owned()), addresses: vec![address] };
-        let state = TransferHeader::State { request: 1, progress: 2.0, layout: [3; 32] };
+        let parties = Parties { dialer: peer, listener: peer, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
+        let closed = Credentials { run: RunId([4; 32]), secret: Some(Secret::from_bytes([5; 32])) };
+        let open = Credentials { secret: None, ..closed.clone() };
+        let proof = Some(Proof::new(&Secret::from_bytes([5; 32]), RunId([4; 32]), &parties, Prover::Dialer));
+        let manifest = || "a".to_owned();
+        let addresses = || vec![address.clone()];
+        let state = TransferHeader::State { request: 1, chunk: 9, progress: 2.0, layout: [3; 32] };
         let encoded = [
             codec::encode(&Message::Shuffle { peers: peers.clone(), wants_reply: true }),
             codec::encode(&Message::Propose(propose)),
             codec::encode(&Message::Accept(accept)),
             codec::encode(&Message::Reject(reject)),
-            codec::encode(&Message::RequestState { request: 1 }),
+            codec::encode(&Message::RequestState { request: 1, chunks: Chunks { first: 2, count: 3 } }),
             codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
             codec::encode(&Message::Part { peers }),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
             codec::encode(&TransferHeader::ReplyCodes { exchange: 300, digest: 1 }),
             codec::encode(&state),
-            codec::encode(&greeting),
+            codec::encode(&Hello::new([1; 32])),
+            codec::encode(&OtherVersion::default()),
+            codec::encode(&handshake::challenge(&open, &parties)),
+            codec::encode(&handshake::challenge(&closed, &parties)),
+            codec::encode(&handshake::turn_away()),
+            codec::encode(&Greeting::Join { proof: None, manifest: manifest(), addresses: addresses() }),
+            codec::encode(&Greeting::Ask { proof }),
+            codec::encode(&Greeting::Leave(Denial::NoSecret)),
+            codec::encode(&Answer::Run { welcome: true, manifest: manifest(), addresses: addresses() }),
+            codec::encode(&Answer::Denied(Denial::Closed)),
         ];
         let lines: Vec<String> = encoded.iter().map(|bytes| hexadecimal(bytes)).collect();
         assert_eq!(lines, GOLDEN);
@@ -223,18 +255,27 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 12] = [
+    const GOLDEN: [&str; 21] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c01",
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
         "030101fbf401",
-        "0401",
+        "04010203",
         "050102",
         "06",
         "0701070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c",
         "00fb2c01",
         "01fb2c0101",
-        "020100000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0101016101142f6970342f3132372e302e302e312f7463702f31",
+        "02010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
+        "0300014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "03000000",
+        "0300020202020202020202020202020202020202020202020202020202020202020200",
+        "03000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a7670",
+        "0301",
+        "0000016101142f6970342f3132372e302e302e312f7463702f31",
+        "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
+        "0201",
+        "0001016101142f6970342f3132372e302e302e312f7463702f31",
+        "0100",
     ];
 }

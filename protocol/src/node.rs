@@ -14,7 +14,7 @@ use crate::config::{Config, Start};
 use crate::effect::{Effect, Notice, TransferId};
 use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
-use crate::join::{Giving, Joining};
+use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
@@ -48,6 +48,10 @@ pub struct Node {
     phase_deadline: Option<Time>,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
     misbehaviours: BTreeMap<PeerId, u64>,
+    /// The last of each of those peers.
+    offences: BTreeMap<PeerId, Misbehaviour>,
+    /// The owner wants the network left alone.
+    is_resting: bool,
     stale_replies: u64,
     outbox: Outbox,
 }
@@ -57,18 +61,21 @@ impl Node {
     /// it will ever make.
     pub fn new(config: Config, me: PeerId, layout: Arc<ModelLayout>, seed: u64, now: Time) -> Node {
         let parameters = layout.parameters();
+        let chunking = Chunking::new(state_bytes(parameters, &config.gossip) / 4, config.state_chunk);
         let mut node = Node {
             me,
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
             starter: Starter::new(me, seed, config.first_exchange),
             responder: Responder::new(parameters),
-            joining: Joining::new(me, seed, parameters, &config.gossip, now),
-            giving: Giving::default(),
+            joining: Joining::new(me, seed, chunking, now),
+            giving: Giving::new(chunking),
             is_outlier: false,
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
+            offences: BTreeMap::new(),
+            is_resting: false,
             stale_replies: 0,
             outbox: Outbox::default(),
             averaging: Averaging::new(config.gossip, parameters, config.training),
@@ -101,7 +108,8 @@ impl Node {
 
     /// When to call [`handle`](Self::handle) with [`Event::TimePassed`] if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let joining = (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.next_deadline());
+        let copies = (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
+        let joining = copies.then(|| self.joining.next_deadline());
         let deadlines = [
             Some(self.membership.next_deadline()),
             self.starter.next_deadline(),
@@ -117,6 +125,7 @@ impl Node {
         Status {
             me: self.me,
             phase: self.phase,
+            copying: (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.status()),
             training: self.averaging.training,
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
@@ -130,6 +139,8 @@ impl Node {
             exchange_deadline: self.averaging.patience.limit(),
             banned: self.membership.banned(self.outbox.now()),
             distrusted: self.averaging.reputation.distrusted().collect(),
+            offences: self.offences.clone(),
+            is_resting: self.is_resting,
             misbehaviours: self.misbehaviours.clone(),
             stale_replies: self.stale_replies,
         }
@@ -171,6 +182,8 @@ impl Node {
             Event::RequestFailed { request } => self.on_reply(now, request, Reply::Failed),
             Event::TimePassed => {}
             Event::LeaveRequested => self.on_leave_requested(now),
+            Event::RestBegan => self.is_resting = true,
+            Event::RestEnded => self.is_resting = false,
         }
     }
 
@@ -198,11 +211,10 @@ impl Node {
                 }
                 Ok(())
             }
-            Message::RequestState { request } => {
+            Message::RequestState { request, chunks } => {
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
-                let has_model = is_sound && !is_copying_anew;
-                self.giving.on_request(peer, request, has_model, out);
-                Ok(())
+                let has_model = is_sound && !is_copying_anew && !self.is_resting;
+                self.giving.on_request(peer, request, chunks, has_model, out)
             }
             Message::RefuseState { request, retry_after_ms: _ } => {
                 self.joining.on_refusal(now, peer, request);
@@ -223,6 +235,7 @@ impl Node {
         let refuse = match self.phase {
             Phase::Joining => Some(RejectReason::Joining),
             Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
+            _ if self.is_resting => Some(RejectReason::Resting),
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => {
                 self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy)
@@ -286,9 +299,11 @@ impl Node {
     }
 
     fn on_misbehaviour(&mut self, now: Time, peer: PeerId, misbehaviour: Misbehaviour) {
-        if self.misbehaviours.len() >= VIEW_MAX && !self.misbehaviours.contains_key(&peer) {
-            self.misbehaviours.pop_first();
+        let is_full = self.misbehaviours.len() >= VIEW_MAX && !self.misbehaviours.contains_key(&peer);
+        if is_full && let Some((forgotten, _)) = self.misbehaviours.pop_first() {
+            self.offences.remove(&forgotten);
         }
+        self.offences.insert(peer, misbehaviour.clone());
         *self.misbehaviours.entry(peer).or_default() += 1;
         let ban = self.averaging.reputation.on_misbehaviour(now, peer, &misbehaviour);
         self.outbox.notice(Notice::PeerMisbehaved { peer, misbehaviour });

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::effect::ExchangeFailure;
-use crate::event::TrainingReport;
+use crate::event::{Misbehaviour, TrainingReport};
+use crate::join::CopyStatus;
 use crate::message::KnownPeer;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -33,6 +34,8 @@ pub struct Status {
     pub me: PeerId,
     /// Where it stands.
     pub phase: Phase,
+    /// How far the copy of a peer's model has come, where one is under way.
+    pub copying: Option<CopyStatus>,
     /// The trainer's last report.
     pub training: TrainingReport,
     /// Members connected now.
@@ -59,6 +62,10 @@ pub struct Status {
     pub banned: BTreeMap<PeerId, Time>,
     /// Peers that may change little, and how much of the usual: 0 to 1.
     pub distrusted: BTreeMap<PeerId, f64>,
+    /// The last misbehaviour of each peer that showed any.
+    pub offences: BTreeMap<PeerId, Misbehaviour>,
+    /// Whether the owner wants the network left alone for now.
+    pub is_resting: bool,
     /// Misbehaviours seen, by peer.
     pub misbehaviours: BTreeMap<PeerId, u64>,
     /// Replies that came too late or twice.

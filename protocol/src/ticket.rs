@@ -11,6 +11,7 @@ use bincode::{Decode, Encode};
 use crate::codec;
 use crate::manifest::RunId;
 use crate::peer::{Address, PeerId};
+use crate::secret::Secret;
 
 const PREFIX: &str = "murmur1";
 const CHECKSUM_BYTES: usize = 4;
@@ -27,8 +28,8 @@ pub struct Ticket {
     pub peer: PeerId,
     /// Where it can be reached, best first.
     pub addresses: Vec<Address>,
-    /// Membership secret of a closed run; unused so far.
-    pub secret: Option<[u8; 32]>,
+    /// Membership secret of a closed run. Whoever holds the ticket is let in: hand it on with care.
+    pub secret: Option<Secret>,
 }
 
 /// Why a string is no ticket.
@@ -88,6 +89,28 @@ mod tests {
     fn a_ticket_survives_copy_and_paste() {
         let text = format!("  {}\n", ticket());
         assert_eq!(text.parse(), Ok(ticket()));
+    }
+
+    /// The form of a ticket, fixed: tickets are kept, and sent to machines with another version.
+    #[test]
+    fn the_text_of_a_ticket_has_not_changed() {
+        assert_eq!(ticket().to_string(), GOLDEN);
+        let closed = Ticket { secret: Some(Secret::from_bytes([5; 32])), ..ticket() };
+        assert_eq!(closed.to_string(), GOLDEN_CLOSED);
+        assert_eq!(GOLDEN_CLOSED.parse(), Ok(closed));
+    }
+
+    const GOLDEN: &str = "murmur1469Z1mtzr3BUsGEqzGrJ6nfUUcgpR8yjAPAr2EG3d9RoBvbYBPLjDi3JaTpXt3Cj5apWS6HKXX9LyKJxurzReUTziheHi94MJo3kHqAky57CdNJZGJGaiZ2Xif2k73dS";
+    const GOLDEN_CLOSED: &str = "murmur1vDe3THaakfEk28TCEHHDaCzFxFEa5PknfhM6GCEBy6m7fZ5SmozkoBrB3VfgwxXH3YL4adAJJ3Xz4ZwdooAoypqMVhyqHGqm37AoRky6FBVPze6KSkijXu6ozSWdwR7Ru3vGN7NsaUaq7FcSnKixCDk9eqdgXfv3aLstXUwscrA";
+
+    #[test]
+    fn an_intact_ticket_of_another_form_is_said_to_be_of_another_version() {
+        let mut body = codec::encode(&ticket());
+        body.push(7); // a field that this version does not know
+        let checksum = blake3::hash(&body);
+        body.extend_from_slice(&checksum.as_bytes()[..CHECKSUM_BYTES]);
+        let text = format!("{PREFIX}{}", bs58::encode(body).into_string());
+        assert_eq!(text.parse::<Ticket>(), Err(TicketError::Version));
     }
 
     #[test]

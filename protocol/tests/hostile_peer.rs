@@ -47,7 +47,7 @@ impl Setting {
         self.now = later;
         let effects = self.tell(Event::TimePassed);
         let asked = effects.iter().find_map(|effect| match effect {
-            Effect::Send { message: Message::RequestState { request }, .. } => Some(*request),
+            Effect::Send { message: Message::RequestState { request, .. }, .. } => Some(*request),
             _ => None,
         });
         asked.unwrap_or(0)
@@ -81,7 +81,7 @@ fn propose(exchange: u64, standing: Standing) -> Message {
 }
 
 fn state(request: u64, layout: [u8; 32]) -> TransferHeader {
-    TransferHeader::State { request, progress: 5.0, layout }
+    TransferHeader::State { request, chunk: 0, progress: 5.0, layout }
 }
 
 fn layout_digest() -> [u8; 32] {
@@ -117,6 +117,11 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
     let effects: Vec<Effect> = (1..=3).flat_map(|number| setting.hear(propose(number, nonsense))).collect();
     let is_ban = |effect: &Effect| matches!(effect, Effect::Notice(murmur_protocol::Notice::PeerBanned { .. }));
     assert!(effects.iter().any(is_ban), "{effects:?}");
+    let status = setting.node.status();
+    assert!(
+        status.banned.contains_key(&setting.peer) && status.offences.contains_key(&setting.peer),
+        "with its reason"
+    );
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Disconnect { .. })));
 }
 

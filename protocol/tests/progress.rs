@@ -50,7 +50,7 @@ fn a_joiner_stands_where_its_donor_did_before_its_first_step() {
     let mut node = Node::new(config, me, layout(), 1, Time::ZERO);
     tell(&mut node, Event::PeerConnected { peer, addresses: vec![] });
     assert_eq!(progress_told(&mut node, peer), None, "no model, no exchange");
-    let header = TransferHeader::State { request: 0, progress: 5000.0, layout: *layout().digest() };
+    let header = TransferHeader::State { request: 0, chunk: 0, progress: 5000.0, layout: *layout().digest() };
     let payload = Snapshot::from(vec![0.5; 300]).to_payload();
     let effects = tell(&mut node, Event::TransferReceived { peer, header, payload });
     let request = effects.iter().find_map(|effect| match effect {

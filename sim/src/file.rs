@@ -21,6 +21,7 @@ pub use drawn::Drawn;
 pub use faults::*;
 pub use validate::{MEMORY_BYTES_MAX, Mistake};
 
+use murmur_protocol::bounds::STATE_CHUNK_VALUES;
 use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
 use serde::Deserialize;
 
@@ -100,6 +101,8 @@ pub struct SwarmSection {
     pub parameters: Drawn<usize>,
     /// Time of a training step, above 0, at most 3600 s. Each node draws its own.
     pub step_seconds: Drawn<f64>,
+    /// Values in a chunk of the state that a joiner copies, 1 to 100,000,000: small ones come from several donors.
+    pub state_chunk: Drawn<usize>,
     /// Members whose addresses a node is given, 1 to 64.
     pub addresses: Drawn<usize>,
     /// Share of the nodes that begin later and copy a model, 0 to 1; the first node never does.
@@ -223,6 +226,7 @@ impl Default for SwarmSection {
             nodes: Drawn::fixed(8),
             parameters: Drawn::fixed(300),
             step_seconds: Drawn::fixed(0.1),
+            state_chunk: Drawn::fixed(STATE_CHUNK_VALUES),
             addresses: Drawn::fixed(3),
             late_share: Drawn::fixed(0.0),
             late_seconds: Drawn::between(1.0, 20.0),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::bounds::STATE_CHUNK_VALUES;
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::{Event, ModelLayout, Start};
 
@@ -22,6 +23,8 @@ pub struct Scenario {
     pub nodes: Vec<NodePlan>,
     /// The problem that all trainers work on.
     pub trainer: TrainerSpec,
+    /// Values in a chunk of the state that a joiner copies, from 1.
+    pub state_chunk: usize,
     /// Steps between two reports of a trainer to its node, from 1. The daemon reports every step; with a coarser period a
     /// due exchange begins up to that many steps later, and nothing else changes: steps are the same, and every
     /// snapshot and correction finds the same boundary.
@@ -194,6 +197,7 @@ impl Scenario {
             gossip: GossipSpec::default(),
             nodes: (0..count).map(|index| NodePlan::founder(neighbour(index))).collect(),
             trainer: TrainerSpec::default(),
+            state_chunk: STATE_CHUNK_VALUES,
             report_every_steps: 1,
             worker: WorkerSpec::default(),
             checkpoint_period: Duration::from_secs(10),

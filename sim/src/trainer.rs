@@ -12,7 +12,9 @@ mod transformer;
 use std::borrow::Cow;
 use std::fmt;
 
-use murmur_protocol::{Correction, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector};
+use murmur_protocol::{
+    Correction, Event, Part, Payload, RequestId, Selection, Snapshot, Stretch, TrainingReport, Vector,
+};
 use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
 
@@ -36,7 +38,7 @@ pub(crate) trait Learner: fmt::Debug {
     /// Adds a correction: to θ, and to φ where there is one, or to u.
     fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError>;
     /// Takes over a peer's state.
-    fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError>;
+    fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError>;
     /// The outer step; nothing without an outer momentum.
     fn advance_outer(&mut self) -> Result<(), TrainingError>;
     /// Whether the swarm's progress has reached the end of the run.
@@ -75,7 +77,7 @@ pub(crate) enum Order {
     },
     State {
         request: RequestId,
-        payload: Payload,
+        chunks: Vec<Payload>,
         progress: f64,
     },
     AdvanceOuter,
@@ -141,13 +143,14 @@ impl Trainer {
 
     /// What a restarted host resumes from.
     pub(crate) fn save(&mut self) -> Saved {
-        let taken = self.learner.snapshot(Selection::State).expect("a copy in memory");
+        let all = Stretch { start: 0, end: usize::MAX };
+        let taken = self.learner.snapshot(Selection::State(all)).expect("a copy in memory");
         Saved { state: taken.values, steps: self.steps, progress: self.progress }
     }
 
     /// Goes on from what an earlier life saved.
     pub(crate) fn resume(&mut self, saved: &Saved) {
-        let accepted = self.load_state(&saved.state.to_payload(), saved.progress);
+        let accepted = self.load_state(&[saved.state.to_payload()], saved.progress);
         assert!(accepted, "what was saved fits the same scenario");
         (self.steps, self.reported_steps) = (saved.steps, saved.steps);
     }
@@ -221,8 +224,8 @@ impl Trainer {
                 self.progress = (self.progress + progress_shift).max(0.0);
                 Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
-            Order::State { request, payload, progress } => {
-                let accepted = self.load_state(&payload, progress);
+            Order::State { request, chunks, progress } => {
+                let accepted = self.load_state(&chunks, progress);
                 Done { reply: Some(Event::StateLoaded { request, accepted, report: self.report() }), landed: None }
             }
             Order::AdvanceOuter => {
@@ -233,8 +236,8 @@ impl Trainer {
         }
     }
 
-    fn load_state(&mut self, payload: &Payload, progress: f64) -> bool {
-        if self.learner.load_state(payload).is_err() {
+    fn load_state(&mut self, chunks: &[Payload], progress: f64) -> bool {
+        if self.learner.load_state(chunks).is_err() {
             return false;
         }
         // A model that is copied anew after steps of its own counts as the node's own doing.

@@ -32,6 +32,7 @@ fn schedule(seed: u64) -> (Scenario, usize) {
     let count: usize = dice.random_range(16..=64);
     let mut scenario = Scenario::calm(count);
     scenario.parameters = dice.random_range(20..200);
+    scenario.state_chunk = dice.random_range(10..200);
     scenario.worker.overload = 0.02 * dice.random::<f64>();
     scenario.network = network(&mut dice);
     scenario.nodes = (0..count).map(|host| plan(host, &mut dice)).collect();
@@ -174,12 +175,13 @@ fn show(swarm: &Swarm, record: &Record, scenario: &Scenario) {
     }
     for (at, host, notice) in &record.notices {
         if matches!(notice, Notice::StateReceived { .. } | Notice::StateDoubted { .. }) {
-            let named = |peer| swarm.host_of(peer);
+            let named =
+                |peers: &[murmur_protocol::PeerId]| peers.iter().map(|peer| swarm.host_of(*peer)).collect::<Vec<_>>();
             match notice {
-                Notice::StateReceived { peer, progress } => {
-                    println!("{at:?} {host} has the model of {:?}, progress {progress:.0}", named(*peer));
+                Notice::StateReceived { donors, progress } => {
+                    println!("{at:?} {host} has the model of {:?}, progress {progress:.0}", named(donors));
                 }
-                Notice::StateDoubted { donor } => println!("{at:?} {host} doubts {:?}", named(*donor)),
+                Notice::StateDoubted { donors } => println!("{at:?} {host} doubts {:?}", named(donors)),
                 _ => {}
             }
         }

@@ -63,11 +63,15 @@ pub const DATA_SENDING_PER_PEER_MAX: usize = 2;
 /// Shards sent at once in all: four joiners are fed at the same time, and exchanges still get through.
 pub(crate) const DATA_SENDING_MAX: usize = 8;
 
+/// Bytes of a shard between two looks at the clock: small, so that a capped uplink shared by all that it may serve is not
+/// taken for one that has stopped.
+pub(crate) const DATA_CHUNK_BYTES: usize = 16 * 1024;
+
 /// The longest request for a shard or answer to one, in bytes; ours take up to 30.
 pub(crate) const SHARD_WORDS_BYTES_MAX: usize = 64;
 
 /// A shard that does not move for this long is asked for elsewhere. Shorter than [`PROGRESS_TIMEOUT`], since nothing is
-/// lost by it: the next peer goes on where this one stopped. With [`CHUNK_BYTES`] a minimum rate of 6 KiB/s.
+/// lost by it: the next peer goes on where this one stopped. With [`DATA_CHUNK_BYTES`] a minimum rate of 1.6 KiB/s.
 pub(crate) const DATA_PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// From the moment that the core hears of a peer until it can be asked for shards; it takes microseconds, on a busy
@@ -91,8 +95,22 @@ pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
 pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
 
 /// Payload bytes read or written between two looks at the clock. Between 16 KiB and 4 MiB the size makes no difference
-/// to the speed (measured); with [`PROGRESS_TIMEOUT`] this one is a minimum rate of 3 KiB/s.
-pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+/// to the speed (measured); with [`PROGRESS_TIMEOUT`] this one is a minimum rate of 0.8 KiB/s, which each of the eight
+/// transfers that may share a link capped to 0.2 Mbit/s has.
+pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+
+/// How much of a cap's rate may be drawn at once after a pause: a hundredth of the ten seconds over which it is held.
+pub(crate) const CAP_BURST: Duration = Duration::from_millis(100);
+
+/// Control bytes read from one connection in a second, in the long run: a busy honest peer sends some kilobytes. Beyond
+/// it nothing is read for a while, so that a flood fills the peer's own queue and not the core's.
+pub(crate) const CONTROL_BYTES_PER_SECOND: u64 = 64 * 1024;
+
+/// How much of that may come at once.
+pub(crate) const CONTROL_BURST: Duration = Duration::from_secs(4);
+
+/// What a control message counts for beside its bytes: each is work for the core, however short.
+pub(crate) const CONTROL_MESSAGE_COST: usize = 128;
 
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;

@@ -11,8 +11,9 @@ use murmur_protocol::{Event, PeerId};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::bounds::PROGRESS_TIMEOUT;
+use crate::bounds::{CONTROL_BURST, CONTROL_BYTES_PER_SECOND, CONTROL_MESSAGE_COST, PROGRESS_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::pace::Pace;
 use crate::shared::Shared;
 
 /// Why no more messages come from a stream.
@@ -24,12 +25,16 @@ pub(crate) enum ReaderEnd {
     Misbehaved,
 }
 
-/// Hands messages to the core until the stream ends. While the core is busy nothing is read.
+/// Hands messages to the core until the stream ends. While the core is busy, or messages come faster than any honest peer
+/// sends them, nothing is read.
 pub(crate) async fn read_messages(shared: &Shared, peer: PeerId, mut reader: ReadHalf<Stream>) -> ReaderEnd {
+    let pace = Pace::new(Some(CONTROL_BYTES_PER_SECOND), CONTROL_BURST);
     loop {
         let garbage = match read_frame(&mut reader, CONTROL_BYTES_MAX).await {
             Ok(Some(bytes)) => match codec::decode::<Message>(&bytes) {
                 Ok(message) => {
+                    shared.download.count(bytes.len());
+                    pace.wait(bytes.len() + CONTROL_MESSAGE_COST).await;
                     shared.emit(Event::MessageReceived { peer, message }).await;
                     continue;
                 }
@@ -52,11 +57,15 @@ pub(crate) async fn read_messages(shared: &Shared, peer: PeerId, mut reader: Rea
 /// # Errors
 /// When the stream fails, or the peer reads nothing for twenty seconds.
 pub(crate) async fn write_messages(
+    shared: &Shared,
     mut queue: mpsc::Receiver<Message>,
     mut writer: WriteHalf<Stream>,
 ) -> io::Result<()> {
     while let Some(message) = queue.recv().await {
-        timeout(PROGRESS_TIMEOUT, write_frame(&mut writer, &codec::encode(&message))).await??;
+        let bytes = codec::encode(&message);
+        // Counted, never delayed: a late control message would make everything else late.
+        shared.upload.count(bytes.len());
+        timeout(PROGRESS_TIMEOUT, write_frame(&mut writer, &bytes)).await??;
     }
     timeout(PROGRESS_TIMEOUT, writer.close()).await?
 }

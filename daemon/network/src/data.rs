@@ -25,6 +25,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::bounds::{CONNECTION_READY_TIMEOUT, DATA_SENDING_MAX};
+use crate::pace::Pace;
 use crate::streams::{StreamOpener, WeakOpener};
 
 /// Shards in memory, by index.
@@ -65,6 +66,8 @@ impl Shelf {
 #[derive(Debug)]
 pub(crate) struct DataExchange {
     shelf: Option<Shelf>,
+    /// The node's cap on what it receives.
+    download: Arc<Pace>,
     /// Shards sent at once in all.
     sending: Arc<Semaphore>,
     /// Connections on which peers can be asked, newest last for each; as many as there are. Behind a lock since askers
@@ -75,9 +78,10 @@ pub(crate) struct DataExchange {
 }
 
 impl DataExchange {
-    pub(crate) fn new(shelf: Option<Shelf>) -> DataExchange {
+    pub(crate) fn new(shelf: Option<Shelf>, download: Arc<Pace>) -> DataExchange {
         DataExchange {
             shelf,
+            download,
             sending: Arc::new(Semaphore::new(DATA_SENDING_MAX)),
             openers: Mutex::new(BTreeMap::new()),
             news: Notify::new(),

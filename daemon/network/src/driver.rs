@@ -107,6 +107,8 @@ impl Driver {
                 let dial = Dial::new(peer, addresses, &self.listen.borrow());
                 if peer == Some(self.shared.me) {
                     self.emit(dial.refuse("that is this node itself"));
+                } else if peer.is_some_and(|peer| !self.shared.access.admission.admits(peer)) {
+                    self.emit(dial.refuse("network.allow or network.block of this node excludes it"));
                 } else if self.dials.len() >= DIALS_MAX {
                     self.emit(dial.refuse("too many dials are under way"));
                 } else {

@@ -7,14 +7,15 @@ use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{Swarm, SwarmEvent};
-use murmur_protocol::handshake::{Greeting, PROTOCOL_VERSION, Refusal, manifest_from_answer};
-use murmur_protocol::{PeerId, RunId, RunManifest};
+use murmur_protocol::handshake::{Credentials, Greeting, Refusal, manifest_from_answer};
+use murmur_protocol::{PeerId, RunManifest};
 use tokio::time::timeout;
 
 use crate::address::{split_peer, to_core_peer};
 use crate::behaviour::Behaviour;
 use crate::dialing::describe;
-use crate::handshake::{NoAnswer, exchange_greeting};
+use crate::handshake::{NoAnswer, introduce};
+use crate::identity::peer_id;
 use crate::network::new_swarm;
 use crate::streams::ConnectionStreams;
 use crate::traffic::TrafficCounter;
@@ -52,27 +53,33 @@ pub enum FetchError {
     },
 }
 
-/// Dials `address`, asks for the manifest of the run there, and hangs up. Also tells who answered. Where the address
-/// ends in `/p2p/…`, only that peer will do; `expected_run` is the run id of a ticket.
-///
-/// # Errors
-/// When the node cannot be reached in time, is no murmur node or takes part in another run.
-pub async fn fetch_manifest(
-    identity: &Keypair,
-    address: &Multiaddr,
-    expected_run: Option<RunId>,
-    timeout_after: Duration,
-) -> Result<(RunManifest, PeerId), FetchError> {
-    let swarm = new_swarm(identity, &TrafficCounter::default())?;
-    let late = || Err(FetchError::TimedOut { address: address.clone(), timeout: timeout_after });
-    timeout(timeout_after, fetch(swarm, address, expected_run)).await.unwrap_or_else(|_| late())
+/// What is asked, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Who asks: a member's lists may admit only peers that they name.
+    pub identity: &'a Keypair,
+    /// Where; ends in `/p2p/…` where only that peer will do.
+    pub address: &'a Multiaddr,
+    /// What a ticket says of the run. Without it any open run will do, and a closed one tells nothing.
+    pub ticket: Option<&'a Credentials>,
 }
 
-async fn fetch(
-    mut swarm: Swarm<Behaviour>,
-    address: &Multiaddr,
-    expected_run: Option<RunId>,
+/// Dials a node, asks for the manifest of its run, and hangs up. Also tells who answered.
+///
+/// # Errors
+/// When the node cannot be reached in time, is no murmur node, takes part in another run or does not tell strangers of
+/// its run.
+pub async fn fetch_manifest(
+    question: Question<'_>,
+    timeout_after: Duration,
 ) -> Result<(RunManifest, PeerId), FetchError> {
+    let swarm = new_swarm(question.identity, &TrafficCounter::default())?;
+    let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
+    timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late())
+}
+
+async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<(RunManifest, PeerId), FetchError> {
+    let Question { identity, address, ticket } = question;
     let unreachable = |reason: String| FetchError::Unreachable { address: address.clone(), reason };
     let (peer, place) = split_peer(address.clone());
     let options = match peer {
@@ -81,8 +88,8 @@ async fn fetch(
     };
     swarm.dial(options).map_err(|error| unreachable(describe(&error)))?;
     let (peer, streams) = connected(&mut swarm).await.map_err(unreachable)?;
-    let greeting = Greeting { version: PROTOCOL_VERSION, manifest: None, addresses: Vec::new() };
-    let exchange = exchange_greeting(&streams.opener, &greeting);
+    let ends = (peer_id(identity), peer);
+    let exchange = introduce(&streams.opener, ticket, ends, |proof| Greeting::Ask { proof });
     // The swarm has to be polled for the stream to move.
     let answered = tokio::select! {
         answered = exchange => answered,
@@ -94,7 +101,7 @@ async fn fetch(
         NoAnswer::Lost(reason) => unreachable(format!("the connection was lost: {reason}")),
     })?;
     drop(control);
-    let manifest = manifest_from_answer(&answer, expected_run).map_err(refused)?;
+    let manifest = manifest_from_answer(&answer, ticket.map(|ticket| ticket.run)).map_err(refused)?;
     Ok((manifest, peer))
 }
 

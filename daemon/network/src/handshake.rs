@@ -1,7 +1,7 @@
-//! Moves the handshake's bytes: the dialer's greeting, the listener's answer. The judgement is the protocol crate's.
+//! Moves the handshake's bytes: hello, challenge, greeting, answer. The judgement is the protocol crate's.
 //!
-//! A refusal is told to both cores: the listener sends its answer first and waits until the dialer has hung up, so that
-//! the dialer can name the fields that differ.
+//! A refusal is told to both cores: the side that refuses says so first and waits until the other has hung up, so that
+//! both can name the reason. Whom the owner's lists exclude is told that much and nothing else.
 
 use std::sync::Arc;
 
@@ -9,10 +9,13 @@ use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Multiaddr;
 use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
-use murmur_protocol::handshake::{Answer, Greeting, Refusal, judge_answer, judge_greeting};
+use murmur_protocol::handshake::{
+    self, Answer, Challenge, Credentials, Greeting, Hello, OtherVersion, Parties, Refusal, Visitor,
+};
 use murmur_protocol::{Address, Event, PeerId};
 use tokio::time::timeout;
 
+use crate::access::fresh_nonce;
 use crate::bounds::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::shared::Shared;
@@ -63,8 +66,8 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> O
     let NewConnection { peer, remote, dialled, mut streams } = connection;
     let attempt = async {
         match dialled {
-            Some(_) => greet(&shared, &remote, &streams.opener).await,
-            None => reply(&shared, &remote, &mut streams).await,
+            Some(_) => greet(&shared, peer, &remote, &streams.opener).await,
+            None => reply(&shared, peer, &remote, &mut streams).await,
         }
     };
     let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
@@ -88,13 +91,25 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> O
 /// The dialer's part.
 async fn greet(
     shared: &Shared,
+    peer: PeerId,
     remote: &Multiaddr,
     opener: &StreamOpener,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
-    let (control, answer) = exchange_greeting(opener, &shared.greeting(remote)).await?;
-    judge_answer(&shared.manifest, &answer)?;
-    Ok((control, answer.addresses))
+    // The core may have known only an address.
+    if !shared.access.admission.admits(peer) {
+        return Err(Refusal::Excluded.into());
+    }
+    let greeting = |proof| {
+        let addresses = shared.addresses_for(remote);
+        Greeting::Join { proof, manifest: shared.manifest_text.clone(), addresses }
+    };
+    let credentials = Some(&shared.access.credentials);
+    let (control, answer) = introduce(opener, credentials, (shared.me, peer), greeting).await?;
+    Ok((control, handshake::judge_answer(&shared.manifest, answer)?))
 }
+
+/// What keeps a node from any handshake.
+const NO_RANDOMNESS: &str = "this system gives no randomness";
 
 /// Why a greeting got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -107,41 +122,92 @@ pub(crate) enum NoAnswer {
     Lost(String),
 }
 
-/// Opens the control stream, greets and reads the answer, without judging it.
-pub(crate) async fn exchange_greeting(
+/// Opens the control stream, lets the listener prove itself where the run is closed, greets and reads the answer, without
+/// judging it. `ends` are this node and the listener.
+pub(crate) async fn introduce(
     opener: &StreamOpener,
-    greeting: &Greeting,
+    credentials: Option<&Credentials>,
+    ends: (PeerId, PeerId),
+    greeting: impl FnOnce(Option<handshake::Proof>) -> Greeting,
 ) -> Result<(Stream, Answer), NoAnswer> {
+    let nonce = fresh_nonce().ok_or_else(|| NoAnswer::Lost(NO_RANDOMNESS.to_owned()))?;
     let mut control = opener.open(CONTROL_PROTOCOL).await?;
-    write_frame(&mut control, &codec::encode(greeting)).await?;
-    let bytes = match read_frame(&mut control, CONTROL_BYTES_MAX).await? {
-        Some(bytes) => bytes,
-        None => return Err(NoAnswer::Lost("the peer closed it without an answer".to_owned())),
+    write_frame(&mut control, &codec::encode(&Hello::new(nonce))).await?;
+    let challenge = Challenge::decode(&read_reply(&mut control).await?)?;
+    let proof = match handshake::judge_challenge(credentials, ends, nonce, &challenge) {
+        Ok(proof) => proof,
+        Err((refusal, word)) => {
+            if let Some(word) = word {
+                write_frame(&mut control, &codec::encode(&Greeting::Leave(word))).await?;
+                hang_up(&mut control).await;
+            }
+            return Err(refusal.into());
+        }
     };
+    write_frame(&mut control, &codec::encode(&greeting(proof))).await?;
+    let bytes = read_reply(&mut control).await?;
     let answer = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
     Ok((control, answer))
+}
+
+async fn read_reply(control: &mut Stream) -> Result<Vec<u8>, NoAnswer> {
+    let bytes = read_frame(control, CONTROL_BYTES_MAX).await?;
+    bytes.ok_or_else(|| NoAnswer::Lost("the peer closed it without an answer".to_owned()))
 }
 
 /// The listener's part.
 async fn reply(
     shared: &Shared,
+    peer: PeerId,
     remote: &Multiaddr,
     streams: &mut ConnectionStreams,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
     let lost = || NoWelcome::Lost("the peer closed it".to_owned());
     let mut control = streams.control.recv().await.ok_or_else(lost)?;
-    let bytes = read_frame(&mut control, CONTROL_BYTES_MAX).await.map_err(NoAnswer::from)?.ok_or_else(lost)?;
-    let greeting: Greeting = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
-    let judgement = match greeting.manifest {
-        None => Err(NoWelcome::Asked),
-        Some(_) => judge_greeting(&shared.manifest, &greeting).map_err(NoWelcome::Refused),
+    let hello: Hello = codec::decode(&read_reply(&mut control).await?).map_err(garbage)?;
+    let dialer_nonce = match hello.nonce() {
+        Ok(nonce) => nonce,
+        Err(refusal) => return Err(dismiss(&mut control, &codec::encode(&OtherVersion::default()), refusal).await),
     };
-    let answer = shared.answer(judgement.is_ok(), remote);
-    write_frame(&mut control, &codec::encode(&answer)).await.map_err(NoAnswer::from)?;
-    if judgement.is_err() {
-        hang_up(&mut control).await;
+    if !shared.access.admission.admits(peer) {
+        return Err(dismiss(&mut control, &codec::encode(&handshake::turn_away()), Refusal::Excluded).await);
     }
-    judgement.map(|()| (control, greeting.addresses))
+    let listener_nonce = fresh_nonce().ok_or_else(|| NoWelcome::Lost(NO_RANDOMNESS.to_owned()))?;
+    let parties = Parties { dialer: peer, listener: shared.me, dialer_nonce, listener_nonce };
+    let credentials = &shared.access.credentials;
+    say(&mut control, &codec::encode(&handshake::challenge(credentials, &parties))).await?;
+    let greeting: Greeting = codec::decode(&read_reply(&mut control).await?).map_err(garbage)?;
+    let judgement = handshake::judge_greeting(&shared.manifest, credentials, &parties, greeting);
+    let addresses = shared.addresses_for(remote);
+    let answer = codec::encode(&handshake::answer(&judgement, &shared.manifest_text, addresses));
+    match judgement {
+        Ok(Visitor::Member(addresses)) => {
+            say(&mut control, &answer).await?;
+            Ok((control, addresses))
+        }
+        Ok(Visitor::Asker) => {
+            say(&mut control, &answer).await?;
+            hang_up(&mut control).await;
+            Err(NoWelcome::Asked)
+        }
+        Err(refusal) => Err(dismiss(&mut control, &answer, refusal).await),
+    }
+}
+
+async fn say(control: &mut Stream, word: &[u8]) -> Result<(), NoWelcome> {
+    Ok(write_frame(control, word).await.map_err(NoAnswer::from)?)
+}
+
+/// Says the last word to a dialer that is refused. Where it does not get through, the reason is still the refusal.
+async fn dismiss(control: &mut Stream, word: &[u8], refusal: Refusal) -> NoWelcome {
+    if say(control, word).await.is_ok() {
+        hang_up(control).await;
+    }
+    refusal.into()
+}
+
+fn garbage(error: codec::CodecError) -> NoWelcome {
+    Refusal::Garbage(error.to_string()).into()
 }
 
 /// Closes our half and waits, not for long, until the other side has closed its own: closing the connection at once

@@ -15,6 +15,7 @@
 //! For each peer the core hears `PeerConnected` first and `PeerDisconnected` last, and between them the fate of every
 //! transfer. A slow core makes peers wait; a slow peer makes nobody wait.
 
+mod access;
 mod address;
 mod behaviour;
 mod bounds;
@@ -29,19 +30,22 @@ mod handshake;
 mod identity;
 mod member;
 mod network;
+mod pace;
 mod security;
 mod shared;
 pub mod streams;
 mod traffic;
 pub mod transport;
 
+pub use access::Admission;
 pub use address::{AddressError, parse_address};
 pub use bounds::DATA_SENDING_PER_PEER_MAX;
 pub use data::ask::{Offered, ShardError, ShardStream};
 pub use data::{HeldShards, Shelf};
-pub use fetch::{FetchError, fetch_manifest};
+pub use fetch::{FetchError, Question, fetch_manifest};
 pub use identity::{IdentityError, load_or_create, peer_id};
 pub use libp2p::Multiaddr;
 pub use libp2p::identity::Keypair;
 pub use network::{Network, NetworkConfig, NetworkError, NetworkOrder, QueueFull};
+pub use pace::Caps;
 pub use traffic::{Traffic, TrafficCounter};

@@ -25,7 +25,7 @@ use crate::bulk::send::send;
 use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
-use crate::shared::Shared;
+use crate::shared::{InboundBudget, Shared};
 use crate::streams::StreamOpener;
 
 /// What the swarm task tells a member.
@@ -68,6 +68,8 @@ pub(crate) struct Member {
     inbound: mpsc::Receiver<(Stream, OwnedSemaphorePermit)>,
     inbound_queue: mpsc::Sender<(Stream, OwnedSemaphorePermit)>,
     receiving: Arc<Semaphore>,
+    /// What this peer's inbound transfers together may hold: one payload of the largest kind.
+    inbound_budget: Arc<InboundBudget>,
     sending: Arc<Semaphore>,
     /// Turns of shards that the peer asked for.
     sending_data: Arc<Semaphore>,
@@ -100,7 +102,9 @@ impl Member {
         close: oneshot::Receiver<()>,
     ) -> Member {
         let (inbound_queue, inbound) = mpsc::channel(1);
+        let inbound_budget = Arc::new(InboundBudget::new(shared.payload_bytes_max));
         Member {
+            inbound_budget,
             shared,
             peer,
             orders,
@@ -152,13 +156,13 @@ impl Member {
         self.links_so_far += 1;
         let (outgoing, queue) = mpsc::channel(OUTGOING_MESSAGES_MAX);
         let (reader, writer) = link.control.split();
-        let (shared, peer) = (self.shared.clone(), self.peer);
+        let (shared, for_writer, peer) = (self.shared.clone(), self.shared.clone(), self.peer);
         self.children.spawn(async move {
             let end = read_messages(&shared, peer, reader).await;
             ChildEnd::Reader { link: number, end }
         });
         self.children.spawn(async move {
-            let flushed = write_messages(queue, writer).await.is_ok();
+            let flushed = write_messages(&for_writer, queue, writer).await.is_ok();
             ChildEnd::Writer { link: number, flushed }
         });
         let (bulk, receiving, inbound) = (link.streams.bulk, self.receiving.clone(), self.inbound_queue.clone());
@@ -190,7 +194,7 @@ impl Member {
         let (shared, sending) = (self.shared.clone(), self.sending.clone());
         self.children.spawn(async move {
             let turn = sending.acquire_owned().await.expect("never closed");
-            let event = match send(opener, &header, &payload).await {
+            let event = match send(opener, &header, &payload, &shared.upload).await {
                 Ok(()) => Event::TransferFinished { transfer },
                 Err(error) => Event::TransferFailed { transfer, reason: error.to_string() },
             };
@@ -200,9 +204,9 @@ impl Member {
     }
 
     fn start_receiving(&mut self, stream: Stream, turn: OwnedSemaphorePermit) {
-        let (shared, peer) = (self.shared.clone(), self.peer);
+        let (shared, peer, own_budget) = (self.shared.clone(), self.peer, self.inbound_budget.clone());
         self.children.spawn(async move {
-            receive(&shared, peer, stream).await;
+            receive(&shared, peer, &own_budget, stream).await;
             drop(turn);
             ChildEnd::Received
         });

@@ -11,10 +11,11 @@ use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure};
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::shards::ShardSet;
-use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
+use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, Secret, TransferId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use crate::access::Admission;
 use crate::behaviour::Behaviour;
 use crate::bounds::{
     CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX,
@@ -23,6 +24,7 @@ use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
 use crate::driver::Driver;
 use crate::identity::peer_id;
+use crate::pace::Caps;
 use crate::shared::Shared;
 use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
@@ -36,6 +38,12 @@ pub struct NetworkConfig {
     pub listen: Vec<Multiaddr>,
     /// The run; peers of another are refused.
     pub manifest: Arc<RunManifest>,
+    /// The run's membership secret, where it is closed: who does not know it is refused.
+    pub secret: Option<Secret>,
+    /// Whom the owner lets in at all.
+    pub admission: Admission,
+    /// What the owner lets it send and receive in a second.
+    pub caps: Caps,
     /// The longest payload that a peer may announce: derived from the model's layout.
     pub payload_bytes_max: u64,
     /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.
@@ -139,15 +147,7 @@ impl Network {
         let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
-        let shared = Shared::new(
-            me,
-            config.manifest,
-            listen.clone(),
-            config.payload_bytes_max,
-            config.inbound_bytes_budget,
-            events,
-        );
-        let shared = Arc::new(shared.sharing(config.shelf));
+        let shared = Arc::new(Shared::new(me, config, listen.clone(), events));
         let data = shared.data.clone();
         let driver = Driver::new(swarm, shared, order_queue, is_closing, listen_sender, outbox);
         tokio::spawn(async move {

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libp2p::Multiaddr;
-use murmur_protocol::handshake::{Answer, Greeting, PROTOCOL_VERSION};
-use murmur_protocol::{Event, PeerId, RunManifest};
+use murmur_protocol::handshake::Credentials;
+use murmur_protocol::{Address, Event, PeerId, RunManifest};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use crate::access::Access;
 use crate::address::addresses_to_tell;
-use crate::bounds::BUDGET_UNIT_BYTES;
-use crate::data::{DataExchange, Shelf};
+use crate::bounds::{BUDGET_UNIT_BYTES, CAP_BURST};
+use crate::data::DataExchange;
+use crate::network::NetworkConfig;
+use crate::pace::Pace;
 
 /// Shared by the tasks of one node; nothing in it is locked for longer than a read.
 pub(crate) struct Shared {
@@ -20,8 +23,14 @@ pub(crate) struct Shared {
     pub(crate) manifest: Arc<RunManifest>,
     /// The run's canonical text, as it goes into handshakes.
     pub(crate) manifest_text: String,
+    /// Who is let in.
+    pub(crate) access: Access,
     /// Where the node listens, as it changes.
     pub(crate) listen: watch::Receiver<Vec<Multiaddr>>,
+    /// Paces what is sent, over all peers.
+    pub(crate) upload: Pace,
+    /// Paces what is received.
+    pub(crate) download: Arc<Pace>,
     /// The longest payload that a peer may announce.
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
@@ -35,31 +44,27 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         me: PeerId,
-        manifest: Arc<RunManifest>,
+        config: NetworkConfig,
         listen: watch::Receiver<Vec<Multiaddr>>,
-        payload_bytes_max: u64,
-        inbound_bytes_budget: u64,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let manifest_text = manifest.canonical_text();
-        let inbound_budget = InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max));
+        let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
+            config;
+        let download = Arc::new(Pace::new(caps.download, CAP_BURST));
         Shared {
             me,
+            manifest_text: manifest.canonical_text(),
+            access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,
-            manifest_text,
             listen,
+            upload: Pace::new(caps.upload, CAP_BURST),
             payload_bytes_max,
-            inbound_budget,
-            data: Arc::new(DataExchange::new(None)),
+            inbound_budget: InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max)),
+            data: Arc::new(DataExchange::new(shelf, download.clone())),
+            download,
             events,
             messages_dropped: AtomicU64::new(0),
         }
-    }
-
-    /// Gives peers the shards on this shelf.
-    pub(crate) fn sharing(mut self, shelf: Option<Shelf>) -> Shared {
-        self.data = Arc::new(DataExchange::new(shelf));
-        self
     }
 
     /// Tells the core, waiting while it is busy. Where the core is gone nobody needs to know any more.
@@ -82,16 +87,9 @@ impl Shared {
         tracing::debug!(%peer, dropped, "dropped a control message: the peer's queue is full");
     }
 
-    /// What this node says first to a peer that it reached at `remote`.
-    pub(crate) fn greeting(&self, remote: &Multiaddr) -> Greeting {
-        let addresses = addresses_to_tell(&self.listen.borrow(), remote);
-        Greeting { version: PROTOCOL_VERSION, manifest: Some(self.manifest_text.clone()), addresses }
-    }
-
-    /// What this node replies to a greeting from `remote`.
-    pub(crate) fn answer(&self, welcome: bool, remote: &Multiaddr) -> Answer {
-        let addresses = addresses_to_tell(&self.listen.borrow(), remote);
-        Answer { version: PROTOCOL_VERSION, welcome, manifest: self.manifest_text.clone(), addresses }
+    /// Where this node says that it listens, to a peer that is reached at `remote`.
+    pub(crate) fn addresses_for(&self, remote: &Multiaddr) -> Vec<Address> {
+        addresses_to_tell(&self.listen.borrow(), remote)
     }
 }
 
@@ -102,7 +100,7 @@ pub(crate) struct InboundBudget {
 }
 
 impl InboundBudget {
-    fn new(bytes: u64) -> InboundBudget {
+    pub(crate) fn new(bytes: u64) -> InboundBudget {
         let total = units_of(bytes).max(1);
         InboundBudget { units: Arc::new(Semaphore::new(total as usize)), total }
     }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use murmur_network::{FetchError, Keypair, Multiaddr};
+use murmur_network::{FetchError, Keypair, Multiaddr, Question};
+use murmur_protocol::handshake::{Credentials, Refusal};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Ticket};
 
-use super::node;
+use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
-use crate::store::DataDirectory;
+use crate::store::{DataDirectory, SECRET_FILE};
 
 /// How long one address may take to tell its run.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -17,63 +18,103 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let settings = node::settings(&options.node)?;
     let mut bootstrap = Vec::new();
-    let mut expected = None;
+    let mut credentials = None;
     if let Some(text) = &options.ticket {
         let ticket: Ticket = text.parse().map_err(|error| {
             Failure::new(ExitCode::Settings, format!("{error}"))
                 .hint("`murmur start` and `murmur join` print a ticket; an address goes after --bootstrap")
         })?;
-        expected = Some(ticket.run);
         let member = |address| Bootstrap { peer: Some(ticket.peer), address };
         bootstrap.extend(ticket.addresses.iter().cloned().map(member));
+        credentials = Some(Credentials { run: ticket.run, secret: ticket.secret });
     }
     bootstrap.extend(node::bootstrap(&settings.network.bootstrap)?);
-    let manifest = match fetch_manifest(&bootstrap, expected) {
-        Ok(manifest) => manifest,
+    if credentials.as_ref().is_none_or(|credentials| credentials.secret.is_none()) {
+        credentials = own_credentials(&settings, credentials)?;
+    }
+    let run = credentials.as_ref().map(|credentials| credentials.run);
+    let (manifest, secret) = match fetch_manifest(&bootstrap, credentials.as_ref(), &settings) {
+        Ok(manifest) => (manifest, credentials.and_then(|credentials| credentials.secret)),
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
-        Err(failure) => match claimed_run(&settings, expected) {
+        Err(failure) => match claimed_run(&settings, run) {
             Some(manifest) => {
                 eprintln!("warning: {failure}");
                 eprintln!("hint: going on with the run and the peers in the data directory");
-                manifest
+                (manifest, None)
             }
             None => return Err(failure.into()),
         },
     };
     let directory = node::directory(&settings, &manifest.run.name)?;
-    node::run(manifest, settings, directory, bootstrap, true, &options.node)
+    node::run(manifest, settings, directory, node::Entry { bootstrap, joins: true, secret }, &options.node)
+}
+
+/// What this node knows already, for a ticket without a secret, or none: its own run and secret, or the owner's file.
+fn own_credentials(settings: &NodeSettings, ticket: Option<Credentials>) -> Result<Option<Credentials>, Failure> {
+    let directory = &settings.checkpoint.directory;
+    let claimed = claimed_run(settings, ticket.as_ref().map(|ticket| ticket.run)).map(|manifest| manifest.run_id());
+    let kept = match claimed {
+        Some(_) => membership::read(&directory.join(SECRET_FILE))?,
+        None => None,
+    };
+    let secret = kept.or(membership::from_settings(&settings.network)?);
+    Ok(match (ticket, claimed, secret) {
+        (Some(ticket), _, secret) => Some(Credentials { run: ticket.run, secret }),
+        (None, Some(run), Some(secret)) => Some(Credentials { run, secret: Some(secret) }),
+        (None, _, _) => None,
+    })
 }
 
 /// Asks one address after the other.
-fn fetch_manifest(bootstrap: &[Bootstrap], expected: Option<RunId>) -> Result<RunManifest, Failure> {
-    // Only to ask: the node's own identity lies in a directory that is named after the run.
-    let identity = Keypair::generate_ed25519();
+fn fetch_manifest(
+    bootstrap: &[Bootstrap],
+    credentials: Option<&Credentials>,
+    settings: &NodeSettings,
+) -> Result<RunManifest, Failure> {
+    let identity = asking_identity(settings);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(ExitCode::Failure, format!("cannot start the runtime: {error}")))?;
     let mut failures = Vec::new();
-    let mut refused = false;
+    let mut refused = None;
     for entry in bootstrap {
         let text = match entry.peer {
             Some(peer) => format!("{}/p2p/{peer}", entry.address),
             None => entry.address.to_string(),
         };
         let Ok(address) = text.parse::<Multiaddr>() else { continue };
-        let fetched = runtime.block_on(murmur_network::fetch_manifest(&identity, &address, expected, FETCH_TIMEOUT));
-        match fetched {
+        let question = Question { identity: &identity, address: &address, ticket: credentials };
+        match runtime.block_on(murmur_network::fetch_manifest(question, FETCH_TIMEOUT)) {
             Ok((manifest, _)) => return Ok(manifest),
             Err(error) => {
-                refused |= matches!(error, FetchError::Refused { .. });
                 failures.push(error.to_string());
+                if let FetchError::Refused { refusal, .. } = error {
+                    refused = Some(refusal);
+                }
             }
         }
     }
     let failure = Failure::new(ExitCode::Network, format!("no member can be reached: {}", failures.join("; ")));
-    Err(if refused {
-        failure.hint("ask for a fresh ticket of the run that you want to join")
-    } else {
-        failure.hint("is the other daemon running, and may its port be reached from here (firewall, NAT)?")
+    Err(match refused {
+        Some(Refusal::NotAdmitted) => failure.hint(format!(
+            "ask the owner of that machine to admit this node's peer id, {} (it lasts only with --data-dir)",
+            murmur_network::peer_id(&identity)
+        )),
+        Some(Refusal::OtherRun { .. } | Refusal::Stranger) => {
+            failure.hint("ask for a fresh ticket of the run that you want to join")
+        }
+        Some(refusal) => failure.hint(refusal.remedy()),
+        None => failure.hint("is the other daemon running, and may its port be reached from here (firewall, NAT)?"),
     })
+}
+
+/// The node's own identity where it has one already, because a member's lists may admit it by that; else one only to ask
+/// with: a new one belongs in a directory that is named after the run.
+fn asking_identity(settings: &NodeSettings) -> Keypair {
+    let path = settings.checkpoint.directory.join("identity.key");
+    let is_known = !settings.checkpoint.directory.as_os_str().is_empty() && path.exists();
+    let own = is_known.then(|| murmur_network::load_or_create(&path).ok()).flatten();
+    own.unwrap_or_else(Keypair::generate_ed25519)
 }
 
 /// The run of this node's data directory, where it is the ticket's.

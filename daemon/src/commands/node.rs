@@ -1,8 +1,9 @@
 //! What `start` and `join` have in common: settings from file, environment and flags, and the data directory.
 
 use murmur_network::{Keypair, parse_address};
-use murmur_protocol::{Bootstrap, RunManifest};
+use murmur_protocol::{Bootstrap, RunManifest, Secret};
 
+use super::membership;
 use crate::cli::NodeOptions;
 use crate::console::Console;
 use crate::daemon::Plan;
@@ -16,7 +17,7 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
         Some(path) => load_node_settings(path)?,
         None => NodeSettings::default(),
     };
-    let NodeSettings { training, data, network, checkpoint, status } = &mut settings;
+    let NodeSettings { training, data, network, checkpoint, status, limits } = &mut settings;
     if let Some(directory) = &options.data_dir {
         checkpoint.directory = directory.clone();
     }
@@ -43,6 +44,25 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     }
     if !options.bootstrap.is_empty() {
         network.bootstrap = options.bootstrap.clone();
+    }
+    network.closed |= options.closed;
+    if let Some(file) = &options.secret_file {
+        network.secret_file = file.clone();
+    }
+    if !options.allow.is_empty() {
+        network.allow = options.allow.clone();
+    }
+    if !options.block.is_empty() {
+        network.block = options.block.clone();
+    }
+    limits.upload_mbit = options.upload_mbit.unwrap_or(limits.upload_mbit);
+    limits.download_mbit = options.download_mbit.unwrap_or(limits.download_mbit);
+    limits.daily_gigabytes = options.daily_gigabytes.unwrap_or(limits.daily_gigabytes);
+    if let Some(hours) = &options.quiet_hours {
+        limits.quiet_hours = hours.clone();
+    }
+    if let Some(offset) = &options.utc_offset {
+        limits.utc_offset = offset.clone();
     }
     settings.validate().map_err(|(field, value, rule)| {
         Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))
@@ -75,21 +95,34 @@ pub(super) fn bootstrap(addresses: &[String]) -> Result<Vec<Bootstrap>, Failure>
     addresses.iter().map(parse).collect()
 }
 
+/// How a node comes to a swarm.
+pub(super) struct Entry {
+    /// Members to dial first.
+    pub(super) bootstrap: Vec<Bootstrap>,
+    /// Whether to copy a peer's model where there is no checkpoint.
+    pub(super) joins: bool,
+    /// From a ticket that a member has honoured.
+    pub(super) secret: Option<Secret>,
+}
+
 /// Everything is known: run the daemon.
 pub(super) fn run(
     manifest: RunManifest,
     settings: NodeSettings,
     directory: DataDirectory,
-    bootstrap: Vec<Bootstrap>,
-    joins: bool,
+    entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
+    let Entry { bootstrap, joins, secret } = entry;
+    directory.claim(&manifest)?;
+    let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
     crate::daemon::run(Plan {
         manifest,
         settings,
         directory,
         identity,
+        secret,
         bootstrap,
         joins,
         console: options.format.unwrap_or(Console::Text),

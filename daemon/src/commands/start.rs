@@ -20,5 +20,6 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
     let joins = !bootstrap.is_empty();
-    node::run(manifest, settings, directory, bootstrap, joins, &options.node)
+    let entry = node::Entry { bootstrap, joins, secret: None };
+    node::run(manifest, settings, directory, entry, &options.node)
 }

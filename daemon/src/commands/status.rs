@@ -10,14 +10,18 @@ use crate::report::NodeReport;
 /// A daemon on this machine answers at once or not at all.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
-    let url = format!("http://{}/status", options.address);
+/// Asks the daemon at `address` for one of its pages.
+pub(super) fn ask<Page: serde::de::DeserializeOwned>(address: &str, page: &str) -> Result<Page, Failure> {
+    let url = format!("http://{address}/{page}");
     let agent = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).build().new_agent();
-    let report: NodeReport =
-        agent.get(&url).call().and_then(|mut response| response.body_mut().read_json()).map_err(|error| {
-            Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", options.address))
-                .hint("a running daemon prints its status address; give it with --address")
-        })?;
+    agent.get(&url).call().and_then(|mut response| response.body_mut().read_json()).map_err(|error| {
+        Failure::new(ExitCode::Network, format!("no daemon answers at {address}: {error}"))
+            .hint("a running daemon prints its status address; give it with --address")
+    })
+}
+
+pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
+    let report: NodeReport = ask(&options.address, "status")?;
     if options.format == Console::Json {
         print_line(&serde_json::to_string(&report)?);
         return Ok(());
@@ -30,6 +34,18 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         "exchanges    {} completed · {} broken off · {} misbehaviours seen",
         report.exchanges_completed, report.exchanges_failed, report.misbehaviours
     ));
+    if let Some(reason) = &report.resting {
+        print_line(&format!("resting      {reason}"));
+    }
+    for banned in &report.banned {
+        let minutes = (banned.seconds_left / 60.0).ceil();
+        print_line(&format!("banned       {} for {minutes:.0} min more: it {}", banned.peer, banned.reason));
+    }
+    for distrusted in &report.distrusted {
+        let share = 100.0 * distrusted.trust;
+        let text = format!("{} may change {share:.0} % of the usual: its model lies far off", distrusted.peer);
+        print_line(&format!("distrusted   {text}"));
+    }
     print_line(&format!(
         "traffic      {} sent · {} received · training has waited {:.3} s for it",
         human_bytes(report.bytes_sent),

@@ -1,12 +1,16 @@
 //! What the core notices, as a line for people; where something should be done about it, with what.
 
-use murmur_protocol::Notice;
+use murmur_protocol::{Notice, PeerId};
 
 /// A notice in words.
 pub(super) struct Words {
     pub(super) text: String,
     /// What to do; only warnings have it.
     pub(super) hint: Option<&'static str>,
+}
+
+fn names(peers: &[PeerId]) -> String {
+    peers.iter().map(|peer| peer.short()).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn describe(notice: &Notice) -> Words {
@@ -26,26 +30,26 @@ pub(super) fn describe(notice: &Notice) -> Words {
                 "some member that trains must be reachable; to begin the run anew instead, use an empty data directory";
             warning("waiting for a peer that can give the model".to_owned(), hint)
         }
-        Notice::StateReceived { peer, progress } => {
-            plain(format!("took over the model of {} at step {progress:.0}", peer.short()))
+        Notice::StateReceived { donors, progress } => {
+            plain(format!("took over the model of {} at step {progress:.0}", names(donors)))
         }
-        Notice::StateSent(peer) => plain(format!("gave the model to {}", peer.short())),
+        Notice::StateSent { peer, chunks, of } if chunks == of => plain(format!("gave the model to {}", peer.short())),
+        Notice::StateSent { peer, chunks, of } => {
+            plain(format!("gave {chunks} of the model's {of} chunks to {}", peer.short()))
+        }
         Notice::ExchangeCompleted { partner, distance, .. } => {
             plain(format!("averaged with {} (distance {distance:.4})", partner.short()))
         }
         Notice::ExchangeFailed { partner, failure } => {
             plain(format!("exchange with {} came to nothing: {failure:?}", partner.short()))
         }
-        Notice::PeerRefused { peer, refusal } => {
-            let hint = "all members of a swarm use the same run file and the same murmur";
-            warning(format!("peer {} {refusal}", peer.short()), hint)
-        }
+        Notice::PeerRefused { peer, refusal } => warning(format!("peer {} {refusal}", peer.short()), refusal.remedy()),
         Notice::PeerMisbehaved { peer, misbehaviour } => {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
             warning(format!("peer {} {misbehaviour}", peer.short()), hint)
         }
-        Notice::StateDoubted { donor } => {
-            plain(format!("the model of {} is far from those of others: asking another member", donor.short()))
+        Notice::StateDoubted { donors } => {
+            plain(format!("the model of {} is far from those of others: asking another member", names(donors)))
         }
         Notice::PeerBanned { peer, duration } => {
             let hint = "it may come back by itself after that; is that machine in order?";

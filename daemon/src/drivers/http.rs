@@ -1,4 +1,5 @@
-//! The status page: `GET /status` on a loopback port answers with a [`NodeReport`] in JSON.
+//! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /ticket` with an
+//! [`Invitation`].
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,17 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::failure::{ExitCode, Failure};
+use crate::invitation::Invitation;
 use crate::report::NodeReport;
+
+/// What the page shows.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    /// How the node does.
+    pub reports: watch::Receiver<NodeReport>,
+    /// How others join.
+    pub invitations: watch::Receiver<Invitation>,
+}
 
 /// Answers until it is dropped.
 #[derive(Debug)]
@@ -19,19 +30,20 @@ pub struct StatusServer {
 }
 
 impl StatusServer {
-    /// Listens on `address` and serves the latest report.
+    /// Listens on `address` and serves the latest of each page.
     ///
     /// # Errors
     /// When the port is taken.
-    pub async fn start(address: &str, reports: watch::Receiver<NodeReport>) -> Result<StatusServer, Failure> {
+    pub async fn start(address: &str, pages: Pages) -> Result<StatusServer, Failure> {
         let taken = |error: std::io::Error| {
             Failure::new(ExitCode::Network, format!("cannot listen on {address} for `murmur status`: {error}"))
                 .hint("choose another port with --status-address, or turn it off with --status-address off")
         };
         let listener = TcpListener::bind(address).await.map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
-        let latest = |State(reports): State<watch::Receiver<NodeReport>>| async move { Json(reports.borrow().clone()) };
-        let router = Router::new().route("/status", get(latest)).with_state(reports);
+        let report = |State(pages): State<Pages>| async move { Json(pages.reports.borrow().clone()) };
+        let invitation = |State(pages): State<Pages>| async move { Json(pages.invitations.borrow().clone()) };
+        let router = Router::new().route("/status", get(report)).route("/ticket", get(invitation)).with_state(pages);
         let task = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 tracing::warn!("the status page has ended: {error}");

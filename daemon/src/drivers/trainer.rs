@@ -41,7 +41,7 @@ pub enum TrainerOrder {
     /// Add a correction, and its shift to the progress.
     ApplyCorrection(RequestId, Part, Correction, f64),
     /// Take over a peer's model at this progress.
-    LoadState(RequestId, Payload, f64),
+    LoadState(RequestId, Vec<Payload>, f64),
     /// Take a step of the outer momentum.
     AdvanceOuter,
     /// Train from now on.
@@ -309,8 +309,8 @@ impl Desk {
                     Err(error) => self.refuse(request, &error),
                 }
             }
-            TrainerOrder::LoadState(request, payload, progress) => {
-                let accepted = self.load_state(&payload);
+            TrainerOrder::LoadState(request, chunks, progress) => {
+                let accepted = self.load_state(&chunks);
                 if accepted {
                     self.view.progress = progress;
                 }
@@ -329,8 +329,8 @@ impl Desk {
         }
     }
 
-    fn load_state(&mut self, payload: &Payload) -> bool {
-        match self.engine.load_state(payload) {
+    fn load_state(&mut self, chunks: &[Payload]) -> bool {
+        match self.engine.load_state(chunks) {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!("cannot load a peer's model: {error}");

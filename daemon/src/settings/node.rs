@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rest::{QuietHours, parse_offset};
+
 /// One machine's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -18,6 +20,8 @@ pub struct NodeSettings {
     pub checkpoint: CheckpointSettings,
     /// Where it answers `murmur status`.
     pub status: StatusSettings,
+    /// What it takes of the network.
+    pub limits: LimitsSettings,
 }
 
 /// How a machine trains.
@@ -63,6 +67,14 @@ pub struct NetworkSettings {
     pub listen: Vec<String>,
     /// Multiaddresses of members to dial first, with or without `/p2p/…`.
     pub bootstrap: Vec<String>,
+    /// Whether only who has a ticket may join: the membership secret is drawn once and kept in the data directory.
+    pub closed: bool,
+    /// A membership secret of 64 hexadecimal digits to use instead; empty: none.
+    pub secret_file: PathBuf,
+    /// Peer ids; where it is not empty, nobody else may connect.
+    pub allow: Vec<String>,
+    /// Peer ids that may not connect, allowed or not.
+    pub block: Vec<String>,
 }
 
 /// What a node keeps.
@@ -102,6 +114,10 @@ impl Default for NetworkSettings {
         NetworkSettings {
             listen: vec!["/ip4/0.0.0.0/tcp/4711".to_owned(), "/ip4/0.0.0.0/udp/4711/quic-v1".to_owned()],
             bootstrap: Vec::new(),
+            closed: false,
+            secret_file: PathBuf::new(),
+            allow: Vec::new(),
+            block: Vec::new(),
         }
     }
 }
@@ -115,6 +131,69 @@ impl Default for CheckpointSettings {
 impl Default for StatusSettings {
     fn default() -> Self {
         StatusSettings { address: "127.0.0.1:4780".to_owned() }
+    }
+}
+
+/// What a node takes of the network that it shares with others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSettings {
+    /// Megabits a second that it sends at most, over all peers; 0 sets no cap.
+    pub upload_mbit: f64,
+    /// Megabits a second that it receives at most; 0 sets no cap.
+    pub download_mbit: f64,
+    /// Gigabytes (10⁹ bytes) a day, both ways together, after which it rests; 0 sets no budget.
+    pub daily_gigabytes: f64,
+    /// When it rests every day, such as "22:00-07:00"; empty: never.
+    pub quiet_hours: String,
+    /// What those hours and days count from, such as "+02:00".
+    pub utc_offset: String,
+}
+
+impl Default for LimitsSettings {
+    fn default() -> Self {
+        LimitsSettings {
+            upload_mbit: 0.0,
+            download_mbit: 0.0,
+            daily_gigabytes: 0.0,
+            quiet_hours: String::new(),
+            utc_offset: "+00:00".to_owned(),
+        }
+    }
+}
+
+impl LimitsSettings {
+    /// The caps in bytes a second.
+    pub fn caps(&self) -> murmur_network::Caps {
+        let cap = |mbit: f64| (mbit > 0.0).then_some((mbit * 1e6 / 8.0) as u64);
+        murmur_network::Caps { upload: cap(self.upload_mbit), download: cap(self.download_mbit) }
+    }
+
+    fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
+        for (field, value) in [("limits.upload_mbit", self.upload_mbit), ("limits.download_mbit", self.download_mbit)] {
+            if value != 0.0 && !(0.2..=1e6).contains(&value) {
+                return Err((field, value.to_string(), "0 (no cap), or 0.2 to 1000000"));
+            }
+        }
+        if !(0.0..=1e6).contains(&self.daily_gigabytes) {
+            return Err(("limits.daily_gigabytes", self.daily_gigabytes.to_string(), "0 (no budget) to 1000000"));
+        }
+        if QuietHours::parse(&self.quiet_hours).is_none() {
+            let rule = "hours such as \"22:00-07:00\", or nothing";
+            return Err(("limits.quiet_hours", format!("{:?}", self.quiet_hours), rule));
+        }
+        if parse_offset(&self.utc_offset).is_none() {
+            return Err(("limits.utc_offset", format!("{:?}", self.utc_offset), "\"-12:00\" to \"+14:00\""));
+        }
+        Ok(())
+    }
+}
+
+impl NetworkSettings {
+    /// The owner's lists, as checked by [`NodeSettings::validate`].
+    pub fn admission(&self) -> murmur_network::Admission {
+        let set = |peers: &[String]| peers.iter().filter_map(|text| text.parse().ok()).collect();
+        murmur_network::Admission { allow: set(&self.allow), block: set(&self.block) }
     }
 }
 
@@ -141,6 +220,16 @@ impl NodeSettings {
         if let Some(bad) = network.bootstrap.iter().find(|text| murmur_network::parse_address(text).is_err()) {
             return Err(("network.bootstrap", format!("{bad:?}"), rule));
         }
+        for (field, peers) in [("network.allow", &network.allow), ("network.block", &network.block)] {
+            if let Some(bad) = peers.iter().find(|text| text.parse::<murmur_protocol::PeerId>().is_err()) {
+                return Err((
+                    field,
+                    format!("{bad:?}"),
+                    "peer ids, which begin with 12D3KooW (`murmur status` shows them)",
+                ));
+            }
+        }
+        self.limits.validate()?;
         let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
         if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {
             let rule = "a loopback address such as 127.0.0.1:4780, or empty";

@@ -6,6 +6,8 @@
 //! peers.json          members to look for after a restart
 //! checkpoints/step-…  see the checkpoint module
 //! shards/…            fetched shards, where the run shares its data; see the shards module
+//! membership.secret   what a closed run's members know, mode 0600
+//! traffic.json        bytes of the day
 //! lock                held by the daemon that uses the directory
 //! ```
 
@@ -14,11 +16,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use murmur_protocol::message::KnownPeer;
-use murmur_protocol::{Address, PeerId, RunManifest};
+use murmur_protocol::{Address, PeerId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
-use super::write_atomically;
+use super::{write_atomically, write_private};
 use crate::failure::{ExitCode, Failure};
+
+/// The membership secret of a closed run, in a data directory.
+pub const SECRET_FILE: &str = "membership.secret";
 
 /// Peers remembered over a restart: a few suffice to find the rest.
 const PEERS_REMEMBERED_MAX: usize = 64;
@@ -81,6 +86,24 @@ impl DataDirectory {
     /// The identity file.
     pub fn identity_path(&self) -> PathBuf {
         self.root.join("identity.key")
+    }
+
+    /// The membership secret of a closed run.
+    pub fn secret_path(&self) -> PathBuf {
+        self.root.join(SECRET_FILE)
+    }
+
+    /// The bytes of the day.
+    pub fn traffic_path(&self) -> PathBuf {
+        self.root.join("traffic.json")
+    }
+
+    /// Keeps the membership secret, readable by its owner only: a node that comes back is a member still.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep_secret(&self, secret: &Secret) -> std::io::Result<()> {
+        write_private(&self.secret_path(), format!("{}\n", secret.to_text()).as_bytes())
     }
 
     /// The folder of checkpoints.

@@ -294,13 +294,13 @@ impl Engine {
                 values.drain(..fragment.range(parameters).start);
                 (values, local_progress)
             }
-            Selection::State => {
-                let mut values = self.model.gather()?;
+            Selection::State(stretch) => {
+                let model = self.model.gather()?;
+                let mut vectors = vec![&model[..]];
                 if let Some(outer) = &self.outer {
-                    values.extend_from_slice(outer.slow_weights());
-                    values.extend_from_slice(outer.momentum());
+                    vectors.extend([outer.slow_weights(), outer.momentum()]);
                 }
-                (values, 0.0)
+                (stretch.of(&vectors), 0.0)
             }
         };
         Ok(Taken { values: Snapshot::from(values), local_progress })
@@ -360,19 +360,19 @@ impl Engine {
         self.reset_optimizer()
     }
 
-    /// As [`Engine::load_parameters`] from a peer's [`Selection::State`], with its slow weights and outer momentum where
-    /// the run has them.
+    /// As [`Engine::load_parameters`] from all chunks of peers' [`Selection::State`], with slow weights and outer momentum
+    /// where the run has them.
     ///
     /// # Errors
     /// As [`Engine::load_parameters`].
-    pub fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError> {
+    pub fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
         let parameters = self.layout().parameters();
         let expected = parameters * if self.outer.is_some() { 3 } else { 1 };
-        if payload.len() != 4 * expected {
-            return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual: payload.len() / 4 });
+        let actual = chunks.iter().map(Payload::len).sum::<usize>() / 4;
+        if actual != expected {
+            return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
         }
-        let state =
-            Snapshot::from_payload(payload, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let state = Snapshot::from_chunks(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
         let mut vectors = state.values().chunks(parameters);
         self.load_parameters(vectors.next().unwrap_or_default())?;
         if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {

@@ -57,9 +57,10 @@ impl ClipHistory {
         TELLING_SHARE * self.largest
     }
 
-    /// τ: `factor` usual norms, or at first a multiple of `travel`, how far own training has moved the model at most.
+    /// τ: `factor` usual norms, or at first a multiple of `travel`, how far own training has moved the model at most. Never
+    /// so small that rounding errors fill it: a node a little off would stay there for ever.
     pub(crate) fn norm(&self, factor: f64, travel: f64) -> f64 {
-        self.usual().map_or(FIRST_CLIP_FACTOR * travel, |usual| factor * usual)
+        self.usual().map_or(FIRST_CLIP_FACTOR * travel, |usual| factor * usual.max(self.least_telling()))
     }
 }
 

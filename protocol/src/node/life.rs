@@ -28,8 +28,11 @@ impl Node {
             self.on_ended(now, ended);
         }
         match self.phase {
+            // Even a joiner's model would cost what its owner does not want to spend now.
+            Phase::Joining if self.is_resting => {}
             Phase::Joining => self.copy(now),
             // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
+            Phase::Training if self.is_copying_anew() && self.is_resting => {}
             Phase::Training if self.is_copying_anew() => self.copy(now),
             Phase::Training if self.averaging.is_outlier() => self.is_outlier = true,
             Phase::Training => self.start_due_exchange(now),
@@ -62,7 +65,8 @@ impl Node {
                     self.outbox.notice(Notice::BudgetTooSmall { interval_steps: cadence.interval(), ratio });
                 }
                 let is_trusted = self.averaging.reputation.is_trusted(partner);
-                if self.averaging.averages_momentum() && is_trusted && self.phase == Phase::Training {
+                let goes_on = is_trusted && !self.is_resting;
+                if self.averaging.averages_momentum() && goes_on && self.phase == Phase::Training {
                     let momentum = Part { vector: Vector::Momentum, ..part };
                     self.starter.start(now, (momentum, false), &self.averaging, &[partner], &mut self.outbox);
                 }
@@ -75,16 +79,16 @@ impl Node {
 
     pub(super) fn on_state_loaded(&mut self, now: Time, accepted: bool) {
         match self.joining.on_loaded(now, accepted) {
-            Some(Ok((peer, progress))) => {
-                self.outbox.notice(Notice::StateReceived { peer, progress });
+            Some(Ok((donors, progress))) => {
+                self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
-                    self.joining.begin_check(peer);
+                    self.joining.begin_check(donors);
                     self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);
                     self.check_copy(now);
                 }
             }
-            Some(Err(peer)) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
-            None => {}
+            Some(Err(Some(peer))) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
+            Some(Err(None)) | None => {}
         }
     }
 
@@ -99,7 +103,7 @@ impl Node {
             self.joining.count_check();
         } else if self.joining.checkers(self.membership.connected().collect()).is_empty() {
             match self.joining.doubt(now) {
-                Some(donor) => self.outbox.notice(Notice::StateDoubted { donor }),
+                Some(donors) => self.outbox.notice(Notice::StateDoubted { donors }),
                 None => self.believe_copy(None),
             }
         }
@@ -160,6 +164,9 @@ impl Node {
 
     /// Proposes an exchange to somebody with whom none is under way.
     fn start_exchange(&mut self, now: Time) {
+        if self.is_resting {
+            return;
+        }
         let mut partners = self.membership.partners(now);
         partners.retain(|peer| !self.responder.is_busy_with(*peer));
         self.averaging.reputation.retain_believable(&mut partners);
@@ -179,7 +186,7 @@ impl Node {
     /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
     fn settle(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let nobody = self.membership.connected().next().is_none();
+        let nobody = self.is_resting || self.membership.connected().next().is_none();
         if self.final_exchanges_left == 0 || out_of_time || (nobody && self.starter.is_idle()) {
             self.phase = Phase::Completed;
             self.phase_deadline = None;

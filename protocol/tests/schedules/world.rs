@@ -232,7 +232,7 @@ impl World {
                 let member = &self.members[index];
                 let values = match selection {
                     Selection::Part(part) => member.model[part.fragment.range(PARAMETERS)].to_vec(),
-                    Selection::State => member.model.clone(),
+                    Selection::State(stretch) => stretch.of(&[&member.model]),
                 };
                 Event::SnapshotTaken { request, snapshot: values.into(), report }
             }
@@ -257,8 +257,8 @@ impl World {
                 member.progress = (member.progress + progress_shift).max(0.0);
                 Event::CorrectionApplied { request, report: self.report(index) }
             }
-            Effect::LoadState { request, payload, progress } => {
-                let state = Snapshot::from_payload(&payload, payload.len() / 4);
+            Effect::LoadState { request, chunks, progress } => {
+                let state = Snapshot::from_chunks(&chunks, chunks.iter().map(|chunk| chunk.len() / 4).sum());
                 let accepted = state.is_some();
                 if let Some(state) = state {
                     let member = &mut self.members[index];

@@ -118,6 +118,7 @@ impl ScenarioFile {
                 overload: dice.amount("worker.overload", self.worker.overload),
                 full_precision: false,
             },
+            state_chunk: dice.count("swarm.state_chunk", self.swarm.state_chunk),
             report_every_steps: 1,
             checkpoint_period: CHECKPOINT_PERIOD,
             network: self.draw_network(&mut dice),

@@ -76,6 +76,7 @@ impl ScenarioFile {
         counted("swarm.nodes", swarm.nodes, 2, 4096)?;
         counted("swarm.parameters", swarm.parameters, 1, 100_000_000)?;
         within("swarm.step_seconds", swarm.step_seconds, 0.001, 3600.0)?;
+        counted("swarm.state_chunk", swarm.state_chunk, 1, 100_000_000)?;
         counted("swarm.addresses", swarm.addresses, 1, 64)?;
         share("swarm.late_share", swarm.late_share)?;
         within("trainer.learning_rate", trainer.learning_rate, 1e-6, 1.0)?;

@@ -78,14 +78,18 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
         Some(host) => format!("node {host}"),
         None => format!("somebody unknown ({})", peer.short()),
     };
+    let names = |peers: &[PeerId]| peers.iter().map(&name).collect::<Vec<_>>().join(" and ");
     let text = match notice {
         Notice::PeerJoined(peer) => format!("connected to {}", name(peer)),
         Notice::PeerLeft { peer, announced: true } => format!("{} has left", name(peer)),
         Notice::PeerLeft { peer, announced: false } => format!("lost {}", name(peer)),
-        Notice::StateReceived { peer, progress } => {
-            format!("took over the model of {} at step {progress:.0}", name(peer))
+        Notice::StateReceived { donors, progress } => {
+            format!("took over the model of {} at step {progress:.0}", names(donors))
         }
-        Notice::StateSent(peer) => format!("gave the model to {}", name(peer)),
+        Notice::StateSent { peer, chunks, of } if chunks == of => format!("gave the model to {}", name(peer)),
+        Notice::StateSent { peer, chunks, of } => {
+            format!("gave {chunks} of {of} chunks of the model to {}", name(peer))
+        }
         Notice::ExchangeCompleted { partner, distance, clip_scale, masked_blocks, .. } => {
             let clipped = if *clip_scale < 1.0 { format!(", clipped to {clip_scale:.3}") } else { String::new() };
             let masked = match masked_blocks {
@@ -94,7 +98,7 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
             };
             format!("averaged with {} (distance {distance:.5}{clipped}{masked})", name(partner))
         }
-        Notice::StateDoubted { donor } => format!("doubts the model of {}", name(donor)),
+        Notice::StateDoubted { donors } => format!("doubts the model of {}", names(donors)),
         Notice::PeerBanned { peer, duration } => format!("bans {} for {:.0} s", name(peer), duration.as_secs_f64()),
         Notice::Reunited { partner, away, distance, .. } => {
             format!("reunited with {} after {:.0} s (distance {distance:.5})", name(partner), away.as_secs_f64())

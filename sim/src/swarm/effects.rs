@@ -93,8 +93,8 @@ impl Swarm {
                 });
                 self.order(index, Order::Correction { request, part, correction, progress_shift, merge: landing });
             }
-            Effect::LoadState { request, payload, progress } => {
-                self.order(index, Order::State { request, payload, progress });
+            Effect::LoadState { request, chunks, progress } => {
+                self.order(index, Order::State { request, chunks, progress });
             }
             Effect::AdvanceOuter => self.order(index, Order::AdvanceOuter),
             Effect::BeginTraining => self.begin_steps(index),

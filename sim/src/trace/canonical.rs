@@ -161,10 +161,10 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             correction(change, out);
             number(progress_shift.to_bits(), out);
         }
-        Effect::LoadState { request, payload, progress } => {
+        Effect::LoadState { request, chunks, progress } => {
             out.push(108);
             number(request.0, out);
-            bulk(payload, out);
+            chunks.iter().for_each(|chunk| bulk(chunk, out));
             number(progress.to_bits(), out);
         }
         Effect::Notice(Notice::ExchangeCompleted { partner, part: _, distance, clip_scale, masked_blocks, coarse }) => {

@@ -86,9 +86,9 @@ impl Quadratic {
                 let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
                 vector[fragment.range(self.values.len())].to_vec()
             }
-            Selection::State => match &self.outer {
-                Some(outer) => [&self.values[..], outer.slow_weights(), outer.momentum()].concat(),
-                None => self.values.clone(),
+            Selection::State(stretch) => match &self.outer {
+                Some(outer) => stretch.of(&[&self.values, outer.slow_weights(), outer.momentum()]),
+                None => stretch.of(&[&self.values]),
             },
         })
     }
@@ -131,11 +131,10 @@ impl Learner for Quadratic {
         Ok(())
     }
 
-    fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError> {
+    fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
         let length = self.values.len();
         let expected = length * if self.outer.is_some() { 3 } else { 1 };
-        let state =
-            Snapshot::from_payload(payload, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let state = Snapshot::from_chunks(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
         let mut vectors = state.values().chunks(length).map(<[f32]>::to_vec);
         self.values = vectors.next().expect("a state begins with the model");
         if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {

@@ -75,8 +75,8 @@ impl Learner for Transformer {
         self.engine.apply(part, correction)
     }
 
-    fn load_state(&mut self, payload: &Payload) -> Result<(), TrainingError> {
-        self.engine.load_state(payload)
+    fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
+        self.engine.load_state(chunks)
     }
 
     fn advance_outer(&mut self) -> Result<(), TrainingError> {

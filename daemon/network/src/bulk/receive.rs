@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use super::{ACKNOWLEDGEMENT, DIGEST_BYTES};
 use crate::bounds::{CHUNK_BYTES, HEADER_BYTES_MAX, HEADER_TIMEOUT, PROGRESS_TIMEOUT};
 use crate::frame::{FrameError, read_frame};
-use crate::shared::Shared;
+use crate::pace::Pace;
+use crate::shared::{InboundBudget, Shared};
 
 /// Why a transfer was not received.
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +32,9 @@ enum ReceiveError {
 }
 
 /// Receives one transfer, hands it to the core and acknowledges it. Tells the core of misbehaviour.
-pub(crate) async fn receive(shared: &Shared, peer: PeerId, mut stream: Stream) {
-    match receive_and_acknowledge(shared, peer, &mut stream).await {
+/// `own_budget` is the peer's own share of the memory for what comes in.
+pub(crate) async fn receive(shared: &Shared, peer: PeerId, own_budget: &InboundBudget, mut stream: Stream) {
+    match receive_and_acknowledge(shared, peer, own_budget, &mut stream).await {
         Ok(()) => {}
         Err(ReceiveError::Misbehaved(misbehaviour)) => {
             // Reset first: the core may be busy.
@@ -43,14 +45,20 @@ pub(crate) async fn receive(shared: &Shared, peer: PeerId, mut stream: Stream) {
     }
 }
 
-async fn receive_and_acknowledge(shared: &Shared, peer: PeerId, stream: &mut Stream) -> Result<(), ReceiveError> {
+async fn receive_and_acknowledge(
+    shared: &Shared,
+    peer: PeerId,
+    own_budget: &InboundBudget,
+    stream: &mut Stream,
+) -> Result<(), ReceiveError> {
     let header = within(HEADER_TIMEOUT, read_header(stream)).await?;
     let length = within(PROGRESS_TIMEOUT, read_length(stream)).await?;
     if length > shared.payload_bytes_max {
         return Err(Misbehaviour::WrongLength { expected: shared.payload_bytes_max, actual: length }.into());
     }
-    let share = shared.inbound_budget.acquire(length).await;
-    let payload = read_payload(stream, length).await?;
+    // Its own first: while it waits for that, it holds nothing that others need.
+    let share = (own_budget.acquire(length).await, shared.inbound_budget.acquire(length).await);
+    let payload = read_payload(stream, length, &shared.download).await?;
     shared.emit(Event::TransferReceived { peer, header, payload }).await;
     drop(share);
     within(PROGRESS_TIMEOUT, acknowledge(stream)).await
@@ -74,7 +82,7 @@ async fn read_length(stream: &mut Stream) -> Result<u64, ReceiveError> {
 
 /// Reads `length` bytes and their digest. The buffer doubles as bytes arrive, up to the announced length, so that an
 /// announcement alone costs nothing.
-async fn read_payload(stream: &mut Stream, length: u64) -> Result<Payload, ReceiveError> {
+async fn read_payload(stream: &mut Stream, length: u64, download: &Pace) -> Result<Payload, ReceiveError> {
     let too_long = Misbehaviour::WrongLength { expected: isize::MAX as u64, actual: length };
     let length = usize::try_from(length).map_err(|_| too_long)?;
     let mut bytes: Vec<u8> = Vec::new();
@@ -86,6 +94,7 @@ async fn read_payload(stream: &mut Stream, length: u64) -> Result<Payload, Recei
             bytes.reserve_exact(start.max(chunk).min(length - start));
         }
         bytes.resize(start + chunk, 0);
+        download.wait(chunk).await;
         within(PROGRESS_TIMEOUT, fill(stream, &mut bytes[start..])).await?;
         hasher.update(&bytes[start..]);
     }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::ACKNOWLEDGEMENT;
 use crate::bounds::{CHUNK_BYTES, PROGRESS_TIMEOUT};
 use crate::frame::write_frame;
+use crate::pace::Pace;
 use crate::streams::{BULK_PROTOCOL, OpenError, StreamOpener};
 
 /// Why a transfer did not arrive, as far as this side knows.
@@ -32,7 +33,12 @@ pub(crate) enum SendError {
 }
 
 /// Sends a payload straight from the shared memory and waits for the acknowledgement.
-pub(crate) async fn send(opener: StreamOpener, header: &TransferHeader, payload: &Payload) -> Result<(), SendError> {
+pub(crate) async fn send(
+    opener: StreamOpener,
+    header: &TransferHeader,
+    payload: &Payload,
+    upload: &Pace,
+) -> Result<(), SendError> {
     let mut stream = opener.open(BULK_PROTOCOL).await?;
     // The transfer must not keep a connection open that has lost its control stream.
     drop(opener);
@@ -41,6 +47,8 @@ pub(crate) async fn send(opener: StreamOpener, header: &TransferHeader, payload:
     let mut hasher = blake3::Hasher::new();
     for chunk in payload.bytes().chunks(CHUNK_BYTES) {
         hasher.update(chunk);
+        // A wait of our own choice is no stall.
+        upload.wait(chunk.len()).await;
         progress(stream.write_all(chunk)).await?;
     }
     progress(stream.write_all(hasher.finalize().as_bytes())).await?;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::AsyncReadExt;
@@ -11,8 +12,9 @@ use murmur_protocol::{PeerId, codec};
 use tokio::time::timeout;
 
 use super::DataExchange;
-use crate::bounds::{CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, SHARD_WORDS_BYTES_MAX};
+use crate::bounds::{DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, SHARD_WORDS_BYTES_MAX};
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::pace::Pace;
 use crate::streams::{DATA_PROTOCOL, OpenError};
 
 /// Why a request came to nothing.
@@ -51,19 +53,21 @@ pub enum Offered {
 pub struct ShardStream {
     stream: Stream,
     left: u64,
+    download: Arc<Pace>,
 }
 
 impl ShardStream {
-    /// The next bytes, 64 KiB at most; `None` after the last. Nothing is read ahead, so a slow reader slows the sender
+    /// The next bytes, 16 KiB at most; `None` after the last. Nothing is read ahead, so a slow reader slows the sender
     /// down.
     ///
     /// # Errors
-    /// When the peer breaks off, or 64 KiB take longer than the limit for progress.
+    /// When the peer breaks off, or 16 KiB take longer than the limit for progress.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ShardError> {
         if self.left == 0 {
             return Ok(None);
         }
-        let mut bytes = vec![0; self.left.min(CHUNK_BYTES as u64) as usize];
+        let mut bytes = vec![0; self.left.min(DATA_CHUNK_BYTES as u64) as usize];
+        self.download.wait(bytes.len()).await;
         within(async { Ok(self.stream.read_exact(&mut bytes).await?) }).await?;
         self.left -= bytes.len() as u64;
         Ok(Some(bytes))
@@ -87,9 +91,11 @@ impl DataExchange {
     ) -> Result<(ShardSet, Offered), ShardError> {
         let (stream, answer) = self.ask(peer, ShardRequest::Shard { index, offset }).await?;
         let offered = match answer.offer {
-            ShardOffer::Coming { length: announced } if announced == length => {
-                Offered::Coming(ShardStream { stream, left: length.saturating_sub(offset) })
-            }
+            ShardOffer::Coming { length: announced } if announced == length => Offered::Coming(ShardStream {
+                stream,
+                left: length.saturating_sub(offset),
+                download: self.download.clone(),
+            }),
             ShardOffer::Coming { length: announced } => {
                 return Err(ShardError::Garbage(format!("a shard of {announced} bytes instead of {length}")));
             }

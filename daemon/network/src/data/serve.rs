@@ -15,9 +15,10 @@ use tokio::time::timeout;
 
 use super::Shelf;
 use crate::bounds::{
-    CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, DATA_REQUESTS_PER_CONNECTION_MAX, HEADER_TIMEOUT, SHARD_WORDS_BYTES_MAX,
+    DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, DATA_REQUESTS_PER_CONNECTION_MAX, HEADER_TIMEOUT, SHARD_WORDS_BYTES_MAX,
 };
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::pace::Pace;
 use crate::shared::Shared;
 use crate::streams::WeakOpener;
 
@@ -54,16 +55,17 @@ async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Ar
         Ok(Err(error @ FrameError::TooLong { .. })) => Err(error.to_string()),
         Ok(Ok(None) | Err(FrameError::Io(_))) | Err(_) => return,
     };
+    let from = (shelf, &shared.upload);
     let sent = match request {
-        Ok(ShardRequest::Holdings) => reply(&mut stream, shelf, ShardOffer::Unasked, None).await,
+        Ok(ShardRequest::Holdings) => reply(&mut stream, from, ShardOffer::Unasked, None).await,
         Ok(ShardRequest::Shard { index, offset }) => {
             let turn = (turns.try_acquire_owned(), shared.data.sending.clone().try_acquire_owned());
             match (shelf.shard(usize::from(index)).filter(|shard| offset < shard.len() as u64), &turn) {
-                (None, _) => reply(&mut stream, shelf, ShardOffer::Missing, None).await,
-                (Some(_), (Err(_), _) | (_, Err(_))) => reply(&mut stream, shelf, ShardOffer::Busy, None).await,
+                (None, _) => reply(&mut stream, from, ShardOffer::Missing, None).await,
+                (Some(_), (Err(_), _) | (_, Err(_))) => reply(&mut stream, from, ShardOffer::Busy, None).await,
                 (Some(shard), (Ok(_), Ok(_))) => {
                     let offer = ShardOffer::Coming { length: shard.len() as u64 };
-                    reply(&mut stream, shelf, offer, Some((&shard, offset as usize))).await
+                    reply(&mut stream, from, offer, Some((&shard, offset as usize))).await
                 }
             }
         }
@@ -80,14 +82,15 @@ async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Ar
 
 async fn reply(
     stream: &mut Stream,
-    shelf: &Shelf,
+    (shelf, upload): (&Shelf, &Pace),
     offer: ShardOffer,
     shard: Option<(&Payload, usize)>,
 ) -> io::Result<()> {
     let answer = ShardAnswer { held: shelf.held(), offer };
     progress(write_frame(stream, &codec::encode(&answer))).await?;
     if let Some((shard, offset)) = shard {
-        for chunk in shard.bytes()[offset..].chunks(CHUNK_BYTES) {
+        for chunk in shard.bytes()[offset..].chunks(DATA_CHUNK_BYTES) {
+            upload.wait(chunk.len()).await;
             progress(stream.write_all(chunk)).await?;
             shelf.count_served(chunk.len());
         }

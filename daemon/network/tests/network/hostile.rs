@@ -7,7 +7,7 @@ use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{Config, Stream, Swarm, SwarmEvent};
 use murmur_network::streams::{BULK_PROTOCOL, CONTROL_PROTOCOL, ConnectionStreams, StreamsBehaviour};
 use murmur_network::{Keypair, Multiaddr, TrafficCounter, peer_id, transport};
-use murmur_protocol::handshake::{Answer, Greeting, PROTOCOL_VERSION};
+use murmur_protocol::handshake::{Answer, Challenge, Greeting, Hello};
 use murmur_protocol::{PeerId, RunManifest, codec};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, timeout};
@@ -60,9 +60,11 @@ impl Hostile {
     pub(crate) async fn join(node: &mut Node) -> (Hostile, Stream) {
         let hostile = Hostile::connect(node).await;
         let mut control = hostile.open_control().await;
+        write_frame(&mut control, &honest_hello()).await;
+        Challenge::decode(&read_frame(&mut control).await).expect("a challenge");
         write_frame(&mut control, &codec::encode(&honest_greeting())).await;
         let answer: Answer = codec::decode(&read_frame(&mut control).await).expect("an answer");
-        assert!(answer.welcome);
+        assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
         node.wait_connected(hostile.peer).await;
         (hostile, control)
     }
@@ -76,9 +78,13 @@ impl Hostile {
     }
 }
 
+pub(crate) fn honest_hello() -> Vec<u8> {
+    codec::encode(&Hello::new([7; 32]))
+}
+
 pub(crate) fn honest_greeting() -> Greeting {
-    let manifest = Some(RunManifest::default().canonical_text());
-    Greeting { version: PROTOCOL_VERSION, manifest, addresses: Vec::new() }
+    let manifest = RunManifest::default().canonical_text();
+    Greeting::Join { proof: None, manifest, addresses: Vec::new() }
 }
 
 pub(crate) async fn write_frame(stream: &mut Stream, bytes: &[u8]) {

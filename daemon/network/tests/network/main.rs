@@ -1,6 +1,8 @@
 //! The network driver over loopback sockets, TCP and QUIC: honest nodes, strangers and hostile peers. One binary, because
 //! each would link all of libp2p.
 
+mod access;
+mod caps;
 mod hostile;
 mod manifest;
 mod meeting;

@@ -2,19 +2,32 @@
 
 use std::time::Duration;
 
-use murmur_network::{FetchError, Keypair, Multiaddr, fetch_manifest};
-use murmur_protocol::handshake::Refusal;
-use murmur_protocol::{Event, RunId, RunManifest};
+use murmur_network::{FetchError, Keypair, Multiaddr, Question, fetch_manifest};
+use murmur_protocol::handshake::{Credentials, Refusal};
+use murmur_protocol::{Event, PeerId, RunId, RunManifest, Secret};
 
-use crate::node::{DEADLINE, Node, Over, assert_still_serves};
+use crate::node::{DEADLINE, Node, Over, assert_still_serves, config};
+
+/// Asks `address` for its manifest, with what a ticket says, if there is one.
+async fn ask(
+    address: &Multiaddr,
+    ticket: Option<&Credentials>,
+    limit: Duration,
+) -> Result<(RunManifest, PeerId), FetchError> {
+    let identity = Keypair::generate_ed25519();
+    fetch_manifest(Question { identity: &identity, address, ticket }, limit).await
+}
+
+fn open(run: RunId) -> Credentials {
+    Credentials { run, secret: None }
+}
 
 async fn a_manifest_is_fetched_quietly(over: Over) {
     let mut node = Node::start(over).await;
-    let identity = Keypair::generate_ed25519();
     let manifest = RunManifest::default();
     let address: Multiaddr = format!("{}/p2p/{}", node.listen_address(), node.peer).parse().expect("an address");
-    for (address, run) in [(node.listen_address(), None), (address, Some(manifest.run_id()))] {
-        let fetched = fetch_manifest(&identity, &address, run, DEADLINE).await.expect("it answers");
+    for (address, run) in [(node.listen_address(), None), (address, Some(open(manifest.run_id())))] {
+        let fetched = ask(&address, run.as_ref(), DEADLINE).await.expect("it answers");
         assert_eq!(fetched, (manifest.clone(), node.peer));
     }
     while let Ok(event) = node.events.try_recv() {
@@ -36,16 +49,14 @@ async fn a_manifest_is_fetched_quietly_over_quic() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_for_another_run_is_refused() {
     let node = Node::start(Over::Tcp).await;
-    let identity = Keypair::generate_ed25519();
-    let fetched = fetch_manifest(&identity, &node.listen_address(), Some(RunId([3; 32])), DEADLINE).await;
+    let fetched = ask(&node.listen_address(), Some(&open(RunId([3; 32]))), DEADLINE).await;
     assert!(matches!(fetched, Err(FetchError::Refused { refusal: Refusal::OtherRun { .. }, .. })), "{fetched:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_where_nobody_answers_is_named() {
-    let identity = Keypair::generate_ed25519();
     let nobody: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().expect("an address");
-    let error = fetch_manifest(&identity, &nobody, None, DEADLINE).await.expect_err("nobody is there").to_string();
+    let error = ask(&nobody, None, DEADLINE).await.expect_err("nobody is there").to_string();
     assert_eq!(error, "cannot reach /ip4/127.0.0.1/tcp/1: nobody listens there (connection refused)");
 }
 
@@ -55,6 +66,26 @@ async fn a_silent_address_is_given_up_in_time() {
     let port = silent.local_addr().expect("bound").port();
     let address: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address");
     let limit = Duration::from_millis(300);
-    let fetched = fetch_manifest(&Keypair::generate_ed25519(), &address, None, limit).await;
+    let fetched = ask(&address, None, limit).await;
     assert!(matches!(fetched, Err(FetchError::TimedOut { .. })), "{fetched:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_run_is_told_to_ticket_holders_only() {
+    let mut settings = config(Over::Tcp);
+    settings.secret = Some(Secret::from_bytes([7; 32]));
+    let node = Node::start_with(settings).await;
+    let run = RunManifest::default().run_id();
+    let refused = |fetched: Result<(RunManifest, PeerId), FetchError>| match fetched {
+        Err(FetchError::Refused { refusal, .. }) => refusal,
+        other => panic!("unexpected {other:?}"),
+    };
+    let address = node.listen_address();
+    assert_eq!(refused(ask(&address, None, DEADLINE).await), Refusal::Closed);
+    assert_eq!(refused(ask(&address, Some(&open(run)), DEADLINE).await), Refusal::Closed);
+    let wrong = Credentials { run, secret: Some(Secret::from_bytes([8; 32])) };
+    assert_eq!(refused(ask(&address, Some(&wrong), DEADLINE).await), Refusal::OtherSecret);
+    let right = Credentials { run, secret: Some(Secret::from_bytes([7; 32])) };
+    let (manifest, peer) = ask(&address, Some(&right), DEADLINE).await.expect("it answers");
+    assert_eq!((manifest, peer), (RunManifest::default(), node.peer));
 }

@@ -9,8 +9,8 @@ use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, PeerId};
 
-use crate::hostile::{Hostile, honest_greeting, read_frame, socket_of, wait_ended, write, write_frame};
-use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, message};
+use crate::hostile::{Hostile, honest_hello, read_frame, socket_of, wait_ended, write, write_frame};
+use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message};
 
 async fn wait_misbehaved(node: &mut Node, hostile: PeerId) -> Misbehaviour {
     node.wait_for("PeerMisbehaved", |event| match event {
@@ -198,10 +198,26 @@ async fn a_second_control_stream_changes_nothing() {
     let (hostile, mut control) = Hostile::join(&mut node).await;
     for _ in 0..3 {
         let mut second = hostile.open_control().await;
-        let _ = second.write_all(&codec::encode(&honest_greeting())).await;
+        let _ = second.write_all(&honest_hello()).await;
     }
     write_frame(&mut control, &codec::encode(&message(5))).await;
     assert_eq!(node.wait_message().await, (hostile.peer, message(5)));
     node.send(hostile.peer, message(6));
     assert_eq!(read_frame(&mut control).await, codec::encode(&message(6)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_announces_much_and_sends_nothing_takes_only_its_own_share_of_the_memory() {
+    let mut settings = config(Over::Tcp);
+    settings.inbound_bytes_budget = PAYLOAD_BYTES_MAX + (1 << 20);
+    let mut node = Node::start_with(settings).await;
+    let (hostile, _control) = Hostile::join(&mut node).await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut bulk = hostile.open_bulk().await;
+        write_frame(&mut bulk, &header()).await;
+        write(&mut bulk, &PAYLOAD_BYTES_MAX.to_le_bytes()).await;
+        streams.push(bulk);
+    }
+    assert_still_serves(&mut node, Over::Tcp).await;
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkOrder};
+use murmur_network::{Admission, Caps, Keypair, Multiaddr, Network, NetworkConfig, NetworkOrder};
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
 use tokio::sync::mpsc;
@@ -37,6 +37,9 @@ pub(crate) fn config(over: Over) -> NetworkConfig {
         identity: Keypair::generate_ed25519(),
         listen: vec![listen.parse().expect("an address")],
         manifest: Arc::new(RunManifest::default()),
+        secret: None,
+        admission: Admission::default(),
+        caps: Caps::default(),
         payload_bytes_max: PAYLOAD_BYTES_MAX,
         inbound_bytes_budget: 4 * PAYLOAD_BYTES_MAX,
         shelf: None,
@@ -170,7 +173,7 @@ pub(crate) async fn connected_pair(over: Over) -> (Node, Node) {
 
 /// A message that can be told from others.
 pub(crate) fn message(number: u64) -> Message {
-    Message::RequestState { request: number }
+    Message::RequestState { request: number, chunks: murmur_protocol::message::Chunks { first: 0, count: 1 } }
 }
 
 /// Bytes without a pattern that a mistake could hide in.

@@ -1,0 +1,75 @@
+//! Who is let in: closed runs, and the owner's lists.
+
+use murmur_network::Admission;
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::{Event, PeerId, Secret};
+
+use crate::node::{Node, Over, config};
+
+async fn closed(over: Over, secret: Option<u8>) -> Node {
+    let mut settings = config(over);
+    settings.secret = secret.map(|byte| Secret::from_bytes([byte; 32]));
+    Node::start_with(settings).await
+}
+
+async fn refusal(node: &mut Node, other: PeerId) -> Refusal {
+    node.wait_for("HandshakeRefused", |event| match event {
+        Event::HandshakeRefused { peer, refusal } if peer == other => Some(refusal),
+        Event::PeerConnected { .. } => panic!("a stranger was let in"),
+        _ => None,
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_of_a_closed_run_connect_and_strangers_are_refused_on_both_sides() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut member = closed(over, Some(7)).await;
+        let cases = [(None, Refusal::Closed, Refusal::Stranger), (Some(8), Refusal::OtherSecret, Refusal::OtherSecret)];
+        for (secret, theirs, ours) in cases {
+            let mut stranger = closed(over, secret).await;
+            stranger.dial(&member);
+            assert_eq!(refusal(&mut stranger, member.peer).await, theirs);
+            assert_eq!(refusal(&mut member, stranger.peer).await, ours);
+            // The other way round, on a connection of its own.
+            let mut stranger = closed(over, secret).await;
+            member.dial(&stranger);
+            assert_eq!(refusal(&mut member, stranger.peer).await, ours);
+            assert_eq!(refusal(&mut stranger, member.peer).await, theirs);
+        }
+        let mut second = closed(over, Some(7)).await;
+        second.dial(&member);
+        second.wait_connected(member.peer).await;
+        member.wait_connected(second.peer).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_peer_is_turned_away_and_told_so() {
+    let mut blocked = Node::start(Over::Tcp).await;
+    let mut settings = config(Over::Tcp);
+    settings.admission = Admission { block: [blocked.peer].into(), ..Admission::default() };
+    let mut node = Node::start_with(settings).await;
+    blocked.dial(&node);
+    assert_eq!(refusal(&mut blocked, node.peer).await, Refusal::NotAdmitted);
+    assert_eq!(refusal(&mut node, blocked.peer).await, Refusal::Excluded);
+    node.dial(&blocked);
+    assert_eq!(node.wait_dial_failed().await, "network.allow or network.block of this node excludes it");
+    let mut other = Node::start(Over::Tcp).await;
+    other.dial(&node);
+    other.wait_connected(node.peer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_on_the_list_of_the_allowed_is_turned_away_even_where_only_its_address_was_known() {
+    let mut friend = Node::start(Over::Tcp).await;
+    let mut settings = config(Over::Tcp);
+    settings.admission = Admission { allow: [friend.peer].into(), ..Admission::default() };
+    let mut node = Node::start_with(settings).await;
+    let stranger = Node::start(Over::Tcp).await;
+    node.order(murmur_network::NetworkOrder::Dial { peer: None, addresses: vec![stranger.address()] });
+    assert_eq!(refusal(&mut node, stranger.peer).await, Refusal::Excluded);
+    friend.dial(&node);
+    friend.wait_connected(node.peer).await;
+    node.wait_connected(friend.peer).await;
+}

@@ -1,0 +1,271 @@
+//! When a node leaves the network alone: in quiet hours, and once a day's bytes are used up.
+//!
+//! Hours and days count in UTC plus an offset that the owner sets: what time it is in some place is a matter of tables
+//! that change, and a fixed rule can be read off the settings.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use murmur_network::Traffic;
+use murmur_protocol::Event;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+
+use crate::console::note;
+use crate::engine::Picture;
+use crate::settings::LimitsSettings;
+use crate::store::write_atomically;
+
+/// How often the clock and the bytes are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How often the day's bytes are written: a killed node loses the count of as long.
+const WRITE_PERIOD: Duration = Duration::from_secs(10);
+
+const DAY_SECONDS: i64 = 24 * 3600;
+const DAY_MINUTES: u32 = 24 * 60;
+
+/// Part of every day, in minutes from midnight; may span midnight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuietHours {
+    from: u32,
+    to: u32,
+}
+
+impl QuietHours {
+    /// Reads "22:00-07:00". The outer `None`: malformed; the inner one: empty, so never.
+    pub(crate) fn parse(text: &str) -> Option<Option<QuietHours>> {
+        if text.is_empty() {
+            return Some(None);
+        }
+        let (from, to) = text.split_once('-')?;
+        let (from, to) = (parse_time(from)?, parse_time(to)?);
+        (from != to && from < DAY_MINUTES && to <= DAY_MINUTES).then_some(Some(QuietHours { from, to }))
+    }
+
+    fn contains(self, minute: u32) -> bool {
+        if self.from < self.to {
+            (self.from..self.to).contains(&minute)
+        } else {
+            minute >= self.from || minute < self.to
+        }
+    }
+}
+
+/// Reads "+02:00" as seconds ahead of UTC.
+pub(crate) fn parse_offset(text: &str) -> Option<i64> {
+    let (sign, time) = match text.as_bytes().first()? {
+        b'+' => (1, &text[1..]),
+        b'-' => (-1, &text[1..]),
+        _ => return None,
+    };
+    let seconds = sign * i64::from(parse_time(time)?) * 60;
+    (-12 * 3600..=14 * 3600).contains(&seconds).then_some(seconds)
+}
+
+/// Reads "07:30" as minutes from midnight.
+fn parse_time(text: &str) -> Option<u32> {
+    let (hours, minutes) = text.trim().split_once(':')?;
+    let number = |digits: &str| -> Option<u32> {
+        (digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_digit())).then(|| digits.parse().ok())?
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    (minutes < 60 && hours * 60 + minutes <= DAY_MINUTES).then_some(hours * 60 + minutes)
+}
+
+/// A node's rules.
+#[derive(Clone, Debug)]
+struct Rules {
+    quiet: Option<QuietHours>,
+    /// Bytes a day.
+    budget: Option<u64>,
+    offset_seconds: i64,
+    offset_text: String,
+}
+
+impl Rules {
+    fn new(limits: &LimitsSettings) -> Rules {
+        Rules {
+            quiet: QuietHours::parse(&limits.quiet_hours).flatten(),
+            budget: (limits.daily_gigabytes > 0.0).then_some((limits.daily_gigabytes * 1e9) as u64),
+            offset_seconds: parse_offset(&limits.utc_offset).unwrap_or(0),
+            offset_text: limits.utc_offset.clone(),
+        }
+    }
+
+    /// Days since 1970, and minutes since midnight.
+    fn day_and_minute(&self, now: SystemTime) -> (i64, u32) {
+        let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64) + self.offset_seconds;
+        (seconds.div_euclid(DAY_SECONDS), (seconds.rem_euclid(DAY_SECONDS) / 60) as u32)
+    }
+
+    /// Why the node rests, and until when, for people.
+    fn reason(&self, minute: u32, bytes_today: u64) -> Option<String> {
+        let zone = if self.offset_seconds == 0 { String::new() } else { self.offset_text.clone() };
+        if self.budget.is_some_and(|budget| bytes_today >= budget) {
+            return Some(format!("daily budget used up until 00:00 UTC{zone}"));
+        }
+        let quiet = self.quiet.filter(|quiet| quiet.contains(minute))?;
+        Some(format!("quiet hours until {:02}:{:02} UTC{zone}", quiet.to / 60 % 24, quiet.to % 60))
+    }
+}
+
+/// The bytes of one day, as they are kept on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct DayCount {
+    /// Days since 1970, in the owner's time.
+    day: i64,
+    bytes: u64,
+}
+
+impl DayCount {
+    /// A damaged count is no reason not to start: the day begins anew.
+    fn read(path: &Path) -> DayCount {
+        std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+
+    fn add(&mut self, day: i64, bytes: u64) {
+        // Not `<`: where the clock was set back, the budget of a day that has not come yet would be used up.
+        if self.day != day {
+            *self = DayCount { day, bytes: 0 };
+        }
+        self.bytes += bytes;
+    }
+}
+
+/// Watches the clock and the bytes.
+pub(crate) struct Rest {
+    rules: Rules,
+    path: PathBuf,
+    count: DayCount,
+    seen: Traffic,
+}
+
+/// What is shown of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RestView {
+    /// Why the node rests, where it does.
+    pub(crate) reason: Option<String>,
+    /// Bytes of the day, both ways.
+    pub(crate) bytes_today: u64,
+}
+
+impl Rest {
+    pub(crate) fn new(limits: &LimitsSettings, path: PathBuf) -> Rest {
+        Rest { rules: Rules::new(limits), count: DayCount::read(&path), path, seen: Traffic::default() }
+    }
+
+    /// Takes in the traffic so far, and tells how things stand.
+    pub(crate) fn look(&mut self, now: SystemTime, traffic: Traffic) -> RestView {
+        let (day, minute) = self.rules.day_and_minute(now);
+        let sum = |traffic: Traffic| traffic.sent + traffic.received;
+        self.count.add(day, sum(traffic).saturating_sub(sum(self.seen)));
+        self.seen = traffic;
+        RestView { reason: self.rules.reason(minute, self.count.bytes), bytes_today: self.count.bytes }
+    }
+
+    fn write(path: &Path, count: DayCount) {
+        let bytes = serde_json::to_vec(&count).expect("two numbers are serialisable");
+        if let Err(error) = write_atomically(path, &bytes) {
+            tracing::warn!("cannot write the day's bytes: {error}");
+        }
+    }
+
+    /// Tells the core when a rest begins and ends, until it is aborted.
+    pub(crate) async fn watch(
+        mut self,
+        pictures: watch::Receiver<Picture>,
+        events: mpsc::Sender<Event>,
+        view: watch::Sender<RestView>,
+    ) {
+        let mut ticks = tokio::time::interval(LOOK_PERIOD);
+        let (mut written, mut written_at) = (self.count, tokio::time::Instant::now());
+        let mut is_resting = false;
+        loop {
+            ticks.tick().await;
+            let traffic = pictures.borrow().traffic;
+            let looked = self.look(SystemTime::now(), traffic);
+            if looked.reason.is_some() != is_resting {
+                is_resting = looked.reason.is_some();
+                let event = if is_resting { Event::RestBegan } else { Event::RestEnded };
+                match &looked.reason {
+                    Some(reason) => note(&format!("resting     {reason}; training goes on")),
+                    None => note("rested      exchanges go on"),
+                }
+                if events.send(event).await.is_err() {
+                    return;
+                }
+            }
+            view.send_replace(looked);
+            if self.count != written && written_at.elapsed() >= WRITE_PERIOD {
+                (written, written_at) = (self.count, tokio::time::Instant::now());
+                let (path, count) = (self.path.clone(), self.count);
+                let _ = tokio::task::spawn_blocking(move || Rest::write(&path, count)).await;
+            }
+        }
+    }
+
+    /// Writes the count at the end: `bytes_today` as last looked at.
+    pub(crate) fn keep(limits: &LimitsSettings, path: &Path, view: &RestView) {
+        let (day, _) = Rules::new(limits).day_and_minute(SystemTime::now());
+        Rest::write(path, DayCount { day, bytes: view.bytes_today });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(hours: u64, minutes: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(20_000 * 86_400 + hours * 3600 + minutes * 60)
+    }
+
+    fn traffic(sent: u64, received: u64) -> Traffic {
+        Traffic { sent, received }
+    }
+
+    #[test]
+    fn quiet_hours_may_span_midnight_and_follow_the_offset() {
+        let limits = LimitsSettings { quiet_hours: "22:00-07:00".to_owned(), ..LimitsSettings::default() };
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut rest = Rest::new(&limits, folder.path().join("traffic.json"));
+        let mut reason = |hours, minutes| rest.look(at(hours, minutes), traffic(0, 0)).reason;
+        assert_eq!(reason(21, 59), None);
+        assert_eq!(reason(22, 0).as_deref(), Some("quiet hours until 07:00 UTC"));
+        assert_eq!(reason(6, 59).as_deref(), Some("quiet hours until 07:00 UTC"));
+        assert_eq!(reason(7, 0), None);
+        let limits = LimitsSettings { utc_offset: "+02:00".to_owned(), ..limits };
+        let mut rest = Rest::new(&limits, folder.path().join("traffic.json"));
+        let mut reason = |hours, minutes| rest.look(at(hours, minutes), traffic(0, 0)).reason;
+        assert_eq!(reason(20, 0).as_deref(), Some("quiet hours until 07:00 UTC+02:00"));
+        assert_eq!(reason(5, 0), None);
+    }
+
+    #[test]
+    fn a_days_budget_survives_a_restart_and_ends_at_midnight() {
+        let limits = LimitsSettings { daily_gigabytes: 0.001, ..LimitsSettings::default() };
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("traffic.json");
+        let mut rest = Rest::new(&limits, path.clone());
+        assert_eq!(rest.look(at(9, 0), traffic(300_000, 300_000)).reason, None);
+        Rest::write(&path, rest.count);
+        let mut again = Rest::new(&limits, path.clone());
+        assert_eq!(again.look(at(10, 0), traffic(0, 0)).bytes_today, 600_000);
+        let looked = again.look(at(10, 1), traffic(200_000, 200_000));
+        assert_eq!(looked.reason.as_deref(), Some("daily budget used up until 00:00 UTC"));
+        let looked = again.look(at(24, 0), traffic(200_000, 200_010));
+        assert_eq!(looked, RestView { reason: None, bytes_today: 10 });
+        std::fs::write(&path, b"{").expect("written");
+        assert_eq!(Rest::new(&limits, path).count, DayCount::default(), "a damaged count is forgotten");
+    }
+
+    #[test]
+    fn malformed_hours_and_offsets_are_refused() {
+        for text in ["22-7", "22:00", "22:00-25:00", "22:60-07:00", "07:00-07:00", "2:00-3:00", "a-b"] {
+            assert_eq!(QuietHours::parse(text), None, "{text}");
+        }
+        for text in ["", "02:00", "+2", "+15:00", "-13:00", "+é:00"] {
+            assert_eq!(parse_offset(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How a state is cut into chunks: the same at donor and joiner.
+
+use crate::message::Chunks;
+use crate::part::Stretch;
+
+/// Chunks of equal length, but for the last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunking {
+    /// Of the state; at least 1.
+    values: usize,
+    /// Of a chunk; at least 1.
+    chunk: usize,
+}
+
+impl Chunking {
+    /// `values`: of the state. `chunk`: of a chunk.
+    pub(crate) fn new(values: usize, chunk: usize) -> Chunking {
+        Chunking { values: values.max(1), chunk: chunk.max(1) }
+    }
+
+    /// Chunks of the state.
+    pub(crate) fn count(self) -> u32 {
+        u32::try_from(self.values.div_ceil(self.chunk)).unwrap_or(u32::MAX)
+    }
+
+    /// Values of a chunk; 0 behind the last.
+    pub(crate) fn length(self, chunk: u32) -> usize {
+        self.values.saturating_sub(self.chunk.saturating_mul(chunk as usize)).min(self.chunk)
+    }
+
+    /// Whether the state has these chunks.
+    pub(crate) fn holds(self, chunks: Chunks) -> bool {
+        chunks.count > 0 && chunks.first.checked_add(chunks.count).is_some_and(|end| end <= self.count())
+    }
+
+    /// The values of chunks that the state has.
+    pub(crate) fn stretch(self, chunks: Chunks) -> Stretch {
+        let place = |chunk: u32| (self.chunk * chunk as usize).min(self.values);
+        Stretch { start: place(chunks.first), end: place(chunks.first + chunks.count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_a_state() {
+        for (values, chunk, count) in [(1, 5, 1), (5, 5, 1), (6, 5, 2), (11, 5, 3)] {
+            let chunking = Chunking::new(values, chunk);
+            assert_eq!(chunking.count(), count);
+            assert_eq!((0..count).map(|chunk| chunking.length(chunk)).sum::<usize>(), values);
+            assert_eq!(chunking.length(count), 0);
+            let all = Chunks { first: 0, count };
+            assert!(chunking.holds(all) && chunking.stretch(all) == Stretch { start: 0, end: values });
+            assert!(!chunking.holds(Chunks { first: 1, count }) && !chunking.holds(Chunks { first: 0, count: 0 }));
+            assert!(!chunking.holds(Chunks { first: u32::MAX, count: 2 }));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Copying a model from several donors: who is asked for what, and what becomes of a donor that leaves, stands still, or
+//! is asked for too much.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use murmur_protocol::message::{Chunks, Message, TransferHeader};
+use murmur_protocol::{
+    Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RunManifest, Selection, Snapshot, Start,
+    Stretch, Time, TrainingReport,
+};
+
+const PARAMETERS: usize = 95;
+const CHUNK: usize = 10;
+const CHUNKS: u32 = 10;
+
+fn peer(key: u8) -> PeerId {
+    PeerId::from_public_key([key; 32])
+}
+
+fn layout() -> Arc<ModelLayout> {
+    Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]))
+}
+
+/// The values of a chunk: each its own place in the model.
+fn payload(chunk: u32) -> Payload {
+    let start = chunk as usize * CHUNK;
+    let values: Vec<f32> = (start..(start + CHUNK).min(PARAMETERS)).map(|place| place as f32).collect();
+    Snapshot::from(values).to_payload()
+}
+
+struct Setting {
+    node: Node,
+    now: Time,
+}
+
+impl Setting {
+    /// A node that is connected to this many peers.
+    fn new(start: Start, peers: u8) -> (Setting, Vec<Effect>) {
+        let manifest = RunManifest::default();
+        let config = Config { start, state_chunk: CHUNK, ..Config::founder(&manifest) };
+        let node = Node::new(config, peer(100), layout(), 1, Time::ZERO);
+        let mut setting = Setting { node, now: Time::ZERO };
+        let mut effects = Vec::new();
+        for key in 1..=peers {
+            effects.extend(setting.tell(Event::PeerConnected { peer: peer(key), addresses: vec![] }));
+        }
+        (setting, effects)
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
+        self.node.handle(self.now, event);
+        effects.extend(std::iter::from_fn(|| self.node.poll_effect()));
+        effects
+    }
+
+    fn wait(&mut self, time: Duration) -> Vec<Effect> {
+        self.now = self.now + time;
+        self.tell(Event::TimePassed)
+    }
+
+    fn receive(&mut self, from: PeerId, request: u64, chunk: u32) -> Vec<Effect> {
+        let header = TransferHeader::State { request, chunk, progress: 7.0, layout: *layout().digest() };
+        self.tell(Event::TransferReceived { peer: from, header, payload: payload(chunk) })
+    }
+
+    /// Sends all that was asked for.
+    fn serve(&mut self, requests: &[(PeerId, u64, Chunks)]) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (from, request, chunks) in requests {
+            for chunk in chunks.first..chunks.first + chunks.count {
+                effects.extend(self.receive(*from, *request, chunk));
+            }
+        }
+        effects
+    }
+}
+
+fn requests(effects: &[Effect]) -> Vec<(PeerId, u64, Chunks)> {
+    let asked = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { peer, message: Message::RequestState { request, chunks } } => Some((*peer, *request, *chunks)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+fn chunks_of(requests: &[(PeerId, u64, Chunks)]) -> Vec<u32> {
+    let chunks = requests.iter().flat_map(|(_, _, chunks)| chunks.first..chunks.first + chunks.count);
+    let mut all: Vec<u32> = chunks.collect();
+    all.sort_unstable();
+    all
+}
+
+fn loaded(effects: &[Effect]) -> Option<Vec<f32>> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::LoadState { chunks, .. } => {
+            Some(Snapshot::from_chunks(chunks, PARAMETERS).expect("whole and finite").values().to_vec())
+        }
+        _ => None,
+    })
+}
+
+fn whole_model() -> Vec<f32> {
+    (0..PARAMETERS).map(|place| place as f32).collect()
+}
+
+#[test]
+fn a_model_comes_from_several_donors_each_sending_its_share() {
+    let (mut setting, _) = Setting::new(Start::FromPeer, 8);
+    // The first peer was asked for all of it, before anybody else was there.
+    let lost = setting.tell(Event::PeerDisconnected { peer: peer(1) });
+    let requests = requests(&lost);
+    assert_eq!(requests.len(), 3, "half of seven, so that others are left to compare the copy with: {requests:?}");
+    assert_eq!(chunks_of(&requests), (0..CHUNKS).collect::<Vec<_>>(), "every chunk once");
+    let mut donors: Vec<PeerId> = requests.iter().map(|(donor, ..)| *donor).collect();
+    donors.sort();
+    donors.dedup();
+    assert_eq!(donors.len(), 3);
+    assert_eq!(loaded(&setting.serve(&requests)), Some(whole_model()));
+}
+
+#[test]
+fn what_a_donor_has_sent_stays_when_it_leaves() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(donor, request, chunks)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    assert_eq!(chunks, Chunks { first: 0, count: CHUNKS });
+    (0..4).for_each(|chunk| assert!(loaded(&setting.receive(donor, request, chunk)).is_none()));
+    let status = setting.node.status().copying.expect("a copy is under way");
+    assert_eq!((status.chunks, status.of, status.donors), (4, 10, 1));
+    let effects = setting.tell(Event::PeerDisconnected { peer: donor });
+    let rest = requests(&effects);
+    assert_eq!(chunks_of(&rest), (4..CHUNKS).collect::<Vec<_>>());
+    assert!(rest.iter().all(|(other, ..)| *other != donor));
+    assert_eq!(loaded(&setting.serve(&rest)), Some(whole_model()));
+}
+
+#[test]
+fn a_donor_that_stands_still_is_helped_out_by_another() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    setting.receive(slow, request, 0);
+    let early = setting.wait(Duration::from_millis(100));
+    assert!(requests(&early).is_empty(), "{early:?}");
+    let effects: Vec<Effect> = (0..20).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    // Repeated while it is not answered.
+    let mut helper = requests(&effects);
+    helper.dedup();
+    assert_eq!(chunks_of(&helper), (1..CHUNKS).collect::<Vec<_>>(), "once, and nothing that is there already");
+    assert!(helper.iter().all(|(other, ..)| *other != slow));
+    // The slow one comes back to life: its chunks are as good.
+    assert!(loaded(&setting.receive(slow, request, 1)).is_none());
+    assert_eq!(loaded(&setting.serve(&helper)), Some(whole_model()));
+}
+
+#[test]
+fn a_donor_sends_what_it_is_asked_for_a_few_chunks_at_a_time() {
+    let (mut setting, _) = Setting::new(Start::WithModel, 1);
+    let ask = |request, first, count| Event::MessageReceived {
+        peer: peer(1),
+        message: Message::RequestState { request, chunks: Chunks { first, count } },
+    };
+    let effects = setting.tell(ask(0, 7, 3));
+    let (request, stretch) = effects
+        .iter()
+        .find_map(|effect| match effect {
+            Effect::TakeSnapshot { request, selection: Selection::State(stretch) } => Some((*request, *stretch)),
+            _ => None,
+        })
+        .expect("a snapshot");
+    assert_eq!(stretch, Stretch { start: 70, end: PARAMETERS });
+    let snapshot = Snapshot::from(stretch.of(&[&whole_model()]));
+    let mut effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
+    let mut sent = Vec::new();
+    loop {
+        let started: Vec<_> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. } => {
+                    Some((*transfer, *chunk, payload.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        assert!(started.len() <= 2, "{started:?}");
+        sent.extend(started);
+        let Some((transfer, chunk, bytes)) = sent.first().cloned() else { break };
+        sent.remove(0);
+        assert_eq!(bytes, payload(chunk));
+        effects = setting.tell(Event::TransferFinished { transfer });
+    }
+    let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 3, of: 10, .. }));
+    assert!(effects.iter().any(told), "{effects:?}");
+}
+
+#[test]
+fn chunks_that_no_state_has_are_misbehaviour() {
+    for chunks in [(0, 0), (9, 2), (0, 33), (u32::MAX, 1), (3, u32::MAX)] {
+        let (mut setting, _) = Setting::new(Start::WithModel, 1);
+        let chunks = Chunks { first: chunks.0, count: chunks.1 };
+        let message = Message::RequestState { request: 0, chunks };
+        let effects = setting.tell(Event::MessageReceived { peer: peer(1), message });
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })), "{chunks:?}");
+        assert_eq!(setting.node.status().misbehaviours.values().sum::<u64>(), 1, "{chunks:?}");
+    }
+}

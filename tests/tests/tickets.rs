@@ -1,0 +1,300 @@
+//! Who gets in and who does not: closed runs, fresh tickets, and every kind of wrong ticket or address, each named with
+//! its remedy and nothing left behind.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use murmur_protocol::{Secret, Ticket};
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+fn founder(folder: &tempfile::TempDir, more: &[&str]) -> Daemon {
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let mut arguments = vec!["start", run_file.to_str().expect("UTF-8")];
+    arguments.extend(more);
+    Daemon::spawn(MURMUR, &folder.path().join("founder"), &arguments)
+}
+
+/// A `join` that must fail: its exit code and message. Nothing may be left of it.
+fn refused(folder: &tempfile::TempDir, arguments: &[&str]) -> (i32, String) {
+    let data = folder.path().join("refused");
+    let mut all = vec!["join"];
+    all.extend(arguments);
+    all.extend(["--data-dir", data.to_str().expect("UTF-8"), "--listen", "/ip4/127.0.0.1/tcp/0"]);
+    all.extend(["--status-address", "off"]);
+    let output = run(MURMUR, &all);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!message.contains("panicked"), "{message}");
+    assert!(!data.exists(), "something was written: {message}");
+    (output.status.code().expect("it ended by itself"), message)
+}
+
+fn ticket_of(daemon: &Daemon) -> Ticket {
+    daemon.ticket().parse().expect("a ticket")
+}
+
+#[test]
+fn a_closed_run_takes_in_ticket_holders_and_refuses_strangers() {
+    let folder = folder();
+    let founder = founder(&folder, &["--closed"]);
+    let ticket = ticket_of(&founder);
+    assert!(ticket.secret.is_some());
+    let address = founder.address();
+
+    let (code, message) = refused(&folder, &["--bootstrap", &address]);
+    assert_eq!(code, 4);
+    assert!(message.contains("takes part in a closed run: join with a ticket"), "{message}");
+    assert!(message.contains("hint: ask a member for a ticket"), "{message}");
+    assert!(!message.contains(&ticket.run.to_string()), "the run was told: {message}");
+
+    let open = Ticket { secret: None, ..ticket.clone() };
+    let (code, message) = refused(&folder, &[&open.to_string()]);
+    assert_eq!(code, 4);
+    assert!(message.contains("closed run"), "{message}");
+
+    let wrong = Ticket { secret: Some(Secret::from_bytes([1; 32])), ..ticket.clone() };
+    let (code, message) = refused(&folder, &[&wrong.to_string()]);
+    assert_eq!(code, 4);
+    assert!(message.contains("has another membership secret than this node"), "{message}");
+    assert!(message.contains("hint: ask a member for a ticket"), "{message}");
+    founder.wait_for_notice("does not know the membership secret of this closed run");
+    assert_eq!(founder.wait_for("a report", |_| true).peers, 0);
+
+    let member = folder.path().join("member");
+    let joined = Daemon::spawn(MURMUR, &member, &["join", &ticket.to_string()]);
+    joined.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    let before = joined.stop().report.expect("it left in order");
+
+    // It is a member still, by its data directory alone.
+    let again = Daemon::spawn(MURMUR, &member, &["start"]);
+    let after = again.wait_for("an exchange", |report| report.peers == 1 && report.exchanges_completed > 0);
+    assert_eq!(after.peer, before.peer);
+    assert!(ticket_of(&again).secret == ticket.secret, "its tickets are as good");
+    again.stop();
+    let again = Daemon::spawn(MURMUR, &member, &["join", "--bootstrap", &address]);
+    again.wait_for("a peer", |report| report.peers == 1);
+    is_private(&member.join("membership.secret"));
+    is_private(&founder.directory.join("membership.secret"));
+}
+
+#[cfg(unix)]
+fn is_private(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+}
+
+#[cfg(not(unix))]
+fn is_private(_: &Path) {}
+
+#[test]
+fn a_fresh_ticket_comes_from_a_running_daemon_and_another_machine_joins_with_it() {
+    for more in [&[] as &[&str], &["--closed"]] {
+        let folder = folder();
+        let founder = founder(&folder, more);
+        let status = founder.status_address();
+        let output = run(MURMUR, &["ticket", "--address", &status]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ticket = line.trim().strip_prefix("murmur join ").expect("the line to type").to_owned();
+        let output = run(MURMUR, &["ticket", "--address", &status, "--format", "json"]);
+        let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((object["ticket"].as_str(), object["join"].as_str()), (Some(&*ticket), Some(line.trim())));
+        assert_eq!(object["closed"], !more.is_empty());
+        let page: String = page(&status);
+        assert!(more.is_empty() || !page.contains(&ticket), "the page gives no secret to other users: {page}");
+        let joined = Daemon::spawn(MURMUR, &folder.path().join("joined"), &["join", &ticket]);
+        joined.wait_for("a peer", |report| report.peers == 1);
+    }
+}
+
+/// The ticket page as any program on this machine sees it.
+fn page(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(b"GET /ticket HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("written");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+#[test]
+fn a_ticket_where_no_daemon_answers_is_an_error_with_a_remedy() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let silent = server(b"SSH-2.0-something\r\n");
+    for address in [free.to_string(), format!("127.0.0.1:{}", silent.port), "nonsense".to_owned()] {
+        let output = run(MURMUR, &["ticket", "--address", &address]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{message}");
+        assert!(message.starts_with(&format!("error: no daemon answers at {address}")), "{message}");
+        assert!(message.contains("hint: a running daemon prints its status address"), "{message}");
+    }
+}
+
+#[test]
+fn damaged_tickets_are_refused_before_anything_is_dialled_or_written() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let ticket = founder.ticket();
+    let truncated = &ticket[..ticket.len() - 9];
+    let swapped = ticket.replacen(&ticket[20..22], "zz", 1);
+    for damaged in [truncated, &swapped, "murmur1", &format!("{ticket}x")] {
+        let (code, message) = refused(&folder, &[damaged]);
+        assert_eq!(code, 3, "{message}");
+        assert!(message.starts_with("error: the ticket is damaged"), "{message}");
+        assert!(message.contains("hint: "), "{message}");
+    }
+}
+
+#[test]
+fn a_member_whose_manifest_is_not_that_of_the_ticket_is_refused() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let mut ticket = ticket_of(&founder);
+    ticket.run.0[0] ^= 1;
+    let (code, message) = refused(&folder, &[&ticket.to_string()]);
+    assert_eq!(code, 4);
+    assert!(message.contains("takes part in another run") && message.contains("in the ticket"), "{message}");
+    assert!(message.contains("hint: ask for a fresh ticket"), "{message}");
+}
+
+/// A program that speaks something else, and counts who calls.
+struct Server {
+    port: u16,
+    calls: Arc<AtomicUsize>,
+}
+
+/// Says `greeting` to whoever connects, then echoes.
+fn server(greeting: &'static [u8]) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || echo(stream, greeting));
+        }
+    });
+    Server { port, calls }
+}
+
+fn echo(mut stream: TcpStream, greeting: &[u8]) {
+    let mut buffer = [0; 1024];
+    if stream.write_all(greeting).is_err() {
+        return;
+    }
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..length]).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn an_address_where_another_program_answers_is_named() {
+    let folder = folder();
+    for greeting in [b"" as &'static [u8], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
+        let server = server(greeting);
+        let address = format!("/ip4/127.0.0.1/tcp/{}", server.port);
+        let (code, message) = refused(&folder, &["--bootstrap", &address]);
+        assert_eq!(code, 4, "{message}");
+        assert!(message.contains(&address) && message.contains("hint: "), "{message}");
+        assert_eq!(server.calls.load(Ordering::Relaxed), 1, "asked once");
+    }
+}
+
+#[test]
+fn an_address_that_never_works_is_dialled_ever_more_seldom() {
+    let folder = folder();
+    let server = server(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let address = format!("/ip4/127.0.0.1/tcp/{}", server.port);
+    let daemon = founder(&folder, &["--bootstrap", &address]);
+    // It would be waited for as long as it takes: a node that names members copies their model.
+    daemon.wait_for("twenty seconds", |report| report.seconds >= 20.0);
+    let calls = server.calls.load(Ordering::Relaxed);
+    assert!((1..=8).contains(&calls), "{calls} dials in 20 s");
+}
+
+#[test]
+fn a_blocked_peer_is_refused_on_both_sides() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let member = Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", &founder.ticket()]);
+    let peer = member.wait_for("a peer", |report| report.peers == 1).peer;
+    drop(member);
+    let address = founder.address();
+    founder.stop();
+    let run_file = folder.path().join("run.toml");
+    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--block", &peer];
+    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &arguments);
+    assert_ne!(founder.address(), address, "any free port");
+    let member = Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", &founder.ticket()]);
+    member.wait_for_notice("does not admit this node");
+    founder.wait_for_notice("is not admitted here");
+    assert_eq!(founder.wait_for("a report", |_| true).peers, 0);
+}
+
+#[test]
+fn a_member_in_quiet_hours_trains_alone_and_says_so() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let ticket = founder.ticket();
+    let quiet = folder.path().join("quiet");
+    // It has a model of its own first.
+    let joined = Daemon::spawn(MURMUR, &quiet, &["join", &ticket]);
+    joined.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    joined.stop();
+    let resting = Daemon::spawn(MURMUR, &quiet, &["join", &ticket, "--quiet-hours", "00:00-24:00"]);
+    let begun = resting.wait_for("a peer and rest", |report| report.peers == 1 && report.resting.is_some());
+    assert_eq!(begun.resting.as_deref(), Some("quiet hours until 00:00 UTC"));
+    let later = resting.wait_for("training", |report| report.steps > begun.steps + 100);
+    assert!(later.exchanges_completed <= begun.exchanges_completed + 1, "one may have been under way: {later:?}");
+    let output = run(MURMUR, &["status", "--address", &resting.status_address()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("resting      quiet hours until 00:00 UTC"), "{text}");
+}
+
+#[test]
+fn a_used_up_budget_is_remembered_over_a_restart() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let ticket = founder.ticket();
+    let frugal = folder.path().join("frugal");
+    // A model of this run and some exchanges take more.
+    let arguments = ["join", &ticket, "--daily-gigabytes", "0.0005"];
+    let joined = Daemon::spawn(MURMUR, &frugal, &arguments);
+    let rested = joined.wait_for("the end of the budget", |report| report.resting.is_some());
+    assert!(rested.bytes_today >= 500_000, "{rested:?}");
+    joined.wait_for("training goes on", |report| report.steps > rested.steps + 100);
+    joined.stop();
+    let again = Daemon::spawn(MURMUR, &frugal, &arguments);
+    let again = again.wait_for("rest", |report| report.resting.is_some());
+    assert_eq!(again.resting.as_deref(), Some("daily budget used up until 00:00 UTC"));
+    assert!(again.bytes_received < 100_000, "nothing large was asked for: {again:?}");
+}
+
+#[test]
+fn two_members_on_capped_links_exchange_and_train() {
+    let folder = folder();
+    let caps = ["--upload-mbit", "0.4", "--download-mbit", "0.4"];
+    let founder = founder(&folder, &caps);
+    let ticket = founder.ticket();
+    let mut arguments = vec!["join", &*ticket];
+    arguments.extend(caps);
+    let joined = Daemon::spawn(MURMUR, &folder.path().join("joined"), &arguments);
+    let begun = joined.wait_for("an exchange", |report| report.exchanges_completed >= 1);
+    let later = joined.wait_for("more of both", |report| {
+        report.exchanges_completed >= begun.exchanges_completed + 5 && report.steps > begun.steps + 100
+    });
+    assert_eq!(later.seconds_waiting_for_network, 0.0);
+    let speed = later.bytes_sent as f64 / later.seconds;
+    assert!(speed < 1.1 * 50_000.0, "{speed} bytes a second");
+}
