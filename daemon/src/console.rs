@@ -2,10 +2,12 @@
 
 mod fetching;
 mod notice;
+mod reachability;
 
 use std::io::Write;
 use std::time::Duration;
 
+use murmur_network::{Multiaddr, Reachability, Standing};
 use murmur_protocol::Notice;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
@@ -14,6 +16,7 @@ use tokio::sync::{broadcast, watch};
 use crate::daemon::Ready;
 use crate::report::NodeReport;
 use notice::{Words, describe};
+pub use reachability::ReachabilityReport;
 
 /// How often people are told how it goes.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
@@ -67,6 +70,37 @@ impl Console {
         }
     }
 
+    /// Tells when it changes whether others reach this node, and, where a ticket with better addresses can be made, that
+    /// ticket.
+    pub async fn follow_reachability(
+        self,
+        mut view: watch::Receiver<Reachability>,
+        ticket: impl Fn(&[Multiaddr]) -> String,
+    ) {
+        let mut told = Reachability::default();
+        while view.changed().await.is_ok() {
+            let now = view.borrow_and_update().clone();
+            let (addresses, known) = (now.public_addresses(), told.public_addresses());
+            if now.standing == told.standing && addresses == known {
+                continue;
+            }
+            self.show_words(&reachability::describe(&now));
+            let is_better = matches!(now.standing, Standing::Reachable | Standing::HolePunching | Standing::Relayed);
+            if is_better && addresses != known && self == Console::Text {
+                note(&format!("            others join with: murmur join {}", ticket(&addresses)));
+            }
+            told = now;
+        }
+    }
+
+    fn show_words(self, Words { text, hint }: &Words) {
+        match (self, hint) {
+            (Console::Json, hint) => print_line(&json!({ "notice": text, "hint": hint }).to_string()),
+            (Console::Text, Some(hint)) => note(&format!("warning: {text}\nhint: {hint}")),
+            (Console::Text, None) => note(&format!("            {text}")),
+        }
+    }
+
     /// The state at the end.
     pub fn show_last(self, report: &NodeReport) {
         match self {
@@ -83,17 +117,13 @@ impl Console {
     }
 
     fn show_notice(self, notice: &Notice) {
-        let Words { text, hint } = describe(notice);
-        match (self, hint) {
-            (Console::Json, hint) => print_line(&json!({ "notice": text, "hint": hint }).to_string()),
-            (Console::Text, Some(hint)) => note(&format!("warning: {text}\nhint: {hint}")),
-            // The line every ten seconds counts exchanges; each of them would drown the rest.
-            (Console::Text, None)
-                if matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. }) =>
-            {
-                tracing::debug!("{text}");
-            }
-            (Console::Text, None) => note(&format!("            {text}")),
+        let words = describe(notice);
+        // The line every ten seconds counts exchanges; each of them would drown the rest.
+        let is_minor = matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. });
+        if is_minor && self == Console::Text {
+            tracing::debug!("{}", words.text);
+        } else {
+            self.show_words(&words);
         }
     }
 }

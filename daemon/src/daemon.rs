@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability, Shelf};
 use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
 use murmur_training::{Corpus, CorpusError, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -217,6 +217,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         training: training_view.clone(),
         data: data_view.clone(),
         rest: rest_view,
+        reachability: network.reachability(),
         clock,
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
@@ -245,6 +246,12 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     plan.console.show_ready(&ready, resumed.then_some(progress));
     let bar = data_view.map(|view| tokio::spawn(plan.console.show_fetching(view)));
     let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
+    let (secret, listen) = (plan.secret.clone(), network.listen_addresses());
+    let new_ticket = move |public: &[Multiaddr]| {
+        let ticket = Invitation::new(run_id, me, public, &listen).ticket(secret.clone());
+        ticket.map_or_else(String::new, |ticket| ticket.to_string())
+    };
+    let announcing = tokio::spawn(plan.console.follow_reachability(network.reachability(), new_ticket));
 
     let (stop, stop_view) = watch::channel(false);
     let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
@@ -262,6 +269,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let result = finish(stopped, &reporter, &plan.console).await;
     reporting.abort();
     console.abort();
+    announcing.abort();
     Ok(result?)
 }
 
@@ -309,6 +317,7 @@ async fn start_network(
         payload_bytes_max: bounds::payload_bytes_max(parameters, &plan.manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &plan.manifest.gossip),
         shelf,
+        connectivity: plan.settings.network.connectivity(),
     };
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())
@@ -345,9 +354,8 @@ fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
 
 /// How others join through this node as it is reached now.
 fn invitation(run: RunId, network: &Network, secret_file: Option<&Path>) -> Invitation {
-    // Here come the addresses at which others have reached this node from outside, once the network tells them.
-    let confirmed = [];
-    let invitation = Invitation::new(run, network.peer_id(), &confirmed, &network.listen_addresses());
+    let (public, listen) = (network.public_addresses(), network.listen_addresses());
+    let invitation = Invitation::new(run, network.peer_id(), &public, &listen);
     Invitation { secret_file: secret_file.map(Path::to_owned), ..invitation }
 }
 
@@ -379,6 +387,7 @@ struct Reporter {
     training: watch::Receiver<TrainingView>,
     data: Option<watch::Receiver<DataView>>,
     rest: watch::Receiver<RestView>,
+    reachability: watch::Receiver<Reachability>,
     clock: Instant,
 }
 
@@ -391,6 +400,7 @@ impl Reporter {
                 parameters: self.parameters,
                 training: &self.training.borrow(),
                 rest: &self.rest.borrow(),
+                reachability: &self.reachability.borrow(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),

@@ -1,8 +1,10 @@
 //! What a daemon tells about itself: the JSON of `murmur status`, of `--format json` and of the merged local view.
 
+use murmur_network::Reachability;
 use murmur_protocol::{PeerId, Phase, Status, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::console::ReachabilityReport;
 use crate::drivers::{DataView, TrainingView};
 use crate::rest::RestView;
 
@@ -29,6 +31,9 @@ pub struct NodeReport {
     pub step_seconds: f64,
     /// Members connected.
     pub peers: usize,
+    /// Whether others reach this node.
+    #[serde(default)]
+    pub reachability: ReachabilityReport,
     /// Exchanges that this node took part in, whoever started them.
     pub exchanges_completed: u64,
     /// Among those: first exchanges, with 16-bit codes.
@@ -136,6 +141,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) parameters: usize,
     pub(crate) training: &'a TrainingView,
     pub(crate) rest: &'a RestView,
+    pub(crate) reachability: &'a Reachability,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) seconds: f64,
@@ -156,6 +162,7 @@ impl NodeReport {
             tokens_per_second: training.tokens_per_second,
             step_seconds: training.step_seconds,
             peers: status.connected.len(),
+            reachability: ReachabilityReport::new(surroundings.reachability),
             exchanges_completed: status.exchanges.completed(),
             exchanges_coarse: status.exchanges.coarse,
             exchanges_failed: status.exchanges.failed(),

@@ -9,7 +9,7 @@ use murmur::drivers::{Arrival, DataDriver, DataView, ShelfParts};
 use murmur::engine::Picture;
 use murmur::sharing::SharedData;
 use murmur::store::ShardStore;
-use murmur_network::{HeldShards, Keypair, Network, NetworkConfig, NetworkOrder, Shelf, Traffic};
+use murmur_network::{Connectivity, HeldShards, Keypair, Network, NetworkConfig, NetworkOrder, Shelf, Traffic};
 use murmur_protocol::manifest::DataSource;
 use murmur_protocol::message::KnownPeer;
 use murmur_protocol::shards::{Sharding, list_shards};
@@ -69,6 +69,7 @@ impl Member {
             payload_bytes_max: 1 << 20,
             inbound_bytes_budget: 1 << 20,
             shelf: Some(shelf),
+            connectivity: Connectivity::OFF,
             secret: None,
             admission: Default::default(),
             caps: Default::default(),

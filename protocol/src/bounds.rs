@@ -180,8 +180,8 @@ pub fn exchange_timeout(parameters: usize) -> Duration {
     EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
 }
 
-/// Bytes of payloads that may be on their way in at once: what all donors send, and all exchanges under way, so that a peer
-/// that announces the largest payload and dawdles does not keep the others' codes out.
+/// Bytes of payloads that may be on their way in at once: what all donors send, and all exchanges under way, so that a
+/// peer that announces the largest payload and dawdles does not keep the others' codes out.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
     let chunks = STATE_DONORS_MAX * STATE_CHUNKS_SENT_MAX * state_chunk_bytes(parameters, gossip);

@@ -3,7 +3,7 @@
 use crate::bulk::{Payload, Snapshot};
 use crate::effect::{RequestId, TransferId};
 use crate::handshake::Refusal;
-use crate::message::{Message, TransferHeader};
+use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::numerics::Merged;
 use crate::peer::{Address, PeerId};
 
@@ -42,6 +42,25 @@ pub enum Event {
     AddressFound {
         /// Where.
         address: Address,
+    },
+    /// This node can be reached at an address no longer.
+    AddressLost {
+        /// Where.
+        address: Address,
+    },
+    /// Somebody said where members may be: a table of the run that all nodes hold parts of, or the local network. Hints
+    /// for dialling and no more; beyond [`PEERS_TOLD_MAX`](crate::message::PEERS_TOLD_MAX) they are ignored.
+    PeersFound {
+        /// Whom, and where.
+        peers: Vec<KnownPeer>,
+    },
+    /// The way to a connected peer has changed: direct, or through a relay, which carries messages and no transfers.
+    /// A new connection counts as direct until this says otherwise.
+    PathChanged {
+        /// Which peer.
+        peer: PeerId,
+        /// Whether transfers are possible.
+        is_direct: bool,
     },
     /// A control message arrived.
     MessageReceived {

@@ -14,11 +14,13 @@
 //! | [`reserve`] | whom to remember over a long split |
 //! | [`shunned`] | bans, and leavers that must not be learned again |
 //! | [`shuffle`] | what to tell whom, and when |
+//! | [`found`] | what to make of peers that the driver has looked up |
 //! | [`rotation`] | parting from peers, turning newcomers away |
 //! | [`search`] | whom to dial, and when |
 
 mod connections;
 mod dialling;
+mod found;
 mod known;
 mod reserve;
 mod rotation;
@@ -195,6 +197,17 @@ impl Membership {
         if !self.own_addresses.contains(&address) {
             self.own_addresses.insert(0, address);
             self.own_addresses.truncate(ADDRESSES_TOLD_MAX);
+        }
+    }
+
+    pub(crate) fn on_address_lost(&mut self, address: &Address) {
+        self.own_addresses.retain(|own| own != address);
+    }
+
+    /// The way to a connected peer has become direct, or is through a relay only: then it is no partner for exchanges.
+    pub(crate) fn on_path_changed(&mut self, peer: PeerId, is_direct: bool) {
+        if let Some(connection) = self.connections.get_mut(peer) {
+            connection.is_direct = is_direct;
         }
     }
 

@@ -160,9 +160,15 @@ impl Node {
             }
             Event::HandshakeRefused { peer, refusal } => {
                 self.membership.on_dial_failed(now, Some(peer), &[], refusal.to_string());
+                if matches!(refusal, crate::handshake::Refusal::OtherRun { .. }) {
+                    self.membership.forget(peer);
+                }
                 self.outbox.notice(Notice::PeerRefused { peer, refusal });
             }
             Event::AddressFound { address } => self.membership.on_address_found(address),
+            Event::AddressLost { address } => self.membership.on_address_lost(&address),
+            Event::PeersFound { peers } => self.membership.on_found(now, &peers),
+            Event::PathChanged { peer, is_direct } => self.membership.on_path_changed(peer, is_direct),
             Event::MessageReceived { peer, message } => self.on_message(now, peer, message),
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
             Event::TransferFinished { transfer } => self.on_transfer_ended(transfer, true),

@@ -81,8 +81,10 @@ fn a_resting_node_asks_to_be_left_alone_for_a_while_and_gives_no_model() {
     });
     let rejected = rejected.expect("an answer");
     assert_eq!((rejected.reason, rejected.retry_after_ms), (RejectReason::Resting, 30_000));
-    let effects =
-        setting.tell(Event::MessageReceived { peer: setting.peer, message: Message::RequestState { request: 4 } });
+    let effects = setting.tell(Event::MessageReceived {
+        peer: setting.peer,
+        message: Message::RequestState { request: 4, chunks: murmur_protocol::message::Chunks { first: 0, count: 1 } },
+    });
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::RefuseState { .. }, .. })));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
     setting.tell(Event::RestEnded);

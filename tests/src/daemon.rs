@@ -2,19 +2,22 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use murmur::report::NodeReport;
 use serde_json::Value;
 
-/// No single condition takes longer than this, on two busy cores either.
+use crate::netns::Host;
+
+/// No single condition takes longer than this, on two busy cores either, unless a test says so.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running daemon. Dropping it kills the process.
 pub struct Daemon {
     process: Child,
+    patience: Duration,
     stdin: Option<ChildStdin>,
     heard: Arc<(Mutex<Heard>, Condvar)>,
     /// Its data directory.
@@ -49,9 +52,26 @@ impl Daemon {
     /// When it cannot be started.
     pub fn spawn(program: &str, directory: &Path, arguments: &[&str]) -> Daemon {
         let mut command = crate::murmur(program);
-        command.args(arguments).args(["--format", "json", "--until-stdin-closes", "--threads", "1"]);
-        command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0", "--data-dir"]);
-        command.arg(directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments).args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"]);
+        Daemon::spawn_as(command, directory)
+    }
+
+    /// The same on a host of its own, where it listens as its settings say: by default on every address of the host.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn spawn_on(host: &Host, program: &str, directory: &Path, arguments: &[&str]) -> Daemon {
+        let mut command = host.command(program);
+        command.args(arguments);
+        for address in host.listen() {
+            command.args(["--listen", address]);
+        }
+        Daemon::spawn_as(command, directory)
+    }
+
+    fn spawn_as(mut command: Command, directory: &Path) -> Daemon {
+        command.args(["--format", "json", "--until-stdin-closes", "--threads", "1", "--data-dir"]).arg(directory);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("the program starts");
         let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
         let stdout = process.stdout.take().expect("a pipe");
@@ -71,7 +91,29 @@ impl Daemon {
                 take_in(&for_errors, |heard| heard.errors += &format!("{line}\n"));
             }
         });
-        Daemon { stdin: process.stdin.take(), process, heard, directory: directory.to_owned() }
+        let directory = directory.to_owned();
+        Daemon { stdin: process.stdin.take(), process, patience: PATIENCE, heard, directory }
+    }
+
+    /// The same daemon, waited for longer: for scenarios in which time passes.
+    pub fn with_patience(mut self, patience: Duration) -> Daemon {
+        self.patience = patience;
+        self
+    }
+
+    /// Its last report so far.
+    pub fn latest(&self) -> Option<NodeReport> {
+        self.heard.0.lock().expect("no reader panics").report.clone()
+    }
+
+    /// Sends it a signal, such as `STOP`.
+    ///
+    /// # Panics
+    /// When it is gone.
+    pub fn signal(&self, name: &str) {
+        let id = self.process_id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().expect("kill is there");
+        assert!(sent.success(), "no signal {name} to {id}");
     }
 
     /// Waits until it listens, and gives its first address with the peer id.
@@ -139,7 +181,7 @@ impl Daemon {
     }
 
     fn wait<Found>(&self, what: &str, find: impl Fn(&Heard) -> Option<Found>) -> Found {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         let (heard, news) = &*self.heard;
         let mut heard = heard.lock().expect("no reader panics");
         loop {

@@ -1,7 +1,9 @@
-//! Real daemons for tests: each a process of its own on loopback, driven through its command line and heard through
-//! its JSON lines, and ended by process id whatever happens.
+//! Real daemons for tests: each a process of its own, on loopback or on a host of its own ([`netns`]), driven through its
+//! command line and heard through its JSON lines, and ended by process id whatever happens.
 
 mod daemon;
+pub mod netns;
+pub mod swarm;
 
 pub use daemon::{Daemon, Finished};
 

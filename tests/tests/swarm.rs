@@ -231,6 +231,28 @@ fn status_tells_how_a_daemon_does() {
     assert_eq!(report.phase, "training");
 }
 
+/// Two daemons on one machine by mistake.
+#[test]
+fn a_second_daemon_on_the_same_ports_says_which_is_taken() {
+    let folder = folder();
+    let daemon = swarm(&folder, 0).pop().expect("one");
+    let address = daemon.address();
+    let taken = address.split("/p2p/").next().expect("an address");
+    let status = daemon.status_address();
+    let second = folder.path().join("second");
+    let start = ["start", "--data-dir", second.to_str().expect("UTF-8"), "--until-stdin-closes"];
+    for (ports, thing) in [
+        (["--listen", taken, "--status-address", "off"], taken),
+        (["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", &status], status.as_str()),
+    ] {
+        let output = run(MURMUR, &[&start[..], &ports[..]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{errors}");
+        assert!(errors.contains("error: ") && errors.contains(thing) && errors.contains("hint: "), "{errors}");
+    }
+    daemon.wait_for("the first one trains on", |report| report.steps > 0);
+}
+
 /// SIGTERM, as service managers send it.
 #[cfg(unix)]
 #[test]

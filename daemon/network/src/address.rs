@@ -74,7 +74,7 @@ pub(crate) fn split_peer(mut address: Multiaddr) -> (Option<libp2p::PeerId>, Mul
 /// Which of the node's own addresses to tell a peer that is reached at `remote`: loopback addresses mean something only
 /// on the same machine, link-local and unspecified ones nowhere.
 pub(crate) fn addresses_to_tell(own: &[Multiaddr], remote: &Multiaddr) -> Vec<Address> {
-    let same_machine = ip_of(remote).is_some_and(|ip| ip.is_loopback());
+    let same_machine = is_loopback(remote) && !is_circuit(remote);
     let mut told: Vec<&Multiaddr> = own
         .iter()
         .filter(|address| match ip_of(address) {
@@ -84,8 +84,18 @@ pub(crate) fn addresses_to_tell(own: &[Multiaddr], remote: &Multiaddr) -> Vec<Ad
         })
         .collect();
     // On the same machine loopback comes first, so that it is within the bound.
-    told.sort_by_key(|address| !ip_of(address).is_some_and(|ip| ip.is_loopback()));
+    told.sort_by_key(|address| !is_loopback(address));
     told.into_iter().filter_map(to_core_address).take(OWN_ADDRESSES_MAX).collect()
+}
+
+/// Whether an address, or its relay, is on the same machine.
+pub(crate) fn is_loopback(address: &Multiaddr) -> bool {
+    ip_of(address).is_some_and(|ip| ip.is_loopback())
+}
+
+/// Whether an address leads through a relay.
+pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 
 fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
@@ -103,7 +113,7 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
-/// A host, then a TCP port or a QUIC port, then nothing.
+/// A host, then a TCP port or a QUIC port, then nothing; or the relay there and a circuit.
 fn is_dialable(address: &Multiaddr) -> bool {
     let mut parts = address.iter();
     let host = match parts.next() {
@@ -112,12 +122,17 @@ fn is_dialable(address: &Multiaddr) -> bool {
         Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)) => true,
         _ => false,
     };
-    let port = match (parts.next(), parts.next()) {
-        (Some(Protocol::Tcp(port)), None) => port != 0,
-        (Some(Protocol::Udp(port)), Some(Protocol::QuicV1)) => port != 0,
+    let port = match parts.next() {
+        Some(Protocol::Tcp(port)) => port != 0,
+        Some(Protocol::Udp(port)) => port != 0 && parts.next() == Some(Protocol::QuicV1),
         _ => false,
     };
-    host && port && parts.next().is_none()
+    let end = match (parts.next(), parts.next()) {
+        (None, _) => true,
+        (Some(Protocol::P2p(_)), Some(Protocol::P2pCircuit)) => parts.next().is_none(),
+        _ => false,
+    };
+    host && port && end
 }
 
 #[cfg(test)]
@@ -137,6 +152,9 @@ mod tests {
         assert_eq!(address.as_str(), "/ip4/1.2.3.4/tcp/4001");
         let (peer, address) = parse_address("/dns4/example.org/udp/4001/quic-v1").expect("valid");
         assert_eq!((peer, address.as_str()), (None, "/dns4/example.org/udp/4001/quic-v1"));
+        let circuit = format!("/ip4/1.2.3.4/udp/4001/quic-v1/p2p/{PEER}/p2p-circuit");
+        let (peer, address) = parse_address(&format!("{circuit}/p2p/{PEER}")).expect("valid");
+        assert_eq!((peer.expect("a peer").to_string(), address.as_str()), (PEER.to_owned(), circuit.as_str()));
     }
 
     #[test]

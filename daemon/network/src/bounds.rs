@@ -29,11 +29,15 @@ pub(crate) const DIALS_MAX: usize = 64;
 /// Addresses tried in one dial: the core remembers fewer for a peer.
 pub(crate) const DIAL_ADDRESSES_MAX: usize = 16;
 
-/// Connections to one peer: two from a simultaneous dial, and room for a hole punch.
+/// Connections to one peer: two from a simultaneous dial, and room for a hole punch and for a probe that dials back.
 pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 
 /// Established connections in all; a gossip view holds some tens of peers.
 pub(crate) const CONNECTIONS_MAX: u32 = 256;
+
+/// Connections without a handshake, under way or for something else such as a lookup; more are closed at once, so that
+/// they leave room for members.
+pub(crate) const HANDSHAKES_MAX: usize = CONNECTIONS_MAX as usize / 2;
 
 /// Connections of others that are still negotiating: a flood of half-open ones ends here.
 pub(crate) const PENDING_INBOUND_MAX: u32 = 64;
@@ -140,6 +144,9 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a listener may take to report its first address; it takes milliseconds.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a listener on all interfaces may take from one to the next; it takes less than a millisecond.
+pub(crate) const LISTEN_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// A connection on which nothing is open is closed after this long; the handshake's own limit comes first.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
 
@@ -148,3 +155,76 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A ping without an answer for this long means that the connection is dead.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often the driver looks after what takes its time: lookups, reservations, being alone.
+pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// A node with fewer connected members than this looks for others.
+pub(crate) const FEW_PEERS: usize = 4;
+
+/// Pause between two lookups of a node with few peers, more or less by a quarter: one costs a message to each of about
+/// twenty nodes.
+pub(crate) const LOOKUP_PERIOD: Duration = Duration::from_secs(60);
+
+/// Pause between the first node heard of and the first lookup: others that connect at the same time are then asked too.
+pub(crate) const FIRST_LOOKUP_DELAY: Duration = Duration::from_secs(1);
+
+/// A lookup ends after this, finished or not.
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a node walks through the run's table to keep its own part of it fresh. libp2p's five minutes would make
+/// many nodes on one machine dial each other all the time.
+pub(crate) const TABLE_REFRESH_PERIOD: Duration = Duration::from_secs(30 * 60);
+
+/// How often a node says anew that it takes part in the run.
+pub(crate) const ANNOUNCE_PERIOD: Duration = Duration::from_secs(60 * 60);
+
+/// How long others believe it: three announcements may be lost.
+pub(crate) const ANNOUNCEMENT_KEPT: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// Members that a node of the table remembers as taking part. Kademlia's k; more are not needed to find the swarm.
+pub(crate) const ANNOUNCEMENTS_MAX: usize = 20;
+
+/// Peers that turned out to take part in another run and are not told to the core again.
+pub(crate) const STRANGERS_MAX: usize = 64;
+
+/// How long they are not.
+pub(crate) const STRANGERS_KEPT: Duration = Duration::from_secs(60 * 60);
+
+/// External addresses kept of each kind, confirmed or only seen by peers: a machine has a few, times two transports.
+pub(crate) const EXTERNAL_ADDRESSES_MAX: usize = 8;
+
+/// Connected peers remembered as offering to relay.
+pub(crate) const RELAYS_KNOWN_MAX: usize = 16;
+
+/// Relays at which a node behind a NAT reserves a place: one may vanish.
+pub(crate) const RESERVATIONS_WANTED: usize = 2;
+
+/// Pause after a reservation that came to nothing.
+pub(crate) const RESERVATION_PAUSE: Duration = Duration::from_secs(30);
+
+/// Peers that may hold a reservation with this node.
+pub(crate) const RELAY_RESERVATIONS_MAX: usize = 32;
+
+/// Circuits through this node at once. libp2p's default.
+pub(crate) const RELAY_CIRCUITS_MAX: usize = 16;
+
+/// Bytes through one circuit, each way: handshakes, hole punching and some minutes of messages. libp2p's default is half.
+pub(crate) const RELAY_CIRCUIT_BYTES_MAX: u64 = 256 * 1024;
+
+/// How long a circuit may last; libp2p's default.
+pub(crate) const RELAY_CIRCUIT_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+
+/// A connection without a handshake, that only a lookup, a probe or a circuit uses, is closed after this: longer than a
+/// circuit lasts.
+pub(crate) const AUXILIARY_TIMEOUT: Duration = Duration::from_secs(3 * 60);
+
+/// How long a relayed link outlives the first direct one: the other side must have finished the handshake, or it would
+/// see its only link close.
+pub(crate) const RELAY_LINGER: Duration = Duration::from_secs(2);
+
+/// Time without any connected member after which a node is called isolated.
+pub(crate) const ISOLATED_AFTER: Duration = Duration::from_secs(60);
+
+/// Reasons of failed dials that are kept to explain an isolation.
+pub(crate) const DIAL_ERRORS_KEPT: usize = 3;

@@ -62,12 +62,17 @@ impl Dial {
             self.reasons.push("that is no peer id".to_owned());
             return None;
         };
-        let condition = PeerCondition::DisconnectedAndNotDialing;
-        let options = DialOpts::peer_id(peer).condition(condition).addresses(self.trying.clone());
+        // Whether there is a membership already is known by the driver; connections of other kinds do not matter.
+        let options = DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(self.trying.clone());
         Some(match self.port {
             PortUse::Reuse => options.build(),
             PortUse::New => options.allocate_new_port().build(),
         })
+    }
+
+    /// Whom it is for, where that is known.
+    pub(crate) fn peer(&self) -> Option<PeerId> {
+        self.peer
     }
 
     /// How a connection from this dial came about.

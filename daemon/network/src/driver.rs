@@ -7,23 +7,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use libp2p::core::ConnectedPoint;
+use libp2p::core::{ConnectedPoint, Endpoint};
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
 use murmur_protocol::message::Message;
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
-use crate::address::{to_core_address, to_core_peer};
+use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
-use crate::bounds::{CLOSE_TIMEOUT, DIALS_MAX, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX};
+use crate::bounds::{
+    CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX,
+};
+use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
-use crate::handshake::{Dialled, Link, NewConnection, perform};
+use crate::finding::Finding;
+use crate::handshake::{Dialled, Link, NewConnection, NoLink, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
+use crate::nat::Nat;
 use crate::network::NetworkOrder;
+use crate::reachability::Reachability;
 use crate::shared::Shared;
+
+mod surroundings;
 
 /// The state of the swarm task.
 pub(crate) struct Driver {
@@ -31,15 +39,41 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
-    pub(crate) listen: watch::Sender<Vec<Multiaddr>>,
+    pub(crate) views: Views,
     /// Events of this task. Has room for one per dial and order at any time.
     pub(crate) outbox: mpsc::Sender<Event>,
     dials: HashMap<ConnectionId, Dial>,
     /// Connections whose handshake is under way; libp2p's limits bound them.
-    handshakes: HashMap<ConnectionId, (PeerId, AbortHandle)>,
+    handshakes: HashMap<ConnectionId, Handshake>,
     members: HashMap<PeerId, MemberHandle>,
     tasks: JoinSet<TaskEnd>,
     places: Arc<Semaphore>,
+    connectivity: Connectivity,
+    finding: Finding,
+    nat: Nat,
+    /// When to look after what takes its time.
+    looks: Interval,
+}
+
+/// What others may see of this task's knowledge, as it changes.
+pub(crate) struct Views {
+    /// Where the node listens.
+    pub(crate) listen: watch::Sender<Vec<Multiaddr>>,
+    /// Where it is found, best first: for handshakes.
+    pub(crate) own: watch::Sender<Vec<Multiaddr>>,
+    /// Whether and how others reach it.
+    pub(crate) reachability: watch::Sender<Reachability>,
+}
+
+/// A handshake under way, or a connection on which there may be one.
+struct Handshake {
+    peer: PeerId,
+    task: AbortHandle,
+    /// Starts it, where this connection was opened for something else: a lookup, a circuit, a probe.
+    wanted: Option<oneshot::Sender<Dialled>>,
+    is_direct: bool,
+    /// Whether the other side is to greet.
+    is_inbound: bool,
 }
 
 /// A member as the swarm task sees it.
@@ -53,7 +87,7 @@ struct MemberHandle {
 }
 
 enum TaskEnd {
-    Handshake { connection: ConnectionId, peer: PeerId, link: Option<Box<Link>> },
+    Handshake { connection: ConnectionId, peer: PeerId, link: Result<Box<Link>, NoLink> },
     Member(MemberEnded),
 }
 
@@ -63,26 +97,35 @@ impl Driver {
         shared: Arc<Shared>,
         orders: mpsc::Receiver<NetworkOrder>,
         closing: watch::Receiver<bool>,
-        listen: watch::Sender<Vec<Multiaddr>>,
+        views: Views,
         outbox: mpsc::Sender<Event>,
+        connectivity: Connectivity,
     ) -> Driver {
+        let mut looks = interval(LOOK_PERIOD);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let finding = Finding::new(shared.me, shared.manifest.run_id());
         Driver {
             swarm,
             shared,
             orders,
             closing,
-            listen,
+            views,
             outbox,
             dials: HashMap::new(),
             handshakes: HashMap::new(),
             members: HashMap::new(),
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_MAX)),
+            connectivity,
+            finding,
+            nat: Nat::new(connectivity.exposure),
+            looks,
         }
     }
 
     /// Runs until the node closes, then takes leave.
     pub(crate) async fn run(mut self) {
+        self.begin_exposed();
         loop {
             let has_room = self.outbox.capacity() > OUTBOX_RESERVE;
             tokio::select! {
@@ -92,6 +135,7 @@ impl Driver {
                     Some(order) => self.obey(order),
                     None => break,
                 },
+                _ = self.looks.tick() => self.look_around(),
                 // Wakes this loop once there is room again.
                 () = wait_for_room(&self.outbox), if !has_room => {}
                 // It only ever changes to true, or its sender is gone.
@@ -104,14 +148,16 @@ impl Driver {
     fn obey(&mut self, order: NetworkOrder) {
         match order {
             NetworkOrder::Dial { peer, addresses } => {
-                let dial = Dial::new(peer, addresses, &self.listen.borrow());
+                let dial = Dial::new(peer, addresses, &self.views.listen.borrow());
                 if peer == Some(self.shared.me) {
                     self.emit(dial.refuse("that is this node itself"));
                 } else if peer.is_some_and(|peer| !self.shared.access.admission.admits(peer)) {
                     self.emit(dial.refuse("network.allow or network.block of this node excludes it"));
                 } else if self.dials.len() >= DIALS_MAX {
                     self.emit(dial.refuse("too many dials are under way"));
-                } else {
+                } else if peer.is_some_and(|peer| self.is_taken(peer)) {
+                    self.emit(dial.refuse("already connected, or being dialled"));
+                } else if let Some(dial) = self.use_auxiliary(dial) {
                     self.dial(dial);
                 }
             }
@@ -146,15 +192,52 @@ impl Driver {
                 Err(error) => dial.on_failure(&error),
             }
         }
-        self.emit(dial.into_event());
+        self.dial_failed(dial);
+    }
+
+    fn dial_failed(&mut self, dial: Dial) {
+        let failed = dial.into_event();
+        if let Event::DialFailed { reason, .. } = &failed {
+            self.nat.dial_failed(reason.clone());
+        }
+        self.emit(failed);
+    }
+
+    /// Whether a peer is connected as a member, or about to be.
+    fn is_taken(&self, peer: PeerId) -> bool {
+        let may_be_auxiliary = self.connectivity.has_auxiliary_connections();
+        let is_under_way = |handshake: &Handshake| {
+            handshake.peer == peer && handshake.wanted.is_none() && !(may_be_auxiliary && handshake.is_inbound)
+        };
+        self.members.contains_key(&peer)
+            || self.dials.values().any(|dial| dial.peer() == Some(peer))
+            || self.handshakes.values().any(is_under_way)
+    }
+
+    /// Greets on a direct connection to the peer that is there already, for another purpose. Gives the dial back where
+    /// there is none.
+    fn use_auxiliary(&mut self, dial: Dial) -> Option<Dial> {
+        let Some(peer) = dial.peer() else { return Some(dial) };
+        let is_usable = |handshake: &&mut Handshake| {
+            let is_open = handshake.wanted.as_ref().is_some_and(|wanted| !wanted.is_closed());
+            handshake.peer == peer && handshake.is_direct && is_open
+        };
+        match self.handshakes.values_mut().find(is_usable).and_then(|handshake| handshake.wanted.take()) {
+            // Where it has just closed, the core's own limit counts the dial as failed.
+            Some(wanted) => {
+                let _ = wanted.send(dial.into_dialled());
+                None
+            }
+            None => Some(dial),
+        }
     }
 
     fn disconnect(&mut self, peer: PeerId) {
         // A handshake under way drops its connection when it is aborted.
-        self.handshakes.retain(|_, (other, handshake)| {
-            let keeps = *other != peer;
+        self.handshakes.retain(|_, handshake| {
+            let keeps = handshake.peer != peer;
             if !keeps {
-                handshake.abort();
+                handshake.task.abort();
             }
             keeps
         });
@@ -187,26 +270,25 @@ impl Driver {
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 tracing::debug!(address = %send_back_addr, %error, "an inbound connection came to nothing");
             }
-            SwarmEvent::NewListenAddr { address, .. } => self.on_listen_address(address),
-            SwarmEvent::ExpiredListenAddr { address, .. } => {
-                self.listen.send_modify(|own| own.retain(|known| *known != address));
+            SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {
+                self.on_circuit_address(listener_id, address);
             }
-            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
-                if let Err(error) = reason {
-                    tracing::warn!(?addresses, %error, "a listener closed");
-                }
-                self.listen.send_modify(|own| own.retain(|known| !addresses.contains(known)));
+            SwarmEvent::NewListenAddr { address, .. } => self.on_listen_address(address),
+            SwarmEvent::ExpiredListenAddr { address, .. } => self.on_listen_addresses_lost(&[address]),
+            SwarmEvent::ListenerClosed { listener_id, addresses, reason } => {
+                self.on_listener_closed(listener_id, &addresses, reason);
             }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reports an error"),
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => self.on_ping(&ping),
-            _ => {}
+            other => self.on_surroundings(other),
         }
     }
 
     fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let dial = self.dials.remove(&connection);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
-        if self.is_closing() {
+        let is_flooded = dial.is_none() && self.handshakes.len() >= HANDSHAKES_MAX;
+        if self.is_closing() || is_flooded {
             return;
         }
         let Some(peer) = to_core_peer(peer) else {
@@ -217,27 +299,38 @@ impl Driver {
             return;
         };
         let remote = endpoint.get_remote_address().clone();
-        let dialled = match (dial, endpoint) {
-            (Some(dial), _) => Some(dial.into_dialled()),
-            (None, ConnectedPoint::Dialer { .. }) => Some(Dialled { by_address: false, addresses: Vec::new() }),
-            (None, ConnectedPoint::Listener { .. }) => None,
+        let (is_ours, dialled) = (dial.is_some(), dial.map(Dial::into_dialled));
+        let (is_relayed, may_be_auxiliary) = (endpoint.is_relayed(), self.connectivity.has_auxiliary_connections());
+        let new = NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, streams };
+        let shared = self.shared.clone();
+        // In a hole punch both sides dial, and one of them plays the listener.
+        let is_inbound = !matches!(endpoint, ConnectedPoint::Dialer { role_override: Endpoint::Dialer, .. });
+        let (wanted, task) = if is_ours || is_inbound {
+            let task = self.tasks.spawn(async move {
+                let link = perform(shared, new).await.map(Box::new);
+                TaskEnd::Handshake { connection, peer, link }
+            });
+            (None, task)
+        } else {
+            let (wanted, is_wanted) = oneshot::channel();
+            let task = self.tasks.spawn(async move {
+                let link = stand_by(shared, new, is_wanted).await.map(Box::new);
+                TaskEnd::Handshake { connection, peer, link }
+            });
+            (Some(wanted), task)
         };
-        let (shared, new) = (self.shared.clone(), NewConnection { peer, remote, dialled, streams });
-        let handshake = self.tasks.spawn(async move {
-            let link = perform(shared, new).await.map(Box::new);
-            TaskEnd::Handshake { connection, peer, link }
-        });
-        self.handshakes.insert(connection, (peer, handshake));
+        self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct: !is_relayed, is_inbound });
     }
 
     fn on_listen_address(&mut self, address: Multiaddr) {
-        if self.listen.borrow().contains(&address) {
+        if self.views.listen.borrow().contains(&address) {
             return;
         }
         if let Some(address) = to_core_address(&address) {
             self.emit(Event::AddressFound { address });
         }
-        self.listen.send_modify(|own| own.push(address));
+        self.views.listen.send_modify(|own| own.push(address));
+        self.publish();
     }
 
     fn on_ping(&mut self, ping: &ping::Event) {
@@ -254,8 +347,10 @@ impl Driver {
         match ended {
             Ok(TaskEnd::Handshake { connection, peer, link }) => {
                 let wanted = self.handshakes.remove(&connection).is_some();
-                if let Some(link) = link.filter(|_| wanted) {
-                    self.welcome(peer, *link);
+                match link {
+                    Ok(link) if wanted => self.welcome(peer, *link),
+                    Err(NoLink::Stranger) => self.finding.met_stranger(Instant::now(), peer),
+                    Ok(_) | Err(NoLink::Closed) => {}
                 }
             }
             Ok(TaskEnd::Member(MemberEnded { peer, leftover })) => {

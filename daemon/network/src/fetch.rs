@@ -6,13 +6,14 @@ use futures::StreamExt;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{Swarm, SwarmEvent};
+use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use murmur_protocol::handshake::{Credentials, Greeting, Refusal, manifest_from_answer};
 use murmur_protocol::{PeerId, RunManifest};
 use tokio::time::timeout;
 
 use crate::address::{split_peer, to_core_peer};
 use crate::behaviour::Behaviour;
+use crate::connectivity::Connectivity;
 use crate::dialing::describe;
 use crate::handshake::{NoAnswer, introduce};
 use crate::identity::peer_id;
@@ -73,7 +74,9 @@ pub async fn fetch_manifest(
     question: Question<'_>,
     timeout_after: Duration,
 ) -> Result<(RunManifest, PeerId), FetchError> {
-    let swarm = new_swarm(question.identity, &TrafficCounter::default())?;
+    // A node behind a NAT may be asked through its relay, so circuits are all that is on.
+    let asking = Connectivity { nat: true, ..Connectivity::OFF };
+    let swarm = new_swarm(question.identity, None, &asking, &TrafficCounter::default())?;
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
     timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late())
 }
@@ -86,8 +89,9 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<(R
         Some(peer) => DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![place]).build(),
         None => DialOpts::unknown_peer_id().address(place).build(),
     };
+    let dial = options.connection_id();
     swarm.dial(options).map_err(|error| unreachable(describe(&error)))?;
-    let (peer, streams) = connected(&mut swarm).await.map_err(unreachable)?;
+    let (peer, streams) = connected(&mut swarm, dial).await.map_err(unreachable)?;
     let ends = (peer_id(identity), peer);
     let exchange = introduce(&streams.opener, ticket, ends, |proof| Greeting::Ask { proof });
     // The swarm has to be polled for the stream to move.
@@ -105,15 +109,19 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<(R
     Ok((manifest, peer))
 }
 
-async fn connected(swarm: &mut Swarm<Behaviour>) -> Result<(PeerId, ConnectionStreams), String> {
+/// Waits for the outcome of a dial. A connection to a relay may come before it; its streams stay with the behaviour, and
+/// so it lasts.
+async fn connected(swarm: &mut Swarm<Behaviour>, dial: ConnectionId) -> Result<(PeerId, ConnectionStreams), String> {
     loop {
         match swarm.select_next_some().await {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } if connection_id == dial => {
                 let peer = to_core_peer(&peer_id).ok_or("the peer there has no ed25519 identity")?;
                 let streams = swarm.behaviour_mut().streams.take(connection_id);
                 return Ok((peer, streams.ok_or("the connection was lost at once")?));
             }
-            SwarmEvent::OutgoingConnectionError { error, .. } => return Err(describe(&error)),
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } if connection_id == dial => {
+                return Err(describe(&error));
+            }
             _ => {}
         }
     }

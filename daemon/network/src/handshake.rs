@@ -13,10 +13,11 @@ use murmur_protocol::handshake::{
     self, Answer, Challenge, Credentials, Greeting, Hello, OtherVersion, Parties, Refusal, Visitor,
 };
 use murmur_protocol::{Address, Event, PeerId};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::access::fresh_nonce;
-use crate::bounds::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
+use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::shared::Shared;
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
@@ -26,8 +27,12 @@ pub(crate) struct NewConnection {
     pub(crate) peer: PeerId,
     /// The other end's address.
     pub(crate) remote: Multiaddr,
+    /// Whether it leads through a relay.
+    pub(crate) is_relayed: bool,
     /// Whether this node dialled, and then how.
     pub(crate) dialled: Option<Dialled>,
+    /// Whether a connection on which nobody greets may be there for another reason, such as a lookup.
+    pub(crate) may_be_auxiliary: bool,
     pub(crate) streams: ConnectionStreams,
 }
 
@@ -42,11 +47,22 @@ pub(crate) struct Dialled {
 
 /// A connection whose handshake ended in welcome.
 pub(crate) struct Link {
+    /// Whether it leads through a relay: then it carries messages only.
+    pub(crate) is_relayed: bool,
     pub(crate) dialled: Option<Dialled>,
     /// Where the peer says it listens.
     pub(crate) addresses: Vec<Address>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
+}
+
+/// Why a connection did not become a link; the core knows what it needs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoLink {
+    /// One of both sides refused the other.
+    Stranger,
+    /// It was lost, or was for something else.
+    Closed,
 }
 
 /// How a handshake ended short of a welcome.
@@ -62,21 +78,31 @@ enum NoWelcome {
 
 /// Performs the handshake of a new connection and tells the core where it came to nothing. Unless a link is returned,
 /// the connection closes.
-pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Option<Link> {
-    let NewConnection { peer, remote, dialled, mut streams } = connection;
+pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Result<Link, NoLink> {
+    let NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, mut streams } = connection;
+    let mut first = None;
+    if dialled.is_none() && may_be_auxiliary {
+        // Where nothing else uses the connection either, it closes as idle: soon, or with libp2p's relay, which says
+        // that it uses it for ten seconds and does not say when these are over, after the limit here.
+        first = timeout(AUXILIARY_TIMEOUT, streams.control.recv()).await.ok().flatten();
+        first.as_ref().ok_or(NoLink::Closed)?;
+    }
     let attempt = async {
         match dialled {
             Some(_) => greet(&shared, peer, &remote, &streams.opener).await,
-            None => reply(&shared, peer, &remote, &mut streams).await,
+            None => reply(&shared, peer, &remote, first, &mut streams).await,
         }
     };
     let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
-            return Some(Link { dialled, addresses, control, streams });
+            return Ok(Link { is_relayed, dialled, addresses, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
-        Err(NoWelcome::Refused(refusal)) => shared.emit(Event::HandshakeRefused { peer, refusal }).await,
+        Err(NoWelcome::Refused(refusal)) => {
+            shared.emit(Event::HandshakeRefused { peer, refusal }).await;
+            return Err(NoLink::Stranger);
+        }
         Err(NoWelcome::Lost(reason)) => match dialled {
             Some(Dialled { addresses, .. }) => {
                 let reason = format!("the connection was lost during the handshake: {reason}");
@@ -85,7 +111,25 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> O
             None => tracing::debug!(%peer, reason, "lost a connection during the handshake"),
         },
     }
-    None
+    Err(NoLink::Closed)
+}
+
+/// A connection that a lookup or a circuit of this node has opened: nothing is said on it, unless it turns out to be
+/// `wanted` for membership after all.
+pub(crate) async fn stand_by(
+    shared: Arc<Shared>,
+    mut connection: NewConnection,
+    wanted: oneshot::Receiver<Dialled>,
+) -> Result<Link, NoLink> {
+    let wanted = tokio::select! {
+        wanted = timeout(AUXILIARY_TIMEOUT, wanted) => wanted,
+        () = connection.streams.opener.closed() => return Err(NoLink::Closed),
+    };
+    connection.dialled = match wanted {
+        Ok(Ok(dialled)) => Some(dialled),
+        _ => return Err(NoLink::Closed),
+    };
+    perform(shared, connection).await
 }
 
 /// The dialer's part.
@@ -160,10 +204,14 @@ async fn reply(
     shared: &Shared,
     peer: PeerId,
     remote: &Multiaddr,
+    first: Option<Stream>,
     streams: &mut ConnectionStreams,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
     let lost = || NoWelcome::Lost("the peer closed it".to_owned());
-    let mut control = streams.control.recv().await.ok_or_else(lost)?;
+    let mut control = match first {
+        Some(control) => control,
+        None => streams.control.recv().await.ok_or_else(lost)?,
+    };
     let hello: Hello = codec::decode(&read_reply(&mut control).await?).map_err(garbage)?;
     let dialer_nonce = match hello.nonce() {
         Ok(nonce) => nonce,

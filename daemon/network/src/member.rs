@@ -3,7 +3,8 @@
 //! A member's task owns the peer's connections and all tasks that work on them, so the order of what the core hears is a
 //! matter of structure: `PeerConnected` is emitted before any child exists, and `PeerDisconnected` after the last child
 //! is gone. Two nodes that dial each other at once end up with two connections: both are read, the newest is written to
-//! (after a peer's restart the older one is dead), and the other is a spare until it closes.
+//! (after a peer's restart the older one is dead), and the other is a spare until it closes. A link through a relay
+//! carries messages only, and is given up as soon as there is a direct one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Event, Payload, PeerId, TransferId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::bounds::{
     DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX,
-    OUTGOING_TRANSFERS_PER_PEER_MAX,
+    OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
 };
 use crate::bulk::receive::receive;
 use crate::bulk::send::send;
@@ -27,6 +28,9 @@ use crate::data::serve::attend;
 use crate::handshake::Link;
 use crate::shared::{InboundBudget, Shared};
 use crate::streams::StreamOpener;
+
+/// Why a transfer is refused where no direct connection leads to the peer.
+const RELAYED: &str = "only a relay leads to the peer, and relays carry no transfers: a direct connection is needed";
 
 /// What the swarm task tells a member.
 pub(crate) enum MemberOrder {
@@ -75,10 +79,13 @@ pub(crate) struct Member {
     sending_data: Arc<Semaphore>,
     /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
     unreported: BTreeSet<TransferId>,
+    /// Whether the core believes that transfers are possible.
+    told_direct: bool,
 }
 
 struct ActiveLink {
     number: u64,
+    is_relayed: bool,
     /// Keeps the connection open.
     opener: StreamOpener,
     /// `None` once nothing more is to be written.
@@ -87,11 +94,21 @@ struct ActiveLink {
 
 /// What became of a child task.
 enum ChildEnd {
-    Reader { link: u64, end: ReaderEnd },
-    Writer { link: u64, flushed: bool },
-    Acceptor { link: u64 },
+    Reader {
+        link: u64,
+        end: ReaderEnd,
+    },
+    Writer {
+        link: u64,
+        flushed: bool,
+    },
+    Acceptor {
+        link: u64,
+    },
     Sent(TransferId),
     Received,
+    /// The other side knows of the direct link by now as well.
+    Lingered,
 }
 
 impl Member {
@@ -118,6 +135,7 @@ impl Member {
             sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
             sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
+            told_direct: true,
         }
     }
 
@@ -127,6 +145,7 @@ impl Member {
         self.shared.emit(Event::PeerConnected { peer: self.peer, addresses }).await;
         self.add_link(first);
         while !self.links.is_empty() {
+            self.report_path().await;
             tokio::select! {
                 order = self.orders.recv() => match order {
                     Some(order) => self.obey(order),
@@ -166,21 +185,59 @@ impl Member {
             ChildEnd::Writer { link: number, flushed }
         });
         let (bulk, receiving, inbound) = (link.streams.bulk, self.receiving.clone(), self.inbound_queue.clone());
-        self.children.spawn(async move {
-            accept(bulk, receiving, inbound).await;
-            ChildEnd::Acceptor { link: number }
-        });
-        let (shared, turns, weak) = (self.shared.clone(), self.sending_data.clone(), link.streams.opener.downgrade());
         let requests = link.streams.data;
-        self.children.spawn(async move {
-            attend(shared, peer, (number, weak), requests, turns).await;
-            ChildEnd::Received
-        });
-        self.links.push(ActiveLink { number, opener: link.streams.opener, outgoing: Some(outgoing) });
+        if link.is_relayed {
+            // Without a receiver, streams for transfers and shards are reset.
+            drop((bulk, requests));
+        } else {
+            self.children.spawn(async move {
+                accept(bulk, receiving, inbound).await;
+                ChildEnd::Acceptor { link: number }
+            });
+            let (shared, turns) = (self.shared.clone(), self.sending_data.clone());
+            let opener = link.streams.opener.downgrade();
+            self.children.spawn(async move {
+                attend(shared, peer, (number, opener), requests, turns).await;
+                ChildEnd::Received
+            });
+        }
+        let (is_relayed, opener) = (link.is_relayed, link.streams.opener);
+        self.links.push(ActiveLink { number, is_relayed, opener, outgoing: Some(outgoing) });
+        let relayed = self.links.iter().filter(|link| link.is_relayed).count();
+        if relayed > 0 && relayed < self.links.len() {
+            self.children.spawn(async {
+                sleep(RELAY_LINGER).await;
+                ChildEnd::Lingered
+            });
+        }
+    }
+
+    /// Says no more on relayed links, where there is a direct one. Both sides do so, and the last to read closes it.
+    fn leave_relays(&mut self) {
+        if self.best_link().is_some_and(|link| !link.is_relayed) {
+            for link in self.links.iter_mut().filter(|link| link.is_relayed) {
+                link.outgoing = None;
+            }
+        }
+    }
+
+    /// The link to use: the newest direct one, else the newest.
+    fn best_link(&self) -> Option<&ActiveLink> {
+        let direct = self.links.iter().rev().find(|link| !link.is_relayed);
+        direct.or_else(|| self.links.last())
+    }
+
+    /// Tells the core when transfers have become possible, or impossible.
+    async fn report_path(&mut self) {
+        let is_direct = self.best_link().is_none_or(|link| !link.is_relayed);
+        if self.told_direct != is_direct {
+            self.told_direct = is_direct;
+            self.shared.emit(Event::PathChanged { peer: self.peer, is_direct }).await;
+        }
     }
 
     fn queue_message(&self, message: Message) {
-        let outgoing = self.links.last().and_then(|link| link.outgoing.as_ref());
+        let outgoing = self.best_link().and_then(|link| link.outgoing.as_ref());
         if outgoing.is_none_or(|outgoing| outgoing.try_send(message).is_err()) {
             self.shared.count_dropped_message(self.peer);
         }
@@ -190,9 +247,15 @@ impl Member {
         let OutgoingTransfer { transfer, header, payload, place } = outgoing;
         self.unreported.insert(transfer);
         // Without a link the member is about to end, which reports the transfer as failed.
-        let Some(opener) = self.links.last().map(|link| link.opener.clone()) else { return };
+        let Some(link) = self.best_link() else { return };
+        let (opener, is_relayed) = (link.opener.clone(), link.is_relayed);
         let (shared, sending) = (self.shared.clone(), self.sending.clone());
         self.children.spawn(async move {
+            if is_relayed {
+                let event = Event::TransferFailed { transfer, reason: RELAYED.to_owned() };
+                shared.emit_releasing(event, place).await;
+                return ChildEnd::Sent(transfer);
+            }
             let turn = sending.acquire_owned().await.expect("never closed");
             let event = match send(opener, &header, &payload, &shared.upload).await {
                 Ok(()) => Event::TransferFinished { transfer },
@@ -223,6 +286,7 @@ impl Member {
             Ok(ChildEnd::Sent(transfer)) => {
                 self.unreported.remove(&transfer);
             }
+            Ok(ChildEnd::Lingered) => self.leave_relays(),
             Ok(ChildEnd::Writer { flushed: true, .. } | ChildEnd::Received) => {}
             // A child that panicked has shown a mistake of ours; this peer starts afresh.
             Err(error) => {

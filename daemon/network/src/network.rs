@@ -8,29 +8,32 @@ use futures::StreamExt;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
-use libp2p::{Multiaddr, TransportError as ListenFailure};
+use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::shards::ShardSet;
-use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, Secret, TransferId};
+use murmur_protocol::{Address, Event, Payload, PeerId, RunId, RunManifest, Secret, TransferId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::access::Admission;
 use crate::behaviour::Behaviour;
 use crate::bounds::{
-    CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX, OUTBOX_EVENTS_MAX,
+    CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_SETTLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX,
+    OUTBOX_EVENTS_MAX,
 };
+use crate::connectivity::Connectivity;
 use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
-use crate::driver::Driver;
+use crate::driver::{Driver, Views};
 use crate::identity::peer_id;
 use crate::pace::Caps;
+use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
 
 /// What the network needs to know to start.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NetworkConfig {
     /// This node's key, from [`load_or_create`](crate::load_or_create).
     pub identity: Keypair,
@@ -50,6 +53,8 @@ pub struct NetworkConfig {
     pub inbound_bytes_budget: u64,
     /// Shards that peers may fetch; `None` gives nothing to anybody.
     pub shelf: Option<Shelf>,
+    /// How it finds peers and is found.
+    pub connectivity: Connectivity,
 }
 
 /// An order to the network: its part of [`Effect`](murmur_protocol::Effect), with the same meaning.
@@ -119,6 +124,7 @@ struct Handle {
     orders: mpsc::Sender<NetworkOrder>,
     traffic: TrafficCounter,
     listen: watch::Receiver<Vec<Multiaddr>>,
+    reachability: watch::Receiver<Reachability>,
     closing: watch::Sender<bool>,
     /// Its sender is dropped when the swarm task ends.
     closed: watch::Receiver<()>,
@@ -136,25 +142,32 @@ impl Network {
     pub async fn start(config: NetworkConfig, events: mpsc::Sender<Event>) -> Result<Network, NetworkError> {
         let me = peer_id(&config.identity);
         let traffic = TrafficCounter::default();
-        let mut swarm = new_swarm(&config.identity, &traffic)?;
+        let run = config.manifest.run_id();
+        let mut connectivity = config.connectivity;
+        // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
+        connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
+        let mut swarm = new_swarm(&config.identity, Some(run), &connectivity, &traffic)?;
         let addresses = listen_on(&mut swarm, &config.listen).await?;
         let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
         for address in addresses.iter().filter_map(crate::address::to_core_address) {
             let _ = outbox.try_send(Event::AddressFound { address });
         }
         tokio::spawn(forward(outbox_events, events.clone()));
+        let (own_sender, own) = watch::channel(addresses.clone());
         let (listen_sender, listen) = watch::channel(addresses);
+        let (reachability_sender, reachability) = watch::channel(Reachability::default());
         let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
-        let shared = Arc::new(Shared::new(me, config, listen.clone(), events));
+        let shared = Arc::new(Shared::new(me, config, own, events));
         let data = shared.data.clone();
-        let driver = Driver::new(swarm, shared, order_queue, is_closing, listen_sender, outbox);
+        let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
+        let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
         });
-        Ok(Network(Arc::new(Handle { peer_id: me, data, orders, traffic, listen, closing, closed })))
+        Ok(Network(Arc::new(Handle { peer_id: me, data, orders, traffic, listen, reachability, closing, closed })))
     }
 
     /// This node's identity.
@@ -203,6 +216,17 @@ impl Network {
         self.0.data.ask_shard(peer, index, offset, length).await
     }
 
+    /// Whether and how others reach this node, as it becomes known and changes.
+    pub fn reachability(&self) -> watch::Receiver<Reachability> {
+        self.0.reachability.clone()
+    }
+
+    /// Addresses that strangers can use, best first, without a peer id at the end: confirmed ones, then circuits. Empty
+    /// while nothing is known; then the listen addresses are the best guess.
+    pub fn public_addresses(&self) -> Vec<Multiaddr> {
+        self.0.reachability.borrow().public_addresses()
+    }
+
     /// Stops accepting, sends what is queued, closes all connections; takes three seconds at most.
     pub async fn close(&self) {
         self.0.closing.send_replace(true);
@@ -212,13 +236,24 @@ impl Network {
     }
 }
 
-/// A swarm with our transport and behaviour.
-pub(crate) fn new_swarm(identity: &Keypair, traffic: &TrafficCounter) -> Result<Swarm<Behaviour>, TransportError> {
-    let transport = transport::build(identity, traffic)?;
+/// A swarm with our transport and behaviour; without a run, for a node that only asks.
+pub(crate) fn new_swarm(
+    identity: &Keypair,
+    run: Option<RunId>,
+    connectivity: &Connectivity,
+    traffic: &TrafficCounter,
+) -> Result<Swarm<Behaviour>, TransportError> {
+    let me = identity.public().to_peer_id();
+    let (transport, circuits) = if connectivity.nat {
+        let (transport, circuits) = relay::client::new(me);
+        (transport::build_with_circuits(identity, traffic, transport)?, Some(circuits))
+    } else {
+        (transport::build(identity, traffic)?, None)
+    };
     let config = Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_TIMEOUT)
         .with_max_negotiating_inbound_streams(NEGOTIATING_STREAMS_MAX);
-    Ok(Swarm::new(transport, Behaviour::new(), identity.public().to_peer_id(), config))
+    Ok(Swarm::new(transport, Behaviour::new(identity, run, connectivity, circuits), me, config))
 }
 
 async fn forward(mut outbox: mpsc::Receiver<Event>, events: mpsc::Sender<Event>) {
@@ -263,6 +298,19 @@ async fn listen_on(swarm: &mut Swarm<Behaviour>, wanted: &[Multiaddr]) -> Result
         };
         let late = || Err("the listener reported no address".to_owned());
         timeout(LISTEN_TIMEOUT, reported).await.unwrap_or_else(|_| late()).map_err(failed)?;
+    }
+    // A listener on all interfaces reports them one after the other, loopback first; a ticket needs the others.
+    let is_everywhere = |address: &Multiaddr| match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
+        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
+        _ => false,
+    };
+    if wanted.iter().any(is_everywhere) {
+        while let Ok(event) = timeout(LISTEN_SETTLE_TIMEOUT, swarm.select_next_some()).await {
+            if let SwarmEvent::NewListenAddr { address, .. } = event {
+                found.push(address);
+            }
+        }
     }
     Ok(found)
 }

@@ -25,8 +25,8 @@ pub(crate) struct Shared {
     pub(crate) manifest_text: String,
     /// Who is let in.
     pub(crate) access: Access,
-    /// Where the node listens, as it changes.
-    pub(crate) listen: watch::Receiver<Vec<Multiaddr>>,
+    /// Where the node is found, best first, as it changes.
+    pub(crate) own: watch::Receiver<Vec<Multiaddr>>,
     /// Paces what is sent, over all peers.
     pub(crate) upload: Pace,
     /// Paces what is received.
@@ -45,7 +45,7 @@ impl Shared {
     pub(crate) fn new(
         me: PeerId,
         config: NetworkConfig,
-        listen: watch::Receiver<Vec<Multiaddr>>,
+        own: watch::Receiver<Vec<Multiaddr>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
         let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
@@ -56,7 +56,7 @@ impl Shared {
             manifest_text: manifest.canonical_text(),
             access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,
-            listen,
+            own,
             upload: Pace::new(caps.upload, CAP_BURST),
             payload_bytes_max,
             inbound_budget: InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max)),
@@ -87,9 +87,9 @@ impl Shared {
         tracing::debug!(%peer, dropped, "dropped a control message: the peer's queue is full");
     }
 
-    /// Where this node says that it listens, to a peer that is reached at `remote`.
+    /// Where this node says that it is found, to a peer that is reached at `remote`.
     pub(crate) fn addresses_for(&self, remote: &Multiaddr) -> Vec<Address> {
-        addresses_to_tell(&self.listen.borrow(), remote)
+        addresses_to_tell(&self.own.borrow(), remote)
     }
 }
 

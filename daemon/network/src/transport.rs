@@ -1,4 +1,5 @@
-//! How bytes reach another machine: TCP with TLS or Noise and yamux, or QUIC; names are looked up in DNS.
+//! How bytes reach another machine: TCP with TLS or Noise and yamux, or QUIC; names are looked up in DNS. Where
+//! neither reaches, a circuit through a relay carries messages.
 //!
 //! Boxed, because each combination of transport and behaviour would otherwise be compiled again.
 
@@ -8,7 +9,7 @@ use libp2p::core::transport::Boxed;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
-use libp2p::{PeerId, Transport, dns, quic, tcp, yamux};
+use libp2p::{PeerId, Transport, dns, quic, relay, tcp, yamux};
 
 use crate::bounds::{DIAL_TIMEOUT, STREAMS_PER_CONNECTION_MAX};
 use crate::security::{Security, SecurityError};
@@ -27,29 +28,60 @@ pub struct TransportError(#[from] SecurityError);
 /// # Errors
 /// When no certificate can be made for the identity.
 pub fn build(identity: &Keypair, counter: &TrafficCounter) -> Result<BoxedTransport, TransportError> {
+    Ok(direct(identity, &Security::new(identity)?, counter))
+}
+
+/// The same, with circuits through relays. Their bytes are counted where they travel: on the connection to the relay.
+///
+/// # Errors
+/// As [`build`].
+pub(crate) fn build_with_circuits(
+    identity: &Keypair,
+    counter: &TrafficCounter,
+    circuits: relay::client::Transport,
+) -> Result<BoxedTransport, TransportError> {
     let security = Security::new(identity)?;
+    let circuits = circuits
+        .upgrade(Version::V1Lazy)
+        .authenticate(security.clone())
+        .multiplex(multiplexing())
+        .timeout(DIAL_TIMEOUT)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    // Circuits first: to TCP, the address of a circuit looks like that of its relay.
+    Ok(circuits
+        .or_transport(direct(identity, &security, counter))
+        .map(|either, _| match either {
+            Either::Left(connection) | Either::Right(connection) => connection,
+        })
+        .boxed())
+}
+
+fn multiplexing() -> yamux::Config {
+    let mut multiplexing = yamux::Config::default();
+    multiplexing.set_max_num_streams(STREAMS_PER_CONNECTION_MAX);
+    multiplexing
+}
+
+fn direct(identity: &Keypair, security: &Security, counter: &TrafficCounter) -> BoxedTransport {
     // Whatever the parts allow themselves, a dial ends in time: looking up a name has no limit of its own.
     let in_time = |names| TransportTimeout::with_outgoing_timeout(names, DIAL_TIMEOUT).boxed();
     // The system's resolver needs its configuration file. A machine without one can still dial numbers.
-    let transport = match dns::tokio::Transport::system(without_names(identity, &security, counter)) {
+    match dns::tokio::Transport::system(without_names(identity, security, counter)) {
         Ok(transport) => in_time(transport),
         Err(error) => {
             tracing::warn!(%error, "the system's DNS settings cannot be read: addresses with names will not work");
-            without_names(identity, &security, counter)
+            without_names(identity, security, counter)
         }
-    };
-    Ok(transport)
+    }
 }
 
 fn without_names(identity: &Keypair, security: &Security, counter: &TrafficCounter) -> BoxedTransport {
-    let mut multiplexing = yamux::Config::default();
-    multiplexing.set_max_num_streams(STREAMS_PER_CONNECTION_MAX);
     let (tcp_counter, quic_counter) = (counter.clone(), counter.clone());
     let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .map(move |stream, _| Counted::new(stream, tcp_counter))
         .upgrade(Version::V1Lazy)
         .authenticate(security.clone())
-        .multiplex(multiplexing)
+        .multiplex(multiplexing())
         .timeout(DIAL_TIMEOUT)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
     let mut quic_config = quic::Config::new(identity);

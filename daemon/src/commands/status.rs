@@ -29,6 +29,10 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     print_line(&format!("peer         {}", report.peer));
     print_line(&format!("run          {} · {} parameters", report.run, report.parameters));
     print_line(&format!("phase        {} for {:.0} s", report.phase, report.seconds));
+    print_line(&format!("reachable    {}", report.reachability.text));
+    if let Some(hint) = &report.reachability.hint {
+        print_line(&format!("             hint: {hint}"));
+    }
     print_line(&format!("training     {}", summary_line(&report)));
     print_line(&format!(
         "exchanges    {} completed · {} broken off · {} misbehaviours seen",

@@ -157,5 +157,8 @@ mod tests {
         settings = NodeSettings::default();
         settings.network.bootstrap = vec!["192.0.2.7:4711".to_owned()];
         assert!(settings.validate().is_err());
+        settings = NodeSettings::default();
+        settings.network.upnp = true;
+        assert_eq!(settings.validate().is_ok(), cfg!(feature = "upnp"), "what is not built in cannot be switched on");
     }
 }

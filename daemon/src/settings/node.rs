@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use murmur_network::Connectivity;
 use serde::{Deserialize, Serialize};
 
 use crate::rest::{QuietHours, parse_offset};
@@ -75,6 +76,16 @@ pub struct NetworkSettings {
     pub allow: Vec<String>,
     /// Peer ids that may not connect, allowed or not.
     pub block: Vec<String>,
+    /// Find members on the local network, and be found there.
+    pub mdns: bool,
+    /// Take part in the run's lookup table.
+    pub kademlia: bool,
+    /// Find out whether others reach this node, use relays where they do not, punch holes through NATs.
+    pub nat: bool,
+    /// Relay messages for others, if this node can be reached.
+    pub relay_server: bool,
+    /// Ask the router to forward the ports; only in a murmur built with the feature `upnp`.
+    pub upnp: bool,
 }
 
 /// What a node keeps.
@@ -118,6 +129,11 @@ impl Default for NetworkSettings {
             secret_file: PathBuf::new(),
             allow: Vec::new(),
             block: Vec::new(),
+            mdns: true,
+            kademlia: true,
+            nat: true,
+            relay_server: true,
+            upnp: false,
         }
     }
 }
@@ -195,6 +211,12 @@ impl NetworkSettings {
         let set = |peers: &[String]| peers.iter().filter_map(|text| text.parse().ok()).collect();
         murmur_network::Admission { allow: set(&self.allow), block: set(&self.block) }
     }
+
+    /// Which ways of finding peers and of being reached the node uses.
+    pub(crate) fn connectivity(&self) -> Connectivity {
+        let NetworkSettings { mdns, kademlia, nat, relay_server, upnp, .. } = *self;
+        Connectivity { mdns, kademlia, nat, relay_server, upnp, ..Connectivity::OFF }
+    }
 }
 
 impl NodeSettings {
@@ -230,6 +252,9 @@ impl NodeSettings {
             }
         }
         self.limits.validate()?;
+        if network.upnp && !cfg!(feature = "upnp") {
+            return Err(("network.upnp", "true".to_owned(), "false: this murmur is built without the feature upnp"));
+        }
         let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
         if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {
             let rule = "a loopback address such as 127.0.0.1:4780, or empty";

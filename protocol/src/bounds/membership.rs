@@ -54,6 +54,10 @@ pub const SHUFFLE_REPLY_PAUSE: Duration = Duration::from_secs(1);
 /// descriptor is rarely older than three.
 pub const AGE_MAX: Duration = Duration::from_secs(15 * 60);
 
+/// How old the news of a peer counts that the driver has looked up: nobody says when it was last alive. Half of
+/// [`AGE_MAX`], so that it displaces nothing fresher and is forgotten soon where nobody is there.
+pub const FOUND_AGE: Duration = Duration::from_secs(AGE_MAX.as_secs() / 2);
+
 /// How often a settled node connects to a new random member, and lets go of surplus ones: a connection lasts about ten
 /// minutes.
 pub const ROTATION_PERIOD: Duration = Duration::from_secs(120);

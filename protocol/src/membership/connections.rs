@@ -36,6 +36,8 @@ pub(super) struct Connection {
     pub(super) has_left: bool,
     /// One of both sides has had enough connections: nobody is to blame for its end.
     pub(super) is_parted: bool,
+    /// Whether transfers reach it; through a relay only messages do.
+    pub(super) is_direct: bool,
     /// Declared tokens a second, once heard.
     weight: Option<f32>,
     /// Not to be asked for an exchange before then: it said so.
@@ -64,6 +66,7 @@ impl Connection {
             standing: Standing::Open,
             has_left: false,
             is_parted: false,
+            is_direct: true,
             weight: None,
             avoid_until: now,
             silences,
@@ -187,7 +190,9 @@ impl Connections {
 
     /// Who may be asked for an exchange now.
     pub(super) fn partners(&self, now: Time) -> Vec<PeerId> {
-        let may_be_asked = |connection: &Connection| connection.is_healthy(now) && connection.avoid_until <= now;
+        let may_be_asked = |connection: &Connection| {
+            connection.is_healthy(now) && connection.is_direct && connection.avoid_until <= now
+        };
         self.members.iter().filter(|(_, connection)| may_be_asked(connection)).map(|(peer, _)| *peer).collect()
     }
 

@@ -348,3 +348,84 @@ fn a_quiet_node_wakes_a_few_times_a_minute() {
     }
     assert!((30..120).contains(&wakes), "{wakes} times in half an hour");
 }
+
+fn found(number: u16) -> KnownPeer {
+    KnownPeer { peer: peer(number), addresses: vec![address(number)] }
+}
+
+#[test]
+fn found_peers_are_dialled_and_forgotten_where_nobody_answers() {
+    let mut setting = Setting::founder();
+    setting.membership.on_found(second(0), &[found(1)]);
+    let effects = setting.pass(600, |_| false);
+    assert!(dialled(&effects).contains(&peer(1)));
+    assert!(dialled(&effects).len() <= 20, "waits between dials double");
+    setting.connect(600, 9);
+    setting.pass(1000, |_| false);
+    assert!(!setting.knows(1), "nobody was ever there");
+    assert_eq!(dialled(&setting.pass(5000, |_| false)), [], "nor is it kept for later");
+}
+
+#[test]
+fn a_flood_of_found_peers_displaces_no_members() {
+    let mut setting = Setting::connected_to(1);
+    let members: Vec<Descriptor> = (100..116).map(|number| descriptor(number, 10)).collect();
+    setting.hear(0, 1, &members).expect("sane");
+    for round in 0..100 {
+        let flood: Vec<KnownPeer> = (0..16).map(|index| found(1000 + round * 16 + index)).collect();
+        setting.membership.on_found(second(1), &flood);
+    }
+    assert!((100..116).all(|number| setting.knows(number)));
+    let flooded = setting.membership.known().iter().filter(|known| known.peer >= peer(1000)).count();
+    assert_eq!(flooded, TOLD_BY_ONE_MAX);
+}
+
+#[test]
+fn malformed_hints_are_passed_over() {
+    let mut setting = Setting::founder();
+    let none = KnownPeer { peer: peer(1), addresses: Vec::new() };
+    let many = KnownPeer { peer: peer(2), addresses: vec![address(2); ADDRESSES_TOLD_MAX + 1] };
+    let own = KnownPeer { peer: peer(0), addresses: vec![address(5)] };
+    setting.membership.on_found(second(0), &[none, many, own]);
+    assert_eq!(setting.membership.known(), []);
+}
+
+#[test]
+fn a_found_address_helps_a_member_that_is_not_where_it_was() {
+    let mut setting = Setting::connected_to(1);
+    setting.hear(0, 1, &[descriptor(2, 10)]).expect("sane");
+    let moved = KnownPeer { peer: peer(2), addresses: vec![address(77)] };
+    setting.membership.on_found(second(0), std::slice::from_ref(&moved));
+    let addresses = |setting: &Setting| {
+        setting.membership.known().iter().find(|known| known.peer == peer(2)).expect("known").addresses.clone()
+    };
+    assert_eq!(addresses(&setting), [address(2)], "hearsay does not displace what works");
+    setting.pass(2, |_| false);
+    setting.membership.on_found(second(3), &[moved]);
+    assert_eq!(addresses(&setting), [address(77), address(2)]);
+}
+
+#[test]
+fn a_relayed_peer_is_no_partner_until_the_way_is_direct() {
+    let mut setting = Setting::connected_to(2);
+    setting.membership.on_path_changed(peer(1), false);
+    assert_eq!(setting.membership.partners(second(1)), [peer(2)]);
+    setting.membership.on_path_changed(peer(1), true);
+    assert_eq!(setting.membership.partners(second(1)), [peer(1), peer(2)]);
+}
+
+#[test]
+fn a_lost_address_is_told_no_more() {
+    let mut setting = Setting::founder();
+    setting.membership.on_address_found(address(7));
+    setting.membership.on_address_lost(&address(7));
+    assert_eq!(setting.membership.sample(second(0), peer(1))[0].known.addresses, [address(0)]);
+}
+
+#[test]
+fn a_peer_of_another_run_is_forgotten() {
+    let mut setting = Setting::connected_to(1);
+    setting.hear(0, 1, &[descriptor(2, 10)]).expect("sane");
+    setting.membership.forget(peer(2));
+    assert!(!setting.knows(2));
+}

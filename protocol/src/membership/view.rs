@@ -37,12 +37,16 @@ impl View {
     /// Takes in hearsay; returns whether it is of a member not known before. `given`: what the teller was just told,
     /// which may make room.
     pub(super) fn learn(&mut self, now: Time, teller: PeerId, told: &Descriptor, given: &mut Vec<PeerId>) -> bool {
+        self.learn_from(now, Teller::of(teller), told, given)
+    }
+
+    /// The same, of a teller that may be none of the members.
+    pub(super) fn learn_from(&mut self, now: Time, teller: Teller, told: &Descriptor, given: &mut Vec<PeerId>) -> bool {
         let peer = told.known.peer;
         if let Some(known) = self.get_mut(peer) {
             known.refresh(now, told);
             return false;
         }
-        let teller = Teller::of(teller);
         let known = Known::told(now, teller, told);
         if known.addresses.is_empty() || known.is_too_old(now) {
             return false;

@@ -33,6 +33,22 @@ pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
             out.push(3);
             out.extend_from_slice(address.as_str().as_bytes());
         }
+        Event::AddressLost { address } => {
+            out.push(23);
+            out.extend_from_slice(address.as_str().as_bytes());
+        }
+        Event::PeersFound { peers } => {
+            out.push(24);
+            for known in peers {
+                id(known.peer, out);
+                all(&known.addresses, out);
+            }
+        }
+        Event::PathChanged { peer, is_direct } => {
+            out.push(25);
+            id(*peer, out);
+            out.push(u8::from(*is_direct));
+        }
         Event::MessageReceived { peer, message } => {
             out.push(4);
             id(*peer, out);

@@ -3,11 +3,14 @@
 
 mod access;
 mod caps;
+mod failures;
+mod finding;
 mod hostile;
 mod manifest;
 mod meeting;
 mod misbehaviour;
 mod node;
+mod relaying;
 mod shards;
 mod starting;
 mod transfers;

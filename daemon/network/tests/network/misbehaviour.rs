@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use futures::AsyncWriteExt;
+use murmur_network::Connectivity;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::handshake::Refusal;
@@ -71,6 +72,18 @@ async fn a_connection_without_a_handshake_is_closed_in_time() {
     let refusal = wait_refused(&mut node, hostile.peer).await;
     assert_eq!(refusal, Refusal::Garbage("none came in time".to_owned()));
     tokio::time::timeout(crate::node::DEADLINE, hostile.streams.opener.closed()).await.expect("the node hangs up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_handshake_may_be_for_a_lookup_and_closes_as_idle() {
+    let mut settings = config(Over::Tcp);
+    settings.connectivity = Connectivity { kademlia: true, ..Connectivity::OFF };
+    let mut node = Node::start_with(settings).await;
+    let hostile = Hostile::connect(&node).await;
+    tokio::time::timeout(crate::node::DEADLINE, hostile.streams.opener.closed()).await.expect("the node hangs up");
+    while let Ok(event) = node.events.try_recv() {
+        assert!(matches!(event, Event::AddressFound { .. }), "it is no offence, but there was {event:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,5 +232,7 @@ async fn a_peer_that_announces_much_and_sends_nothing_takes_only_its_own_share_o
         write(&mut bulk, &PAYLOAD_BYTES_MAX.to_le_bytes()).await;
         streams.push(bulk);
     }
-    assert_still_serves(&mut node, Over::Tcp).await;
+    // Long before the node gives the silent ones up, which is after twenty seconds.
+    let served = assert_still_serves(&mut node, Over::Tcp);
+    tokio::time::timeout(std::time::Duration::from_secs(10), served).await.expect("others have room");
 }

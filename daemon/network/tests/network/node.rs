@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_network::{Admission, Caps, Keypair, Multiaddr, Network, NetworkConfig, NetworkOrder};
+use murmur_network::{Admission, Caps, Connectivity, Keypair, Multiaddr, Network, NetworkConfig, NetworkOrder};
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
 use tokio::sync::mpsc;
@@ -43,6 +43,7 @@ pub(crate) fn config(over: Over) -> NetworkConfig {
         payload_bytes_max: PAYLOAD_BYTES_MAX,
         inbound_bytes_budget: 4 * PAYLOAD_BYTES_MAX,
         shelf: None,
+        connectivity: Connectivity::OFF,
     }
 }
 

@@ -1,0 +1,284 @@
+//! The part of the swarm task that finds out where the node stands: who else is there, and who can reach it.
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::ListenerId;
+use libp2p::kad::store::RecordStore;
+use libp2p::kad::{self, GetProvidersOk, InboundRequest, QueryResult};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
+use libp2p::{Multiaddr, identify, relay};
+use murmur_protocol::Event;
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_dialable};
+use crate::behaviour::{BehaviourEvent, table_protocol};
+use crate::connectivity::Exposure;
+use crate::finding::meaningful;
+use crate::handshake::Dialled;
+use crate::reachability::is_global;
+
+impl Driver {
+    /// What an operator who knows better than any probe calls for.
+    pub(super) fn begin_exposed(&mut self) {
+        if self.connectivity.exposure == Exposure::Public {
+            let addresses = self.views.listen.borrow().clone();
+            for address in addresses {
+                self.swarm.add_external_address(address.clone());
+                self.on_confirmed(address);
+            }
+        }
+        self.follow_verdict();
+    }
+
+    /// Does what is due: lookups, reservations, a word on isolation.
+    pub(super) fn look_around(&mut self) {
+        let now = Instant::now();
+        self.nat.members_counted(now, self.members.len());
+        let (announces, looks) = self.finding.due(now, self.members.len());
+        if let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() {
+            if announces && let Err(error) = kademlia.start_providing(self.finding.key.clone()) {
+                tracing::debug!(%error, "cannot announce this node in the run's table");
+            }
+            if looks {
+                kademlia.get_providers(self.finding.key.clone());
+            }
+        }
+        if let Some((relay, address)) = self.nat.relay_to_ask(now).filter(|_| self.connectivity.nat) {
+            let circuit = address.with(Protocol::P2p(relay)).with(Protocol::P2pCircuit);
+            match self.swarm.listen_on(circuit) {
+                Ok(listener) => self.nat.asked(relay, listener),
+                Err(error) => {
+                    tracing::debug!(%relay, %error, "cannot ask for a place at a relay");
+                    self.nat.relay_gone(relay);
+                }
+            }
+        }
+        self.publish();
+    }
+
+    pub(super) fn on_surroundings(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::NewExternalAddrCandidate { address } if !is_circuit(&address) => {
+                self.nat.observe(split_peer(address).1);
+                self.publish();
+            }
+            // Circuits are known by their listeners.
+            SwarmEvent::ExternalAddrConfirmed { address } if !is_circuit(&address) => self.on_confirmed(address),
+            SwarmEvent::ExternalAddrExpired { address } if !is_circuit(&address) => self.on_expired(address),
+            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, .. } => self.nat.relay_gone(peer_id),
+            SwarmEvent::Behaviour(event) => self.on_behaviour(event),
+            _ => {}
+        }
+    }
+
+    fn on_behaviour(&mut self, event: BehaviourEvent) {
+        match event {
+            BehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
+                self.on_identified(peer_id, connection_id, info);
+            }
+            BehaviourEvent::Kademlia(event) => self.on_table(event),
+            BehaviourEvent::Probes(probe) if probe.result.is_err() => {
+                tracing::debug!(address = %probe.tested_addr, server = %probe.server, "a peer cannot reach this node");
+                if !is_circuit(&probe.tested_addr) {
+                    self.nat.probe_failed(&split_peer(probe.tested_addr).1);
+                    self.follow_verdict();
+                }
+            }
+            BehaviourEvent::HolePunching(punch) => match punch.result {
+                Ok(connection) => self.on_hole_punched(connection),
+                Err(error) => tracing::debug!(peer = %punch.remote_peer_id, %error, "no hole could be punched"),
+            },
+            #[cfg(feature = "mdns")]
+            BehaviourEvent::LocalNetwork(libp2p::mdns::Event::Discovered(found)) => {
+                let mut by_peer = std::collections::BTreeMap::<_, Vec<Multiaddr>>::new();
+                for (peer, address) in found {
+                    by_peer.entry(peer).or_default().push(split_peer(address).1);
+                }
+                self.report_found(by_peer);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_identified(&mut self, peer: libp2p::PeerId, connection: ConnectionId, info: identify::Info) {
+        let listen = self.views.listen.borrow().clone();
+        let mut addresses: Vec<Multiaddr> =
+            meaningful(info.listen_addrs, &listen).into_iter().map(|address| split_peer(address).1).collect();
+        addresses.retain(|address| to_core_address(address).is_some_and(|text| to_dialable(&text).is_some()));
+        let table = table_protocol(self.shared.manifest.run_id());
+        if info.protocols.contains(&table)
+            && let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
+        {
+            for address in &addresses {
+                kademlia.add_address(&peer, address.clone());
+            }
+        }
+        let is_direct = self.handshakes.get(&connection).is_none_or(|handshake| handshake.is_direct);
+        if !is_direct {
+            return;
+        }
+        let direct = || addresses.iter().filter(|address| !is_circuit(address));
+        let global = direct().find(|address| is_global(address));
+        let best = global.or_else(|| direct().find(|address| !is_loopback(address))).or_else(|| direct().next());
+        match best {
+            Some(address) if info.protocols.contains(&relay::HOP_PROTOCOL_NAME) => {
+                self.nat.relay_met(peer, address.clone());
+            }
+            _ => self.nat.relay_gone(peer),
+        }
+    }
+
+    fn on_table(&mut self, event: kad::Event) {
+        match event {
+            kad::Event::InboundRequest { request: InboundRequest::AddProvider { record: Some(record) } } => {
+                let is_of_run = record.key == self.finding.key;
+                if let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut().filter(|_| is_of_run)
+                    && let Err(error) = kademlia.store_mut().add_provider(record)
+                {
+                    tracing::debug!(%error, "an announcement was not kept");
+                }
+            }
+            kad::Event::RoutingUpdated { is_new_peer: true, .. } => self.finding.table_grew(Instant::now()),
+            kad::Event::OutboundQueryProgressed {
+                result: QueryResult::GetProviders(Ok(GetProvidersOk::FoundProviders { providers, .. })),
+                ..
+            } => {
+                let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
+                // The query knows where they are for as long as it runs, and tells it to whoever wants to dial them.
+                let mut addresses_of = |peer: libp2p::PeerId| -> Vec<Multiaddr> {
+                    let connection = ConnectionId::new_unchecked(0);
+                    let known =
+                        kademlia.handle_pending_outbound_connection(connection, Some(peer), &[], Endpoint::Dialer);
+                    let mut addresses: Vec<Multiaddr> =
+                        known.unwrap_or_default().into_iter().map(|address| split_peer(address).1).collect();
+                    addresses.sort();
+                    addresses.dedup();
+                    addresses
+                };
+                let found: Vec<_> = providers.into_iter().map(|peer| (peer, addresses_of(peer))).collect();
+                self.report_found(found);
+            }
+            _ => {}
+        }
+    }
+
+    fn report_found(&mut self, found: impl IntoIterator<Item = (libp2p::PeerId, Vec<Multiaddr>)>) {
+        let is_member = |peer| self.members.contains_key(&peer);
+        let listen = self.views.listen.borrow().clone();
+        if let Some(event) = self.finding.report(Instant::now(), found, &listen, is_member) {
+            self.emit(event);
+        }
+    }
+
+    /// A direct connection came about through a relay's help: it is for membership.
+    fn on_hole_punched(&mut self, connection: ConnectionId) {
+        self.nat.punched();
+        if let Some(wanted) = self.handshakes.get_mut(&connection).and_then(|handshake| handshake.wanted.take()) {
+            let _ = wanted.send(Dialled { by_address: false, addresses: Vec::new() });
+        }
+        self.publish();
+    }
+
+    fn on_confirmed(&mut self, address: Multiaddr) {
+        let address = split_peer(address).1;
+        if self.nat.confirm(address.clone()) {
+            if !self.views.listen.borrow().contains(&address)
+                && let Some(address) = to_core_address(&address)
+            {
+                self.emit(Event::AddressFound { address });
+            }
+            self.follow_verdict();
+        }
+    }
+
+    fn on_expired(&mut self, address: Multiaddr) {
+        let address = split_peer(address).1;
+        self.nat.expire(&address);
+        self.lose_addresses(&[address]);
+        self.follow_verdict();
+    }
+
+    /// A relay holds a place for this node.
+    pub(super) fn on_circuit_address(&mut self, listener: ListenerId, address: Multiaddr) {
+        let address = split_peer(address).1;
+        if let Some(address) = to_core_address(&address) {
+            self.emit(Event::AddressFound { address });
+        }
+        self.nat.reserved(listener, address);
+        self.publish();
+    }
+
+    pub(super) fn on_listener_closed(
+        &mut self,
+        listener: ListenerId,
+        addresses: &[Multiaddr],
+        reason: Result<(), std::io::Error>,
+    ) {
+        if let Err(error) = reason {
+            if self.nat.has_asked(listener) {
+                tracing::debug!(?addresses, %error, "a place at a relay is gone, or was refused");
+            } else {
+                tracing::warn!(?addresses, %error, "a listener closed");
+            }
+        }
+        self.nat.reservation_ended(Instant::now(), listener);
+        self.on_listen_addresses_lost(addresses);
+    }
+
+    pub(super) fn on_listen_addresses_lost(&mut self, lost: &[Multiaddr]) {
+        self.views.listen.send_modify(|own| own.retain(|known| !lost.contains(known)));
+        let lost: Vec<Multiaddr> = lost.iter().map(|address| split_peer(address.clone()).1).collect();
+        self.lose_addresses(&lost);
+        self.publish();
+    }
+
+    fn lose_addresses(&self, lost: &[Multiaddr]) {
+        let remaining = self.nat.external_addresses();
+        let listen = self.views.listen.borrow();
+        let gone = lost.iter().filter(|address| !remaining.contains(address) && !listen.contains(address));
+        for address in gone.filter_map(to_core_address) {
+            self.emit(Event::AddressLost { address });
+        }
+    }
+
+    /// Serves others or does not, as far as they can reach this node.
+    fn follow_verdict(&mut self) {
+        let (is_private, is_public) = (self.nat.is_private(), self.nat.is_public());
+        let behaviour = self.swarm.behaviour_mut();
+        if let Some(kademlia) = behaviour.kademlia.as_mut() {
+            let mode = if is_private { kad::Mode::Client } else { kad::Mode::Server };
+            if kademlia.mode() != mode {
+                kademlia.set_mode(Some(mode));
+            }
+        }
+        if let Some(relaying) = behaviour.relaying.as_mut() {
+            let status = if is_public { relay::Status::Enable } else { relay::Status::Disable };
+            relaying.set_status(Some(status));
+        }
+        if is_public {
+            // They were for a node that cannot be reached.
+            for listener in self.nat.reservations() {
+                self.swarm.remove_listener(listener);
+            }
+        }
+        self.publish();
+    }
+
+    /// Lets others see what has changed.
+    pub(super) fn publish(&self) {
+        let reachability = self.nat.reachability(Instant::now());
+        let mut own = self.nat.external_addresses();
+        for address in self.views.listen.borrow().iter() {
+            if !own.contains(address) {
+                own.push(address.clone());
+            }
+        }
+        self.views.own.send_if_modified(|known| std::mem::replace(known, own.clone()) != own);
+        self.views.reachability.send_if_modified(|known| {
+            let is_new = *known != reachability;
+            *known = reachability;
+            is_new
+        });
+    }
+}

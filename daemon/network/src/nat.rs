@@ -1,0 +1,273 @@
+//! What the node has learned about its place behind or before a NAT, and what follows from it.
+//!
+//! Facts come from the driver: addresses that peers see or have reached, probes that failed, relays met, places
+//! reserved, holes punched. The verdict is the [`Reachability`]; the driver carries out what it calls for.
+
+use std::collections::VecDeque;
+
+use libp2p::Multiaddr;
+use libp2p::core::transport::ListenerId;
+use tokio::time::Instant;
+
+use crate::bounds::{
+    DIAL_ERRORS_KEPT, EXTERNAL_ADDRESSES_MAX, ISOLATED_AFTER, RELAYS_KNOWN_MAX, RESERVATION_PAUSE, RESERVATIONS_WANTED,
+};
+use crate::connectivity::Exposure;
+use crate::reachability::{Reachability, Standing, is_global};
+
+/// Facts about reachability so far.
+#[derive(Debug)]
+pub(crate) struct Nat {
+    exposure: Exposure,
+    confirmed: Vec<Multiaddr>,
+    observed: Vec<Multiaddr>,
+    /// Whether a peer could not reach an address of ours that ought to mean the same everywhere.
+    has_failed_probe: bool,
+    has_punched: bool,
+    /// Connected peers that offer to relay, and where they are; at most [`RELAYS_KNOWN_MAX`].
+    relays: Vec<(libp2p::PeerId, Multiaddr)>,
+    reservations: Vec<Reservation>,
+    reserve_at: Instant,
+    dial_errors: VecDeque<String>,
+    alone_since: Option<Instant>,
+}
+
+/// A place at a relay, asked for or held.
+#[derive(Debug)]
+struct Reservation {
+    listener: ListenerId,
+    relay: libp2p::PeerId,
+    /// Where others find this node through it; empty until the relay has agreed.
+    addresses: Vec<Multiaddr>,
+}
+
+impl Nat {
+    pub(crate) fn new(exposure: Exposure) -> Nat {
+        Nat {
+            exposure,
+            confirmed: Vec::new(),
+            observed: Vec::new(),
+            has_failed_probe: false,
+            has_punched: false,
+            relays: Vec::new(),
+            reservations: Vec::new(),
+            reserve_at: Instant::now(),
+            dial_errors: VecDeque::new(),
+            alone_since: Some(Instant::now()),
+        }
+    }
+
+    /// Another machine has reached this node there. Returns whether that is new.
+    pub(crate) fn confirm(&mut self, address: Multiaddr) -> bool {
+        let is_new = !self.confirmed.contains(&address) && self.confirmed.len() < EXTERNAL_ADDRESSES_MAX;
+        if is_new {
+            self.confirmed.push(address);
+        }
+        is_new
+    }
+
+    pub(crate) fn expire(&mut self, address: &Multiaddr) {
+        self.confirmed.retain(|confirmed| confirmed != address);
+    }
+
+    /// A peer sees this node come from there.
+    pub(crate) fn observe(&mut self, address: Multiaddr) {
+        self.observed.retain(|observed| *observed != address);
+        self.observed.insert(0, address);
+        self.observed.truncate(EXTERNAL_ADDRESSES_MAX);
+    }
+
+    /// A peer could not reach this node there.
+    pub(crate) fn probe_failed(&mut self, address: &Multiaddr) {
+        self.has_failed_probe |= is_global(address);
+    }
+
+    pub(crate) fn punched(&mut self) {
+        self.has_punched = true;
+    }
+
+    pub(crate) fn dial_failed(&mut self, reason: String) {
+        self.dial_errors.retain(|known| *known != reason);
+        if self.dial_errors.len() >= DIAL_ERRORS_KEPT {
+            self.dial_errors.pop_front();
+        }
+        self.dial_errors.push_back(reason);
+    }
+
+    /// Notes whether any member is connected.
+    pub(crate) fn members_counted(&mut self, now: Instant, count: usize) {
+        if count > 0 {
+            self.alone_since = None;
+            self.dial_errors.clear();
+        } else {
+            self.alone_since.get_or_insert(now);
+        }
+    }
+
+    /// A connected peer offers to relay, there.
+    pub(crate) fn relay_met(&mut self, peer: libp2p::PeerId, address: Multiaddr) {
+        self.relay_gone(peer);
+        if self.relays.len() < RELAYS_KNOWN_MAX {
+            self.relays.push((peer, address));
+        }
+    }
+
+    /// A peer offers no more to relay, or is not connected any more.
+    pub(crate) fn relay_gone(&mut self, peer: libp2p::PeerId) {
+        self.relays.retain(|(known, _)| *known != peer);
+    }
+
+    /// Whether others cannot reach this node from outside.
+    pub(crate) fn is_private(&self) -> bool {
+        match self.exposure {
+            Exposure::Public => false,
+            Exposure::Private => true,
+            Exposure::FindOut => self.has_failed_probe && !self.confirmed.iter().any(is_global),
+        }
+    }
+
+    /// Whether others reach this node from outside.
+    pub(crate) fn is_public(&self) -> bool {
+        match self.exposure {
+            Exposure::Public => true,
+            Exposure::Private => false,
+            Exposure::FindOut => self.confirmed.iter().any(is_global),
+        }
+    }
+
+    /// The next relay to ask for a place, where one is wanted.
+    pub(crate) fn relay_to_ask(&self, now: Instant) -> Option<(libp2p::PeerId, Multiaddr)> {
+        let is_wanted = self.is_private() && self.reservations.len() < RESERVATIONS_WANTED && self.reserve_at <= now;
+        let is_free = |(peer, _): &&(libp2p::PeerId, Multiaddr)| !self.reservations.iter().any(|r| r.relay == *peer);
+        self.relays.iter().find(is_free).filter(|_| is_wanted).cloned()
+    }
+
+    pub(crate) fn asked(&mut self, relay: libp2p::PeerId, listener: ListenerId) {
+        self.reservations.push(Reservation { listener, relay, addresses: Vec::new() });
+    }
+
+    /// The listeners that are places at relays.
+    pub(crate) fn reservations(&self) -> Vec<ListenerId> {
+        self.reservations.iter().map(|reservation| reservation.listener).collect()
+    }
+
+    /// Whether a listener is a place at a relay.
+    pub(crate) fn has_asked(&self, listener: ListenerId) -> bool {
+        self.reservations.iter().any(|reservation| reservation.listener == listener)
+    }
+
+    /// A relay has agreed, or tells another address.
+    pub(crate) fn reserved(&mut self, listener: ListenerId, address: Multiaddr) {
+        let reservation = self.reservations.iter_mut().find(|reservation| reservation.listener == listener);
+        if let Some(reservation) = reservation.filter(|reservation| !reservation.addresses.contains(&address)) {
+            reservation.addresses.push(address);
+            reservation.addresses.truncate(EXTERNAL_ADDRESSES_MAX);
+        }
+    }
+
+    /// A place at a relay is gone, or was refused.
+    pub(crate) fn reservation_ended(&mut self, now: Instant, listener: ListenerId) {
+        if let Some(index) = self.reservations.iter().position(|reservation| reservation.listener == listener) {
+            let ended = self.reservations.remove(index);
+            if ended.addresses.is_empty() {
+                // Refused: another one first.
+                self.relays.sort_by_key(|(peer, _)| *peer == ended.relay);
+                self.reserve_at = now + RESERVATION_PAUSE;
+            }
+        }
+    }
+
+    /// Where this node is found from outside, best first: to be told before its listen addresses.
+    pub(crate) fn external_addresses(&self) -> Vec<Multiaddr> {
+        self.reachability(None).public_addresses()
+    }
+
+    /// The verdict. `now` decides on isolation; without it there is none.
+    pub(crate) fn reachability(&self, now: impl Into<Option<Instant>>) -> Reachability {
+        let relayed: Vec<Multiaddr> =
+            self.reservations.iter().flat_map(|reservation| reservation.addresses.iter().cloned()).collect();
+        let is_alone = |now: Instant| self.alone_since.is_some_and(|since| now - since >= ISOLATED_AFTER);
+        let standing = if now.into().is_some_and(is_alone) && !self.dial_errors.is_empty() {
+            Standing::Isolated
+        } else if self.is_public() {
+            Standing::Reachable
+        } else if !self.is_private() {
+            if self.confirmed.is_empty() { Standing::Unknown } else { Standing::ReachableLocally }
+        } else if self.has_punched {
+            Standing::HolePunching
+        } else if relayed.is_empty() {
+            Standing::Unreachable
+        } else {
+            Standing::Relayed
+        };
+        let explains = standing == Standing::Isolated;
+        Reachability {
+            standing,
+            confirmed: self.confirmed.clone(),
+            relayed,
+            observed: self.observed.clone(),
+            dial_errors: if explains { self.dial_errors.iter().cloned().collect() } else { Vec::new() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn address(text: &str) -> Multiaddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn only_an_address_that_means_the_same_everywhere_decides() {
+        let mut nat = Nat::new(Exposure::FindOut);
+        let now = Instant::now();
+        assert_eq!(nat.reachability(now).standing, Standing::Unknown);
+        nat.probe_failed(&address("/ip4/192.168.1.2/tcp/1"));
+        assert_eq!(nat.reachability(now).standing, Standing::Unknown);
+        nat.confirm(address("/ip4/192.168.1.2/tcp/1"));
+        assert_eq!(nat.reachability(now).standing, Standing::ReachableLocally);
+        nat.probe_failed(&address("/ip4/8.8.8.8/tcp/1"));
+        assert_eq!(nat.reachability(now).standing, Standing::Unreachable);
+        nat.confirm(address("/ip4/8.8.8.8/tcp/2"));
+        assert_eq!(nat.reachability(now).standing, Standing::Reachable);
+    }
+
+    #[test]
+    fn a_private_node_asks_two_relays_for_a_place_and_rests_after_a_refusal() {
+        let mut nat = Nat::new(Exposure::Private);
+        let now = Instant::now();
+        let peers: Vec<libp2p::PeerId> = (0..3).map(|_| libp2p::PeerId::random()).collect();
+        for peer in &peers {
+            nat.relay_met(*peer, address("/ip4/8.8.8.8/tcp/1"));
+        }
+        let listeners: Vec<ListenerId> = (0..2).map(|_| ListenerId::next()).collect();
+        for listener in &listeners {
+            let (relay, _) = nat.relay_to_ask(now).expect("one is wanted");
+            nat.asked(relay, *listener);
+        }
+        assert_eq!(nat.relay_to_ask(now), None, "two are enough");
+        nat.reserved(listeners[0], address("/ip4/8.8.8.8/tcp/1"));
+        assert_eq!(nat.reachability(now).standing, Standing::Relayed);
+        nat.reservation_ended(now, listeners[1]);
+        assert_eq!(nat.relay_to_ask(now), None, "not at once");
+        let (next, _) = nat.relay_to_ask(now + RESERVATION_PAUSE).expect("one is wanted");
+        assert_eq!(next, peers[2], "another one");
+    }
+
+    #[test]
+    fn a_node_is_isolated_once_dials_fail_for_a_minute() {
+        let mut nat = Nat::new(Exposure::FindOut);
+        let later = Instant::now() + ISOLATED_AFTER + Duration::from_secs(1);
+        assert_eq!(nat.reachability(later).standing, Standing::Unknown, "a founder that nobody has joined yet");
+        nat.dial_failed("nobody listens there".to_owned());
+        let reachability = nat.reachability(later);
+        assert_eq!(reachability.standing, Standing::Isolated);
+        assert_eq!(reachability.dial_errors, ["nobody listens there"]);
+        nat.members_counted(later, 1);
+        assert_eq!(nat.reachability(later).standing, Standing::Unknown);
+    }
+}

@@ -1,0 +1,123 @@
+//! Finding members of the run that nobody has told of.
+
+use std::sync::Arc;
+
+use murmur_network::{Connectivity, NetworkOrder};
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::{Address, Event, PeerId, RunManifest};
+use tokio::time::{Duration, timeout};
+
+use crate::node::{Node, Over, config};
+
+/// Only the run's table.
+const TABLE: Connectivity = Connectivity { kademlia: true, ..Connectivity::OFF };
+
+async fn with(connectivity: Connectivity, over: Over) -> Node {
+    let mut settings = config(over);
+    settings.connectivity = connectivity;
+    Node::start_with(settings).await
+}
+
+async fn meet(one: &mut Node, other: &mut Node) {
+    one.dial(other);
+    one.wait_connected(other.peer).await;
+    other.wait_connected(one.peer).await;
+}
+
+async fn wait_found(node: &mut Node, wanted: PeerId) -> Vec<Address> {
+    node.wait_for("PeersFound", |event| match event {
+        Event::PeersFound { peers } => {
+            peers.into_iter().find(|known| known.peer == wanted).map(|known| known.addresses)
+        }
+        _ => None,
+    })
+    .await
+}
+
+async fn two_nodes_that_share_a_third_find_each_other(over: Over) {
+    let (mut first, mut hub, mut last) = (with(TABLE, over).await, with(TABLE, over).await, with(TABLE, over).await);
+    meet(&mut first, &mut hub).await;
+    meet(&mut last, &mut hub).await;
+    // No core is there to shuffle: whoever looks first finds the other, or is found at the next look.
+    let (first_peer, last_peer) = (first.peer, last.peer);
+    let (finder, found, addresses) = tokio::select! {
+        addresses = wait_found(&mut first, last_peer) => (&mut first, &mut last, addresses),
+        addresses = wait_found(&mut last, first_peer) => (&mut last, &mut first, addresses),
+    };
+    assert!(addresses.contains(&found.address()), "{addresses:?}");
+    finder.order(NetworkOrder::Dial { peer: Some(found.peer), addresses });
+    finder.wait_connected(found.peer).await;
+    found.wait_connected(finder.peer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_that_share_a_third_find_each_other_over_tcp() {
+    two_nodes_that_share_a_third_find_each_other(Over::Tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_that_share_a_third_find_each_other_over_quic() {
+    two_nodes_that_share_a_third_find_each_other(Over::Quic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_different_runs_share_no_table() {
+    let mut changed = RunManifest::default();
+    changed.optimizer.learning_rate = 1e-3;
+    let (mut hub, mut first) = (with(TABLE, Over::Tcp).await, with(TABLE, Over::Tcp).await);
+    let mut settings = config(Over::Tcp);
+    settings.connectivity = TABLE;
+    settings.manifest = Arc::new(changed);
+    let mut stranger = Node::start_with(settings).await;
+    meet(&mut first, &mut hub).await;
+    stranger.dial(&hub);
+    stranger
+        .wait_for("HandshakeRefused", |event| match event {
+            Event::HandshakeRefused { refusal: Refusal::OtherRun { .. }, .. } => Some(()),
+            _ => None,
+        })
+        .await;
+    // A look takes milliseconds and the first comes after a second; nothing is found in several.
+    let found = |event| match event {
+        Event::PeersFound { peers } => Some(peers),
+        _ => None,
+    };
+    for node in [&mut stranger, &mut first] {
+        let anything = async {
+            loop {
+                let event = node.events.recv().await.expect("the network runs");
+                if let Some(peers) = found(event) {
+                    return peers;
+                }
+            }
+        };
+        let peers = timeout(Duration::from_secs(3), anything).await;
+        assert!(peers.is_err(), "found {peers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_makes_nobody_a_member() {
+    let (mut first, mut hub, mut last) =
+        (with(TABLE, Over::Tcp).await, with(TABLE, Over::Tcp).await, with(TABLE, Over::Tcp).await);
+    meet(&mut first, &mut hub).await;
+    meet(&mut last, &mut hub).await;
+    let strangers = [first.peer, last.peer];
+    for node in [&mut first, &mut last] {
+        let spoken = async {
+            loop {
+                let event = node.events.recv().await.expect("the network runs");
+                match &event {
+                    Event::PeerConnected { peer, .. } | Event::HandshakeRefused { peer, .. }
+                        if strangers.contains(peer) =>
+                    {
+                        return event;
+                    }
+                    _ => {}
+                }
+            }
+        };
+        let event = timeout(Duration::from_secs(6), spoken).await;
+        assert!(event.is_err(), "nobody ordered it, but there was {event:?}");
+    }
+}

@@ -1,0 +1,301 @@
+//! A network of a few hosts around one bridge.
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+
+use super::leftovers;
+use super::router;
+use super::tools::{call, missing, must, say_skipped};
+
+/// More daemons than this starve each other on two cores.
+pub const HOSTS_MAX: usize = 8;
+
+/// Networks are loud: each takes the processor for itself, so the tests of one program take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What addresses a network has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// 10.77.0.0/24 alone.
+    V4,
+    /// fd00:77::/64 alone.
+    V6,
+}
+
+/// Hosts on a bridge. Dropping it removes everything, after a panic as well.
+pub struct Lan {
+    name: String,
+    family: Family,
+    hosts: Vec<Host>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// One host: a namespace with loopback and one link, `eth0`.
+#[derive(Debug)]
+pub struct Host {
+    namespace: String,
+    /// The other end of its link, in the namespace of the bridge.
+    port: String,
+    /// Where that end is: the bridge's namespace, or that of a router.
+    port_namespace: String,
+    address: String,
+    family: Family,
+}
+
+impl Lan {
+    /// A network of `hosts` hosts that all reach each other, or nothing where this machine cannot have one: then a line
+    /// says why.
+    ///
+    /// # Panics
+    /// When more than [`HOSTS_MAX`] are asked for, or a link cannot be made although the first one could.
+    pub fn new(family: Family, hosts: usize) -> Option<Lan> {
+        assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
+        // The network of a test that panicked is gone all the same.
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        leftovers::remove_those_of_the_dead();
+        let name = leftovers::fresh_name();
+        if let Some(reason) = missing(&format!("{name}-probe")) {
+            say_skipped(&format!("no network namespaces here (root and iproute2 are needed): {reason}"));
+            return None;
+        }
+        // From here on the value removes what was made, whatever panics.
+        let mut lan = Lan { name, family, hosts: Vec::new(), _turn: turn };
+        lan.make_bridges();
+        for number in 0..hosts {
+            lan.add_host(number);
+        }
+        Some(lan)
+    }
+
+    /// The hosts, in order.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Host `number`, from 0.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn host(&self, number: usize) -> &Host {
+        &self.hosts[number]
+    }
+
+    /// Cuts the network in two: `far` hosts reach each other and nobody else, and so do all others. Links stay up, as
+    /// they do when a line between two places breaks: hosts learn of it only by silence.
+    pub fn partition(&self, far: &[usize]) {
+        for (number, host) in self.hosts.iter().enumerate() {
+            let bridge = if far.contains(&number) { "far" } else { "near" };
+            // What is behind a router goes where its router goes.
+            if host.port_namespace == self.bridges() {
+                must("ip", &format!("-n {} link set {} master {bridge}", self.bridges(), host.port));
+            }
+        }
+    }
+
+    /// Makes one network of the two again.
+    pub fn heal(&self) {
+        self.partition(&[]);
+    }
+
+    /// Takes a host off the network: whoever sends to it hears nothing.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn unplug(&self, number: usize) {
+        let host = &self.hosts[number];
+        must("ip", &format!("-n {} link set {} down", host.port_namespace, host.port));
+    }
+
+    /// Puts one more host behind a router that translates addresses: it reaches everybody, nobody reaches it unless it
+    /// spoke first. Nothing, and a line that says why, where the kernel or its tools cannot translate.
+    ///
+    /// # Panics
+    /// When there are [`HOSTS_MAX`] hosts already, or the network is not [`Family::V4`].
+    pub fn add_host_behind_router(&mut self) -> Option<usize> {
+        let number = self.hosts.len();
+        assert!(number < HOSTS_MAX && self.family == Family::V4);
+        let router = format!("{}-router{number}", self.name);
+        self.add_namespace(&router);
+        let outside = format!("10.77.0.{}/24", number + 101);
+        must("ip", &format!("-n {router} link add eth0 type veth peer name port{number} netns {}", self.bridges()));
+        must("ip", &format!("-n {} link set port{number} master near up", self.bridges()));
+        must("ip", &format!("-n {router} addr add {outside} dev eth0"));
+        must("ip", &format!("-n {router} link set eth0 up"));
+        if let Err(reason) = router::translate(&router) {
+            say_skipped(&format!("no address translation here (nft and its kernel modules are needed): {reason}"));
+            return None;
+        }
+        let namespace = format!("{}-host{number}", self.name);
+        self.add_namespace(&namespace);
+        must("ip", &format!("-n {namespace} link add eth0 type veth peer name inside netns {router}"));
+        must("ip", &format!("-n {router} addr add 192.168.{number}.1/24 dev inside"));
+        must("ip", &format!("-n {router} link set inside up"));
+        must("ip", &format!("-n {namespace} addr add 192.168.{number}.2/24 dev eth0"));
+        must("ip", &format!("-n {namespace} link set eth0 up"));
+        must("ip", &format!("-n {namespace} route add default via 192.168.{number}.1"));
+        self.hosts.push(Host {
+            namespace,
+            port: "inside".to_owned(),
+            port_namespace: router,
+            address: format!("192.168.{number}.2"),
+            family: Family::V4,
+        });
+        Some(number)
+    }
+
+    fn make_bridges(&self) {
+        self.add_namespace(&self.bridges());
+        for bridge in ["near", "far"] {
+            must("ip", &format!("-n {} link add {bridge} type bridge", self.bridges()));
+            must("ip", &format!("-n {} link set {bridge} up", self.bridges()));
+        }
+    }
+
+    fn add_host(&mut self, number: usize) {
+        let namespace = format!("{}-host{number}", self.name);
+        let bridges = self.bridges();
+        let port = format!("port{number}");
+        self.add_namespace(&namespace);
+        must("ip", &format!("-n {namespace} link add eth0 type veth peer name {port} netns {bridges}"));
+        must("ip", &format!("-n {bridges} link set {port} master near up"));
+        let (address, length) = match self.family {
+            Family::V4 => (format!("10.77.0.{}", number + 1), "24"),
+            // Without a search for duplicates an address can be listened on at once.
+            Family::V6 => (format!("fd00:77::{}", number + 1), "64 nodad"),
+        };
+        // The length and its options go behind the address.
+        let (length, options) = length.split_once(' ').unwrap_or((length, ""));
+        must("ip", &format!("-n {namespace} addr add {address}/{length} dev eth0 {options}"));
+        must("ip", &format!("-n {namespace} link set eth0 up"));
+        self.hosts.push(Host { namespace, port, port_namespace: bridges, address, family: self.family });
+    }
+
+    fn add_namespace(&self, name: &str) {
+        must("ip", &format!("netns add {name}"));
+        must("ip", &format!("-n {name} link set lo up"));
+    }
+
+    fn bridges(&self) -> String {
+        format!("{}-bridges", self.name)
+    }
+}
+
+impl Drop for Lan {
+    fn drop(&mut self) {
+        leftovers::remove(&self.name);
+    }
+}
+
+impl Host {
+    /// Its address on its link, without a length.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Where a daemon has to be told to listen, TCP and QUIC: on IPv4 alone its default settings do.
+    pub(crate) fn listen(&self) -> &'static [&'static str] {
+        match self.family {
+            Family::V4 => &[],
+            Family::V6 => &["/ip6/::/tcp/4711", "/ip6/::/udp/4711/quic-v1"],
+        }
+    }
+
+    /// A command that runs `program` on this host. Its process id is that of the program.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = crate::murmur("ip");
+        command.args(["netns", "exec", &self.namespace, program]);
+        command
+    }
+
+    /// Slows its link to so many megabits a second in each direction, with a queue that drains in a tenth of a second.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    pub fn limit(&self, megabits: u32) {
+        // A burst of one scheduler tick's worth and no less than a large segment, or the rate is not reached.
+        let burst = (u64::from(megabits) * 1_000_000 / 8 / 100).max(20_000);
+        for (namespace, device) in [(&self.namespace, "eth0"), (&self.port_namespace, self.port.as_str())] {
+            let shape = format!("tbf rate {megabits}mbit burst {burst} latency 100ms");
+            must("tc", &format!("-n {namespace} qdisc replace dev {device} root {shape}"));
+        }
+    }
+
+    /// Takes the limit away.
+    pub fn unlimit(&self) {
+        for (namespace, device) in [(&self.namespace, "eth0"), (&self.port_namespace, self.port.as_str())] {
+            let _ = call("tc", &format!("-n {namespace} qdisc del dev {device} root"));
+        }
+    }
+
+    /// Bytes that its link has carried, as (received, sent), headers included.
+    ///
+    /// # Panics
+    /// When the link is gone.
+    pub fn link_bytes(&self) -> (u64, u64) {
+        let text = must("ip", &format!("-n {} -j -s link show eth0", self.namespace));
+        let links: serde_json::Value = serde_json::from_str(&text).expect("ip prints JSON");
+        let of = |direction| links[0]["stats64"][direction]["bytes"].as_u64().expect("a count");
+        (of("rx"), of("tx"))
+    }
+}
+
+impl Host {
+    /// Bytes received over each established TCP connection, with the other end's address.
+    ///
+    /// # Panics
+    /// When `ss` of iproute2 is missing.
+    pub fn received_over_tcp(&self) -> Vec<(String, u64)> {
+        let output = self.command("ss").args(["-tinHO", "state", "established"]).output().expect("ss is there");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let parse = |line: &str| {
+            let peer = line.split_whitespace().nth(3)?.rsplit_once(':')?.0.to_owned();
+            let bytes = line.split_whitespace().find_map(|word| word.strip_prefix("bytes_received:"))?.parse().ok()?;
+            Some((peer, bytes))
+        };
+        text.lines().filter_map(parse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reaches(from: &Host, to: &Host) -> bool {
+        // A closed port answers at once that it is closed; a host out of reach answers nothing.
+        let script = format!("exec 3<>/dev/tcp/{}/9", to.address());
+        let output = from.command("timeout").args(["1", "bash", "-c", &script]).output().expect("it runs");
+        String::from_utf8_lossy(&output.stderr).contains("refused")
+    }
+
+    #[test]
+    fn hosts_reach_each_other_and_only_their_own_half() {
+        let Some(lan) = Lan::new(Family::V4, 3) else { return };
+        let [a, b, c] = lan.hosts() else { unreachable!() };
+        assert!(reaches(a, b) && reaches(a, c) && reaches(b, c));
+        lan.partition(&[1, 2]);
+        assert!(!reaches(a, b) && !reaches(c, a) && reaches(b, c));
+        lan.heal();
+        assert!(reaches(a, b) && reaches(c, a));
+    }
+
+    #[test]
+    fn nobody_reaches_a_host_behind_a_router() {
+        let Some(mut lan) = Lan::new(Family::V4, 1) else { return };
+        let Some(hidden) = lan.add_host_behind_router() else { return };
+        assert!(reaches(lan.host(hidden), lan.host(0)));
+        assert!(!reaches(lan.host(0), lan.host(hidden)));
+    }
+
+    #[test]
+    fn nothing_is_left_behind_after_a_panic() {
+        let Some(lan) = Lan::new(Family::V6, 2) else { return };
+        let name = lan.name.clone();
+        assert!(reaches(lan.host(0), lan.host(1)));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _lan = lan;
+            panic!("as a failing test does");
+        }));
+        assert!(panicked.is_err());
+        assert!(!leftovers::listed().iter().any(|namespace| namespace.starts_with(&name)));
+    }
+}

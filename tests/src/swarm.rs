@@ -1,0 +1,132 @@
+//! A swarm with a daemon on each host, and what is asked of several daemons at once.
+
+use std::time::Duration;
+
+use murmur::report::NodeReport;
+
+use crate::netns::{Family, Lan};
+use crate::{Daemon, write_run};
+
+/// What a condition may take where time passes on purpose, with other tests on the same cores.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A run whose step takes some ten milliseconds on a busy core: with the tiny run's fraction of one, seconds of silence
+/// are thousands of steps, as they are in no real swarm.
+pub const CALM_RUN: &str = "\
+[run]
+name = \"calm\"
+[model]
+layers = 2
+width = 64
+heads = 4
+feed_forward = 176
+context = 64
+[optimizer]
+batch_sequences = 8
+[schedule]
+total_steps = 100000
+warmup_steps = 20
+[data]
+validation_sequences = 16
+[gossip]
+interval_steps = 5
+final_exchanges = 4
+";
+
+/// Daemons on the first hosts of a network. Fields are dropped in order: daemons before their hosts and folders.
+pub struct Swarm {
+    /// In the order of their hosts, unless a test took some out.
+    pub daemons: Vec<Daemon>,
+    /// Their hosts, and those that have no daemon yet.
+    pub lan: Lan,
+    folder: tempfile::TempDir,
+    program: String,
+}
+
+impl Swarm {
+    /// A founder on the first host of a network of `hosts`, and as many joiners as make `daemons`, each by the founder's
+    /// ticket. Nothing where there are no namespaces.
+    pub fn new(program: &str, family: Family, hosts: usize, daemons: usize, run: &str) -> Option<Swarm> {
+        Some(Swarm::on(program, Lan::new(family, hosts)?, daemons, run))
+    }
+
+    /// The same with a daemon on each host and a run whose steps take as long as messages do.
+    pub fn calm(program: &str, hosts: usize) -> Option<Swarm> {
+        Swarm::new(program, Family::V4, hosts, hosts, CALM_RUN)
+    }
+
+    /// The same on a network that was prepared.
+    pub fn on(program: &str, lan: Lan, daemons: usize, run: &str) -> Swarm {
+        Swarm::with_settings(program, lan, daemons, run, "")
+    }
+
+    /// The same with a node file.
+    pub fn with_settings(program: &str, lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let run_file = write_run(folder.path(), run);
+        std::fs::write(folder.path().join("node.toml"), settings).expect("a temporary directory can be written");
+        let mut swarm = Swarm { daemons: Vec::new(), lan, folder, program: program.to_owned() };
+        let founder = swarm.start(0, &["start", run_file.to_str().expect("UTF-8")]);
+        let ticket = founder.ticket();
+        swarm.daemons.push(founder);
+        for number in 1..daemons {
+            let joiner = swarm.start(number, &["join", &ticket]);
+            swarm.daemons.push(joiner);
+        }
+        swarm
+    }
+
+    /// Starts a daemon on a host, with the data directory of that host.
+    pub fn start(&self, host: usize, arguments: &[&str]) -> Daemon {
+        let settings = self.folder.path().join("node.toml");
+        let arguments = [arguments, &["--node", settings.to_str().expect("UTF-8")]].concat();
+        Daemon::spawn_on(
+            self.lan.host(host),
+            &self.program,
+            &self.folder.path().join(format!("node-{host}")),
+            &arguments,
+        )
+        .with_patience(PATIENCE)
+    }
+
+    /// Kills the daemon of a host and starts it again there, with the data directory that it had.
+    pub fn kill_and_restart(&mut self, host: usize, arguments: &[&str]) {
+        self.daemons.remove(host).kill();
+        let again = self.start(host, arguments);
+        self.daemons.insert(host, again);
+    }
+
+    /// Waits until each of these knows all others and has averaged.
+    pub fn wait_until_all_average(&self) {
+        let others = self.daemons.len() - 1;
+        for daemon in &self.daemons {
+            daemon.wait_for("all peers and exchanges", |report| {
+                report.peers == others && report.phase == "training" && report.exchanges_completed >= 10
+            });
+        }
+    }
+}
+
+/// What each daemon did over the same `seconds` of its own clock.
+pub struct Stretch {
+    /// Steps a second.
+    pub pace: f64,
+    /// Exchanges completed.
+    pub exchanges: u64,
+    /// Seconds that training waited for the network.
+    pub waited: f64,
+}
+
+/// Watches daemons side by side.
+pub fn watch(daemons: &[&Daemon], seconds: f64) -> Vec<Stretch> {
+    let before: Vec<_> = daemons.iter().map(|daemon| daemon.wait_for("a report", |_| true)).collect();
+    let over = |(daemon, before): (&&Daemon, &NodeReport)| {
+        let after = daemon.wait_for("time to pass", |report| report.seconds >= before.seconds + seconds);
+        Stretch {
+            pace: (after.steps - before.steps) as f64 / (after.seconds - before.seconds),
+            exchanges: after.exchanges_completed - before.exchanges_completed,
+            waited: after.seconds_waiting_for_network - before.seconds_waiting_for_network,
+        }
+    };
+    daemons.iter().zip(&before).map(over).collect()
+}

@@ -1,0 +1,58 @@
+//! Two halves of a swarm that cannot hear each other, and meet again.
+
+use murmur_tests::Daemon;
+use murmur_tests::swarm::{Swarm, watch};
+
+use crate::MURMUR;
+
+/// How long the halves are apart, in seconds.
+const APART_SECONDS: f64 = 20.0;
+
+/// Exchanges of each daemon within which the halves must have become one: those in which they come near each other, and
+/// those that make up for the distrust of the first ones.
+const EXCHANGES_TO_AGREE: u64 = 60;
+
+#[test]
+fn two_halves_train_on_and_become_one_swarm_again() {
+    let Some(swarm) = Swarm::calm(MURMUR, 4) else { return };
+    swarm.wait_until_all_average();
+    let all: Vec<&Daemon> = swarm.daemons.iter().collect();
+    watch(&all, 5.0);
+    let calm = largest_disagreement(&all);
+
+    swarm.lan.partition(&[2, 3]);
+    for (daemon, apart) in all.iter().zip(watch(&all, APART_SECONDS)) {
+        let report = daemon.latest();
+        assert!(apart.waited == 0.0 && apart.exchanges >= 5, "it trains and averages in its half: {report:?}");
+        assert!(apart.pace > 1.0, "{} steps/s: {report:?}", apart.pace);
+    }
+
+    swarm.lan.heal();
+    let healed: Vec<_> = all.iter().map(|daemon| daemon.latest().expect("it reported")).collect();
+    let mut peak = calm;
+    let mut agreed = 0;
+    // The distance shows only while it lasts, so look until all have had time to make it small again.
+    while agreed < all.len() {
+        watch(&all, 1.0);
+        peak = peak.max(largest_disagreement(&all));
+        let is_done = |(daemon, healed): &(&&Daemon, &murmur::report::NodeReport)| {
+            let exchanges = daemon.latest().expect("it reported").exchanges_completed;
+            exchanges >= healed.exchanges_completed + EXCHANGES_TO_AGREE
+        };
+        agreed = all.iter().zip(&healed).filter(is_done).count();
+    }
+    for daemon in &all {
+        daemon.wait_for("everybody again", |report| report.peers == 3);
+    }
+    let end = largest_disagreement(&all);
+    println!("disagreement: {calm:.2} before, {peak:.2} at most after the halves met, {end:.2} in the end");
+    assert!(peak > 1.5 * calm, "the halves had gone different ways: {peak} against {calm}");
+    assert!(end < 0.5 * peak, "they come together: {end} after {peak}");
+    for (daemon, together) in all.iter().zip(watch(&all, 2.0)) {
+        assert!(together.waited == 0.0 && together.exchanges > 0, "{:?}", daemon.latest());
+    }
+}
+
+fn largest_disagreement(daemons: &[&Daemon]) -> f64 {
+    daemons.iter().filter_map(|daemon| daemon.latest()?.disagreement).fold(0.0, f64::max)
+}
