@@ -76,7 +76,7 @@ pub struct NodeOptions {
     /// CPU threads that train; 0 takes all cores.
     #[arg(long, env = "MURMUR_THREADS")]
     pub threads: Option<usize>,
-    /// Files to train on, in this order.
+    /// Files to train on, in this order; a run that shares its data brings them along.
     #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
     /// Multiaddress to listen on; may be given several times.

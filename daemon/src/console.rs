@@ -1,5 +1,6 @@
 //! What a daemon prints: lines for people (the ticket on stdout, all else on stderr), or one JSON object a line.
 
+mod fetching;
 mod notice;
 mod reachability;
 

@@ -6,19 +6,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability, Shelf};
 use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
-use murmur_training::{Corpus, DeviceChoice};
+use murmur_training::{Corpus, CorpusError, DeviceChoice};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::console::Console;
-use crate::drivers::{Pages, StatusServer, Trainer, TrainerSettings, TrainingView, Workers};
+use crate::drivers::{
+    DataDriver, DataView, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers,
+};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::invitation::Invitation;
 use crate::report::{NodeReport, Surroundings};
 use crate::rest::{Rest, RestView};
 use crate::settings::{AfterCompletion, NodeSettings};
+use crate::sharing::{self, SharedData};
 use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
 
 /// Facts waiting for the engine, which takes microseconds for each.
@@ -107,6 +111,7 @@ struct Model {
     progress: f64,
     resumed: bool,
     device: String,
+    shared: Option<SharedData>,
 }
 
 fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
@@ -117,7 +122,15 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
     if let Some(warning) = warning {
         eprintln!("warning: {warning}");
     }
-    let corpus = open_corpus(&plan.manifest, &plan.settings)?;
+    let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
+    if !plan.joins && shared.as_ref().is_some_and(|shared| shared.held.is_empty()) {
+        eprintln!("warning: none of this run's data is here");
+        eprintln!("hint: give its files with --data FILE…; until then members that have it are waited for");
+    }
+    let corpus = match &shared {
+        Some(shared) => shared.corpus(),
+        None => open_corpus(&plan.manifest, &plan.settings)?,
+    };
     let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let mut engine = murmur_training::Engine::new(&plan.manifest, corpus, node, device)
@@ -129,7 +142,7 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
-    Ok(Model { engine, progress, resumed, device: device_name })
+    Ok(Model { engine, progress, resumed, device: device_name, shared })
 }
 
 /// Opens the run's corpus from this machine's files.
@@ -137,19 +150,22 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
 /// # Errors
 /// When files are missing, unwanted or not those of the run.
 pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings) -> Result<Corpus, Failure> {
-    Corpus::open(manifest, &settings.data.files).map_err(|error| {
-        let failure = Failure::new(ExitCode::Files, error.to_string());
-        match error {
-            murmur_training::CorpusError::NoFiles => failure.hint("name them with --data FILE…"),
-            murmur_training::CorpusError::FilesUnused => {
-                failure.hint("leave --data out, or use a run whose data.source is \"files\"")
-            }
-            murmur_training::CorpusError::OtherData { .. } => {
-                failure.hint("every node of this run trains on the same files, in the same order")
-            }
-            _ => failure.hint("check the path and the content of the file"),
+    Corpus::open(manifest, &settings.data.files).map_err(|error| corpus_failure(&error))
+}
+
+/// What is wrong with the data, with its remedy.
+pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
+    let failure = Failure::new(ExitCode::Files, error.to_string());
+    match error {
+        CorpusError::NoFiles => {
+            failure.hint("name them with --data FILE… (a run with data.share = true brings them along)")
         }
-    })
+        CorpusError::FilesUnused => failure.hint("leave --data out, or use a run whose data.source is \"files\""),
+        CorpusError::OtherData { .. } => {
+            failure.hint("every node of this run trains on the same files, in the same order")
+        }
+        _ => failure.hint("check the path and the content of the file"),
+    }
 }
 
 fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {
@@ -167,14 +183,18 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let layout = model.engine.layout().clone();
     let parameters = layout.parameters();
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
-    let network = start_network(&plan, events.clone()).await?;
+    let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
+    let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
+    let network = start_network(&plan, network_shelf, events.clone()).await?;
     let me = network.peer_id();
     let resumed = model.resumed;
     let device = model.device;
     let keep = plan.settings.checkpoint.keep;
     let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
     let progress = model.progress;
-    let trainer = Trainer::start(model.engine, trainer_settings(&plan, progress), events.clone(), writer);
+    let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
+    let settings = trainer_settings(&plan, progress);
+    let trainer = Trainer::start(model.engine, settings, events.clone(), writer, arriving);
     let workers = Workers::start(events.clone());
     let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
 
@@ -183,6 +203,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let training_view = trainer.view();
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
+    let shared = model.shared.zip(shelf);
+    let fetching =
+        shared.map(|(shared, shelf)| DataDriver::start(shared, network.clone(), shelf, picture_view.clone(), arrivals));
+    let (data_view, fetching) = fetching.unzip();
     let mut rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
     let (rest_sender, rest_view) = watch::channel(rest.look(SystemTime::now(), network.traffic()));
     let resting = tokio::spawn(rest.watch(picture_view.clone(), events, rest_sender));
@@ -191,6 +215,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         parameters,
         pictures: picture_view,
         training: training_view.clone(),
+        data: data_view.clone(),
         rest: rest_view,
         reachability: network.reachability(),
         clock,
@@ -219,6 +244,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         device,
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
+    let bar = data_view.map(|view| tokio::spawn(plan.console.show_fetching(view)));
     let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
     let (secret, listen) = (plan.secret.clone(), network.listen_addresses());
     let new_ticket = move |public: &[Multiaddr]| {
@@ -236,6 +262,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     for task in [&remembering, &resting, &inviting] {
         task.abort();
     }
+    fetching.inspect(AbortHandle::abort);
+    bar.inspect(JoinHandle::abort);
     Rest::keep(&plan.settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
     directory.remember_peers(&stopped.status.known);
     let result = finish(stopped, &reporter, &plan.console).await;
@@ -267,8 +295,13 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
     })
 }
 
-async fn start_network(plan: &Plan, events: mpsc::Sender<murmur_protocol::Event>) -> anyhow::Result<Network> {
+async fn start_network(
+    plan: &Plan,
+    shelf: Option<Shelf>,
+    events: mpsc::Sender<murmur_protocol::Event>,
+) -> anyhow::Result<Network> {
     let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
+    let config = NetworkConfig { shelf, ..config };
     Network::start(config, events).await.map_err(|error: NetworkError| {
         Failure::new(ExitCode::Network, error.to_string())
             .hint("another program may use the port: choose one with --listen, or port 0 for any free one")
@@ -302,6 +335,7 @@ pub(crate) fn network_config(
         caps: settings.limits.caps(),
         payload_bytes_max: bounds::payload_bytes_max(parameters, &manifest.gossip),
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters, &manifest.gossip),
+        shelf: None,
         connectivity: settings.network.connectivity(),
     })
 }
@@ -365,6 +399,7 @@ struct Reporter {
     parameters: usize,
     pictures: watch::Receiver<Picture>,
     training: watch::Receiver<TrainingView>,
+    data: Option<watch::Receiver<DataView>>,
     rest: watch::Receiver<RestView>,
     reachability: watch::Receiver<Reachability>,
     clock: Instant,
@@ -383,6 +418,7 @@ impl Reporter {
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds: self.clock.elapsed().as_secs_f64(),
+                data: self.data.as_ref().map(|data| data.borrow().clone()).as_ref(),
             },
         )
     }

@@ -1,10 +1,12 @@
 //! The edges of the daemon: each driver carries out one kind of order and reports facts. Drivers never call each
 //! other, and the engine never waits for one: orders are handed over with `try_…`, and a full queue is a fact as well.
 
+mod data;
 mod http;
 mod trainer;
 mod workers;
 
+pub use data::{Arrival, DataDriver, DataView, ShelfParts};
 pub use http::{Pages, StatusServer};
 pub use trainer::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
 pub use workers::{WorkerOrder, Workers};

@@ -17,6 +17,7 @@ pub mod local;
 pub mod report;
 mod rest;
 pub mod settings;
+pub mod sharing;
 pub mod store;
 
 pub use commands::run;

@@ -152,7 +152,9 @@ impl Swarm {
         arguments
             .extend(["--format", "json", "--serve", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
         arguments.push(directory.as_os_str());
-        for file in &self.options.data {
+        // Where the run shares its data, the founder's files reach the others through the swarm.
+        let with_files = founder.is_none() || !self.manifest.data.share;
+        for file in self.options.data.iter().filter(|_| with_files) {
             arguments.extend([std::ffi::OsStr::new("--data"), file.as_os_str()]);
         }
         Child::spawn(number, &directory, &arguments, lines.clone())

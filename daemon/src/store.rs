@@ -1,11 +1,13 @@
-//! What a node keeps on disk: identity, known peers, the run, checkpoints.
+//! What a node keeps on disk: identity, known peers, the run, checkpoints, shards of shared data.
 
 mod checkpoint;
 mod directory;
+mod shards;
 mod writer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest};
 pub use directory::{DataDirectory, SECRET_FILE};
+pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
 
 use std::io::{self, Write};

@@ -80,6 +80,19 @@ pub const OBJECTIONS_MAX: usize = 2;
 /// is 2.5 usual distances).
 pub const SPOT_CHECK_FACTOR: f64 = 4.0;
 
+/// Shards of a corpus that nodes share: their hashes are in the manifest, 67 bytes each, which travels in every
+/// handshake; and a node tells what it holds as bits of a `u128`.
+pub const SHARDS_MAX: usize = 128;
+
+/// The least that a founder cuts a corpus into by itself, in bytes: below it, asking takes longer than sending.
+pub const SHARD_BYTES_MIN: u64 = 64 * 1024;
+
+/// The largest shard, in bytes: with [`SHARDS_MAX`] of them a corpus has 128 GiB, more than nodes hold in memory.
+pub const SHARD_BYTES_MAX: u64 = 1 << 30;
+
+/// Members that are to hold a shard: two may vanish at once, and there is still a third (a guess, as file systems do).
+pub const SHARD_REPLICAS: usize = 3;
+
 /// Fragments that a model may be exchanged in.
 pub const FRAGMENTS_MAX: u16 = 64;
 

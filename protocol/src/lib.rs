@@ -54,6 +54,7 @@ pub mod peer;
 pub mod random;
 mod reputation;
 pub mod secret;
+pub mod shards;
 pub mod status;
 pub mod ticket;
 pub mod time;

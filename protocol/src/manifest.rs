@@ -3,6 +3,7 @@
 //! Its canonical text is one `section.field = value` line per field, sorted: valid TOML, hashed into the [`RunId`],
 //! sent to joiners as it is, and compared line by line to name the fields in which two runs differ.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use bincode::{Decode, Encode};
@@ -10,11 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::FRAGMENTS_MAX;
 
+mod sharing;
 mod spec;
 
 pub use spec::*;
 
-/// The longest canonical text accepted from a peer, in bytes. Ours are about 1 KiB.
+/// The longest canonical text accepted from a peer, in bytes. Ours are about 1 KiB, and 10 KiB with the most shards.
 pub const MANIFEST_BYTES_MAX: usize = 16 * 1024;
 
 /// BLAKE3 of a manifest's canonical text. Only nodes of one run id talk to each other.
@@ -109,6 +111,7 @@ impl RunManifest {
         within("data.validation_fraction", fraction, f64::MIN_POSITIVE, 0.5, "above 0, at most 0.5")?;
         let sequences = data.validation_sequences;
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
+        sharing::validate(data, model.context)?;
         let interval = gossip.interval_steps;
         check("gossip.interval_steps", interval, (1..=10_000).contains(&interval), "1 to 10000")?;
         let (least, most) = (gossip.interval_steps_min, gossip.interval_steps_max);
@@ -132,13 +135,12 @@ impl RunManifest {
     /// The canonical text: `section.field = value` lines, sorted, each with a newline. Equal manifests give equal
     /// bytes on every machine.
     pub fn canonical_text(&self) -> String {
-        let table = toml::Table::try_from(self).expect("a manifest holds only numbers and strings");
+        let table = toml::Table::try_from(self).expect("a manifest holds only numbers, strings and lists of them");
         let mut lines = Vec::new();
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
-            lines.extend(
-                fields.iter().map(|(field, value)| format!("{section}.{field} = {}\n", canonical_value(value))),
-            );
+            let told = fields.iter().filter(|(field, _)| !sharing::is_left_out(&self.data, section, field));
+            lines.extend(told.map(|(field, value)| format!("{section}.{field} = {}\n", canonical_value(value))));
         }
         lines.sort();
         lines.concat()
@@ -168,15 +170,19 @@ impl RunManifest {
     /// The fields in which two runs differ, as `section.field: ours here, theirs there`, sorted by field.
     pub fn differences(&self, theirs: &RunManifest) -> Vec<String> {
         let (ours, theirs) = (self.canonical_text(), theirs.canonical_text());
-        let pairs = ours.lines().zip(theirs.lines()).filter(|(our_line, their_line)| our_line != their_line);
-        pairs
-            .filter_map(|(our_line, their_line)| {
-                let (field, our_value) = our_line.split_once(" = ")?;
-                let (_, their_value) = their_line.split_once(" = ")?;
-                Some(format!("{field}: {our_value} here, {their_value} there"))
-            })
+        let (ours, theirs) = (fields_of(&ours), fields_of(&theirs));
+        let fields: BTreeSet<&str> = ours.keys().chain(theirs.keys()).copied().collect();
+        let differing = fields.into_iter().filter(|field| ours.get(field) != theirs.get(field));
+        let shown = |value: Option<&&str>| value.map_or("nothing".to_owned(), |value| sharing::shortened(value));
+        differing
+            .map(|field| format!("{field}: {} here, {} there", shown(ours.get(field)), shown(theirs.get(field))))
             .collect()
     }
+}
+
+/// The lines of a canonical text, by field.
+fn fields_of(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.split_once(" = ")).collect()
 }
 
 /// A value as TOML, formatted by this function alone so that no library's taste can change a run id.
@@ -197,7 +203,10 @@ fn canonical_value(value: &toml::Value) -> String {
                 .collect();
             format!("\"{escaped}\"")
         }
-        other => unreachable!("a manifest field is a number, a string or a boolean, not {other:?}"),
+        toml::Value::Array(values) => {
+            format!("[{}]", values.iter().map(canonical_value).collect::<Vec<_>>().join(", "))
+        }
+        other => unreachable!("a manifest field is a number, a string, a boolean or a list, not {other:?}"),
     }
 }
 

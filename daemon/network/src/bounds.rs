@@ -55,6 +55,33 @@ pub(crate) const WAITING_CONTROL_STREAMS_MAX: usize = 1;
 /// Transfers that a peer opened and that wait for their turn on one connection: twice what an honest peer sends in all.
 pub(crate) const WAITING_BULK_STREAMS_MAX: usize = 16;
 
+/// Requests for shards that a peer opened and that nobody has taken yet on one connection: they are taken at once.
+pub(crate) const WAITING_DATA_STREAMS_MAX: usize = 4;
+
+/// Requests for shards that are answered at once on one connection: shards being sent, and a question beside them.
+pub(crate) const DATA_REQUESTS_PER_CONNECTION_MAX: usize = 4;
+
+/// Shards sent to one peer at once; it asks for as many.
+pub const DATA_SENDING_PER_PEER_MAX: usize = 2;
+
+/// Shards sent at once in all: four joiners are fed at the same time, and exchanges still get through.
+pub(crate) const DATA_SENDING_MAX: usize = 8;
+
+/// Bytes of a shard between two looks at the clock: small, so that a capped uplink shared by all that it may serve is not
+/// taken for one that has stopped.
+pub(crate) const DATA_CHUNK_BYTES: usize = 16 * 1024;
+
+/// The longest request for a shard or answer to one, in bytes; ours take up to 30.
+pub(crate) const SHARD_WORDS_BYTES_MAX: usize = 64;
+
+/// A shard that does not move for this long is asked for elsewhere. Shorter than [`PROGRESS_TIMEOUT`], since nothing is
+/// lost by it: the next peer goes on where this one stopped. With [`DATA_CHUNK_BYTES`] a minimum rate of 1.6 KiB/s.
+pub(crate) const DATA_PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From the moment that the core hears of a peer until it can be asked for shards; it takes microseconds, on a busy
+/// machine milliseconds.
+pub(crate) const CONNECTION_READY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Requests for outbound streams that wait for a connection's handler.
 pub(crate) const OPEN_REQUESTS_MAX: usize = 16;
 

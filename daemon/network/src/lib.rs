@@ -7,7 +7,8 @@
 //! ```text
 //! Network (handle) ── orders ──► Driver (swarm task: polls, forwards, never waits)
 //!                                  │ one task per connection     handshake: is it a peer of this run?
-//!                                  └ one task per peer (Member)  control reader and writer, transfers both ways
+//!                                  └ one task per peer (Member)  control reader and writer, transfers both ways,
+//!                                        │                       answers to requests for shared data
 //!                                        └──────── events ──────► the core
 //! ```
 //!
@@ -21,6 +22,7 @@ mod bounds;
 mod bulk;
 mod connectivity;
 mod control;
+mod data;
 mod dialing;
 mod driver;
 mod fetch;
@@ -41,7 +43,10 @@ pub mod transport;
 
 pub use access::Admission;
 pub use address::{AddressError, parse_address};
+pub use bounds::DATA_SENDING_PER_PEER_MAX;
 pub use connectivity::{Connectivity, Exposure};
+pub use data::ask::{Offered, ShardError, ShardStream};
+pub use data::{HeldShards, Shelf};
 pub use fetch::{FetchError, Question, fetch_manifest};
 pub use identity::{IdentityError, load_or_create, peer_id};
 pub use libp2p::Multiaddr;

@@ -18,12 +18,13 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::bounds::{
-    FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX,
-    RELAY_LINGER,
+    DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX,
+    OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
 };
 use crate::bulk::receive::receive;
 use crate::bulk::send::send;
 use crate::control::{ReaderEnd, read_messages, write_messages};
+use crate::data::serve::attend;
 use crate::handshake::Link;
 use crate::shared::{InboundBudget, Shared};
 use crate::streams::StreamOpener;
@@ -74,6 +75,8 @@ pub(crate) struct Member {
     /// What this peer's inbound transfers together may hold: one payload of the largest kind.
     inbound_budget: Arc<InboundBudget>,
     sending: Arc<Semaphore>,
+    /// Turns of shards that the peer asked for.
+    sending_data: Arc<Semaphore>,
     /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
     unreported: BTreeSet<TransferId>,
     /// Whether the core believes that transfers are possible.
@@ -130,6 +133,7 @@ impl Member {
             inbound_queue,
             receiving: Arc::new(Semaphore::new(INBOUND_TRANSFERS_PER_PEER_MAX)),
             sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
+            sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
             told_direct: true,
         }
@@ -181,13 +185,20 @@ impl Member {
             ChildEnd::Writer { link: number, flushed }
         });
         let (bulk, receiving, inbound) = (link.streams.bulk, self.receiving.clone(), self.inbound_queue.clone());
+        let requests = link.streams.data;
         if link.is_relayed {
-            // Without a receiver, streams for transfers are reset.
-            drop(bulk);
+            // Without a receiver, streams for transfers and shards are reset.
+            drop((bulk, requests));
         } else {
             self.children.spawn(async move {
                 accept(bulk, receiving, inbound).await;
                 ChildEnd::Acceptor { link: number }
+            });
+            let (shared, turns) = (self.shared.clone(), self.sending_data.clone());
+            let opener = link.streams.opener.downgrade();
+            self.children.spawn(async move {
+                attend(shared, peer, (number, opener), requests, turns).await;
+                ChildEnd::Received
             });
         }
         let (is_relayed, opener) = (link.is_relayed, link.streams.opener);

@@ -10,6 +10,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
 use murmur_protocol::message::{Message, TransferHeader};
+use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Address, Event, Payload, PeerId, RunId, RunManifest, Secret, TransferId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -21,6 +22,8 @@ use crate::bounds::{
     OUTBOX_EVENTS_MAX,
 };
 use crate::connectivity::Connectivity;
+use crate::data::ask::{Offered, ShardError};
+use crate::data::{DataExchange, Shelf};
 use crate::driver::{Driver, Views};
 use crate::identity::peer_id;
 use crate::pace::Caps;
@@ -48,6 +51,8 @@ pub struct NetworkConfig {
     pub payload_bytes_max: u64,
     /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.
     pub inbound_bytes_budget: u64,
+    /// Shards that peers may fetch; `None` gives nothing to anybody.
+    pub shelf: Option<Shelf>,
     /// How it finds peers and is found.
     pub connectivity: Connectivity,
 }
@@ -115,6 +120,7 @@ pub struct Network(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     peer_id: PeerId,
+    data: Arc<DataExchange>,
     orders: mpsc::Sender<NetworkOrder>,
     traffic: TrafficCounter,
     listen: watch::Receiver<Vec<Multiaddr>>,
@@ -153,14 +159,15 @@ impl Network {
         let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
-        let shared = Shared::new(me, config, own, events);
+        let shared = Arc::new(Shared::new(me, config, own, events));
+        let data = shared.data.clone();
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
-        let driver = Driver::new(swarm, Arc::new(shared), order_queue, is_closing, views, outbox, connectivity);
+        let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
         });
-        Ok(Network(Arc::new(Handle { peer_id: me, orders, traffic, listen, reachability, closing, closed })))
+        Ok(Network(Arc::new(Handle { peer_id: me, data, orders, traffic, listen, reachability, closing, closed })))
     }
 
     /// This node's identity.
@@ -184,6 +191,29 @@ impl Network {
     /// Where the node listens: concrete addresses, without a peer id at the end.
     pub fn listen_addresses(&self) -> Vec<Multiaddr> {
         self.0.listen.borrow().clone()
+    }
+
+    /// Asks a connected peer which shards of the run's data it holds.
+    ///
+    /// # Errors
+    /// When it is not connected, shares nothing or does not answer in time.
+    pub async fn ask_holdings(&self, peer: PeerId) -> Result<ShardSet, ShardError> {
+        self.0.data.ask_holdings(peer).await
+    }
+
+    /// Asks a connected peer for a shard of `length` bytes, from `offset` on. Also tells what it holds. The caller
+    /// compares the whole shard with its hash.
+    ///
+    /// # Errors
+    /// When it is not connected, shares nothing, does not answer in time or has a shard of another length.
+    pub async fn ask_shard(
+        &self,
+        peer: PeerId,
+        index: u16,
+        offset: u64,
+        length: u64,
+    ) -> Result<(ShardSet, Offered), ShardError> {
+        self.0.data.ask_shard(peer, index, offset, length).await
     }
 
     /// Whether and how others reach this node, as it becomes known and changes.

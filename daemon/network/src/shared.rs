@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use crate::access::Access;
 use crate::address::addresses_to_tell;
 use crate::bounds::{BUDGET_UNIT_BYTES, CAP_BURST};
+use crate::data::DataExchange;
 use crate::network::NetworkConfig;
 use crate::pace::Pace;
 
@@ -29,11 +30,13 @@ pub(crate) struct Shared {
     /// Paces what is sent, over all peers.
     pub(crate) upload: Pace,
     /// Paces what is received.
-    pub(crate) download: Pace,
+    pub(crate) download: Arc<Pace>,
     /// The longest payload that a peer may announce.
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
     pub(crate) inbound_budget: InboundBudget,
+    /// Shards that this node gives, and where it may ask for others.
+    pub(crate) data: Arc<DataExchange>,
     events: mpsc::Sender<Event>,
     messages_dropped: AtomicU64,
 }
@@ -45,7 +48,9 @@ impl Shared {
         own: watch::Receiver<Vec<Multiaddr>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, .. } = config;
+        let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
+            config;
+        let download = Arc::new(Pace::new(caps.download, CAP_BURST));
         Shared {
             me,
             manifest_text: manifest.canonical_text(),
@@ -53,9 +58,10 @@ impl Shared {
             manifest,
             own,
             upload: Pace::new(caps.upload, CAP_BURST),
-            download: Pace::new(caps.download, CAP_BURST),
             payload_bytes_max,
             inbound_budget: InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max)),
+            data: Arc::new(DataExchange::new(shelf, download.clone())),
+            download,
             events,
             messages_dropped: AtomicU64::new(0),
         }

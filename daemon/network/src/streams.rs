@@ -21,15 +21,20 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::bounds::{OPEN_REQUESTS_MAX, OPEN_TIMEOUT, WAITING_BULK_STREAMS_MAX, WAITING_CONTROL_STREAMS_MAX};
+use crate::bounds::{
+    OPEN_REQUESTS_MAX, OPEN_TIMEOUT, WAITING_BULK_STREAMS_MAX, WAITING_CONTROL_STREAMS_MAX, WAITING_DATA_STREAMS_MAX,
+};
 pub use handler::StreamsHandler;
-use handler::{Abandoned, OpenRequest};
+use handler::{Abandoned, InboundQueues, OpenRequest};
 
 /// Handshake, then control messages, both ways, for as long as the connection lasts.
 pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/control/1");
 
 /// One transfer.
 pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/bulk/1");
+
+/// One request for a shard of shared data, and its answer.
+pub const DATA_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/data/1");
 
 /// The streams of one connection.
 #[derive(Debug)]
@@ -40,11 +45,24 @@ pub struct ConnectionStreams {
     pub control: mpsc::Receiver<Stream>,
     /// Bulk streams that the peer opened. Beyond the queue's bound they are reset.
     pub bulk: mpsc::Receiver<Stream>,
+    /// Requests for shards that the peer opened. Beyond the queue's bound they are reset.
+    pub data: mpsc::Receiver<Stream>,
 }
 
 /// Opens streams on one connection.
 #[derive(Clone, Debug)]
 pub struct StreamOpener(mpsc::Sender<OpenRequest>);
+
+/// An opener that does not keep its connection open.
+#[derive(Clone, Debug)]
+pub struct WeakOpener(mpsc::WeakSender<OpenRequest>);
+
+impl WeakOpener {
+    /// The opener, while somebody else keeps the connection open.
+    pub fn upgrade(&self) -> Option<StreamOpener> {
+        self.0.upgrade().map(StreamOpener)
+    }
+}
 
 /// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -78,13 +96,18 @@ impl StreamOpener {
         tokio::time::timeout(OPEN_TIMEOUT, opened).await.unwrap_or(Err(OpenError::TimedOut))
     }
 
+    /// The same without a say in how long the connection lives.
+    pub fn downgrade(&self) -> WeakOpener {
+        WeakOpener(self.0.downgrade())
+    }
+
     /// Waits until the connection is closed.
     pub async fn closed(&self) {
         self.0.closed().await;
     }
 }
 
-/// Opens and accepts raw streams of our two protocols.
+/// Opens and accepts raw streams of our three protocols.
 #[derive(Default)]
 pub struct StreamsBehaviour {
     /// Streams of connections that nobody has taken yet: as many as there are connections being established.
@@ -103,8 +126,9 @@ impl StreamsBehaviour {
         let (open, requests) = mpsc::channel(OPEN_REQUESTS_MAX);
         let (control_queue, control) = mpsc::channel(WAITING_CONTROL_STREAMS_MAX);
         let (bulk_queue, bulk) = mpsc::channel(WAITING_BULK_STREAMS_MAX);
-        self.untaken.insert(connection, ConnectionStreams { opener: StreamOpener(open), control, bulk });
-        StreamsHandler::new(requests, control_queue, bulk_queue)
+        let (data_queue, data) = mpsc::channel(WAITING_DATA_STREAMS_MAX);
+        self.untaken.insert(connection, ConnectionStreams { opener: StreamOpener(open), control, bulk, data });
+        StreamsHandler::new(requests, InboundQueues { control: control_queue, bulk: bulk_queue, data: data_queue })
     }
 }
 

@@ -13,6 +13,7 @@ use crate::console::{Console, print_line};
 use crate::daemon::open_corpus;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+use crate::sharing::held_out_corpus;
 use crate::store::{Checkpoint, DataDirectory, load_latest};
 
 pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
@@ -35,7 +36,10 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
     let manifest = &checkpoint.manifest;
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
-    let corpus: Corpus = open_corpus(manifest, &settings)?;
+    let corpus: Corpus = match data_directory(options.checkpoint.as_deref()) {
+        Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, &root)?,
+        _ => open_corpus(manifest, &settings)?,
+    };
     let batch = manifest.optimizer.batch_sequences as usize;
     let loss = model.evaluate(&corpus.validation(manifest), batch)?;
     let floor = corpus.entropy_rate();
@@ -52,6 +56,11 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
         print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
     }
     Ok(())
+}
+
+/// The data directory that a path is, or that the checkpoint there lies in.
+fn data_directory(path: Option<&Path>) -> Option<PathBuf> {
+    path?.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
 }
 
 /// The newest intact checkpoint of a data directory, or the one at the path itself.

@@ -41,14 +41,12 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
         }
     };
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
-    let corpus = match open_corpus(&manifest, &settings) {
-        Ok(corpus) => Some(corpus),
-        Err(failure) => {
-            findings.push(Finding::problem("data", failure.to_string(), failure.remedy().to_owned()));
-            None
-        }
-    };
-    let measured = doctor::check_machine(&manifest, &settings, corpus, &mut findings);
+    if manifest.data.share && settings.data.files.is_empty() {
+        findings.push(Finding::good("data", "comes from the swarm".to_owned()));
+    } else if let Err(failure) = open_corpus(&manifest, &settings) {
+        findings.push(Finding::problem("data", failure.to_string(), failure.remedy().to_owned()));
+    }
+    let measured = doctor::check_machine(&manifest, &settings, &mut findings);
     let configured = &settings.checkpoint.directory;
     let default = DataDirectory::default_path(&manifest.run.name);
     let directory = if configured.as_os_str().is_empty() { &default } else { configured };

@@ -5,6 +5,7 @@ use murmur_protocol::RunManifest;
 use super::node;
 use crate::cli::StartOptions;
 use crate::settings::load_run_manifest;
+use crate::sharing;
 use crate::store::DataDirectory;
 
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
@@ -15,6 +16,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
+    let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
     let joins = !bootstrap.is_empty();

@@ -56,5 +56,17 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         human_bytes(report.bytes_received),
         report.seconds_waiting_for_network
     ));
+    if let Some(data) = &report.data {
+        print_line(&format!(
+            "shards       {} of {} assigned held · {} held of {} in all · {} within reach · {} fetched · {} served",
+            data.shards_assigned_held,
+            data.shards_assigned,
+            data.shards_held,
+            data.shards,
+            data.shards_reachable,
+            human_bytes(data.bytes_fetched),
+            human_bytes(data.bytes_served)
+        ));
+    }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::bounds::state_bytes;
+use murmur_protocol::manifest::DataSpec;
 use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError};
 
 use super::Finding;
@@ -34,12 +35,7 @@ pub struct Measured {
 }
 
 /// Checks device, memory and speed; `None` where no step could be taken.
-pub fn check_machine(
-    manifest: &RunManifest,
-    settings: &NodeSettings,
-    corpus: Option<Corpus>,
-    findings: &mut Vec<Finding>,
-) -> Option<Measured> {
+pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: &mut Vec<Finding>) -> Option<Measured> {
     let choice: DeviceChoice = settings.training.device.parse().ok()?;
     let (device, warning) = match choice.open() {
         Ok(opened) => opened,
@@ -63,8 +59,7 @@ pub fn check_machine(
         findings.push(Finding::problem("memory", text, "close other programs, or join a run with a smaller model"));
         return None;
     }
-    let corpus = corpus?;
-    match take_steps(manifest, corpus, device) {
+    match take_steps(manifest, device) {
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;

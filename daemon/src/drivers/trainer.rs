@@ -2,7 +2,8 @@
 //!
 //! It never waits for anybody while it trains: orders are picked up with `try_recv`, facts handed over with
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
-//! `wait_for_order`, which is not called between the first step and the last; `seconds_waiting` is zero by construction,
+//! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
+//! shared data as well); `seconds_waiting` is zero by construction,
 //! and counts from the day that somebody changes this.
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use murmur_protocol::{Correction, Event, Part, Payload, RequestId, RunManifest, 
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
-use super::Refused;
+use super::{Arrival, Refused};
 use crate::store::{Checkpoint, CheckpointWriter};
 
 /// Orders waiting for the next step boundary. The core has at most a handful of requests open.
@@ -112,7 +113,8 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Starts the thread, which waits for [`TrainerOrder::Begin`].
+    /// Starts the thread, which waits for [`TrainerOrder::Begin`], and then for data to begin with. Shards that arrive
+    /// later are taken up between steps.
     ///
     /// # Panics
     /// When the system has no thread left.
@@ -121,6 +123,7 @@ impl Trainer {
         settings: TrainerSettings,
         events: mpsc::Sender<Event>,
         writer: CheckpointWriter,
+        arrivals: mpsc::Receiver<Arrival>,
     ) -> Trainer {
         let (orders, inbox) = sync_channel(QUEUE_MAX);
         let first_view = TrainingView { steps: engine.steps(), progress: settings.progress, ..TrainingView::default() };
@@ -130,6 +133,7 @@ impl Trainer {
             engine,
             inbox,
             events,
+            arrivals,
             kept: VecDeque::new(),
             view: first_view,
             view_sender,
@@ -204,6 +208,8 @@ struct Desk {
     engine: Engine,
     inbox: Receiver<TrainerOrder>,
     events: mpsc::Sender<Event>,
+    /// Shards of shared data.
+    arrivals: mpsc::Receiver<Arrival>,
     /// Facts that the engine's queue had no room for.
     kept: VecDeque<Event>,
     view: TrainingView,
@@ -221,7 +227,9 @@ struct Desk {
 impl Desk {
     fn run(mut self) -> Result<(), String> {
         loop {
-            let open = if self.stage == Stage::Training { self.take_waiting_orders() } else { self.wait_for_order() };
+            self.take_shards();
+            let steps = self.stage == Stage::Training && self.engine.has_data();
+            let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
                 return self.unsaved.map_or(written, Err);
@@ -231,9 +239,15 @@ impl Desk {
                 let report = self.report();
                 self.tell(Event::TrainingCompleted(report));
             }
-            if self.stage == Stage::Training {
+            if self.stage == Stage::Training && self.engine.has_data() {
                 self.step();
             }
+        }
+    }
+
+    fn take_shards(&mut self) {
+        while let Ok((index, shard)) = self.arrivals.try_recv() {
+            self.engine.add_shard(index, shard);
         }
     }
 
@@ -263,7 +277,7 @@ impl Desk {
         self.send_kept();
         let before = Instant::now();
         let order = self.inbox.recv_timeout(IDLE_PERIOD);
-        if self.stage == Stage::Training {
+        if self.stage == Stage::Training && self.engine.has_data() {
             self.view.seconds_waiting += before.elapsed().as_secs_f64();
         }
         match order {
@@ -390,6 +404,9 @@ impl Desk {
     }
 
     fn evaluate(&mut self) {
+        if !self.engine.has_data() {
+            return;
+        }
         match self.engine.validation_loss() {
             Ok(loss) => self.view.validation_loss = Some(loss),
             Err(error) => tracing::error!("cannot evaluate: {error}"),

@@ -55,7 +55,8 @@ pub enum AfterCompletion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// Files to train on, read as bytes in this order. Needed when the run's `data.source` is "files".
+    /// Files to train on, read as bytes in this order. Needed when the run's `data.source` is "files"; where it shares
+    /// them, by its founder alone.
     pub files: Vec<PathBuf>,
 }
 

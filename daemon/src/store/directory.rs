@@ -5,6 +5,7 @@
 //! run.toml            the run that the directory belongs to
 //! peers.json          members to look for after a restart
 //! checkpoints/step-…  see the checkpoint module
+//! shards/…            fetched shards, where the run shares its data; see the shards module
 //! membership.secret   what a closed run's members know, mode 0600
 //! traffic.json        bytes of the day
 //! lock                held by the daemon that uses the directory

@@ -35,7 +35,9 @@ pub struct Engine {
     warm_up_again: WarmUpAgain,
     outer: Option<OuterMomentum>,
     sampler: Sampler,
+    /// Empty while held-out shards are missing.
     validation: Vec<Window>,
+    manifest: RunManifest,
     batch_sequences: usize,
     steps: u64,
     local_progress: LocalProgress,
@@ -170,7 +172,8 @@ impl Engine {
             warm_up_again: WarmUpAgain::default(),
             local_progress: LocalProgress::new(&parameters),
             outer: outer_momentum(&manifest.gossip, parameters),
-            validation: corpus.validation(manifest),
+            validation: if corpus.suffices() { corpus.validation(manifest) } else { Vec::new() },
+            manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest.run.seed, node, spec.context as usize, batch_sequences),
             batch_sequences,
             steps: 0,
@@ -183,6 +186,22 @@ impl Engine {
         self.model.layout()
     }
 
+    /// Adds a shard of data that the swarm shares; it is trained on from the next step on.
+    ///
+    /// # Panics
+    /// When the run has no such shard, or its length is another.
+    pub fn add_shard(&mut self, index: usize, shard: Payload) {
+        self.sampler.add_shard(index, shard);
+        if self.validation.is_empty() && self.has_data() {
+            self.validation = self.sampler.corpus().validation(&self.manifest);
+        }
+    }
+
+    /// Whether there is data to train on and to evaluate with. Steps and evaluations need it.
+    pub fn has_data(&self) -> bool {
+        self.sampler.corpus().suffices()
+    }
+
     /// Steps taken in all, skipped ones not counted.
     pub fn steps(&self) -> u64 {
         self.steps
@@ -192,6 +211,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`TrainingError::NotFinite`] when the step had to be skipped; the next one may succeed.
+    ///
+    /// # Panics
+    /// Without data: see [`Engine::has_data`].
     pub fn step(&mut self, progress: f64) -> Result<StepReport, TrainingError> {
         self.step_at_rate(self.learning_rate.at(progress))
     }
@@ -238,7 +260,11 @@ impl Engine {
     ///
     /// # Errors
     /// When the device fails.
+    ///
+    /// # Panics
+    /// Without data: see [`Engine::has_data`].
     pub fn validation_loss(&mut self) -> Result<f64, TrainingError> {
+        assert!(!self.validation.is_empty(), "nothing is evaluated before its data is here");
         Ok(rayon::scope(|_| evaluate(&self.model, &self.validation, self.batch_sequences))?)
     }
 

@@ -4,6 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use murmur_protocol::shards::{ShardAnswer, ShardRequest};
 use murmur_protocol::{Message, TransferHeader, codec};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,5 +15,11 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(header) = codec::decode::<TransferHeader>(bytes) {
         let again = codec::decode::<TransferHeader>(&codec::encode(&header)).expect("our own encoding");
         assert_eq!(format!("{again:?}"), format!("{header:?}"));
+    }
+    if let Ok(request) = codec::decode::<ShardRequest>(bytes) {
+        assert_eq!(codec::decode(&codec::encode(&request)), Ok(request));
+    }
+    if let Ok(answer) = codec::decode::<ShardAnswer>(bytes) {
+        assert_eq!(codec::decode(&codec::encode(&answer)), Ok(answer));
     }
 });

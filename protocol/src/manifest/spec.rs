@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::shards::ShardHash;
+
 /// The run's name and seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -76,7 +78,7 @@ pub struct ScheduleSpec {
 pub enum DataSource {
     /// The built-in story grammar: endless, seeded, with a known entropy rate.
     Grammar,
-    /// Each node's own files, read as bytes (`data.files` in its node file).
+    /// Files, read as bytes: each node's own (`data.files` in its node file), or with `share` those of the founder.
     Files,
 }
 
@@ -92,6 +94,23 @@ pub struct DataSpec {
     pub validation_fraction: f64,
     /// Sequences of the fixed held-out slice that an evaluation reads, 1 to 65,536.
     pub validation_sequences: u32,
+    /// Whether members fetch the corpus from each other. `false`: data never leaves a node.
+    pub share: bool,
+    /// Bytes of a shard where data is shared: a power of two, 256 bytes to 1 GiB, above the model's context; 0 lets the
+    /// founder choose.
+    pub shard_bytes: u64,
+    /// Length of the shared corpus in bytes; filled in by the founder.
+    pub corpus_bytes: u64,
+    /// The shards of the shared corpus by hash, in order; filled in by the founder.
+    pub shards: Vec<ShardHash>,
+}
+
+impl DataSpec {
+    /// How many bytes of a corpus of this length are trained on: those in front. The rest is held out.
+    pub fn training_bytes(&self, corpus_bytes: u64) -> u64 {
+        let held_out = (corpus_bytes as f64 * self.validation_fraction) as u64;
+        corpus_bytes - held_out.min(corpus_bytes)
+    }
 }
 
 /// How nodes average: pairwise modular gossip.
@@ -165,6 +184,10 @@ impl Default for DataSpec {
             digest: String::new(),
             validation_fraction: 0.1,
             validation_sequences: 64,
+            share: false,
+            shard_bytes: 0,
+            corpus_bytes: 0,
+            shards: Vec::new(),
         }
     }
 }

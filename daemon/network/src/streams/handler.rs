@@ -10,7 +10,7 @@ use libp2p::swarm::handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedI
 use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, Stream, StreamUpgradeError, SubstreamProtocol};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, OpenError};
+use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, DATA_PROTOCOL, OpenError};
 use crate::bounds::OPEN_TIMEOUT;
 
 /// Asks the handler for an outbound stream.
@@ -24,26 +24,32 @@ pub struct OpenRequest {
 #[derive(Debug)]
 pub struct Abandoned;
 
+/// Where streams go that the peer opens, by protocol.
+pub(super) struct InboundQueues {
+    pub(super) control: mpsc::Sender<Stream>,
+    pub(super) bulk: mpsc::Sender<Stream>,
+    pub(super) data: mpsc::Sender<Stream>,
+}
+
 /// Serves one connection's requests and queues.
 pub struct StreamsHandler {
     requests: mpsc::Receiver<OpenRequest>,
-    control_queue: mpsc::Sender<Stream>,
-    bulk_queue: mpsc::Sender<Stream>,
+    queues: InboundQueues,
     abandoned: bool,
 }
 
 impl StreamsHandler {
-    pub(super) fn new(
-        requests: mpsc::Receiver<OpenRequest>,
-        control_queue: mpsc::Sender<Stream>,
-        bulk_queue: mpsc::Sender<Stream>,
-    ) -> StreamsHandler {
-        StreamsHandler { requests, control_queue, bulk_queue, abandoned: false }
+    pub(super) fn new(requests: mpsc::Receiver<OpenRequest>, queues: InboundQueues) -> StreamsHandler {
+        StreamsHandler { requests, queues, abandoned: false }
     }
 
     /// Queues a stream that the peer opened. Dropping it where the queue is full resets it.
     fn accept(&self, protocol: &StreamProtocol, stream: Stream) {
-        let queue = if *protocol == CONTROL_PROTOCOL { &self.control_queue } else { &self.bulk_queue };
+        let queue = match protocol {
+            protocol if *protocol == CONTROL_PROTOCOL => &self.queues.control,
+            protocol if *protocol == DATA_PROTOCOL => &self.queues.data,
+            _ => &self.queues.bulk,
+        };
         if queue.try_send(stream).is_err() {
             tracing::debug!(%protocol, "reset an inbound stream: too many wait already");
         }
@@ -59,7 +65,8 @@ impl ConnectionHandler for StreamsHandler {
     type OutboundOpenInfo = OpenRequest;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Offer> {
-        SubstreamProtocol::new(Offer(vec![CONTROL_PROTOCOL, BULK_PROTOCOL]), ()).with_timeout(OPEN_TIMEOUT)
+        SubstreamProtocol::new(Offer(vec![CONTROL_PROTOCOL, BULK_PROTOCOL, DATA_PROTOCOL]), ())
+            .with_timeout(OPEN_TIMEOUT)
     }
 
     // Any open stream keeps the connection alive, and the control stream is open for as long as it lasts, so the

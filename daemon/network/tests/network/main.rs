@@ -11,5 +11,6 @@ mod meeting;
 mod misbehaviour;
 mod node;
 mod relaying;
+mod shards;
 mod starting;
 mod transfers;

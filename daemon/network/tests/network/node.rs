@@ -42,6 +42,7 @@ pub(crate) fn config(over: Over) -> NetworkConfig {
         caps: Caps::default(),
         payload_bytes_max: PAYLOAD_BYTES_MAX,
         inbound_bytes_budget: 4 * PAYLOAD_BYTES_MAX,
+        shelf: None,
         connectivity: Connectivity::OFF,
     }
 }

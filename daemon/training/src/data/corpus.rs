@@ -1,11 +1,14 @@
-//! The text of a run: the built-in grammar, or the bytes of files, with a part held out for validation.
+//! The text of a run: the built-in grammar, the bytes of files, or shards of them, with a part held out for validation.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use murmur_protocol::Payload;
 use murmur_protocol::manifest::{DataSource, DataSpec, RunManifest};
 use murmur_protocol::random::stream;
+use murmur_protocol::shards::{ShardSet, Sharding};
 
+use super::shared::SharedText;
 use super::{Grammar, Window};
 
 /// Where batches and validation windows come from.
@@ -17,12 +20,14 @@ pub struct Corpus {
     validation_start: usize,
 }
 
-/// The two kinds of text.
+/// The kinds of text.
 pub(crate) enum Text {
     /// Endless.
     Grammar(Grammar),
     /// The files' content.
     Bytes(Vec<u8>),
+    /// What there is so far of data that the swarm shares.
+    Shared(SharedText),
 }
 
 /// Why there is no corpus.
@@ -74,20 +79,56 @@ impl Corpus {
         match (manifest.data.source, files) {
             (DataSource::Grammar, []) => Ok(Corpus::grammar()),
             (DataSource::Grammar, _) => Err(CorpusError::FilesUnused),
-            (DataSource::Files, []) => Err(CorpusError::NoFiles),
             (DataSource::Files, files) => {
-                let mut bytes = Vec::new();
-                for file in files {
-                    bytes.extend(read(file)?);
-                }
+                let bytes = Corpus::read_files(files)?;
                 Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)
             }
         }
     }
 
+    /// The content of `files`, one after the other.
+    ///
+    /// # Errors
+    /// When there are none, or one is unreadable or empty.
+    pub fn read_files(files: &[PathBuf]) -> Result<Vec<u8>, CorpusError> {
+        if files.is_empty() {
+            return Err(CorpusError::NoFiles);
+        }
+        let mut bytes = Vec::new();
+        for file in files {
+            bytes.extend(read(file)?);
+        }
+        Ok(bytes)
+    }
+
     /// The built-in stories.
     pub fn grammar() -> Corpus {
         Corpus { text: Text::Grammar(Grammar::stories()), training: 0..0, validation_start: 0 }
+    }
+
+    /// A corpus that the swarm shares, without any of its shards so far.
+    pub fn shared(sharding: Sharding) -> Corpus {
+        Corpus { text: Text::Shared(SharedText::new(sharding)), training: 0..0, validation_start: 0 }
+    }
+
+    /// Adds a shard of a shared corpus; other kinds stay as they are.
+    ///
+    /// # Panics
+    /// When there is no such shard, or its length is another.
+    pub fn add_shard(&mut self, index: usize, shard: Payload) {
+        if let Text::Shared(text) = &mut self.text {
+            text.add(index, shard);
+        }
+    }
+
+    /// Whether training and evaluation may begin: always, but for a shared corpus of which too little is here.
+    pub fn suffices(&self) -> bool {
+        if let Text::Shared(text) = &self.text { text.suffices() } else { true }
+    }
+
+    /// The shards of a shared corpus that are here.
+    pub fn held(&self) -> ShardSet {
+        if let Text::Shared(text) = &self.text { text.held() } else { ShardSet::EMPTY }
     }
 
     /// `bytes` as a corpus for windows of `context` bytes.
@@ -99,8 +140,7 @@ impl Corpus {
         if !data.digest.is_empty() && !data.digest.eq_ignore_ascii_case(&actual) {
             return Err(CorpusError::OtherData { expected: data.digest.clone(), actual });
         }
-        let held_out = (bytes.len() as f64 * data.validation_fraction) as usize;
-        let training_end = bytes.len() - held_out.min(bytes.len());
+        let training_end = data.training_bytes(bytes.len() as u64) as usize;
         let needed = context + 1;
         for (part, bytes) in [("training", training_end), ("validation", bytes.len() - training_end)] {
             if bytes < needed {
@@ -111,7 +151,7 @@ impl Corpus {
     }
 
     /// Trains on one of `count` equal shares of the bytes alone, for nodes whose texts differ; validates as before. The
-    /// grammar has no shares: it stays whole.
+    /// grammar has no shares, and a shared corpus is shared out by the swarm: they stay whole.
     ///
     /// # Errors
     /// When the share does not hold one window of `context` bytes.
@@ -120,7 +160,7 @@ impl Corpus {
     /// When `index` is not below `count`.
     pub fn into_share(self, index: usize, count: usize, context: usize) -> Result<Corpus, CorpusError> {
         assert!(index < count, "a share is one of its count");
-        if matches!(self.text, Text::Grammar(_)) {
+        if !matches!(self.text, Text::Bytes(_)) {
             return Ok(self);
         }
         let length = self.training.len() / count;
@@ -135,18 +175,29 @@ impl Corpus {
         &self.text
     }
 
-    /// The bytes that are trained on; empty for the grammar.
-    pub(crate) fn training_bytes(&self) -> &[u8] {
+    /// The stretches of the files that are here and trained on, in order; none for the grammar.
+    pub(crate) fn stretches(&self) -> Vec<Range<usize>> {
         match &self.text {
-            Text::Grammar(_) => &[],
-            Text::Bytes(bytes) => &bytes[self.training.clone()],
+            Text::Grammar(_) => Vec::new(),
+            Text::Bytes(_) => vec![self.training.clone()],
+            Text::Shared(text) => text.stretches(),
         }
     }
 
-    /// BLAKE3 of the files' content in hexadecimal, as for `data.digest`; `None` for the grammar.
-    pub fn digest(&self) -> Option<String> {
+    /// A window of the files; `None` where it is not all here.
+    pub(crate) fn read(&self, range: Range<usize>) -> Option<Window> {
         match &self.text {
             Text::Grammar(_) => None,
+            Text::Bytes(bytes) => bytes.get(range).map(<[u8]>::to_vec),
+            Text::Shared(text) => text.read(range),
+        }
+    }
+
+    /// BLAKE3 of the files' content in hexadecimal, as for `data.digest`; `None` for the grammar and for shared
+    /// data, of which the manifest says more.
+    pub fn digest(&self) -> Option<String> {
+        match &self.text {
+            Text::Grammar(_) | Text::Shared(_) => None,
             Text::Bytes(bytes) => Some(blake3::hash(bytes).to_hex().to_string()),
         }
     }
@@ -155,7 +206,7 @@ impl Corpus {
     pub fn entropy_rate(&self) -> Option<f64> {
         match &self.text {
             Text::Grammar(grammar) => Some(grammar.entropy_rate()),
-            Text::Bytes(_) => None,
+            Text::Bytes(_) | Text::Shared(_) => None,
         }
     }
 
@@ -163,7 +214,7 @@ impl Corpus {
     /// windows of `model.context + 1` bytes.
     ///
     /// Files: evenly spaced over the held-out end (they overlap where it is short). Grammar: one after the other in a
-    /// text from a stream of its own.
+    /// text from a stream of its own. None where shards of them are still missing.
     ///
     /// # Panics
     /// When the corpus was opened for a longer context.
@@ -176,13 +227,17 @@ impl Corpus {
                 let text = grammar.window(&mut generator, count * length);
                 text.chunks_exact(length).map(<[u8]>::to_vec).collect()
             }
-            Text::Bytes(bytes) => {
-                let held_out = &bytes[self.validation_start..];
-                let last = held_out.len().checked_sub(length).expect("the held-out part holds one window");
-                let start = |index: usize| (last as u128 * index as u128 / (count.max(2) - 1) as u128) as usize;
-                (0..count).map(|index| held_out[start(index)..start(index) + length].to_vec()).collect()
-            }
+            Text::Bytes(bytes) => self.spaced(self.validation_start..bytes.len(), length, count),
+            Text::Shared(text) => self.spaced(text.held_out(), length, count),
         }
+    }
+
+    /// Windows evenly spaced over a range of the files; none where one is not here.
+    fn spaced(&self, range: Range<usize>, length: usize, count: usize) -> Vec<Window> {
+        let last = range.len().checked_sub(length).expect("the held-out part holds one window");
+        let start = |index: usize| range.start + (last as u128 * index as u128 / (count.max(2) - 1) as u128) as usize;
+        let windows = (0..count).map(|index| self.read(start(index)..start(index) + length));
+        windows.collect::<Option<_>>().unwrap_or_default()
     }
 }
 
@@ -219,7 +274,7 @@ mod tests {
         let manifest = manifest(DataSource::Files);
         let corpus = Corpus::open(&manifest, &[second.clone(), first.clone()]).expect("a corpus");
         assert_eq!(corpus.digest(), Some(blake3::hash(&[[b'b'; 200], [b'a'; 200]].concat()).to_hex().to_string()));
-        assert_eq!(corpus.training_bytes().len(), 360);
+        assert_eq!(corpus.stretches().first(), Some(&(0..360)));
         std::fs::write(&second, b"").expect("written");
         assert!(message(Corpus::open(&manifest, &[first.clone(), second])).ends_with("second.txt is empty"));
         let missing = directory.path().join("third.txt");
@@ -249,8 +304,8 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         let corpus = || Corpus::from_bytes(bytes.clone(), &DataSpec::default(), 16).expect("long enough");
         let share = |index| corpus().into_share(index, 3, 16).expect("long enough");
-        let joined: Vec<u8> = (0..3).flat_map(|index| share(index).training_bytes().to_vec()).collect();
-        assert_eq!(joined, corpus().training_bytes()[..231]);
+        let stretches: Vec<_> = (0..3).flat_map(|index| share(index).stretches()).collect();
+        assert_eq!(stretches, [0..77, 77..154, 154..231]);
         let manifest = manifest(DataSource::Files);
         assert_eq!(share(2).validation(&manifest), corpus().validation(&manifest));
         assert!(message(corpus().into_share(0, 20, 16)).contains("its training part has 11 bytes"));

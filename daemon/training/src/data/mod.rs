@@ -3,6 +3,7 @@
 pub mod corpus;
 pub mod grammar;
 pub mod sampler;
+mod shared;
 pub mod stories;
 
 use candle_core::{Device, Result, Tensor};

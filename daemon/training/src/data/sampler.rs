@@ -1,11 +1,14 @@
 //! Each node's own endless order of batches, and a position in it that survives a restart.
 //!
 //! Files: the training region is cut into windows, shuffled anew every epoch by a seeded stream of the node's own, so
-//! that no two nodes read in the same order and no node has to know the others. Grammar: every sequence is generated
+//! that no two nodes read in the same order and no node has to know the others. Of shared data the part that is here is
+//! read; a shard that arrives begins a new epoch, over what is here then. Grammar: every sequence is generated
 //! from its own stream, named by node and number. Either way a position is two numbers.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use murmur_protocol::Payload;
 use murmur_protocol::random::{RngExt, stream};
 
 use super::corpus::{Corpus, Text};
@@ -34,8 +37,7 @@ pub struct Sampler {
 
 struct EpochOrder {
     epoch: u64,
-    /// The first window begins here, so that borders fall elsewhere in each epoch.
-    phase: usize,
+    /// Where each window begins.
     windows: Vec<usize>,
 }
 
@@ -56,7 +58,27 @@ impl Sampler {
         self.position = position;
     }
 
+    /// Adds a shard of a shared corpus, from the next batch on.
+    ///
+    /// # Panics
+    /// When another sampler reads the same corpus, or it has no such shard.
+    pub fn add_shard(&mut self, index: usize, shard: Payload) {
+        let corpus = Arc::get_mut(&mut self.corpus).expect("a corpus that grows has one reader");
+        corpus.add_shard(index, shard);
+        if self.order.take().is_some() {
+            self.position = DataPosition { epoch: self.position.epoch.wrapping_add(1), cursor: 0 };
+        }
+    }
+
+    /// What it reads.
+    pub fn corpus(&self) -> &Corpus {
+        &self.corpus
+    }
+
     /// The next batch.
+    ///
+    /// # Panics
+    /// When a shared corpus has no window here: [`Corpus::suffices`] says when it has.
     pub fn next_batch(&mut self) -> Batch {
         let windows: Vec<Window> = (0..self.batch_sequences).map(|_| self.next_window()).collect();
         Batch::of(&windows)
@@ -71,48 +93,55 @@ impl Sampler {
                 let mut generator = stream(self.seed, "training stories", &[&self.node, &sequence]);
                 grammar.window(&mut generator, self.context + 1)
             }
-            Text::Bytes(_) => self.next_window_of_bytes(corpus.training_bytes()),
+            Text::Bytes(_) | Text::Shared(_) => self.next_window_of_bytes(&corpus),
         }
     }
 
-    fn next_window_of_bytes(&mut self, bytes: &[u8]) -> Window {
+    fn next_window_of_bytes(&mut self, corpus: &Corpus) -> Window {
         loop {
             let order = match self.order.take() {
                 Some(order) if order.epoch == self.position.epoch => order,
-                _ => self.shuffle(bytes.len()),
+                _ => self.shuffle(&corpus.stretches()),
             };
-            let start =
-                order.windows.get(self.position.cursor as usize).map(|index| order.phase + index * self.context);
+            let start = order.windows.get(self.position.cursor as usize).copied();
             self.order = Some(order);
             match start {
                 Some(start) => {
                     self.position.cursor += 1;
-                    return bytes[start..start + self.context + 1].to_vec();
+                    return corpus.read(start..start + self.context + 1).expect("a window lies within a stretch");
                 }
                 None => self.position = DataPosition { epoch: self.position.epoch.wrapping_add(1), cursor: 0 },
             }
         }
     }
 
-    fn shuffle(&self, bytes: usize) -> EpochOrder {
+    fn shuffle(&self, stretches: &[Range<usize>]) -> EpochOrder {
         let epoch = self.position.epoch;
         let mut generator = stream(self.seed, "data assignment", &[&self.node, &epoch.to_le_bytes()]);
-        // A window needs one byte more than the context, for its last target; the corpus holds at least one.
-        let spare = bytes - 1 - self.context;
+        // A window needs one byte more than the context, for its last target.
+        let spares = stretches.iter().filter_map(|stretch| stretch.len().checked_sub(1 + self.context));
+        let spare = spares.max().expect("the corpus holds at least one window");
+        // The first window begins here, so that borders fall elsewhere in each epoch.
         let phase = generator.random_range(0..=spare.min(self.context - 1));
-        let mut windows: Vec<usize> = (0..(bytes - 1 - phase) / self.context).collect();
+        let starts = |stretch: &Range<usize>| {
+            let (first, count) = (stretch.start + phase, stretch.len().saturating_sub(1 + phase) / self.context);
+            (0..count).map(move |index| first + index * self.context)
+        };
+        let mut windows: Vec<usize> = stretches.iter().flat_map(starts).collect();
         // Fisher–Yates by hand: a library's shuffle may change its draws, which would move every node's data.
         for last in (1..windows.len()).rev() {
             windows.swap(last, generator.random_range(0..=last as u64) as usize);
         }
-        EpochOrder { epoch, phase, windows }
+        EpochOrder { epoch, windows }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use murmur_protocol::manifest::DataSpec;
+    use murmur_protocol::RunManifest;
+    use murmur_protocol::manifest::{DataSource, DataSpec};
+    use murmur_protocol::shards::{Sharding, list_shards};
 
     fn bytes_corpus(length: usize) -> Arc<Corpus> {
         let bytes = (0..length).map(|index| (index % 251) as u8).collect();
@@ -157,7 +186,7 @@ mod tests {
         starts.pop();
         starts.sort_unstable();
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 16), "{starts:?}");
-        assert!(usize::from(*starts.last().expect("windows")) + 17 <= corpus.training_bytes().len());
+        assert!(usize::from(*starts.last().expect("windows")) + 17 <= 225);
         assert!(starts.len() >= 12);
     }
 
@@ -166,5 +195,67 @@ mod tests {
         let mut sampler = sampler(&bytes_corpus(200), 1);
         sampler.seek(DataPosition { epoch: u64::MAX, cursor: u64::MAX });
         assert_eq!(sampler.next_batch().sequences, 3);
+    }
+
+    /// 4,000 bytes in sixteen shards of 256.
+    fn shared() -> (Vec<u8>, Sharding) {
+        let mut manifest = RunManifest::default();
+        manifest.model.context = 16;
+        manifest.data.source = DataSource::Files;
+        manifest.data.share = true;
+        manifest.data.shard_bytes = 256;
+        let bytes: Vec<u8> = (0..4000).map(|index| (index % 251) as u8).collect();
+        let sharding = Sharding::of(&list_shards(&manifest, &bytes).expect("it fits").data).expect("listed");
+        (bytes, sharding)
+    }
+
+    fn with_shards(indices: impl IntoIterator<Item = usize>) -> Sampler {
+        let (bytes, sharding) = shared();
+        let mut sampler = sampler(&Arc::new(Corpus::shared(sharding.clone())), 1);
+        for index in indices {
+            let range = sharding.range(index);
+            sampler.add_shard(index, bytes[range.start as usize..range.end as usize].to_vec().into());
+        }
+        sampler
+    }
+
+    #[test]
+    fn all_shards_are_read_like_the_files_themselves() {
+        let mut of_files = sampler(&bytes_corpus(4000), 1);
+        let mut of_shards = with_shards((0..16).rev());
+        for _ in 0..200 {
+            assert_eq!(of_files.next_batch(), of_shards.next_batch());
+        }
+        let manifest = RunManifest::default();
+        assert_eq!(of_files.corpus().validation(&manifest), of_shards.corpus().validation(&manifest));
+    }
+
+    #[test]
+    fn only_shards_that_are_here_are_read_and_later_ones_join_in() {
+        let mut sampler = with_shards([2, 14, 15]);
+        assert!(sampler.corpus().suffices());
+        let (bytes, sharding) = shared();
+        let starts = |sampler: &mut Sampler, windows: usize| -> Vec<usize> {
+            let windows = (0..windows).map(|_| sampler.next_window());
+            // The text repeats after 251 bytes: a window is at one of few places.
+            windows
+                .map(|window| {
+                    let found = bytes.windows(17).position(|candidate| candidate == window);
+                    found.expect("a window of the corpus")
+                })
+                .collect()
+        };
+        // Shard 2 is 512..768, and 251 · 2 = 502.
+        assert!(starts(&mut sampler, 100).iter().all(|start| (10..=249).contains(start) || *start < 16));
+        let epoch = sampler.position().epoch;
+        let range = sharding.range(7);
+        sampler.add_shard(7, bytes[range.start as usize..range.end as usize].to_vec().into());
+        assert_eq!(sampler.position(), DataPosition { epoch: epoch + 1, cursor: 0 });
+        let twin = {
+            let mut twin = with_shards([2, 7, 14, 15]);
+            twin.seek(sampler.position());
+            twin.next_batch()
+        };
+        assert_eq!(sampler.next_batch(), twin, "the order follows from node, epoch and shards");
     }
 }

@@ -1,0 +1,103 @@
+//! The serving side: answers a peer's requests on one connection.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use futures::AsyncWriteExt;
+use libp2p::swarm::Stream;
+use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest};
+use murmur_protocol::{Event, Payload, PeerId, codec};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::Shelf;
+use crate::bounds::{
+    DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, DATA_REQUESTS_PER_CONNECTION_MAX, HEADER_TIMEOUT, SHARD_WORDS_BYTES_MAX,
+};
+use crate::frame::{FrameError, read_frame, write_frame};
+use crate::pace::Pace;
+use crate::shared::Shared;
+use crate::streams::WeakOpener;
+
+/// Serves one connection until it closes, and lists it as one on which the peer can be asked. `turns` are the peer's,
+/// over all its connections.
+pub(crate) async fn attend(
+    shared: Arc<Shared>,
+    peer: PeerId,
+    link: (u64, WeakOpener),
+    mut requests: mpsc::Receiver<Stream>,
+    turns: Arc<Semaphore>,
+) {
+    let _registration = shared.data.register(peer, link.0, link.1);
+    let mut answering = JoinSet::new();
+    loop {
+        tokio::select! {
+            request = requests.recv() => match request {
+                Some(stream) if shared.data.shelf.is_some() && answering.len() < DATA_REQUESTS_PER_CONNECTION_MAX => {
+                    answering.spawn(answer(shared.clone(), peer, stream, turns.clone()));
+                }
+                // Dropping a stream resets it: the peer asks for too much at once, or nothing is shared here.
+                Some(_) => {}
+                None => return,
+            },
+            Some(_) = answering.join_next() => {}
+        }
+    }
+}
+
+async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Arc<Semaphore>) {
+    let Some(shelf) = &shared.data.shelf else { return };
+    let request = match timeout(HEADER_TIMEOUT, read_frame(&mut stream, SHARD_WORDS_BYTES_MAX)).await {
+        Ok(Ok(Some(bytes))) => codec::decode::<ShardRequest>(&bytes).map_err(|error| error.to_string()),
+        Ok(Err(error @ FrameError::TooLong { .. })) => Err(error.to_string()),
+        Ok(Ok(None) | Err(FrameError::Io(_))) | Err(_) => return,
+    };
+    let from = (shelf, &shared.upload);
+    let sent = match request {
+        Ok(ShardRequest::Holdings) => reply(&mut stream, from, ShardOffer::Unasked, None).await,
+        Ok(ShardRequest::Shard { index, offset }) => {
+            let turn = (turns.try_acquire_owned(), shared.data.sending.clone().try_acquire_owned());
+            match (shelf.shard(usize::from(index)).filter(|shard| offset < shard.len() as u64), &turn) {
+                (None, _) => reply(&mut stream, from, ShardOffer::Missing, None).await,
+                (Some(_), (Err(_), _) | (_, Err(_))) => reply(&mut stream, from, ShardOffer::Busy, None).await,
+                (Some(shard), (Ok(_), Ok(_))) => {
+                    let offer = ShardOffer::Coming { length: shard.len() as u64 };
+                    reply(&mut stream, from, offer, Some((&shard, offset as usize))).await
+                }
+            }
+        }
+        Err(garbage) => {
+            drop(stream);
+            shared.emit(Event::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Garbage(garbage) }).await;
+            return;
+        }
+    };
+    if let Err(error) = sent {
+        tracing::debug!(%peer, %error, "a peer did not take the shard that it asked for");
+    }
+}
+
+async fn reply(
+    stream: &mut Stream,
+    (shelf, upload): (&Shelf, &Pace),
+    offer: ShardOffer,
+    shard: Option<(&Payload, usize)>,
+) -> io::Result<()> {
+    let answer = ShardAnswer { held: shelf.held(), offer };
+    progress(write_frame(stream, &codec::encode(&answer))).await?;
+    if let Some((shard, offset)) = shard {
+        for chunk in shard.bytes()[offset..].chunks(DATA_CHUNK_BYTES) {
+            upload.wait(chunk.len()).await;
+            progress(stream.write_all(chunk)).await?;
+            shelf.count_served(chunk.len());
+        }
+    }
+    progress(stream.close()).await
+}
+
+async fn progress<Output>(step: impl Future<Output = io::Result<Output>>) -> io::Result<Output> {
+    timeout(DATA_PROGRESS_TIMEOUT, step).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+}

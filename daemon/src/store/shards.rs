@@ -1,0 +1,217 @@
+//! The shards of shared data that a node has fetched: `shards/<hash>`, and `shards/<hash>.part` while one arrives.
+//!
+//! A file gets its final name only when its bytes have the hash that the name says, flushed; so it is there whole or
+//! not at all. The same is asked again when it is loaded: what has changed on disk meanwhile is put out and fetched anew.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::Payload;
+use murmur_protocol::shards::ShardHash;
+
+use super::sync_directory;
+
+/// The folder of shards.
+#[derive(Clone, Debug)]
+pub struct ShardStore {
+    folder: PathBuf,
+}
+
+/// Why a shard cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardStoreError {
+    /// The system says so.
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+    /// Its bytes are not those that its name says.
+    #[error("{0} has changed on disk (its BLAKE3 differs from its name)")]
+    Changed(PathBuf),
+}
+
+/// A shard on its way to the disk.
+#[derive(Debug)]
+pub struct PartialShard {
+    store: ShardStore,
+    hash: ShardHash,
+    file: File,
+    bytes: u64,
+}
+
+impl ShardStore {
+    /// The store in this folder, created where it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn open(folder: PathBuf) -> Result<ShardStore, ShardStoreError> {
+        match std::fs::create_dir_all(&folder) {
+            Ok(()) => Ok(ShardStore { folder }),
+            Err(error) => Err(ShardStoreError::Io(folder, error)),
+        }
+    }
+
+    /// The store in a folder that only a daemon creates.
+    pub fn existing(folder: PathBuf) -> ShardStore {
+        ShardStore { folder }
+    }
+
+    /// Where it lies.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Loads a shard and compares it with its hash; `None` where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has changed on disk.
+    pub fn load(&self, hash: &ShardHash) -> Result<Option<Payload>, ShardStoreError> {
+        let path = self.path(hash);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ShardStoreError::Io(path, error)),
+        };
+        if ShardHash::of(&bytes) != *hash {
+            return Err(ShardStoreError::Changed(path));
+        }
+        Ok(Some(bytes.into()))
+    }
+
+    /// Puts a shard out that has changed.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self, hash: &ShardHash) -> Result<(), ShardStoreError> {
+        let path = self.path(hash);
+        std::fs::remove_file(&path).map_err(|error| ShardStoreError::Io(path, error))
+    }
+
+    /// Begins a shard, or goes on with what has arrived of it, unless `afresh`. Never with more than `length` bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn begin(&self, hash: ShardHash, length: u64, afresh: bool) -> io::Result<PartialShard> {
+        let path = self.partial_path(&hash);
+        let mut options = OpenOptions::new();
+        options.create(true).append(true);
+        let mut file = options.open(&path)?;
+        let mut bytes = file.metadata()?.len();
+        if afresh || bytes > length {
+            file.set_len(0)?;
+            file.flush()?;
+            bytes = 0;
+        }
+        Ok(PartialShard { store: self.clone(), hash, file, bytes })
+    }
+
+    fn path(&self, hash: &ShardHash) -> PathBuf {
+        self.folder.join(hash.to_string())
+    }
+
+    fn partial_path(&self, hash: &ShardHash) -> PathBuf {
+        self.folder.join(format!("{hash}.part"))
+    }
+}
+
+impl PartialShard {
+    /// Bytes that have arrived.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Appends what has arrived.
+    ///
+    /// # Errors
+    /// When the disk is full or fails. What could not be written whole is taken back.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(bytes) {
+            let _ = self.file.set_len(self.bytes);
+            return Err(error);
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Puts the whole shard in its place and gives its bytes; `None` where they have another hash, and then nothing of
+    /// them is kept.
+    ///
+    /// # Errors
+    /// When the disk fails; what has arrived is kept.
+    pub fn complete(self) -> io::Result<Option<Payload>> {
+        let PartialShard { store, hash, file, .. } = self;
+        let partial = store.partial_path(&hash);
+        let bytes = std::fs::read(&partial)?;
+        if ShardHash::of(&bytes) != hash {
+            std::fs::remove_file(&partial)?;
+            return Ok(None);
+        }
+        file.sync_all()?;
+        std::fs::rename(&partial, store.path(&hash))?;
+        sync_directory(&store.folder)?;
+        Ok(Some(bytes.into()))
+    }
+
+    /// Removes what has arrived.
+    pub fn discard(self) {
+        let _ = std::fs::remove_file(self.store.partial_path(&self.hash));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(directory: &tempfile::TempDir) -> ShardStore {
+        ShardStore::open(directory.path().join("shards")).expect("a temporary directory")
+    }
+
+    fn names(store: &ShardStore) -> Vec<String> {
+        let entries = std::fs::read_dir(store.folder()).expect("there").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_shard_goes_on_where_it_stopped_and_is_there_only_when_whole() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (store, hash) = (store(&directory), ShardHash::of(b"murmuration"));
+        let mut partial = store.begin(hash, 11, false).expect("writable");
+        partial.write(b"murmu").expect("writable");
+        drop(partial);
+        assert!(store.load(&hash).expect("readable").is_none());
+        let mut partial = store.begin(hash, 11, false).expect("writable");
+        assert_eq!(partial.bytes(), 5);
+        partial.write(b"ration").expect("writable");
+        assert_eq!(partial.complete().expect("written"), Some(b"murmuration".to_vec().into()));
+        assert_eq!(store.load(&hash).expect("readable"), Some(b"murmuration".to_vec().into()));
+        assert_eq!(names(&store), [hash.to_string()]);
+    }
+
+    #[test]
+    fn wrong_bytes_leave_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (store, hash) = (store(&directory), ShardHash::of(b"murmuration"));
+        let mut partial = store.begin(hash, 11, false).expect("writable");
+        partial.write(b"murmuratiOn").expect("writable");
+        assert_eq!(partial.complete().expect("compared"), None);
+        let mut partial = store.begin(hash, 11, false).expect("writable");
+        assert_eq!(partial.bytes(), 0);
+        partial.write(b"murmur").expect("writable");
+        assert_eq!(store.begin(hash, 11, true).expect("writable").bytes(), 0);
+        store.begin(hash, 11, false).expect("writable").discard();
+        assert_eq!(names(&store), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_shard_that_changed_on_disk_is_named_and_put_out() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (store, hash) = (store(&directory), ShardHash::of(b"murmuration"));
+        let mut partial = store.begin(hash, 11, false).expect("writable");
+        partial.write(b"murmuration").expect("writable");
+        partial.complete().expect("written");
+        std::fs::write(store.folder().join(hash.to_string()), b"murmuratioM").expect("writable");
+        let error = store.load(&hash).expect_err("changed").to_string();
+        assert!(error.contains(&hash.to_string()) && error.contains("changed on disk"), "{error}");
+        store.remove(&hash).expect("writable");
+        assert!(store.load(&hash).expect("gone").is_none());
+    }
+}
