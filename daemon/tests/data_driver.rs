@@ -260,22 +260,23 @@ async fn a_node_fetches_its_part_and_more_when_members_leave() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_life_left_is_gone_on_with_or_thrown_away() {
-    let folder = folder();
     let (manifest, sharding, corpus) = run(1 << 20);
-    let shards = cut(&sharding, &corpus);
-    let store = ShardStore::open(folder.path().join("shards")).expect("writable");
-    let half = 1 << 19;
-    for (index, bytes) in [(0, shards[&0].bytes()[..half].to_vec()), (1, vec![0; half])] {
-        let mut left = store.begin(sharding.hashes()[index], 1 << 20, false).expect("writable");
-        left.write(&bytes).expect("writable");
+    let (shards, half) = (cut(&sharding, &corpus), 1 << 19);
+    let right = shards[&0].bytes()[..half].to_vec();
+    // Half of a shard is there already; where it is wrong, that shows when the other half has come, and then all of it
+    // comes once more: the only source is not blamed for what somebody else had left.
+    let bytes = sharding.corpus_bytes();
+    for (left_over, expected) in [(right, bytes - half as u64), (vec![0; half], bytes + half as u64)] {
+        let folder = folder();
+        let store = ShardStore::open(folder.path().join("shards")).expect("writable");
+        let mut left = store.begin(sharding.hashes()[0], 1 << 20, false).expect("writable");
+        left.write(&left_over).expect("writable");
+        let source = Member::source(&manifest, shards.clone()).await;
+        let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
+        let view = joiner.wait_for("all shards", |view| view.held == 8).await;
+        assert!(joiner.corpus() == corpus.bytes()[..]);
+        assert_eq!(view.bytes_fetched, expected);
     }
-    let source = Member::source(&manifest, shards).await;
-    let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
-    let view = joiner.wait_for("all shards", |view| view.held == 8).await;
-    assert!(joiner.corpus() == corpus.bytes()[..]);
-    // Half of the first was there already. Half of the second was wrong: its other half came, then all of it once more.
-    // The only source was not blamed for what somebody else had left.
-    assert_eq!(view.bytes_fetched, sharding.corpus_bytes());
 }
 
 #[tokio::test(flavor = "multi_thread")]
