@@ -52,6 +52,15 @@ struct Check {
     objectors: Vec<PeerId>,
 }
 
+/// What became of a whole copy.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    /// It is the node's model now.
+    Taken { donors: Vec<PeerId>, progress: f64 },
+    /// It is not finite; whose fault that is, is known where it had one donor.
+    Unfit { donor: Option<PeerId> },
+}
+
 /// How far a copy has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyStatus {
@@ -113,7 +122,7 @@ impl Joining {
         if self.copying.give_up_stalled(now) {
             self.ask_at = now;
         }
-        for (peer, request, chunks) in self.copying.to_repeat(now) {
+        for (peer, request, chunks) in self.copying.repeat_due(now) {
             out.send(peer, Message::RequestState { request, chunks });
         }
         let is_late = self.copying.is_anybody_late(now);
@@ -193,19 +202,15 @@ impl Joining {
         Ok(())
     }
 
-    /// Returns whose model was loaded, and its progress; or who sent one that is not finite, where it had one donor.
-    pub(crate) fn on_loaded(
-        &mut self,
-        now: Time,
-        accepted: bool,
-    ) -> Option<Result<(Vec<PeerId>, f64), Option<PeerId>>> {
+    /// The trainer has taken the copied model over, or found it unfit.
+    pub(crate) fn on_loaded(&mut self, now: Time, accepted: bool) -> Option<Loaded> {
         let (donors, progress) = self.loading.take()?;
         self.ask_at = now + STATE_RETRY;
         if accepted {
-            return Some(Ok((donors, progress)));
+            return Some(Loaded::Taken { donors, progress });
         }
         self.has_one_donor = donors.len() > 1;
-        Some(Err(donors.first().copied().filter(|_| donors.len() == 1)))
+        Some(Loaded::Unfit { donor: donors.first().copied().filter(|_| donors.len() == 1) })
     }
 
     /// The model of `donors` is to be compared with another peer's.

@@ -107,7 +107,7 @@ impl Copying {
     }
 
     /// Requests that are to be repeated now: lost, or their refusal was.
-    pub(super) fn to_repeat(&mut self, now: Time) -> Vec<(PeerId, u64, Chunks)> {
+    pub(super) fn repeat_due(&mut self, now: Time) -> Vec<(PeerId, u64, Chunks)> {
         let due = self.asked.iter_mut().filter(|asked| asked.repeat_at <= now);
         due.map(|asked| {
             asked.repeat_at = now + STATE_REPEAT_PERIOD;

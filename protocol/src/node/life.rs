@@ -5,6 +5,7 @@ use crate::bounds::*;
 use crate::effect::{Effect, Notice};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::exchange::{Ended, Outcome};
+use crate::join::Loaded;
 use crate::message::Message;
 use crate::part::{Part, Vector};
 use crate::peer::PeerId;
@@ -79,7 +80,7 @@ impl Node {
 
     pub(super) fn on_state_loaded(&mut self, now: Time, accepted: bool) {
         match self.joining.on_loaded(now, accepted) {
-            Some(Ok((donors, progress))) => {
+            Some(Loaded::Taken { donors, progress }) => {
                 self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(donors);
@@ -87,8 +88,10 @@ impl Node {
                     self.check_copy(now);
                 }
             }
-            Some(Err(Some(peer))) => self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter")),
-            Some(Err(None)) | None => {}
+            Some(Loaded::Unfit { donor: Some(peer) }) => {
+                self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter"));
+            }
+            Some(Loaded::Unfit { donor: None }) | None => {}
         }
     }
 
