@@ -1,0 +1,72 @@
+//! `murmur doctor`: a machine on its own, a swarm that it asks, and what stands in the way.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use serde_json::Value;
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// Runs the doctor on the tiny run, or on a swarm: its exit code and its report.
+fn doctor(folder: &Path, listen: &str, more: &[&str]) -> (i32, Value) {
+    let data = folder.join("not-yet");
+    let mut arguments = vec!["doctor", "--data-dir", data.to_str().expect("UTF-8"), "--listen", listen];
+    arguments.extend(["--threads", "1", "--format", "json"]);
+    arguments.extend(more);
+    let output = run(MURMUR, &arguments);
+    assert!(!data.exists(), "a doctor leaves nothing behind");
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {} {}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    });
+    (output.status.code().expect("it ended by itself"), report)
+}
+
+fn finding<'a>(report: &'a Value, check: &str) -> &'a Value {
+    let findings = report["findings"].as_array().expect("a list");
+    findings.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("no {check} in {report}"))
+}
+
+#[test]
+fn a_sound_machine_is_told_what_it_would_cost() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let run_file = run_file.to_str().expect("UTF-8");
+    let (code, report) = doctor(folder.path(), "/ip4/127.0.0.1/tcp/0", &["--run", run_file]);
+    assert_eq!((code, report["verdict"]["fit"].as_bool()), (0, Some(true)), "{report}");
+    for check in ["ports", "device", "memory", "speed", "disk"] {
+        assert_eq!(finding(&report, check)["health"], "good", "{report}");
+    }
+    assert!(report["verdict"]["bytes_per_day"].as_u64().is_some_and(|bytes| bytes > 0), "{report}");
+    assert!(report["verdict"]["contribution"].is_null(), "no swarm was asked: {report}");
+}
+
+#[test]
+fn a_taken_port_stands_in_the_way_and_comes_with_its_fix() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listen = format!("/ip4/127.0.0.1/tcp/{}", taken.local_addr().expect("bound").port());
+    let (code, report) = doctor(folder.path(), &listen, &["--run", run_file.to_str().expect("UTF-8")]);
+    assert_eq!(code, 1, "{report}");
+    let ports = finding(&report, "ports");
+    assert!(
+        ports["health"] == "problem" && ports["fix"].as_str().is_some_and(|fix| fix.contains("--listen")),
+        "{ports}"
+    );
+}
+
+#[test]
+fn a_swarm_is_asked_for_its_members_and_their_speed() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let ticket = founder.ticket();
+    let (code, report) = doctor(folder.path(), "/ip4/127.0.0.1/tcp/0", &[&ticket]);
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(finding(&report, "ticket")["health"], "good");
+    assert!(finding(&report, "swarm")["text"].as_str().is_some_and(|text| text.starts_with("1 member")), "{report}");
+    let contribution = report["verdict"]["contribution"].as_f64().expect("the founder proposes exchanges");
+    assert!(0.0 < contribution && contribution < 1.0, "{report}");
+    founder.stop();
+}
