@@ -27,9 +27,6 @@ const JSON_PERIOD: Duration = Duration::from_millis(500);
 /// How often people are told of a copy on its way in.
 const COPY_PERIOD: Duration = Duration::from_secs(1);
 
-/// Characters of a progress bar.
-const BAR: usize = 30;
-
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Console {
@@ -157,10 +154,8 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
 }
 
 fn copy_line(CopyReport { share, donors }: CopyReport) -> String {
-    let done = ((BAR as f64 * share) as usize).min(BAR);
-    let bar = format!("{}{}", "#".repeat(done), "-".repeat(BAR - done));
     let members = if donors == 1 { "member" } else { "members" };
-    format!("copying     [{bar}] {:.0} % of the model, from {donors} {members}", 100.0 * share)
+    format!("copying     {} {:.0} % of the model, from {donors} {members}", fetching::bar(share), 100.0 * share)
 }
 
 /// Bytes for people.

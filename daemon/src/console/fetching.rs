@@ -47,7 +47,12 @@ impl Console {
             }
             if redraws {
                 drawn = true;
-                let _ = write!(std::io::stderr().lock(), "shards      {} {}", bar(&now), counted(&now));
+                let _ = write!(
+                    std::io::stderr().lock(),
+                    "shards      {} {}",
+                    bar(now.assigned_held as f64 / now.assigned.max(1) as f64),
+                    counted(&now)
+                );
             } else if last_plain.is_none_or(|last| last.elapsed() >= PLAIN_PERIOD) {
                 last_plain = Some(Instant::now());
                 note(&format!("shards      fetching: {}", counted(&now)));
@@ -65,8 +70,9 @@ fn counted(view: &DataView) -> String {
     format!("{assigned_held} of {assigned} assigned ({shards} in all), {fetched} fetched{stuck}")
 }
 
-fn bar(view: &DataView) -> String {
-    let filled = BAR_WIDTH * view.assigned_held / view.assigned.max(1);
+/// A progress bar of a share, 0 to 1.
+pub(super) fn bar(share: f64) -> String {
+    let filled = ((BAR_WIDTH as f64 * share) as usize).min(BAR_WIDTH);
     format!("[{}{}]", "#".repeat(filled), "·".repeat(BAR_WIDTH - filled))
 }
 
@@ -76,10 +82,12 @@ mod tests {
 
     #[test]
     fn the_line_counts_what_this_node_is_to_hold() {
-        let view =
-            DataView { shards: 40, assigned: 12, assigned_held: 3, bytes_fetched: 196_608, ..DataView::default() };
-        assert_eq!(counted(&view), "3 of 12 assigned shards (40 in all), 196.6 kB fetched");
-        assert_eq!(bar(&view), "[######··················]");
-        assert_eq!(bar(&DataView::default()).chars().count(), BAR_WIDTH + 2);
+        let counts = DataView { shards: 40, assigned: 12, assigned_held: 3, held: 5, ..DataView::default() };
+        let view = DataView { bytes_fetched: 196_608, reachable: 40, ..counts.clone() };
+        assert_eq!(counted(&view), "3 of 12 assigned (40 in all), 196.6 kB fetched");
+        let stuck = DataView { reachable: 5, ..counts };
+        assert_eq!(counted(&stuck), "3 of 12 assigned (40 in all), 0 B fetched · no member connected has more");
+        assert_eq!(bar(0.25), "[######··················]");
+        assert_eq!(bar(2.0).chars().count(), BAR_WIDTH + 2);
     }
 }
