@@ -66,7 +66,7 @@ impl Console {
             tokio::select! {
                 _ = ticks.tick() => self.show_report(&reports.borrow()),
                 _ = copy_ticks.tick(), if self == Console::Text => {
-                    if let Some(copy) = reports.borrow().copying.filter(|copy| copy.share > 0.0) {
+                    if let Some(copy) = reports.borrow().copying.as_ref().filter(|copy| copy.share > 0.0) {
                         note(&copy_line(copy));
                     }
                 }
@@ -153,9 +153,10 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
     )
 }
 
-fn copy_line(CopyReport { share, donors }: CopyReport) -> String {
-    let members = if donors == 1 { "member" } else { "members" };
-    format!("copying     {} {:.0} % of the model, from {donors} {members}", fetching::bar(share), 100.0 * share)
+fn copy_line(CopyReport { share, donors }: &CopyReport) -> String {
+    let count = donors.len();
+    let members = if count == 1 { "member" } else { "members" };
+    format!("copying     {} {:.0} % of the model, from {count} {members}", fetching::bar(*share), 100.0 * share)
 }
 
 /// Bytes for people.

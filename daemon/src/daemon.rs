@@ -229,7 +229,9 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let invited = invitation(run_id, &network, secret_file.as_deref());
     let ticket = invited.ticket(plan.secret.clone()).map_or_else(String::new, |ticket| ticket.to_string());
     let (invitations, invitation_view) = watch::channel(invited);
-    let inviting = tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, invitations));
+    let pictures_to_invite = reporter.pictures.clone();
+    let inviting =
+        tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations));
     let pages = Pages { reports: report_view.clone(), invitations: invitation_view };
     let server = if address.is_empty() { None } else { Some(StatusServer::start(&address, pages).await?) };
 
@@ -377,12 +379,15 @@ async fn invite_regularly(
     run: RunId,
     network: Network,
     secret_file: Option<PathBuf>,
+    pictures: watch::Receiver<Picture>,
     invitations: watch::Sender<Invitation>,
 ) {
     let mut ticks = tokio::time::interval(INVITATION_PERIOD);
     loop {
         ticks.tick().await;
-        invitations.send_replace(invitation(run, &network, secret_file.as_deref()));
+        let invited = invitation(run, &network, secret_file.as_deref());
+        let status = pictures.borrow().status.clone();
+        invitations.send_replace(invited.with_others(&status.connected, &status.known));
     }
 }
 

@@ -2,10 +2,15 @@
 
 use murmur_network::Multiaddr;
 use murmur_protocol::handshake::OWN_ADDRESSES_MAX;
+use murmur_protocol::message::KnownPeer;
+use murmur_protocol::ticket::OTHERS_MAX;
 use murmur_protocol::{Address, PeerId, RunId, Secret, Ticket};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
+
+/// Addresses of each other member in a ticket.
+const OTHER_ADDRESSES_MAX: usize = 2;
 
 /// What a running daemon tells `murmur ticket`. The secret of a closed run is not in it: whoever may read the daemon's
 /// data directory puts it in, so that other users of the machine do not learn it from a loopback port.
@@ -20,8 +25,29 @@ pub struct Invitation {
 impl Invitation {
     /// Invites to this node. `confirmed`: where others have reached it from outside.
     pub fn new(run: RunId, peer: PeerId, confirmed: &[Multiaddr], listen: &[Multiaddr]) -> Invitation {
-        let ticket = Ticket { run, peer, addresses: addresses(confirmed, listen), secret: None };
+        let addresses = addresses(confirmed, listen);
+        let ticket = Ticket { run, peer, addresses, others: Vec::new(), secret: None };
         Invitation { ticket: ticket.to_string(), secret_file: None }
+    }
+
+    /// As [`new`](Self::new), also to some of the members that this node is connected to: a ticket outlives its node.
+    pub fn with_others(self, connected: &[PeerId], known: &[KnownPeer]) -> Invitation {
+        let Ok(ticket) = self.ticket.parse::<Ticket>() else { return self };
+        let is_loopback_only = ticket.addresses.iter().all(|address| reach_of(address) == Reach::ThisMachine);
+        let members = known.iter().filter(|member| connected.contains(&member.peer));
+        let others = members.filter_map(|member| {
+            let mut addresses: Vec<Address> = member.addresses.clone();
+            addresses.retain(|address| match reach_of(address) {
+                Reach::ThisMachine => is_loopback_only,
+                Reach::Nowhere => false,
+                Reach::Everywhere | Reach::PrivateNetwork => true,
+            });
+            addresses.sort_by_key(reach_of);
+            addresses.truncate(OTHER_ADDRESSES_MAX);
+            (!addresses.is_empty()).then_some(KnownPeer { peer: member.peer, addresses })
+        });
+        let others = others.take(OTHERS_MAX).collect();
+        Invitation { ticket: Ticket { others, ..ticket }.to_string(), ..self }
     }
 
     /// The ticket, with the secret of a closed run.
@@ -47,6 +73,10 @@ fn addresses(confirmed: &[Multiaddr], listen: &[Multiaddr]) -> Vec<Address> {
     }
     chosen.truncate(OWN_ADDRESSES_MAX);
     chosen
+}
+
+fn reach_of(address: &Address) -> Reach {
+    address.as_str().parse().map_or(Reach::Nowhere, |address| reach(&address))
 }
 
 /// From where an address can be reached, best first.
@@ -80,6 +110,24 @@ fn reach(address: &Multiaddr) -> Reach {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connected_members_are_named_where_others_can_reach_them() {
+        let peer = |key| PeerId::from_public_key([key; 32]);
+        let known = |key, texts: &[&str]| KnownPeer {
+            peer: peer(key),
+            addresses: texts.iter().map(|text| Address::new(*text).expect("short")).collect(),
+        };
+        let members = [
+            known(1, &["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.3/tcp/1", "/ip4/203.0.113.9/tcp/1"]),
+            known(2, &["/ip4/127.0.0.1/tcp/2"]),
+            known(3, &["/ip4/10.0.0.4/tcp/1"]),
+        ];
+        let listen: Multiaddr = "/ip4/10.0.0.2/tcp/1".parse().expect("sound");
+        let invitation = Invitation::new(RunId([3; 32]), peer(9), &[], &[listen]);
+        let ticket = invitation.with_others(&[peer(1), peer(2)], &members).ticket(None).expect("sound");
+        assert_eq!(ticket.others, [known(1, &["/ip4/203.0.113.9/tcp/1", "/ip4/10.0.0.3/tcp/1"])]);
+    }
 
     fn chosen(confirmed: &[&str], listen: &[&str]) -> Vec<String> {
         let parse =

@@ -9,12 +9,12 @@ use crate::drivers::{DataView, TrainingView};
 use crate::rest::RestView;
 
 /// A copy on its way in.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CopyReport {
     /// What is there, 0 to 1.
     pub share: f64,
     /// Members that are sending.
-    pub donors: usize,
+    pub donors: Vec<String>,
 }
 
 /// A daemon at one moment. Absent values are not known yet.
@@ -166,9 +166,10 @@ impl NodeReport {
             peer: status.me.to_string(),
             run: surroundings.run.to_owned(),
             phase: phase_name(status.phase).to_owned(),
-            copying: status
-                .copying
-                .map(|copy| CopyReport { share: copy.chunks as f64 / copy.of.max(1) as f64, donors: copy.donors }),
+            copying: status.copying.as_ref().map(|copy| CopyReport {
+                share: copy.chunks as f64 / copy.of.max(1) as f64,
+                donors: copy.donors.iter().map(ToString::to_string).collect(),
+            }),
             steps: training.steps,
             progress: training.progress,
             loss: training.loss,

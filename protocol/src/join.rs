@@ -62,14 +62,14 @@ pub(crate) enum Loaded {
 }
 
 /// How far a copy has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CopyStatus {
     /// Chunks that are there.
     pub chunks: usize,
     /// Chunks of the state.
     pub of: usize,
-    /// Donors that are sending.
-    pub donors: usize,
+    /// Who is sending.
+    pub donors: Vec<PeerId>,
 }
 
 impl Joining {
@@ -99,7 +99,7 @@ impl Joining {
 
     pub(crate) fn status(&self) -> CopyStatus {
         let (chunks, of) = self.copying.chunks();
-        CopyStatus { chunks, of, donors: self.copying.asked().len() }
+        CopyStatus { chunks, of, donors: self.copying.asked().iter().map(|asked| asked.peer).collect() }
     }
 
     /// Asks as many donors as it may. Called whenever time has passed or a peer has connected.

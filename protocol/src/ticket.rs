@@ -10,6 +10,7 @@ use bincode::{Decode, Encode};
 
 use crate::codec;
 use crate::manifest::RunId;
+use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
 use crate::secret::Secret;
 
@@ -18,6 +19,9 @@ const CHECKSUM_BYTES: usize = 4;
 
 /// The longest ticket read, in characters: eight of the longest addresses fit.
 const TEXT_BYTES_MAX: usize = 4096;
+
+/// Other members in a ticket: each makes it some sixty characters longer.
+pub const OTHERS_MAX: usize = 3;
 
 /// What a joiner needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -28,6 +32,8 @@ pub struct Ticket {
     pub peer: PeerId,
     /// Where it can be reached, best first.
     pub addresses: Vec<Address>,
+    /// Some other members, so that a ticket outlives the one that printed it; at most [`OTHERS_MAX`].
+    pub others: Vec<KnownPeer>,
     /// Membership secret of a closed run. Whoever holds the ticket is let in: hand it on with care.
     pub secret: Option<Secret>,
 }
@@ -71,7 +77,9 @@ impl FromStr for Ticket {
             return Err(TicketError::Checksum);
         }
         let ticket: Ticket = codec::decode(body).map_err(|_| TicketError::Version)?;
-        let well_formed = !ticket.addresses.is_empty() && ticket.addresses.iter().all(Address::is_well_formed);
+        let mut addresses = ticket.addresses.iter().chain(ticket.others.iter().flat_map(|other| &other.addresses));
+        let well_formed =
+            !ticket.addresses.is_empty() && ticket.others.len() <= OTHERS_MAX && addresses.all(Address::is_well_formed);
         if well_formed { Ok(ticket) } else { Err(TicketError::Version) }
     }
 }
@@ -82,7 +90,8 @@ mod tests {
 
     fn ticket() -> Ticket {
         let address = Address::new("/ip4/192.0.2.7/tcp/4001").expect("short");
-        Ticket { run: RunId([3; 32]), peer: PeerId::from_public_key([9; 32]), addresses: vec![address], secret: None }
+        let (run, peer) = (RunId([3; 32]), PeerId::from_public_key([9; 32]));
+        Ticket { run, peer, addresses: vec![address], others: Vec::new(), secret: None }
     }
 
     #[test]
@@ -100,8 +109,18 @@ mod tests {
         assert_eq!(GOLDEN_CLOSED.parse(), Ok(closed));
     }
 
-    const GOLDEN: &str = "murmur1469Z1mtzr3BUsGEqzGrJ6nfUUcgpR8yjAPAr2EG3d9RoBvbYBPLjDi3JaTpXt3Cj5apWS6HKXX9LyKJxurzReUTziheHi94MJo3kHqAky57CdNJZGJGaiZ2Xif2k73dS";
-    const GOLDEN_CLOSED: &str = "murmur1vDe3THaakfEk28TCEHHDaCzFxFEa5PknfhM6GCEBy6m7fZ5SmozkoBrB3VfgwxXH3YL4adAJJ3Xz4ZwdooAoypqMVhyqHGqm37AoRky6FBVPze6KSkijXu6ozSWdwR7Ru3vGN7NsaUaq7FcSnKixCDk9eqdgXfv3aLstXUwscrA";
+    const GOLDEN: &str = "murmur1EdikJRAWKSdFzrG7DnxaUYYpGtWkHYDP6QrTNRXQaYCSsDZScqc5M69AahNoJGikjEGgukK2mi3q9ZpHnKeTnQE9m4PakaZndYF85Hc54V8NKX2VQXDmpQMkarZbG18ti";
+    const GOLDEN_CLOSED: &str = "murmur153tnVq2BDyhmesytcZcraVZuizqptzPSGZo5gE4ZDQcRiRAacknRvJrt3L1XmKa4dpDH8oQc3LEBkrkQ9TYnJMp8RThsr6pvDNJEFvH4a9bJLVQiUQfyCjNxeQNtQVK8gbBGFw7rSs42wYc7ZSwz3uWAMXRUVUwpHHiMsb9xTT85q";
+
+    #[test]
+    fn a_ticket_names_a_few_other_members_and_not_many() {
+        let address = Address::new("/ip4/192.0.2.8/tcp/4001").expect("short");
+        let other = |key| KnownPeer { peer: PeerId::from_public_key([key; 32]), addresses: vec![address.clone()] };
+        let some = Ticket { others: (0..3).map(other).collect(), ..ticket() };
+        assert_eq!(some.to_string().parse(), Ok(some));
+        let many = Ticket { others: (0..4).map(other).collect(), ..ticket() };
+        assert_eq!(many.to_string().parse::<Ticket>(), Err(TicketError::Version));
+    }
 
     #[test]
     fn an_intact_ticket_of_another_form_is_said_to_be_of_another_version() {

@@ -127,7 +127,7 @@ fn what_a_donor_has_sent_stays_when_it_leaves() {
     assert_eq!(chunks, Chunks { first: 0, count: CHUNKS });
     (0..4).for_each(|chunk| assert!(loaded(&setting.receive(donor, request, chunk)).is_none()));
     let status = setting.node.status().copying.expect("a copy is under way");
-    assert_eq!((status.chunks, status.of, status.donors), (4, 10, 1));
+    assert_eq!((status.chunks, status.of, &status.donors[..]), (4, 10, &[donor][..]));
     let effects = setting.tell(Event::PeerDisconnected { peer: donor });
     let rest = requests(&effects);
     assert_eq!(chunks_of(&rest), (4..CHUNKS).collect::<Vec<_>>());
@@ -151,6 +151,25 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     // The slow one comes back to life: its chunks are as good.
     assert!(loaded(&setting.receive(slow, request, 1)).is_none());
     assert_eq!(loaded(&setting.serve(&helper)), Some(whole_model()));
+}
+
+#[test]
+fn a_helper_that_refuses_is_not_the_last() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    setting.receive(slow, request, 0);
+    let mut asked = Vec::new();
+    // Less than the minute after which the slow one is given up.
+    for _ in 0..50 {
+        let effects = setting.wait(Duration::from_secs(1));
+        for (helper, request, _) in requests(&effects).into_iter().filter(|(helper, ..)| *helper != slow) {
+            asked.push(request);
+            let refusal = Message::RefuseState { request, retry_after_ms: 500 };
+            setting.tell(Event::MessageReceived { peer: helper, message: refusal });
+        }
+    }
+    asked.dedup();
+    assert!(asked.len() > 3, "{asked:?}");
 }
 
 #[test]

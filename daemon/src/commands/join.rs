@@ -42,6 +42,10 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
         })?;
         let member = |address| Bootstrap { peer: Some(ticket.peer), address };
         bootstrap.extend(ticket.addresses.iter().cloned().map(member));
+        for other in ticket.others {
+            let member = |address| Bootstrap { peer: Some(other.peer), address };
+            bootstrap.extend(other.addresses.into_iter().map(member));
+        }
         credentials = Some(Credentials { run: ticket.run, secret: ticket.secret });
     }
     bootstrap.extend(node::bootstrap(&settings.network.bootstrap)?);

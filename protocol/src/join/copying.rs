@@ -37,7 +37,7 @@ pub(super) struct Asked {
     pub(super) chunks: Chunks,
     /// When the request is repeated; `NEVER` once a chunk has come.
     repeat_at: Time,
-    /// When somebody else is asked for the rest as well; `NEVER` once somebody was.
+    /// When somebody else is asked for the rest as well.
     late_at: Time,
     /// When it is given up.
     stalled_at: Time,
@@ -127,7 +127,8 @@ impl Copying {
             return Some(Chunks { first, count });
         }
         let late = self.asked.iter_mut().find(|asked| asked.late_at <= now)?;
-        late.late_at = NEVER;
+        // Whoever helps out may fail, too.
+        late.late_at = now + self.pace.limit();
         let Chunks { first, count } = late.chunks;
         let is_missing = |chunk: &u32| self.have[*chunk as usize].is_none();
         let first = (first..first + count).find(is_missing)?;

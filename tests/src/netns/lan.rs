@@ -239,23 +239,6 @@ impl Host {
     }
 }
 
-impl Host {
-    /// Bytes received over each established TCP connection, with the other end's address.
-    ///
-    /// # Panics
-    /// When `ss` of iproute2 is missing.
-    pub fn received_over_tcp(&self) -> Vec<(String, u64)> {
-        let output = self.command("ss").args(["-tinHO", "state", "established"]).output().expect("ss is there");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let parse = |line: &str| {
-            let peer = line.split_whitespace().nth(3)?.rsplit_once(':')?.0.to_owned();
-            let bytes = line.split_whitespace().find_map(|word| word.strip_prefix("bytes_received:"))?.parse().ok()?;
-            Some((peer, bytes))
-        };
-        text.lines().filter_map(parse).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
