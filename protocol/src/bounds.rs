@@ -114,11 +114,12 @@ pub const WEIGHT_CLAMP: f32 = 4.0;
 /// Joiners that are sent the model at once: each costs a snapshot of [`STATE_CHUNKS_MAX`] chunks.
 pub const STATE_TRANSFERS_MAX: usize = 4;
 
-/// Values in a chunk of a state: 1 MiB, which a link of 5 Mbit/s carries in two seconds. All nodes of a swarm must agree.
-pub const STATE_CHUNK_VALUES: usize = 256 * 1024;
+/// Values in a chunk of a state: 4 MiB, which a link of 5 Mbit/s carries in seven seconds. On machines that are busy with
+/// training each chunk costs some waits for a processor: smaller ones are slower. All nodes of a swarm must agree.
+pub const STATE_CHUNK_VALUES: usize = 1024 * 1024;
 
-/// Chunks asked of one donor at a time: 32 MiB, copied at one of its step boundaries.
-pub const STATE_CHUNKS_MAX: u32 = 32;
+/// Chunks asked of one donor at a time: 64 MiB, copied at one of its step boundaries.
+pub const STATE_CHUNKS_MAX: u32 = 16;
 
 /// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
 pub const STATE_CHUNKS_SENT_MAX: usize = 2;
@@ -126,8 +127,9 @@ pub const STATE_CHUNKS_SENT_MAX: usize = 2;
 /// Donors that a joiner copies from at once; more share a downlink that few can fill.
 pub const STATE_DONORS_MAX: usize = 4;
 
-/// A donor from which no chunk comes for this long is given up: its step may take as long as that.
-pub const STATE_STALL: Duration = Duration::from_secs(60);
+/// A donor from which no chunk comes for this long is given up: its step may take as long as that, or the first chunks of
+/// four donors over a slow link.
+pub const STATE_STALL: Duration = Duration::from_secs(120);
 
 /// Another donor is asked for the chunks of one that is this late, until it is known how fast chunks come.
 pub const STATE_LATE: Duration = Duration::from_secs(10);
