@@ -39,19 +39,38 @@ impl Snapshot {
     /// Reads little-endian `f32`s from chunks that lie behind each other; `None` where the length is not
     /// `4 * parameters`, a chunk ends within a value, or a value is not finite.
     pub fn from_chunks(chunks: &[Payload], parameters: usize) -> Option<Snapshot> {
-        let is_whole = chunks.iter().all(|chunk| chunk.len().is_multiple_of(4));
-        if !is_whole || Some(chunks.iter().map(Payload::len).sum()) != parameters.checked_mul(4) {
-            return None;
-        }
-        let fours = chunks.iter().flat_map(|chunk| chunk.bytes().chunks_exact(4));
-        let values: Vec<f32> = fours.map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
-        values.iter().all(|value| value.is_finite()).then(|| Snapshot::from(values))
+        values_of(chunks, parameters).map(Snapshot::from)
     }
 
     /// As [`from_chunks`](Self::from_chunks), of one.
     pub fn from_payload(payload: &Payload, parameters: usize) -> Option<Snapshot> {
         Snapshot::from_chunks(std::slice::from_ref(payload), parameters)
     }
+}
+
+/// As [`Snapshot::from_chunks`], as plain values: one copy and one look at each.
+pub fn values_of(chunks: &[Payload], parameters: usize) -> Option<Vec<f32>> {
+    let is_whole = chunks.iter().all(|chunk| chunk.len().is_multiple_of(4));
+    if !is_whole || Some(chunks.iter().map(Payload::len).sum()) != parameters.checked_mul(4) {
+        return None;
+    }
+    let mut values = vec![0.0f32; parameters];
+    let mut rest = &mut values[..];
+    for chunk in chunks {
+        let (place, behind) = rest.split_at_mut(chunk.len() / 4);
+        if cfg!(target_endian = "little") {
+            bytemuck::cast_slice_mut(place).copy_from_slice(chunk.bytes());
+        } else {
+            let fours = chunk.bytes().chunks_exact(4);
+            place.iter_mut().zip(fours).for_each(|(value, four)| {
+                *value = f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+            });
+        }
+        rest = behind;
+    }
+    // Zero times a value is a number only where the value is finite; unlike a search this needs no branch.
+    let is_finite = values.chunks(BLOCK).all(|block| block.iter().map(|value| 0.0 * value).sum::<f32>() == 0.0);
+    is_finite.then_some(values)
 }
 
 impl From<Vec<f32>> for Snapshot {

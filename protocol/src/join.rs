@@ -157,6 +157,13 @@ impl Joining {
         }
     }
 
+    /// Somebody has connected whom nobody could ask before.
+    pub(crate) fn on_connected(&mut self, now: Time) {
+        if self.copying.asked().is_empty() && self.checking.is_none() && self.loading.is_none() {
+            self.ask_at = now;
+        }
+    }
+
     pub(crate) fn on_refusal(&mut self, now: Time, peer: PeerId, request: u64) {
         if self.copying.drop_request(|asked| asked.peer == peer && asked.request == request) {
             self.ask_at = now + STATE_RETRY;

@@ -150,6 +150,7 @@ impl Node {
         match event {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
+                self.joining.on_connected(now);
                 if let Some(away) = self.membership.take_return(peer) {
                     self.averaging.on_return(peer, away);
                 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use murmur_protocol::bulk::values_of;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
@@ -372,8 +373,8 @@ impl Engine {
         if actual != expected {
             return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
         }
-        let state = Snapshot::from_chunks(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        let mut vectors = state.values().chunks(parameters);
+        let state = values_of(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let mut vectors = state.chunks(parameters);
         self.load_parameters(vectors.next().unwrap_or_default())?;
         if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
             outer.restore(slow_weights.to_vec(), momentum.to_vec());
