@@ -6,6 +6,8 @@ use murmur_network::{FetchError, Keypair, Multiaddr, Question};
 use murmur_protocol::handshake::{Credentials, Refusal};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
+use tokio::task::JoinSet;
+
 use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::failure::{ExitCode, Failure};
@@ -92,7 +94,7 @@ fn own_credentials(settings: &NodeSettings, ticket: Option<Credentials>) -> Resu
     })
 }
 
-/// Asks one address after the other.
+/// Asks the members at these addresses for the run.
 fn fetch_manifest(
     bootstrap: &[Bootstrap],
     credentials: Option<&Credentials>,
@@ -102,25 +104,18 @@ fn fetch_manifest(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(ExitCode::Failure, format!("cannot start the runtime: {error}")))?;
-    let mut failures = Vec::new();
-    let mut refused = None;
+    let mut addresses: Vec<Multiaddr> = Vec::new();
     for entry in bootstrap {
         let text = match entry.peer {
             Some(peer) => format!("{}/p2p/{peer}", entry.address),
             None => entry.address.to_string(),
         };
-        let Ok(address) = text.parse::<Multiaddr>() else { continue };
-        let question = Question { identity: &identity, address: &address, ticket: credentials };
-        match runtime.block_on(murmur_network::fetch_manifest(question, FETCH_TIMEOUT)) {
-            Ok((manifest, _)) => return Ok(manifest),
-            Err(error) => {
-                failures.push(error.to_string());
-                if let FetchError::Refused { refusal, .. } = error {
-                    refused = Some(refusal);
-                }
-            }
-        }
+        addresses.extend(text.parse::<Multiaddr>());
     }
+    let (failures, refused) = match runtime.block_on(ask_all(&identity, addresses, credentials)) {
+        Ok(manifest) => return Ok(manifest),
+        Err(failed) => failed,
+    };
     let failure = Failure::new(ExitCode::Network, format!("no member can be reached: {}", failures.join("; ")));
     Err(match refused {
         Some(Refusal::NotAdmitted) => failure.hint(format!(
@@ -133,6 +128,37 @@ fn fetch_manifest(
         Some(refusal) => failure.hint(refusal.remedy()),
         None => failure.hint("is the other daemon running, and may its port be reached from here (firewall, NAT)?"),
     })
+}
+
+/// Asks all addresses at once, for a dead one takes its time to be known as dead: the first manifest, or why there is none,
+/// in the order of the addresses, and whether somebody refused.
+async fn ask_all(
+    identity: &Keypair,
+    addresses: Vec<Multiaddr>,
+    credentials: Option<&Credentials>,
+) -> Result<RunManifest, (Vec<String>, Option<Refusal>)> {
+    let mut tasks = JoinSet::new();
+    for (place, address) in addresses.into_iter().enumerate() {
+        let (identity, credentials) = (identity.clone(), credentials.cloned());
+        tasks.spawn(async move {
+            let question = Question { identity: &identity, address: &address, ticket: credentials.as_ref() };
+            (place, murmur_network::fetch_manifest(question, FETCH_TIMEOUT).await)
+        });
+    }
+    let (mut failures, mut refused) = (Vec::new(), None);
+    while let Some(Ok((place, fetched))) = tasks.join_next().await {
+        match fetched {
+            Ok((manifest, _)) => return Ok(manifest),
+            Err(error) => {
+                failures.push((place, error.to_string()));
+                if let FetchError::Refused { refusal, .. } = error {
+                    refused = Some(refusal);
+                }
+            }
+        }
+    }
+    failures.sort();
+    Err((failures.into_iter().map(|(_, reason)| reason).collect(), refused))
 }
 
 /// The node's own identity where it has one already, because a member's lists may admit it by that; else one only to ask

@@ -126,11 +126,11 @@ impl Averaging {
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
         self.place = Place::default();
-        for state in self.parts.values_mut() {
-            state.steps = None;
-            state.clip.forget();
-        }
+        self.parts.values_mut().for_each(|state| state.steps = None);
+        // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
+        // the first liar in.
         if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
+            self.parts.values_mut().for_each(|state| state.clip.forget());
             let state = self.parts.entry(self.part_in_turn(0)).or_default();
             (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
         }

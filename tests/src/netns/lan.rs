@@ -1,5 +1,6 @@
 //! A network of a few hosts around one bridge.
 
+use crate::Daemon;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 
@@ -205,6 +206,17 @@ impl Host {
         let mut command = crate::murmur("ip");
         command.args(["netns", "exec", &self.namespace, program]);
         command
+    }
+
+    /// What `murmur ticket` prints for a daemon on this host.
+    ///
+    /// # Panics
+    /// When the daemon does not answer.
+    pub fn ticket_of(&self, program: &str, daemon: &Daemon) -> String {
+        let arguments = ["ticket", "--address", &daemon.status_address(), "--format", "json"];
+        let output = self.command(program).args(arguments).output().expect("it runs");
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a ticket");
+        answer["ticket"].as_str().expect("a ticket").to_owned()
     }
 
     /// Slows its link to so many megabits a second in each direction, with a queue that drains in a tenth of a second.

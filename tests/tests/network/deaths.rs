@@ -11,14 +11,14 @@ fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
     let Some(lan) = Lan::new(Family::V4, 4) else { return };
     let mut swarm = Swarm::on(MURMUR, lan, 3, CALM_RUN);
     swarm.wait_until_all_average();
+    // Printed while others are there, a ticket of the founder leads to them, too.
+    let ticket = swarm.lan.host(0).ticket_of(MURMUR, &swarm.daemons[0]);
     let founder = swarm.daemons.remove(0);
     let founder_peer = founder.latest().expect("it reported").peer;
     // The whole machine dies: nothing answers any more, not even that a port is closed.
     swarm.lan.unplug(0);
     founder.kill();
     let died_at: Vec<f64> = swarm.daemons.iter().map(|daemon| daemon.latest().expect("it reported").seconds).collect();
-    // Once a ticket leads to more than the member that printed it, the founder's old one belongs here.
-    let ticket = swarm.daemons[0].ticket();
     let newcomer = swarm.start(3, &["join", &ticket]);
     let settled = newcomer.wait_for("exchanges", |report| report.steps > 0 && report.exchanges_completed >= 10);
     println!("the newcomer averages after {:.1} s", settled.seconds);
