@@ -36,7 +36,8 @@ const TRUST_MIN: f64 = 0.02;
 /// Trust above which the outer momentum is averaged with a peer, too.
 const TRUSTED: f64 = 0.8;
 
-/// Nobody is asked for a model, its check or an exchange who is trusted less than this share of the best (a guess).
+/// Nobody is asked for a model or its check who is trusted less than this share of the best (a guess). For exchanges this
+/// does not count: two halves of a swarm that were apart distrust each other, and must meet.
 const BELIEVABLE: f64 = 0.3;
 
 /// A peer's record.

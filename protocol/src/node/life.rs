@@ -172,7 +172,6 @@ impl Node {
         }
         let mut partners = self.membership.partners(now);
         partners.retain(|peer| !self.responder.is_busy_with(*peer));
-        self.averaging.reputation.retain_believable(&mut partners);
         let part = self.averaging.part_in_turn(self.starter.round());
         self.starter.start(now, (part, false), &self.averaging, &partners, &mut self.outbox);
     }
