@@ -1,5 +1,7 @@
 //! Two halves of a swarm that cannot hear each other, and meet again.
 
+use std::time::{Duration, Instant};
+
 use murmur_tests::Daemon;
 use murmur_tests::swarm::{Swarm, watch};
 
@@ -7,6 +9,9 @@ use crate::MURMUR;
 
 /// How long the halves are apart, in seconds.
 const APART_SECONDS: f64 = 20.0;
+
+/// Until then the halves must be connected again.
+const MEETING: Duration = Duration::from_secs(120);
 
 /// Exchanges of each daemon within which the halves must have become one: those in which they come near each other, and
 /// those that make up for the distrust of the first ones.
@@ -28,10 +33,17 @@ fn two_halves_train_on_and_become_one_swarm_again() {
     }
 
     swarm.lan.heal();
-    let healed: Vec<_> = all.iter().map(|daemon| daemon.latest().expect("it reported")).collect();
+    // Until they are connected again, exchanges stay within the halves. The distance shows only while it lasts.
     let mut peak = calm;
+    let deadline = Instant::now() + MEETING;
+    while !all.iter().all(|daemon| daemon.latest().is_some_and(|report| report.peers == 3)) {
+        assert!(Instant::now() < deadline, "the halves have not met: {:?}", all[0].latest());
+        watch(&all, 0.5);
+        peak = peak.max(largest_disagreement(&all));
+    }
+    let healed: Vec<_> = all.iter().map(|daemon| daemon.latest().expect("it reported")).collect();
     let mut agreed = 0;
-    // The distance shows only while it lasts, so look until all have had time to make it small again.
+    // Look until all have had time to make it small again.
     while agreed < all.len() {
         watch(&all, 1.0);
         peak = peak.max(largest_disagreement(&all));
