@@ -15,6 +15,9 @@ use tokio::sync::mpsc;
 use crate::daemon::Ready;
 use crate::report::NodeReport;
 
+/// Daemons of one machine are given each other's addresses: what finds and probes others would only cost traffic.
+const SETTINGS: &str = "[network]\nmdns = false\nkademlia = false\nnat = false\n";
+
 /// A killed process is gone within this.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,13 +60,16 @@ impl Child {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let log = directory.join("log");
         let log_file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let settings = directory.join("node.toml");
+        std::fs::write(&settings, SETTINGS).with_context(|| format!("cannot write {}", settings.display()))?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         // Settings meant for a daemon of the user's own must not reach all of these.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MURMUR_")) {
             command.env_remove(name);
         }
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
+        command.args(arguments).arg("--node").arg(&settings);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
         // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
         #[cfg(unix)]
         command.process_group(0);
