@@ -1,7 +1,7 @@
 //! A model's state through the driver against the same bytes through one raw stream of the same transport.
 //! `cargo run --release -p murmur-network --example state_transfer`
 //!
-//! The driver sends chunks of 1 MiB as a donor does, two under way at a time, each with a header, a BLAKE3 that the receiver
+//! The driver sends chunks of 4 MiB as a donor does, two under way at a time, each with a header, a BLAKE3 that the receiver
 //! verifies, and an acknowledgement. The raw stream only writes and reads. Both over TCP on loopback, in turn, so that what
 //! else the machine does falls on both.
 
@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 const CHUNK_BYTES: usize = 4 * STATE_CHUNK_VALUES;
 
 /// As much as the state of a model of 50 million parameters.
-const CHUNKS: usize = 200;
+const CHUNKS: usize = 50;
 
 /// Measured so often, in turn; the median counts.
 const ROUNDS: usize = 7;

@@ -50,16 +50,7 @@ pub async fn ask_swarm(
     findings: &mut Vec<Finding>,
 ) -> Option<Found> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-    let network = match Network::start(config, events).await {
-        Ok(network) => network,
-        Err(error) => {
-            let fix = "another program, perhaps a murmur, uses the port: choose one with --listen";
-            findings.push(Finding::problem("ports", error.to_string(), fix));
-            return None;
-        }
-    };
-    let listening: Vec<String> = network.listen_addresses().iter().map(ToString::to_string).collect();
-    findings.push(Finding::good("ports", format!("can listen at {}", listening.join(", "))));
+    let network = listen(config, events, findings).await?;
     for entry in bootstrap {
         let order = NetworkOrder::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] };
         let _ = network.try_order(order); // one that is not dialled does not answer
@@ -92,15 +83,22 @@ pub async fn ask_swarm(
 /// Of the listen addresses alone, where there is no swarm to ask.
 pub async fn check_ports(config: NetworkConfig, findings: &mut Vec<Finding>) {
     let (events, _inbox) = mpsc::channel(EVENTS_MAX);
+    if let Some(network) = listen(config, events, findings).await {
+        network.close().await;
+    }
+}
+
+async fn listen(config: NetworkConfig, events: mpsc::Sender<Event>, findings: &mut Vec<Finding>) -> Option<Network> {
     match Network::start(config, events).await {
         Ok(network) => {
             let listening: Vec<String> = network.listen_addresses().iter().map(ToString::to_string).collect();
             findings.push(Finding::good("ports", format!("can listen at {}", listening.join(", "))));
-            network.close().await;
+            Some(network)
         }
         Err(error) => {
             let fix = "another program, perhaps a murmur, uses the port: choose one with --listen";
             findings.push(Finding::problem("ports", error.to_string(), fix));
+            None
         }
     }
 }
