@@ -120,6 +120,7 @@ pub(crate) mod forged {
         let merge = MergeRecord {
             exchange,
             host: usize::from(side == Side::Responder),
+            partner: Some(usize::from(side == Side::Starter)),
             life: u64::from(side == Side::Responder),
             side,
             at: Time::ZERO,

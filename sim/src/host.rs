@@ -74,6 +74,7 @@ pub(crate) struct Host {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Declared {
     exchange: u64,
+    pub(crate) partner: Option<HostIndex>,
     /// τ
     pub(crate) clip: f64,
     /// When the snapshot was taken, once it is encoded.
@@ -204,13 +205,13 @@ impl Host {
         Some((self.awaited.remove(request), self.merging.remove(request)))
     }
 
-    /// Remembers the clip norm with which this node takes part in an exchange.
-    pub(crate) fn declare(&mut self, exchange: u64, clip: f64) {
+    /// Remembers with whom, and with which clip norm, this node takes part in an exchange.
+    pub(crate) fn declare(&mut self, exchange: u64, partner: Option<HostIndex>, clip: f64) {
         self.declared.retain(|declared| declared.exchange != exchange);
         if self.declared.len() == DECLARED_MAX {
             self.declared.pop_front();
         }
-        self.declared.push_back(Declared { exchange, clip, encoded_at: None });
+        self.declared.push_back(Declared { exchange, partner, clip, encoded_at: None });
     }
 
     /// Remembers how an exchange is called that a peer has proposed.

@@ -22,6 +22,9 @@ pub struct MergeRecord {
     pub exchange: u64,
     /// On which host.
     pub host: HostIndex,
+    /// With which host, as this side meant it: a liar may bring others in by repeating old words. `None` where that is
+    /// no longer known.
+    pub partner: Option<HostIndex>,
     /// In which of all lives: a host that came back knows nothing of what it merged before.
     pub life: u64,
     /// Which side it is.

@@ -90,9 +90,11 @@ impl Ledger {
         let earlier = sides.iter().any(|side| side.merge.side == merge.side && side.merge.life == merge.life);
         let is_repeated = self.repeated.contains(&name);
         verdicts.push(checks::merged_once(&merge, earlier || (is_over && !is_repeated)));
+        let merge_partner = merge.partner;
         let mut side = OpenSide { merge, bulk: Some((snapshot, correction)), partner: None };
         // A responder that crashed and came back may have merged in each life; the starter has answered the last one.
-        let answered = sides.iter().rposition(|other| other.merge.side == Side::Responder);
+        let is_partner = |other: &MergeRecord| merge_partner.is_none_or(|partner| partner == other.host);
+        let answered = sides.iter().rposition(|other| other.merge.side == Side::Responder && is_partner(&other.merge));
         if let (Side::Starter, Some(index)) = (side.merge.side, answered) {
             side.partner = Some(index);
             sides[index].partner = Some(sides.len());
@@ -233,6 +235,18 @@ mod tests {
             assert_eq!(land(&mut ledger, side, codes), Ok(()));
         }
         assert_eq!(order(&mut ledger, Side::Responder, [3, -2]).len(), 1);
+    }
+
+    #[test]
+    fn a_third_host_that_a_liar_brings_in_is_not_the_partner() {
+        let mut ledger = Ledger::default();
+        order(&mut ledger, Side::Responder, [3, -2]);
+        // It has accepted the same proposal, repeated to it, and merged another difference.
+        let (third, correction) = forged::merge(1, Side::Responder, [7, 1]);
+        let third = MergeRecord { host: 2, life: 2, ..third };
+        let verdicts = ledger.ordered(third, Snapshot::from(vec![9.0, 2.0]), correction);
+        assert!(verdicts.into_iter().all(|verdict| verdict.is_ok()));
+        assert_eq!(order(&mut ledger, Side::Starter, [-3, 2]), []);
     }
 
     #[test]

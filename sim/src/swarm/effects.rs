@@ -127,6 +127,7 @@ impl Swarm {
             let record = MergeRecord {
                 exchange: job.nonce,
                 host: index,
+                partner: declared.and_then(|declared| declared.partner),
                 life: host.life,
                 side: if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter },
                 at: now,
@@ -182,15 +183,16 @@ impl Swarm {
     }
 
     fn send(&mut self, index: HostIndex, peer: PeerId, message: Message) {
+        let partner = self.host_of(peer);
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         let answer = match &message {
             Message::Propose(propose) => {
-                host.declare(propose.nonce, f64::from(propose.standing.clip));
+                host.declare(propose.nonce, partner, f64::from(propose.standing.clip));
                 None
             }
             Message::Accept(accept) => {
                 if let Some(exchange) = host.name_of(peer, accept.exchange) {
-                    host.declare(exchange, f64::from(accept.standing.clip));
+                    host.declare(exchange, partner, f64::from(accept.standing.clip));
                 }
                 Some((accept.exchange, u64::from(accept.starter_share.to_bits())))
             }
