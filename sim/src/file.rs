@@ -144,6 +144,10 @@ pub struct TrainerSection {
 pub struct GossipSection {
     /// Steps between the exchanges that a node starts.
     pub interval_steps: Drawn<u32>,
+    /// Each seed takes one of these widths of a code.
+    pub bits: Vec<u8>,
+    /// A model is exchanged in so many fragments, one per exchange.
+    pub fragments: Drawn<u16>,
     /// The share of the difference that each partner gives way.
     pub gamma: Drawn<f64>,
     /// Quantization step as a fraction of the running rms difference.
@@ -154,6 +158,8 @@ pub struct GossipSection {
     pub outer_learning_rate: Drawn<f64>,
     /// The outer momentum.
     pub outer_momentum: Drawn<f64>,
+    /// Each seed takes one of these widths for averaging the outer momentum; 0 leaves it alone.
+    pub momentum_bits: Vec<u8>,
 }
 
 /// How long a run is. Half a minute of silence follows, so that nothing is in flight when the checks look.
@@ -251,11 +257,14 @@ impl Default for GossipSection {
         let defaults = murmur_protocol::manifest::GossipSpec::default();
         GossipSection {
             interval_steps: Drawn::fixed(defaults.interval_steps),
+            bits: vec![defaults.bits],
+            fragments: Drawn::fixed(defaults.fragments),
             gamma: Drawn::fixed(defaults.gamma),
             step_fraction: Drawn::fixed(defaults.step_fraction),
             clip_factor: Drawn::fixed(defaults.clip_factor),
             outer_learning_rate: Drawn::fixed(defaults.outer_learning_rate),
             outer_momentum: Drawn::fixed(defaults.outer_momentum),
+            momentum_bits: vec![defaults.momentum_bits],
         }
     }
 }

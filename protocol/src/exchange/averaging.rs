@@ -59,10 +59,7 @@ pub(crate) struct Averaging {
     last_merge_steps: u64,
     /// Exchanges until a joiner counts in full.
     ramp_left: u32,
-    /// Exchanges in a row in which most blocks wrapped.
-    wraps_in_row: u32,
     pace: Pace,
-    place: Place,
     /// Peers that were out of reach for long, at most [`CONNECTIONS_MAX`].
     reunions: BTreeMap<PeerId, Reunion>,
 }
@@ -80,6 +77,10 @@ struct PartState {
     /// `None` before the first exchange.
     steps: Option<StepSizes>,
     clip: ClipHistory,
+    /// A model may be beyond the others' grid in one fragment and among them in the rest.
+    place: Place,
+    /// Exchanges in a row in which most blocks wrapped.
+    wraps_in_row: u32,
 }
 
 /// The time of a step.
@@ -114,9 +115,7 @@ impl Averaging {
             last_distance: None,
             last_merge_steps: training.steps,
             ramp_left: 0,
-            wraps_in_row: 0,
             pace: Pace::default(),
-            place: Place::default(),
             reunions: BTreeMap::new(),
         }
     }
@@ -125,14 +124,16 @@ impl Averaging {
     /// second peer lets in, where one was asked.
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
-        self.place = Place::default();
-        self.parts.values_mut().for_each(|state| state.steps = None);
+        self.parts.values_mut().for_each(|state| (state.steps, state.place) = (None, Place::default()));
         // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
         // the first liar in.
         if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
             self.parts.values_mut().for_each(|state| state.clip.forget());
-            let state = self.parts.entry(self.part_in_turn(0)).or_default();
-            (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
+            // One fragment was checked; the others are as long.
+            for fragment in 0..u64::from(self.gossip.fragments.max(1)) {
+                let state = self.parts.entry(self.part_in_turn(fragment)).or_default();
+                (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
+            }
         }
     }
 
@@ -146,7 +147,7 @@ impl Averaging {
 
     /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
     pub(crate) fn is_outlier(&self) -> bool {
-        self.place.is_outlier()
+        self.parts.values().any(|state| state.place.is_outlier())
     }
 
     /// Seconds of one step, 0 before that is known.
@@ -239,20 +240,8 @@ impl Averaging {
             false => self.judge(merged, terms, about.partner),
         };
         let is_model = terms.part.vector == Vector::Model;
-        let is_odd_one_out = self.is_first_to_wrap(merged);
-        let state = self.parts.entry(terms.part).or_default();
-        if state.steps.is_none() || !is_odd_one_out {
-            state.steps = Some(merged.steps.clone());
-        }
-        // Blocks that wrapped are left out of the distance: where most did, it says nothing.
-        if masked_share(merged) <= 0.5 {
-            state.clip.record(merged.distance);
-        }
-        // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
-        let is_unmeasured = masked_share(merged) > 0.5;
-        let is_far = merged.distance > state.clip.least_telling() && terms.is_rebuff(merged.distance);
-        let is_rebuff = is_unmeasured || is_far || self.is_progress_odd(terms.progress_difference);
-        self.place.record(about.partner, is_rebuff);
+        let is_progress_odd = self.is_progress_odd(terms.progress_difference);
+        self.parts.entry(terms.part).or_default().take_in(merged, terms, about.partner, is_progress_odd);
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;
@@ -318,13 +307,6 @@ impl Averaging {
         self.reputation.on_exchange(partner, impression)
     }
 
-    /// Whether most blocks wrapped, and did not in the exchange before: one odd partner must not blow up the grid, a
-    /// swarm that has moved apart must.
-    fn is_first_to_wrap(&mut self, merged: &Merged) -> bool {
-        self.wraps_in_row = if masked_share(merged) > 0.5 { self.wraps_in_row.saturating_add(1) } else { 0 };
-        self.wraps_in_row == 1
-    }
-
     /// What the exchange adds to the swarm progress, in steps.
     fn progress_shift(&self, terms: &Terms, trust: f64) -> f64 {
         if terms.part.vector == Vector::Momentum {
@@ -333,6 +315,24 @@ impl Averaging {
         let limit = PROGRESS_SHIFT_INTERVALS * self.cadence.interval() * trust;
         let fragments = f64::from(terms.part.fragment.count);
         terms.factor * terms.progress_difference.clamp(-limit, limit) / fragments
+    }
+}
+
+impl PartState {
+    fn take_in(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, is_progress_odd: bool) {
+        let has_wrapped = masked_share(merged) > 0.5;
+        self.wraps_in_row = if has_wrapped { self.wraps_in_row.saturating_add(1) } else { 0 };
+        // One odd partner must not blow up the grid, a swarm that has moved apart must.
+        if self.steps.is_none() || self.wraps_in_row != 1 {
+            self.steps = Some(merged.steps.clone());
+        }
+        // Blocks that wrapped are left out of the distance: where most did, it says nothing.
+        if !has_wrapped {
+            self.clip.record(merged.distance);
+        }
+        // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
+        let is_far = merged.distance > self.clip.least_telling() && terms.is_rebuff(merged.distance);
+        self.place.record(partner, has_wrapped || is_far || is_progress_odd);
     }
 }
 

@@ -9,7 +9,8 @@ use crate::record::Record;
 /// the faults, and the 25 s of silence at the end of a run.
 const SINCE_LAST_MAX: Duration = Duration::from_secs(75);
 
-/// Checks that everybody who takes part has exchanged lately, where there is somebody to exchange with.
+/// Checks that every honest node that takes part has exchanged lately, where there is somebody to exchange with. Liars are
+/// shut out, and rightly.
 ///
 /// # Errors
 /// The first node whose last exchange is too long ago.
@@ -18,7 +19,7 @@ pub fn everybody_exchanges(record: &Record) -> Result<(), Violation> {
     if active().count() < 2 {
         return Ok(());
     }
-    match active().find(|life| life.last_exchange_ago > SINCE_LAST_MAX) {
+    match active().find(|life| life.is_honest && life.last_exchange_ago > SINCE_LAST_MAX) {
         None => Ok(()),
         Some(life) => {
             let finding = format!("host {} has exchanged last {:?} ago", life.host, life.last_exchange_ago);
@@ -39,5 +40,7 @@ mod tests {
         assert_eq!(everybody_exchanges(&record), Ok(()));
         record.lives[1].last_exchange_ago = SINCE_LAST_MAX * 2;
         assert!(everybody_exchanges(&record).is_err());
+        record.lives[1].is_honest = false;
+        assert_eq!(everybody_exchanges(&record), Ok(()));
     }
 }

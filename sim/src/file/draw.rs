@@ -72,6 +72,13 @@ impl Dice {
         value
     }
 
+    /// One of these for the whole run; there is at least one.
+    pub(super) fn choice(&mut self, key: &str, among: &[u8]) -> u8 {
+        let value = among[self.stream(key).random_range(0..among.len())];
+        self.note(key, among.len() > 1, value.to_string());
+        value
+    }
+
     /// Once for each key, however often it is drawn: the value is the same.
     fn note(&mut self, key: &str, is_open: bool, value: String) {
         if is_open && self.drawn.iter().all(|(noted, _)| noted != key) {
@@ -175,13 +182,17 @@ impl ScenarioFile {
     fn draw_gossip(&self, dice: &mut Dice) -> GossipSpec {
         let section = &self.gossip;
         let steps = Drawn::between(section.interval_steps.from as usize, section.interval_steps.to as usize);
+        let fragments = Drawn::between(section.fragments.from.into(), section.fragments.to.into());
         GossipSpec {
             interval_steps: dice.count("gossip.interval_steps", steps) as u32,
+            bits: dice.choice("gossip.bits", &section.bits),
+            fragments: dice.count("gossip.fragments", fragments) as u16,
             gamma: dice.amount("gossip.gamma", section.gamma),
             step_fraction: dice.amount("gossip.step_fraction", section.step_fraction),
             clip_factor: dice.amount("gossip.clip_factor", section.clip_factor),
             outer_learning_rate: dice.amount("gossip.outer_learning_rate", section.outer_learning_rate),
             outer_momentum: dice.amount("gossip.outer_momentum", section.outer_momentum),
+            momentum_bits: dice.choice("gossip.momentum_bits", &section.momentum_bits),
             ..GossipSpec::default()
         }
     }

@@ -112,11 +112,28 @@ impl ScenarioFile {
 
     /// A run file's rules, at both ends of each range.
     fn validate_gossip(&self) -> Checked {
+        let (bits, momentum_bits) = (&self.gossip.bits, &self.gossip.momentum_bits);
+        for (key, widths) in [("gossip.bits", bits), ("gossip.momentum_bits", momentum_bits)] {
+            if widths.is_empty() {
+                return Err(mistake(key, "[]", "it lists at least one width".to_owned()));
+            }
+        }
+        let widths = bits.iter().flat_map(|bits| momentum_bits.iter().map(move |momentum| (*bits, *momentum)));
+        for (bits, momentum_bits) in widths {
+            self.validate_gossip_at(bits, momentum_bits)?;
+        }
+        Ok(())
+    }
+
+    fn validate_gossip_at(&self, bits: u8, momentum_bits: u8) -> Checked {
         for end in [|drawn: Drawn<f64>| drawn.from, |drawn: Drawn<f64>| drawn.to] {
             let section = &self.gossip;
             let steps = Drawn::between(section.interval_steps.from.into(), section.interval_steps.to.into());
             let mut manifest = RunManifest::default();
+            let fragments = Drawn::between(section.fragments.from.into(), section.fragments.to.into());
+            (manifest.gossip.bits, manifest.gossip.momentum_bits) = (bits, momentum_bits);
             manifest.gossip.interval_steps = end(steps) as u32;
+            manifest.gossip.fragments = end(fragments) as u16;
             manifest.gossip.gamma = end(section.gamma);
             manifest.gossip.step_fraction = end(section.step_fraction);
             manifest.gossip.clip_factor = end(section.clip_factor);
