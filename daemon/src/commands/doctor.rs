@@ -20,7 +20,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
-    let destination = join::destination(options.ticket.as_deref(), &settings)?;
+    let mut destination = join::destination(options.ticket.as_deref(), &settings)?;
     let (manifest, found) = match destination.bootstrap.is_empty() {
         true => {
             let manifest = own_run(options, &settings)?;
