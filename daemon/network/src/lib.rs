@@ -48,7 +48,7 @@ pub use bounds::DATA_SENDING_PER_PEER_MAX;
 pub use connectivity::{Connectivity, Exposure};
 pub use data::ask::{Offered, ShardError, ShardStream};
 pub use data::{HeldShards, Shelf};
-pub use fetch::{FetchError, Question, fetch_manifest};
+pub use fetch::{FetchError, Question, Told, fetch_manifest};
 pub use identity::{IdentityError, load_or_create, peer_id};
 pub use libp2p::Multiaddr;
 pub use libp2p::identity::Keypair;

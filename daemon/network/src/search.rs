@@ -12,7 +12,7 @@ use libp2p::kad::{self, GetProvidersOk, QueryResult};
 use libp2p::swarm::{Swarm, SwarmEvent};
 use libp2p::{Multiaddr, PeerId as Libp2pPeerId};
 use murmur_protocol::handshake::{Credentials, Refusal};
-use murmur_protocol::{Address, Bootstrap, PeerId, RunId, RunManifest};
+use murmur_protocol::{Address, Bootstrap, PeerId, RunId};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
@@ -20,7 +20,7 @@ use crate::address::{is_loopback, split_peer, to_core_address, to_libp2p_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{SEARCH_ADDRESSES_MAX, SEARCH_ASKED_AT_ONCE, SEARCH_ASKED_MAX, SEARCH_LOOK_PERIOD};
 use crate::connectivity::Connectivity;
-use crate::fetch::{FetchError, Question, fetch_manifest};
+use crate::fetch::{FetchError, Question, Told, fetch_manifest};
 use crate::finding::{meaningful, places_of, run_key};
 use crate::network::new_swarm;
 use crate::traffic::TrafficCounter;
@@ -46,8 +46,8 @@ pub struct Search<'a> {
 /// A member of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundMember {
-    /// The run, as it told it: its id is that of the ticket.
-    pub manifest: RunManifest,
+    /// What it told; the id of its run is that of the ticket.
+    pub told: Told,
     /// Where it answers.
     pub member: Bootstrap,
 }
@@ -244,8 +244,8 @@ async fn ask(
             None => place.clone(),
         };
         match fetch_manifest(Question { identity, address: &address, ticket: Some(ticket) }, limit).await {
-            Ok((manifest, peer)) => match bootstrap(peer, &place) {
-                Some(member) => return Ok(FoundMember { manifest, member }),
+            Ok(told) => match bootstrap(told.peer, &place) {
+                Some(member) => return Ok(FoundMember { told, member }),
                 None => return Err(None),
             },
             Err(FetchError::Refused { refusal: Refusal::OtherRun { .. }, .. }) => return Err(None),

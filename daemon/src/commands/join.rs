@@ -2,7 +2,8 @@
 
 mod asking;
 
-use murmur_protocol::handshake::Credentials;
+use murmur_network::Told;
+use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
 use super::{membership, node};
@@ -19,15 +20,26 @@ pub(super) struct Destination {
     credentials: Option<Credentials>,
 }
 
+/// A run, and how it came to be known.
+pub(super) struct Reached {
+    /// The run.
+    pub(super) manifest: RunManifest,
+    /// Its secret, where it is closed.
+    pub(super) secret: Option<Secret>,
+    /// How far the clock of the member that told it is from this machine's.
+    pub(super) clock: ClockOffset,
+}
+
 impl Destination {
-    /// The run there, from a member that answers or is found, and its secret where it is closed.
-    pub(super) fn fetch(&mut self, settings: &NodeSettings) -> Result<(RunManifest, Option<Secret>), Failure> {
-        let manifest = asking::ask(self, settings).or_else(|unanswered| asking::search(self, settings, unanswered))?;
-        Ok((manifest, self.secret()))
+    /// The run there, from a member that answers or is found.
+    pub(super) fn fetch(&mut self, settings: &NodeSettings) -> Result<Reached, Failure> {
+        let told = asking::ask(self, settings).or_else(|unanswered| asking::search(self, settings, unanswered))?;
+        Ok(self.reached(told))
     }
 
-    fn secret(&self) -> Option<Secret> {
-        self.credentials.as_ref().and_then(|credentials| credentials.secret.clone())
+    fn reached(&self, Told { manifest, clock, .. }: Told) -> Reached {
+        let secret = self.credentials.as_ref().and_then(|credentials| credentials.secret.clone());
+        Reached { manifest, secret, clock }
     }
 }
 
@@ -60,8 +72,9 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     resume_by_run(&mut settings, options.ticket.as_deref());
     let mut destination = destination(options.ticket.as_deref(), &settings)?;
     let run = destination.credentials.as_ref().map(|credentials| credentials.run);
+    let known = |Reached { manifest, secret, .. }| (manifest, secret);
     let (manifest, secret) = match (asking::ask(&destination, &settings), claimed_run(&settings, run)) {
-        (Ok(manifest), _) => (manifest, destination.secret()),
+        (Ok(told), _) => known(destination.reached(told)),
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
         (Err(unanswered), Some(manifest)) => {
             eprintln!("warning: {}", Failure::from(unanswered));
@@ -69,8 +82,8 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
             (manifest, None)
         }
         (Err(unanswered), None) => {
-            let manifest = asking::search(&mut destination, &settings, unanswered)?;
-            (manifest, destination.secret())
+            let told = asking::search(&mut destination, &settings, unanswered)?;
+            known(destination.reached(told))
         }
     };
     let directory = node::directory(&settings, &manifest.run.name)?;

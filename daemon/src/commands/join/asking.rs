@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use murmur_network::{FetchError, FoundMember, Keypair, Multiaddr, NobodyFound, Question, Search, search_member};
+use murmur_network::{FetchError, FoundMember, Keypair, Multiaddr, NobodyFound, Question, Search, Told, search_member};
+use murmur_protocol::PeerId;
 use murmur_protocol::handshake::{Credentials, Refusal};
-use murmur_protocol::{PeerId, RunManifest};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -66,7 +66,7 @@ fn runtime() -> std::io::Result<Runtime> {
 }
 
 /// Asks the members at the destination's addresses for the run.
-pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<RunManifest, Unanswered> {
+pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<Told, Unanswered> {
     let identity = asking_identity(settings);
     let mut addresses: Vec<Multiaddr> = Vec::new();
     for entry in &destination.bootstrap {
@@ -78,7 +78,7 @@ pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<
     }
     let asking = ask_all(&identity, addresses, destination.credentials.as_ref());
     let (reasons, refusal) = match runtime().map(|runtime| runtime.block_on(asking)) {
-        Ok(Ok(manifest)) => return Ok(manifest),
+        Ok(Ok(told)) => return Ok(told),
         Ok(Err(failed)) => failed,
         Err(error) => (vec![format!("cannot start the runtime: {error}")], None),
     };
@@ -93,7 +93,7 @@ pub(super) fn search(
     destination: &mut Destination,
     settings: &NodeSettings,
     unanswered: Unanswered,
-) -> Result<RunManifest, Failure> {
+) -> Result<Told, Failure> {
     let Some(credentials) = destination.credentials.clone() else { return Err(unanswered.into()) };
     let listen: Vec<Multiaddr> = settings.network.listen.iter().filter_map(|text| text.parse().ok()).collect();
     let identity = asking_identity(settings);
@@ -117,10 +117,10 @@ pub(super) fn search(
     let failed = |error: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("cannot search: {error}"));
     let runtime = runtime().map_err(|error| failed(&error))?;
     match runtime.block_on(search_member(search, SEARCH_TIMEOUT)).map_err(|error| failed(&error))? {
-        Ok(FoundMember { manifest, member }) => {
+        Ok(FoundMember { told, member }) => {
             note(&format!("found       a member at {}", member.address));
             destination.bootstrap.push(member);
-            Ok(manifest)
+            Ok(told)
         }
         Err(nobody) => Err(unanswered.after_search(&nobody)),
     }
@@ -132,7 +132,7 @@ async fn ask_all(
     identity: &Keypair,
     addresses: Vec<Multiaddr>,
     credentials: Option<&Credentials>,
-) -> Result<RunManifest, (Vec<String>, Option<Refusal>)> {
+) -> Result<Told, (Vec<String>, Option<Refusal>)> {
     let mut tasks = JoinSet::new();
     for (place, address) in addresses.into_iter().enumerate() {
         let (identity, credentials) = (identity.clone(), credentials.cloned());
@@ -144,7 +144,7 @@ async fn ask_all(
     let (mut failures, mut refused) = (Vec::new(), None);
     while let Some(Ok((place, fetched))) = tasks.join_next().await {
         match fetched {
-            Ok((manifest, _)) => return Ok(manifest),
+            Ok(told) => return Ok(told),
             Err(error) => {
                 failures.push((place, error.to_string()));
                 if let FetchError::Refused { refusal, .. } = error {
