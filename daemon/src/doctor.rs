@@ -1,10 +1,12 @@
 //! What `murmur doctor` looks at before a machine joins: each check is a file, each finding a line with its remedy.
 
+mod clock;
 mod machine;
 mod storage;
 mod swarm;
 mod verdict;
 
+pub use clock::check_clock;
 pub use machine::{Measured, check_machine};
 pub use storage::check_storage;
 pub use swarm::{Found, ask_swarm, check_ports};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dialer   → HELLO      version, nonce
-//! listener → CHALLENGE  nonce; in a closed run: proof that it knows the secret
+//! listener → CHALLENGE  nonce, its clock; in a closed run: proof that it knows the secret
 //! dialer   → GREETING   in a closed run: its own proof; its manifest, or the wish to see the listener's
 //! listener → ANSWER     whether it is welcome; the listener's manifest
 //! ```
@@ -14,6 +14,7 @@
 //!
 //! These are pure functions; the network driver moves the bytes and draws the nonces.
 
+mod clock;
 mod proof;
 mod wire;
 
@@ -22,12 +23,13 @@ use bincode::{Decode, Encode};
 use crate::manifest::{RunId, RunManifest};
 use crate::peer::{Address, PeerId};
 use crate::secret::Secret;
+pub use clock::{ClockOffset, Stamps};
 pub use proof::{NONCE_BYTES, Nonce, Parties, Proof, Prover};
 use wire::Opening;
 pub use wire::{Answer, Challenge, Greeting, Hello, OtherVersion};
 
 /// The version of everything on the wire. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Addresses that a node may claim for itself in a handshake.
 pub const OWN_ADDRESSES_MAX: usize = 8;
@@ -148,10 +150,10 @@ pub enum Visitor {
     Asker,
 }
 
-/// The listener's reply to a hello of this version.
-pub fn challenge(ours: &Credentials, parties: &Parties) -> Challenge {
+/// The listener's reply to a hello of this version, with the `stamps` of its clock.
+pub fn challenge(ours: &Credentials, parties: &Parties, stamps: Stamps) -> Challenge {
     let proof = ours.secret.as_ref().map(|secret| Proof::new(secret, ours.run, parties, Prover::Listener));
-    Challenge::new(Opening::Proceed { nonce: parties.listener_nonce, proof })
+    Challenge::new(Opening::Proceed { nonce: parties.listener_nonce, proof, stamps })
 }
 
 /// The listener's reply to a dialer whom its owner's lists exclude.
@@ -170,7 +172,7 @@ pub fn judge_challenge(
     dialer_nonce: Nonce,
     challenge: &Challenge,
 ) -> Result<Option<Proof>, (Refusal, Option<Denial>)> {
-    let Opening::Proceed { nonce: listener_nonce, proof } = challenge.opening else {
+    let Opening::Proceed { nonce: listener_nonce, proof, .. } = challenge.opening else {
         return Err((Refusal::NotAdmitted, None));
     };
     let parties = Parties { dialer, listener, dialer_nonce, listener_nonce };

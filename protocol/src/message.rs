@@ -188,7 +188,9 @@ pub enum TransferHeader {
 mod tests {
     use super::*;
     use crate::codec;
-    use crate::handshake::{self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover};
+    use crate::handshake::{
+        self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover, Stamps,
+    };
     use crate::manifest::RunId;
     use crate::secret::Secret;
 
@@ -232,8 +234,8 @@ mod tests {
             codec::encode(&state),
             codec::encode(&Hello::new([1; 32])),
             codec::encode(&OtherVersion::default()),
-            codec::encode(&handshake::challenge(&open, &parties)),
-            codec::encode(&handshake::challenge(&closed, &parties)),
+            codec::encode(&handshake::challenge(&open, &parties, Stamps { received: 1, sent: 300 })),
+            codec::encode(&handshake::challenge(&closed, &parties, Stamps::default())),
             codec::encode(&handshake::turn_away()),
             codec::encode(&Greeting::Join { proof: None, manifest: manifest(), addresses: addresses() }),
             codec::encode(&Greeting::Ask { proof }),
@@ -267,11 +269,11 @@ mod tests {
         "00fb2c01",
         "01fb2c0101",
         "02010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0300014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
-        "03000000",
-        "0300020202020202020202020202020202020202020202020202020202020202020200",
-        "03000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a7670",
-        "0301",
+        "0400014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "04000000",
+        "040002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
+        "04000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
+        "0401",
         "0000016101142f6970342f3132372e302e302e312f7463702f31",
         "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0201",

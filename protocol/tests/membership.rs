@@ -29,6 +29,21 @@ fn a_chain_becomes_a_random_graph() {
     assert!(fewest >= CONNECTIONS_WANTED - 1 && usual <= CONNECTIONS_SURPLUS + 2 && most <= 24);
 }
 
+/// Each newcomer's oldest connection is the one to the founder, so all might part from it within the same minutes.
+#[test]
+fn a_flash_crowd_does_not_leave_its_founder_behind() {
+    for (seed, count) in [(1, 31), (2, 31), (3, 60), (4, 200)] {
+        let mut overlay = Overlay::of(count, seed, |_| 0);
+        overlay.run_for(Duration::from_secs(10));
+        for second in (15..900).step_by(5) {
+            overlay.run_for(Duration::from_secs(5));
+            let degrees: Vec<usize> = edges(&overlay).iter().map(Vec::len).collect();
+            let fewest = degrees.iter().min().expect("nodes");
+            assert!(*fewest >= CONNECTIONS_WANTED - 2, "{count} nodes, second {second}: {degrees:?}");
+        }
+    }
+}
+
 /// Control bytes that a node sends in a minute, once all have settled.
 fn bytes_a_minute(count: usize) -> f64 {
     let mut overlay = Overlay::of(count, 1, |_| 0);

@@ -1,6 +1,7 @@
 //! Real daemons for tests: each a process of its own, on loopback or on a host of its own ([`netns`]), driven through its
 //! command line and heard through its JSON lines, and ended by process id whatever happens.
 
+pub mod crowd;
 mod daemon;
 pub mod netns;
 pub mod swarm;

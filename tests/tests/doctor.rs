@@ -37,6 +37,7 @@ fn a_sound_machine_is_told_what_it_would_cost() {
     for check in ["ports", "device", "memory", "speed", "disk"] {
         assert_eq!(finding(&report, check)["health"], "good", "{report}");
     }
+    assert!(finding(&report, "clock")["text"].as_str().is_some_and(|text| text.contains("time server")), "{report}");
     assert!(report["verdict"]["bytes_per_day"].as_u64().is_some_and(|bytes| bytes > 0), "{report}");
     assert!(report["verdict"]["contribution"].is_null(), "no swarm was asked: {report}");
 }
@@ -65,6 +66,8 @@ fn a_swarm_is_asked_for_its_members_and_their_speed() {
     let (code, report) = doctor(folder.path(), "/ip4/127.0.0.1/tcp/0", &[&ticket]);
     assert_eq!(code, 0, "{report}");
     assert_eq!(finding(&report, "ticket")["health"], "good");
+    let clock = finding(&report, "clock");
+    assert!(clock["health"] == "good" && clock["text"].as_str().is_some_and(|text| text.contains(" a member's, ± ")));
     assert!(finding(&report, "swarm")["text"].as_str().is_some_and(|text| text.starts_with("1 member")), "{report}");
     let contribution = report["verdict"]["contribution"].as_f64().expect("the founder proposes exchanges");
     assert!(0.0 < contribution && contribution < 1.0, "{report}");

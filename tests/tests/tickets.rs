@@ -243,6 +243,22 @@ fn a_blocked_peer_is_refused_on_both_sides() {
 }
 
 #[test]
+fn whom_the_ticket_s_member_does_not_admit_finds_another_in_the_table_of_the_run() {
+    let folder = folder();
+    // Two members of which one admits only the other; in a run without lists they would be anybody.
+    let other = founder(&folder, &[]);
+    let admitted = other.wait_for("a report", |_| true).peer;
+    let ticket = other.ticket();
+    let strict = Daemon::spawn(MURMUR, &folder.path().join("strict"), &["join", &ticket, "--allow", &admitted]);
+    strict.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    // Printed at its start, its ticket names nobody else.
+    let newcomer = Daemon::spawn(MURMUR, &folder.path().join("newcomer"), &["join", &strict.ticket()]);
+    newcomer.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    let said = newcomer.stop().errors;
+    assert!(said.contains("does not admit this node") && said.contains("found       a member"), "{said}");
+}
+
+#[test]
 fn a_member_in_quiet_hours_trains_alone_and_says_so() {
     let folder = folder();
     let founder = founder(&folder, &[]);

@@ -170,6 +170,18 @@ pub(crate) const LOOKUP_PERIOD: Duration = Duration::from_secs(60);
 /// Pause between the first node heard of and the first lookup: others that connect at the same time are then asked too.
 pub(crate) const FIRST_LOOKUP_DELAY: Duration = Duration::from_secs(1);
 
+/// Nodes that somebody who looks for a run asks at once: each costs a connection.
+pub(crate) const SEARCH_ASKED_AT_ONCE: usize = 8;
+
+/// Nodes that it asks in all: a local network with more murmur nodes of other runs is a computing centre.
+pub(crate) const SEARCH_ASKED_MAX: usize = 256;
+
+/// Addresses of one of them that it tries: two transports on two networks.
+pub(crate) const SEARCH_ADDRESSES_MAX: usize = 4;
+
+/// How often it asks the run's table, and the addresses of its ticket, again: as long as one may take to answer.
+pub(crate) const SEARCH_LOOK_PERIOD: Duration = Duration::from_secs(10);
+
 /// A lookup ends after this, finished or not.
 pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -7,7 +7,7 @@ use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
-use murmur_protocol::handshake::{Credentials, Greeting, Refusal, manifest_from_answer};
+use murmur_protocol::handshake::{ClockOffset, Credentials, Greeting, Refusal, manifest_from_answer};
 use murmur_protocol::{PeerId, RunManifest};
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ use crate::address::{split_peer, to_core_peer};
 use crate::behaviour::Behaviour;
 use crate::connectivity::Connectivity;
 use crate::dialing::describe;
-use crate::handshake::{NoAnswer, introduce};
+use crate::handshake::{Introduction, NoAnswer, introduce};
 use crate::identity::peer_id;
 use crate::network::new_swarm;
 use crate::streams::ConnectionStreams;
@@ -65,15 +65,23 @@ pub struct Question<'a> {
     pub ticket: Option<&'a Credentials>,
 }
 
-/// Dials a node, asks for the manifest of its run, and hangs up. Also tells who answered.
+/// What a node has told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Its run.
+    pub manifest: RunManifest,
+    /// Who it is.
+    pub peer: PeerId,
+    /// How far its clock is from this machine's.
+    pub clock: ClockOffset,
+}
+
+/// Dials a node, asks for the manifest of its run, and hangs up.
 ///
 /// # Errors
 /// When the node cannot be reached in time, is no murmur node, takes part in another run or does not tell strangers of
 /// its run.
-pub async fn fetch_manifest(
-    question: Question<'_>,
-    timeout_after: Duration,
-) -> Result<(RunManifest, PeerId), FetchError> {
+pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> Result<Told, FetchError> {
     // A node behind a NAT may be asked through its relay, so circuits are all that is on.
     let asking = Connectivity { nat: true, ..Connectivity::OFF };
     let swarm = new_swarm(question.identity, None, &asking, &TrafficCounter::default())?;
@@ -81,7 +89,7 @@ pub async fn fetch_manifest(
     timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late())
 }
 
-async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<(RunManifest, PeerId), FetchError> {
+async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<Told, FetchError> {
     let Question { identity, address, ticket } = question;
     let unreachable = |reason: String| FetchError::Unreachable { address: address.clone(), reason };
     let (peer, place) = split_peer(address.clone());
@@ -100,13 +108,13 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<(R
         never = drive(&mut swarm) => match never {},
     };
     let refused = |refusal: Refusal| FetchError::Refused { address: address.clone(), refusal };
-    let (control, answer) = answered.map_err(|error| match error {
+    let Introduction { control, answer, clock } = answered.map_err(|error| match error {
         NoAnswer::Refused(refusal) => refused(refusal),
         NoAnswer::Lost(reason) => unreachable(format!("the connection was lost: {reason}")),
     })?;
     drop(control);
     let manifest = manifest_from_answer(&answer, ticket.map(|ticket| ticket.run)).map_err(refused)?;
-    Ok((manifest, peer))
+    Ok(Told { manifest, peer, clock })
 }
 
 /// Waits for the outcome of a dial. A connection to a relay may come before it; its streams stay with the behaviour, and

@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use libp2p::core::Endpoint;
 use libp2p::kad;
+use libp2p::kad::store::MemoryStore;
+use libp2p::swarm::{ConnectionId, NetworkBehaviour};
 use murmur_protocol::message::{ADDRESSES_TOLD_MAX, KnownPeer, PEERS_TOLD_MAX};
 use murmur_protocol::{Event, PeerId, RunId};
 use tokio::time::Instant;
 
-use crate::address::{is_loopback, to_core_address, to_core_peer, to_dialable};
+use crate::address::{is_loopback, split_peer, to_core_address, to_core_peer, to_dialable};
 use crate::bounds::{FEW_PEERS, FIRST_LOOKUP_DELAY, LOOKUP_PERIOD, STRANGERS_KEPT, STRANGERS_MAX};
 use crate::reachability::is_global;
 use libp2p::Multiaddr;
@@ -32,13 +35,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn new(me: PeerId, run: RunId) -> Finding {
-        Finding {
-            me,
-            key: kad::RecordKey::new(&run.0),
-            look_at: None,
-            has_announced: false,
-            strangers: BTreeMap::new(),
-        }
+        Finding { me, key: run_key(run), look_at: None, has_announced: false, strangers: BTreeMap::new() }
     }
 
     /// A node of the table is known.
@@ -97,6 +94,29 @@ impl Finding {
         let peers: Vec<KnownPeer> = found.into_iter().filter_map(worth_telling).take(PEERS_TOLD_MAX).collect();
         (!peers.is_empty()).then_some(Event::PeersFound { peers })
     }
+}
+
+/// Under which the members of a run announce themselves.
+pub(crate) fn run_key(run: RunId) -> kad::RecordKey {
+    kad::RecordKey::new(&run.0)
+}
+
+/// Where members that a lookup has named are. The query knows it for as long as it runs, and tells it to whoever wants to
+/// dial them.
+pub(crate) fn places_of(
+    kademlia: &mut kad::Behaviour<MemoryStore>,
+    providers: impl IntoIterator<Item = libp2p::PeerId>,
+) -> BTreeMap<libp2p::PeerId, Vec<Multiaddr>> {
+    let mut places_of = |peer: libp2p::PeerId| -> Vec<Multiaddr> {
+        let connection = ConnectionId::new_unchecked(0);
+        let known = kademlia.handle_pending_outbound_connection(connection, Some(peer), &[], Endpoint::Dialer);
+        let mut places: Vec<Multiaddr> =
+            known.unwrap_or_default().into_iter().map(|address| split_peer(address).1).collect();
+        places.sort();
+        places.dedup();
+        places
+    };
+    providers.into_iter().map(|peer| (peer, places_of(peer))).collect()
 }
 
 /// Without loopback addresses of others, unless this node itself is only there.

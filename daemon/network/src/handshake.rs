@@ -4,13 +4,14 @@
 //! both can name the reason. Whom the owner's lists exclude is told that much and nothing else.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Multiaddr;
 use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{
-    self, Answer, Challenge, Credentials, Greeting, Hello, OtherVersion, Parties, Refusal, Visitor,
+    self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, OtherVersion, Parties, Refusal, Stamps, Visitor,
 };
 use murmur_protocol::{Address, Event, PeerId};
 use tokio::sync::oneshot;
@@ -148,7 +149,7 @@ async fn greet(
         Greeting::Join { proof, manifest: shared.manifest_text.clone(), addresses }
     };
     let credentials = Some(&shared.access.credentials);
-    let (control, answer) = introduce(opener, credentials, (shared.me, peer), greeting).await?;
+    let Introduction { control, answer, .. } = introduce(opener, credentials, (shared.me, peer), greeting).await?;
     Ok((control, handshake::judge_answer(&shared.manifest, answer)?))
 }
 
@@ -166,6 +167,20 @@ pub(crate) enum NoAnswer {
     Lost(String),
 }
 
+/// What came of a greeting.
+pub(crate) struct Introduction {
+    pub(crate) control: Stream,
+    pub(crate) answer: Answer,
+    /// How far the listener's clock is from this machine's.
+    pub(crate) clock: ClockOffset,
+}
+
+/// Microseconds since 1970 UTC by this machine's clock.
+fn wall_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Opens the control stream, lets the listener prove itself where the run is closed, greets and reads the answer, without
 /// judging it. `ends` are this node and the listener.
 pub(crate) async fn introduce(
@@ -173,11 +188,15 @@ pub(crate) async fn introduce(
     credentials: Option<&Credentials>,
     ends: (PeerId, PeerId),
     greeting: impl FnOnce(Option<handshake::Proof>) -> Greeting,
-) -> Result<(Stream, Answer), NoAnswer> {
+) -> Result<Introduction, NoAnswer> {
     let nonce = fresh_nonce().ok_or_else(|| NoAnswer::Lost(NO_RANDOMNESS.to_owned()))?;
     let mut control = opener.open(CONTROL_PROTOCOL).await?;
+    let asked = wall_clock();
     write_frame(&mut control, &codec::encode(&Hello::new(nonce))).await?;
-    let challenge = Challenge::decode(&read_reply(&mut control).await?)?;
+    let bytes = read_reply(&mut control).await?;
+    let answered = wall_clock();
+    let challenge = Challenge::decode(&bytes)?;
+    let clock = ClockOffset::measured(asked, challenge.stamps().unwrap_or_default(), answered);
     let proof = match handshake::judge_challenge(credentials, ends, nonce, &challenge) {
         Ok(proof) => proof,
         Err((refusal, word)) => {
@@ -191,7 +210,7 @@ pub(crate) async fn introduce(
     write_frame(&mut control, &codec::encode(&greeting(proof))).await?;
     let bytes = read_reply(&mut control).await?;
     let answer = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
-    Ok((control, answer))
+    Ok(Introduction { control, answer, clock })
 }
 
 async fn read_reply(control: &mut Stream) -> Result<Vec<u8>, NoAnswer> {
@@ -212,7 +231,9 @@ async fn reply(
         Some(control) => control,
         None => streams.control.recv().await.ok_or_else(lost)?,
     };
-    let hello: Hello = codec::decode(&read_reply(&mut control).await?).map_err(garbage)?;
+    let bytes = read_reply(&mut control).await?;
+    let received = wall_clock();
+    let hello: Hello = codec::decode(&bytes).map_err(garbage)?;
     let dialer_nonce = match hello.nonce() {
         Ok(nonce) => nonce,
         Err(refusal) => return Err(dismiss(&mut control, &codec::encode(&OtherVersion::default()), refusal).await),
@@ -223,7 +244,8 @@ async fn reply(
     let listener_nonce = fresh_nonce().ok_or_else(|| NoWelcome::Lost(NO_RANDOMNESS.to_owned()))?;
     let parties = Parties { dialer: peer, listener: shared.me, dialer_nonce, listener_nonce };
     let credentials = &shared.access.credentials;
-    say(&mut control, &codec::encode(&handshake::challenge(credentials, &parties))).await?;
+    let challenge = |sent| codec::encode(&handshake::challenge(credentials, &parties, Stamps { received, sent }));
+    say(&mut control, &challenge(wall_clock())).await?;
     let greeting: Greeting = codec::decode(&read_reply(&mut control).await?).map_err(garbage)?;
     let judgement = handshake::judge_greeting(&shared.manifest, credentials, &parties, greeting);
     let addresses = shared.addresses_for(remote);

@@ -6,7 +6,8 @@ use murmur_network::Keypair;
 use murmur_protocol::RunManifest;
 use serde_json::json;
 
-use super::{join, node};
+use super::join::{self, Reached};
+use super::node;
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_line};
 use crate::daemon::{network_config, open_corpus};
@@ -20,19 +21,21 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
-    let destination = join::destination(options.ticket.as_deref(), &settings)?;
+    let mut destination = join::destination(options.ticket.as_deref(), &settings)?;
     let (manifest, found) = match destination.bootstrap.is_empty() {
         true => {
             let manifest = own_run(options, &settings)?;
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, None)?;
             runtime.block_on(doctor::check_ports(config, &mut findings));
+            findings.push(runtime.block_on(doctor::check_clock(None)));
             (manifest, None)
         }
         false => {
             let begin = Instant::now();
-            let (manifest, secret) = destination.fetch(&settings)?;
+            let Reached { manifest, secret, clock } = destination.fetch(&settings)?;
             let text = format!("a member of {} answers, in {} ms", manifest.run.name, begin.elapsed().as_millis());
             findings.push(Finding::good("ticket", text));
+            findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
             let parameters = murmur_training::parameter_count(&manifest.model);
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
             let asking = doctor::ask_swarm(config, &manifest, parameters, &destination.bootstrap, &mut findings);

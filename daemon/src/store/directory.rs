@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use murmur_protocol::message::KnownPeer;
-use murmur_protocol::{Address, PeerId, RunManifest, Secret};
+use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
 use super::{write_atomically, write_private};
@@ -27,6 +27,9 @@ pub const SECRET_FILE: &str = "membership.secret";
 
 /// Peers remembered over a restart: a few suffice to find the rest.
 const PEERS_REMEMBERED_MAX: usize = 64;
+
+/// Folders of runs that are looked through for one: more runs on one machine are somebody's archive.
+const DEFAULT_FOLDERS_MAX: usize = 256;
 
 /// A data directory in use by this process.
 #[derive(Debug)]
@@ -45,14 +48,25 @@ struct RememberedPeer {
 impl DataDirectory {
     /// `murmur/<name>` under the user's data directory (XDG).
     pub fn default_path(name: &str) -> PathBuf {
+        // A run's name is for people and may hold anything.
+        let safe = |character: char| if character.is_alphanumeric() { character } else { '-' };
+        DataDirectory::default_base().join(name.chars().map(safe).collect::<String>())
+    }
+
+    /// Where among those folders a node of this run has been, whatever the run's name.
+    pub fn default_of_run(run: RunId) -> Option<PathBuf> {
+        let folders = std::fs::read_dir(DataDirectory::default_base()).ok()?.take(DEFAULT_FOLDERS_MAX);
+        let is_of_run = |root: &PathBuf| DataDirectory::claimed_manifest(root).is_some_and(|it| it.run_id() == run);
+        folders.filter_map(|folder| Some(folder.ok()?.path())).find(is_of_run)
+    }
+
+    fn default_base() -> PathBuf {
         let from_environment = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty());
         let base = from_environment("XDG_DATA_HOME")
             .map(PathBuf::from)
             .or_else(|| from_environment("HOME").map(|home| Path::new(&home).join(".local/share")))
             .unwrap_or_else(|| PathBuf::from("."));
-        // A run's name is for people and may hold anything.
-        let safe = |character: char| if character.is_alphanumeric() { character } else { '-' };
-        base.join("murmur").join(name.chars().map(safe).collect::<String>())
+        base.join("murmur")
     }
 
     /// Creates the directory where it is missing, and takes it for this process.

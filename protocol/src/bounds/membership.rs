@@ -73,8 +73,12 @@ pub const SHED_MAX: usize = 8;
 /// How long a peer that is asked to part has for hanging up itself, having read whom to turn to.
 pub const PARTING_GRACE: Duration = Duration::from_secs(3);
 
-/// A peer from which a node has parted is not dialled again before this.
+/// A peer from which a node has parted is not dialled again before this, where there is anybody else.
 pub const PARTED_BACK_OFF: Duration = Duration::from_secs(5 * 60);
+
+/// A node that has too few connections and knows only peers from which it has parted dials those after this: the founder
+/// of a crowd is everybody's oldest connection, and all part from it within the same minute.
+pub const PARTED_PAUSE: Duration = Duration::from_secs(15);
 
 /// Peers at once that are being turned away and still read whom to turn to; more are hung up on.
 pub const LOBBY_MAX: usize = 64;

@@ -34,7 +34,7 @@ fn shake(dialer: &Side, listener: &Side) -> (Judgements, String) {
     let dialer_nonce = hello.nonce().expect("sound");
     let ends = (dialer.peer, listener.peer);
     let parties = Parties { dialer: ends.0, listener: ends.1, dialer_nonce, listener_nonce: [2; 32] };
-    let challenge = challenge(&listener.credentials(), &parties);
+    let challenge = challenge(&listener.credentials(), &parties, Stamps::default());
     let judged = judge_challenge(Some(&dialer.credentials()), ends, dialer_nonce, &challenge);
     let (greeting, given_up) = match judged {
         Ok(proof) => (dialer.greeting(proof), None),
@@ -95,7 +95,7 @@ fn another_run_is_refused_with_the_fields_that_differ() {
 fn ask(credentials: Option<Credentials>, listener: &Side) -> Result<RunManifest, Refusal> {
     let ends = (PeerId::from_public_key([1; 32]), listener.peer);
     let parties = Parties { dialer: ends.0, listener: ends.1, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
-    let challenge = challenge(&listener.credentials(), &parties);
+    let challenge = challenge(&listener.credentials(), &parties, Stamps::default());
     let proof = judge_challenge(credentials.as_ref(), ends, [1; 32], &challenge).map_err(|(refusal, _)| refusal)?;
     let judgement = judge_greeting(&listener.manifest, &listener.credentials(), &parties, Greeting::Ask { proof });
     let answer = answer(&judgement, &listener.manifest.canonical_text(), vec![]);

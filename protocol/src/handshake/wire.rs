@@ -5,6 +5,7 @@
 
 use bincode::{Decode, Encode};
 
+use super::clock::Stamps;
 use super::proof::{NONCE_BYTES, Nonce, Proof};
 use super::{Denial, PROTOCOL_VERSION, Refusal};
 use crate::codec;
@@ -66,6 +67,8 @@ pub(super) enum Opening {
         nonce: Nonce,
         /// That the listener is a member, where its run is closed.
         proof: Option<Proof>,
+        /// By the listener's clock: no decision rests on it.
+        stamps: Stamps,
     },
     /// Not at all: this node's owner does not admit the dialer.
     NotAdmitted,
@@ -74,6 +77,14 @@ pub(super) enum Opening {
 impl Challenge {
     pub(super) fn new(opening: Opening) -> Challenge {
         Challenge { version: PROTOCOL_VERSION, opening }
+    }
+
+    /// When the listener has received the hello and answered it, by its clock; `None` where it turned the dialer away.
+    pub fn stamps(&self) -> Option<Stamps> {
+        match self.opening {
+            Opening::Proceed { stamps, .. } => Some(stamps),
+            Opening::NotAdmitted => None,
+        }
     }
 
     /// Reads a reply to a hello.

@@ -128,11 +128,11 @@ impl Connection {
             alive_at: Moment::of(self.heard_at),
             lost_at: None,
             teller: Teller::NOBODY,
-            dial: Dial { failures: if lasted { 0 } else { self.failures }, not_before: now },
+            dial: Dial { failures: if lasted { 0 } else { self.failures }, ..Dial::default() },
             silences: self.silences,
         };
         if self.is_parted {
-            known.dial = Dial { failures: 0, not_before: now + jittered(PARTED_BACK_OFF, random) };
+            known.dial = Dial::parted(now, random);
         } else {
             known.dial_failed(now, random);
         }
@@ -323,5 +323,6 @@ mod tests {
         let known = connection.into_known(second(1), &mut random);
         assert!(!known.is_suspect() && known.away(second(1000)).is_none());
         assert!(!known.dial.may_start(second(60)) && known.dial.may_start(second(600)));
+        assert!(!known.dial.may_start_at_last(second(10)) && known.dial.may_start_at_last(second(60)));
     }
 }

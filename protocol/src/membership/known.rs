@@ -64,10 +64,23 @@ pub(super) struct Dial {
     /// In a row.
     pub(super) failures: u8,
     pub(super) not_before: Time,
+    /// Until then others are dialled rather than this one: it has had enough connections, or this node had.
+    pub(super) is_last_until: Time,
 }
 
 impl Dial {
+    /// Of a member from which this node has parted.
+    pub(super) fn parted(now: Time, random: &mut Generator) -> Dial {
+        let not_before = now + jittered(PARTED_PAUSE, random);
+        Dial { failures: 0, not_before, is_last_until: now + jittered(PARTED_BACK_OFF, random) }
+    }
+
     pub(super) fn may_start(&self, now: Time) -> bool {
+        self.not_before <= now && self.is_last_until <= now
+    }
+
+    /// The same where there is nobody else.
+    pub(super) fn may_start_at_last(&self, now: Time) -> bool {
         self.not_before <= now
     }
 

@@ -1,7 +1,7 @@
 //! Whom to dial, and when.
 //!
-//! A node with too few healthy connections dials random members of its view at once. One that is alone tries everybody
-//! it ever knew. And every node, however well connected, now and then dials somebody lost: where a swarm has split, both
+//! A node with too few healthy connections dials random members of its view at once, and where there are no others those
+//! from which it has parted. One that is alone tries everybody it ever knew. And every node, however well connected, now and then dials somebody lost: where a swarm has split, both
 //! parts are well connected, and only this brings them together again.
 
 use super::*;
@@ -23,6 +23,9 @@ impl Membership {
             return;
         }
         let mut candidates = self.candidates(now, is_alone);
+        if candidates.is_empty() {
+            candidates = self.parted(now);
+        }
         while healthy + self.dialling.under_way_count() < CONNECTIONS_WANTED
             && self.dialling.has_room()
             && !candidates.is_empty()
@@ -120,9 +123,19 @@ impl Membership {
         viewed.chain(lost.map(|(peer, _)| peer)).collect()
     }
 
+    /// Members that may be dialled where there are no other candidates.
+    fn parted(&self, now: Time) -> Vec<PeerId> {
+        let may_dial = |peer: PeerId, known: &Known| self.is_free(peer) && known.dial.may_start_at_last(now);
+        self.view.iter().filter(|(peer, known)| may_dial(*peer, known)).map(|(peer, _)| peer).collect()
+    }
+
     fn may_dial(&self, now: Time, peer: PeerId, known: Option<&Known>) -> bool {
-        let is_free = !self.dialling.is_under_way(Target::Member(peer)) && !self.connections.contains(peer);
-        is_free && known.is_some_and(|known| known.dial.may_start(now))
+        self.is_free(peer) && known.is_some_and(|known| known.dial.may_start(now))
+    }
+
+    /// Neither connected nor being dialled.
+    fn is_free(&self, peer: PeerId) -> bool {
+        !self.dialling.is_under_way(Target::Member(peer)) && !self.connections.contains(peer)
     }
 
     /// When the next wait of somebody who could be dialled is over.

@@ -247,13 +247,21 @@ fn who_is_asked_to_part_hangs_up_unless_something_is_under_way() {
         assert_eq!(disconnected(&setting.effects()).contains(&peer(1)), !is_busy);
         assert!(setting.knows(9), "it has whom to turn to");
     }
-    let mut setting = Setting::connected_to(2);
-    setting.membership.on_part(second(50), peer(1), &[], false, &mut setting.out).expect("sane");
-    setting.disconnect(51, 1);
-    setting.effects();
-    let soon = setting.pass(200, |_| false);
-    assert!(!dialled(&soon).contains(&peer(1)), "it wanted to part");
-    assert!(setting.knows(1), "but is alive");
+}
+
+#[test]
+fn who_wanted_to_part_is_dialled_soon_only_by_those_who_would_have_too_few() {
+    for (connected, is_dialled) in [(CONNECTIONS_SURPLUS as u16, false), (2, true)] {
+        let mut setting = Setting::connected_to(connected);
+        setting.membership.on_part(second(50), peer(1), &[], false, &mut setting.out).expect("sane");
+        setting.disconnect(51, 1);
+        setting.effects();
+        let at_once = setting.pass(60, |_| false);
+        assert!(!dialled(&at_once).contains(&peer(1)), "not at once");
+        let soon = setting.pass(90, |_| false);
+        assert_eq!(dialled(&soon).contains(&peer(1)), is_dialled, "of {connected}");
+        assert!(is_dialled || setting.knows(1), "it is alive");
+    }
 }
 
 #[test]

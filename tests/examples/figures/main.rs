@@ -1,8 +1,9 @@
 //! Records what the daemon costs and reaches on hosts with real links: prints one JSON object a figure.
 //!
 //! usage: `cargo run -p murmur-tests --example figures -- FIGURE MURMUR` as root on Linux with iproute2; FIGURE is `link`,
-//! `idle` or `rate`, MURMUR the program to measure.
+//! `idle`, `rate` or `crowd`, MURMUR the program to measure.
 
+mod crowd;
 mod idle;
 mod link;
 mod process;
@@ -13,12 +14,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [figure, murmur] = arguments.as_slice() else {
-        eprintln!("usage: figures link|idle|rate MURMUR");
+        eprintln!("usage: figures link|idle|rate|crowd MURMUR");
         return ExitCode::from(2);
     };
     let figures = match figure.as_str() {
         "link" => link::measure(murmur),
         "idle" => idle::measure(murmur),
+        "crowd" => crowd::measure(murmur),
         "rate" => rate::measure(murmur),
         _ => {
             eprintln!("error: no figure is called {figure}");

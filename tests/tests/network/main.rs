@@ -4,6 +4,7 @@
 mod deaths;
 mod donors;
 mod links;
+mod lost;
 mod partition;
 mod restarts;
 

@@ -1,11 +1,10 @@
 //! The part of the swarm task that finds out where the node stands: who else is there, and who can reach it.
 
-use libp2p::core::Endpoint;
 use libp2p::core::transport::ListenerId;
 use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetProvidersOk, InboundRequest, QueryResult};
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::{ConnectionId, NetworkBehaviour, SwarmEvent};
+use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Multiaddr, identify, relay};
 use murmur_protocol::Event;
 use tokio::time::Instant;
@@ -14,7 +13,7 @@ use super::Driver;
 use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_dialable};
 use crate::behaviour::{BehaviourEvent, table_protocol};
 use crate::connectivity::Exposure;
-use crate::finding::meaningful;
+use crate::finding::{meaningful, places_of};
 use crate::handshake::Dialled;
 use crate::reachability::is_global;
 
@@ -145,18 +144,7 @@ impl Driver {
                 ..
             } => {
                 let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
-                // The query knows where they are for as long as it runs, and tells it to whoever wants to dial them.
-                let mut addresses_of = |peer: libp2p::PeerId| -> Vec<Multiaddr> {
-                    let connection = ConnectionId::new_unchecked(0);
-                    let known =
-                        kademlia.handle_pending_outbound_connection(connection, Some(peer), &[], Endpoint::Dialer);
-                    let mut addresses: Vec<Multiaddr> =
-                        known.unwrap_or_default().into_iter().map(|address| split_peer(address).1).collect();
-                    addresses.sort();
-                    addresses.dedup();
-                    addresses
-                };
-                let found: Vec<_> = providers.into_iter().map(|peer| (peer, addresses_of(peer))).collect();
+                let found = places_of(kademlia, providers);
                 self.report_found(found);
             }
             _ => {}

@@ -1,0 +1,167 @@
+//! Who tells a joiner its run: the members at the addresses that it was given, or others that it finds by the run's id.
+
+use std::time::Duration;
+
+use murmur_network::{FetchError, FoundMember, Keypair, Multiaddr, NobodyFound, Question, Search, Told, search_member};
+use murmur_protocol::PeerId;
+use murmur_protocol::handshake::{Credentials, Refusal};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::Destination;
+use crate::console::note;
+use crate::failure::{ExitCode, Failure};
+use crate::settings::NodeSettings;
+
+/// How long one address may take to tell its run.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long others are looked for: mDNS answers within a second, a lookup takes some, and a machine that restarts is back.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Nobody at the addresses given has told the run.
+pub(super) struct Unanswered {
+    /// Who asked.
+    asker: PeerId,
+    /// Why, in the order of the addresses.
+    reasons: Vec<String>,
+    /// What somebody said who refused.
+    refusal: Option<Refusal>,
+}
+
+impl Unanswered {
+    /// The failure after a search as well.
+    fn after_search(mut self, nobody: &NobodyFound) -> Failure {
+        let NobodyFound { on_local_network, in_table, refusals } = nobody;
+        let seconds = SEARCH_TIMEOUT.as_secs();
+        let found = match (on_local_network, in_table) {
+            (0, 0) => "nobody was found".to_owned(),
+            (nearby, listed) => format!("murmur nodes nearby: {nearby}, in its table: {listed}; none told it"),
+        };
+        self.reasons.push(format!("the run was looked for during {seconds} s, on the local network too: {found}"));
+        self.reasons.extend(refusals.iter().cloned());
+        self.into()
+    }
+}
+
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Failure {
+        let Unanswered { asker, reasons, refusal } = unanswered;
+        let failure = Failure::new(ExitCode::Network, format!("no member can be reached: {}", reasons.join("; ")));
+        match refusal {
+            Some(Refusal::NotAdmitted) => failure.hint(format!(
+                "ask the owner of that machine to admit this node's peer id, {asker} (it lasts only with --data-dir)"
+            )),
+            Some(Refusal::OtherRun { .. } | Refusal::Stranger) => {
+                failure.hint("ask for a fresh ticket of the run that you want to join")
+            }
+            Some(refusal) => failure.hint(refusal.remedy()),
+            None => failure.hint("is the other daemon running, and may its port be reached from here (firewall, NAT)?"),
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
+}
+
+/// Asks the members at the destination's addresses for the run.
+pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<Told, Unanswered> {
+    let identity = asking_identity(settings);
+    let mut addresses: Vec<Multiaddr> = Vec::new();
+    for entry in &destination.bootstrap {
+        let text = match entry.peer {
+            Some(peer) => format!("{}/p2p/{peer}", entry.address),
+            None => entry.address.to_string(),
+        };
+        addresses.extend(text.parse::<Multiaddr>());
+    }
+    let asking = ask_all(&identity, addresses, destination.credentials.as_ref());
+    let (reasons, refusal) = match runtime().map(|runtime| runtime.block_on(asking)) {
+        Ok(Ok(told)) => return Ok(told),
+        Ok(Err(failed)) => failed,
+        Err(error) => (vec![format!("cannot start the runtime: {error}")], None),
+    };
+    Err(Unanswered { asker: murmur_network::peer_id(&identity), reasons, refusal })
+}
+
+/// Looks for other members where those of a ticket do not answer. Whom it finds becomes one whom to dial first.
+///
+/// # Errors
+/// Why nobody answers, with what was tried.
+pub(super) fn search(
+    destination: &mut Destination,
+    settings: &NodeSettings,
+    unanswered: Unanswered,
+) -> Result<Told, Failure> {
+    let Some(credentials) = destination.credentials.clone() else { return Err(unanswered.into()) };
+    let listen: Vec<Multiaddr> = settings.network.listen.iter().filter_map(|text| text.parse().ok()).collect();
+    let identity = asking_identity(settings);
+    let search = Search {
+        identity: &identity,
+        ticket: &credentials,
+        known: &destination.bootstrap,
+        listen: &listen,
+        connectivity: settings.network.connectivity(),
+        answer_timeout: FETCH_TIMEOUT,
+    };
+    // Who does not let this node in may still answer lookups. A wrong secret is wrong for all members.
+    let answers = matches!(unanswered.refusal, Some(Refusal::NotAdmitted));
+    let is_hopeless = matches!(unanswered.refusal, Some(Refusal::OtherSecret | Refusal::Closed));
+    if is_hopeless || !murmur_network::is_promising(&search, answers) {
+        return Err(unanswered.into());
+    }
+    note(&format!("unanswered  {}", unanswered.reasons.join("; ")));
+    let seconds = SEARCH_TIMEOUT.as_secs();
+    note(&format!("searching   other members of run {}, for {seconds} s at most", credentials.run));
+    let failed = |error: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("cannot search: {error}"));
+    let runtime = runtime().map_err(|error| failed(&error))?;
+    match runtime.block_on(search_member(search, SEARCH_TIMEOUT)).map_err(|error| failed(&error))? {
+        Ok(FoundMember { told, member }) => {
+            note(&format!("found       a member at {}", member.address));
+            destination.bootstrap.push(member);
+            Ok(told)
+        }
+        Err(nobody) => Err(unanswered.after_search(&nobody)),
+    }
+}
+
+/// Asks all addresses at once, for a dead one takes its time to be known as dead: the first manifest, or why there is none,
+/// in the order of the addresses, and whether somebody refused.
+async fn ask_all(
+    identity: &Keypair,
+    addresses: Vec<Multiaddr>,
+    credentials: Option<&Credentials>,
+) -> Result<Told, (Vec<String>, Option<Refusal>)> {
+    let mut tasks = JoinSet::new();
+    for (place, address) in addresses.into_iter().enumerate() {
+        let (identity, credentials) = (identity.clone(), credentials.cloned());
+        tasks.spawn(async move {
+            let question = Question { identity: &identity, address: &address, ticket: credentials.as_ref() };
+            (place, murmur_network::fetch_manifest(question, FETCH_TIMEOUT).await)
+        });
+    }
+    let (mut failures, mut refused) = (Vec::new(), None);
+    while let Some(Ok((place, fetched))) = tasks.join_next().await {
+        match fetched {
+            Ok(told) => return Ok(told),
+            Err(error) => {
+                failures.push((place, error.to_string()));
+                if let FetchError::Refused { refusal, .. } = error {
+                    refused = Some(refusal);
+                }
+            }
+        }
+    }
+    failures.sort();
+    Err((failures.into_iter().map(|(_, reason)| reason).collect(), refused))
+}
+
+/// The node's own identity where it has one already, because a member's lists may admit it by that; else one only to ask
+/// with: a new one belongs in a directory that is named after the run.
+fn asking_identity(settings: &NodeSettings) -> Keypair {
+    let path = settings.checkpoint.directory.join("identity.key");
+    let is_known = !settings.checkpoint.directory.as_os_str().is_empty() && path.exists();
+    let own = is_known.then(|| murmur_network::load_or_create(&path).ok()).flatten();
+    own.unwrap_or_else(Keypair::generate_ed25519)
+}
