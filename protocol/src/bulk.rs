@@ -13,7 +13,7 @@ use crate::numerics::{InstructionSet, Kernel, Pooled};
 /// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's
 /// [layout](crate::ModelLayout).
 #[derive(Clone, PartialEq)]
-pub struct Snapshot(Arc<[f32]>);
+pub struct Snapshot(Arc<Vec<f32>>);
 
 impl Snapshot {
     /// The parameters.
@@ -24,7 +24,7 @@ impl Snapshot {
     /// The same memory as little-endian bytes, for a transfer.
     pub fn to_payload(&self) -> Payload {
         if cfg!(target_endian = "little") {
-            struct Owner(Arc<[f32]>);
+            struct Owner(Arc<Vec<f32>>);
             impl AsRef<[u8]> for Owner {
                 fn as_ref(&self) -> &[u8] {
                     bytemuck::cast_slice(&self.0)
@@ -75,13 +75,7 @@ pub fn values_of(chunks: &[Payload], parameters: usize) -> Option<Vec<f32>> {
 
 impl From<Vec<f32>> for Snapshot {
     fn from(values: Vec<f32>) -> Snapshot {
-        Snapshot(values.into())
-    }
-}
-
-impl From<Arc<[f32]>> for Snapshot {
-    fn from(values: Arc<[f32]>) -> Snapshot {
-        Snapshot(values)
+        Snapshot(Arc::new(values))
     }
 }
 

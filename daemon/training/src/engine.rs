@@ -24,6 +24,7 @@ use crate::outer::OuterMomentum;
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
+mod weightless;
 
 pub use gradient::BatchGradient;
 
@@ -162,9 +163,20 @@ impl Engine {
         device: Device,
         kernels: Kernels,
     ) -> Result<Engine, TrainingError> {
+        let spec = &manifest.model;
+        let parameters = initial_parameters(&transformer_layout(spec), spec.layers, manifest.run.seed);
+        Engine::with_parameters(manifest, corpus, node, (device, kernels), parameters)
+    }
+
+    fn with_parameters(
+        manifest: &RunManifest,
+        corpus: Corpus,
+        node: [u8; 32],
+        (device, kernels): (Device, Kernels),
+        parameters: Vec<f32>,
+    ) -> Result<Engine, TrainingError> {
         let corpus = Arc::new(corpus);
         let (spec, batch_sequences) = (&manifest.model, manifest.optimizer.batch_sequences as usize);
-        let parameters = initial_parameters(&transformer_layout(spec), spec.layers, manifest.run.seed);
         let model = Transformer::new(spec, &parameters, &device, kernels)?;
         Ok(Engine {
             optimizer: AdamW::new(manifest.optimizer.clone(), model.variables(), model.layout())?,
@@ -295,13 +307,14 @@ impl Engine {
                 values.drain(..fragment.range(parameters).start);
                 (values, local_progress)
             }
-            Selection::State(stretch) => {
-                let model = self.model.gather()?;
-                let mut vectors = vec![&model[..]];
+            Selection::State => {
+                let mut state = self.model.gather()?;
                 if let Some(outer) = &self.outer {
-                    vectors.extend([outer.slow_weights(), outer.momentum()]);
+                    state.reserve_exact(2 * parameters);
+                    state.extend_from_slice(outer.slow_weights());
+                    state.extend_from_slice(outer.momentum());
                 }
-                (stretch.of(&vectors), 0.0)
+                (state, 0.0)
             }
         };
         Ok(Taken { values: Snapshot::from(values), local_progress })
@@ -353,6 +366,10 @@ impl Engine {
     pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
         self.check_length("the loaded model", values.len())?;
         check_finite("the loaded model", values)?;
+        self.take_over(values)
+    }
+
+    fn take_over(&mut self, values: &[f32]) -> Result<(), TrainingError> {
         self.model.scatter(values)?;
         self.local_progress = LocalProgress::new(values);
         if let Some(outer) = &mut self.outer {
@@ -375,7 +392,7 @@ impl Engine {
         }
         let state = values_of(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
         let mut vectors = state.chunks(parameters);
-        self.load_parameters(vectors.next().unwrap_or_default())?;
+        self.take_over(vectors.next().unwrap_or_default())?;
         if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
             outer.restore(slow_weights.to_vec(), momentum.to_vec());
         }
