@@ -97,6 +97,7 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
     let model = prepare_model(&plan)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
+        .on_thread_park(crate::memory::follow)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;

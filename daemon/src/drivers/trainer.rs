@@ -233,6 +233,7 @@ struct Desk {
 
 impl Desk {
     fn run(mut self) -> Result<(), String> {
+        tracing::debug!("the trainer is ready");
         loop {
             self.take_shards();
             let steps = self.stage == Stage::Training && self.engine.has_data();
@@ -314,6 +315,7 @@ impl Desk {
                 Ok(snapshot) => {
                     let report = TrainingReport { local_progress: snapshot.local_progress, ..self.report() };
                     let snapshot = snapshot.values;
+                    tracing::debug!("copied {selection:?}");
                     self.tell(Event::SnapshotTaken { request, snapshot, report });
                 }
                 Err(error) => self.refuse(request, &error),
@@ -350,8 +352,12 @@ impl Desk {
     }
 
     fn load_state(&mut self, chunks: &[Payload]) -> bool {
+        tracing::debug!("a peer's model is here");
         match self.engine.load_state(chunks) {
-            Ok(()) => true,
+            Ok(()) => {
+                tracing::debug!("a peer's model is loaded");
+                true
+            }
             Err(error) => {
                 tracing::error!("cannot load a peer's model: {error}");
                 false
@@ -377,6 +383,7 @@ impl Desk {
                 self.travel += report.learning_rate * parameters.sqrt();
                 self.view.progress += 1.0;
                 self.view.steps = self.engine.steps();
+                tracing::trace!(seconds, "step {}", self.view.steps);
                 let loss = self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss));
                 self.view.loss = Some(loss);
                 let first = self.view.step_seconds == 0.0;

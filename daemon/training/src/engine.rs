@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use murmur_protocol::bulk::values_of;
+use murmur_protocol::bulk::ChunkedValues;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
@@ -366,10 +366,6 @@ impl Engine {
     pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
         self.check_length("the loaded model", values.len())?;
         check_finite("the loaded model", values)?;
-        self.take_over(values)
-    }
-
-    fn take_over(&mut self, values: &[f32]) -> Result<(), TrainingError> {
         self.model.scatter(values)?;
         self.local_progress = LocalProgress::new(values);
         if let Some(outer) = &mut self.outer {
@@ -390,13 +386,17 @@ impl Engine {
         if actual != expected {
             return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
         }
-        let state = values_of(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        let mut vectors = state.chunks(parameters);
-        self.take_over(vectors.next().unwrap_or_default())?;
-        if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
-            outer.restore(slow_weights.to_vec(), momentum.to_vec());
+        let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let copy = |start: usize, place: &mut [f32]| state.copy_to(start, place);
+        self.model.scatter_from(copy)?;
+        self.local_progress = LocalProgress::reading(parameters, copy);
+        if let Some(outer) = &mut self.outer {
+            let (mut slow_weights, mut momentum) = (vec![0.0; parameters], vec![0.0; parameters]);
+            copy(parameters, &mut slow_weights);
+            copy(2 * parameters, &mut momentum);
+            outer.restore(slow_weights, momentum);
         }
-        Ok(())
+        self.reset_optimizer()
     }
 
     /// Forgets the optimizer's moments and ramps the learning rate up over the next own steps.
