@@ -97,6 +97,7 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
     let model = prepare_model(&plan)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
+        .on_thread_park(crate::memory::follow)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
@@ -133,11 +134,14 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
     };
     let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
-    let mut engine = murmur_training::Engine::new(&plan.manifest, corpus, node, device)
-        .context("cannot set up the model on its device")?;
     let mut progress = 0.0;
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
+    let begin = match start(plan, resumed) {
+        Start::WithModel if !resumed => murmur_training::Engine::new,
+        Start::WithModel | Start::FromPeer => murmur_training::Engine::without_weights,
+    };
+    let mut engine = begin(&plan.manifest, corpus, node, device).context("cannot set up the model on its device")?;
     if let Some(checkpoint) = checkpoint {
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
@@ -342,13 +346,18 @@ pub(crate) fn network_config(
     })
 }
 
+/// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
+fn start(plan: &Plan, resumed: bool) -> Start {
+    let has_swarm = plan.joins || !plan.directory.remembered_peers().is_empty();
+    if !resumed && has_swarm { Start::FromPeer } else { Start::WithModel }
+}
+
 fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
     let remembered = plan.directory.remembered_peers();
     let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     Config {
         gossip: plan.manifest.gossip.clone(),
-        // Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
-        start: if !resumed && (plan.joins || !remembered.is_empty()) { Start::FromPeer } else { Start::WithModel },
+        start: start(plan, resumed),
         training,
         bootstrap: plan.bootstrap.clone(),
         remembered,

@@ -11,6 +11,7 @@ use murmur_protocol::{Effect, Event, Node, Notice, Status, Time, TransferId};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
+use crate::memory;
 
 /// How often a picture is published at most: often enough for a live view, too seldom to cost anything.
 const PICTURE_PERIOD: Duration = Duration::from_millis(200);
@@ -118,6 +119,7 @@ impl Engine {
     }
 
     fn take_in(&mut self, event: Event) {
+        memory::follow();
         self.handle(event);
         while let Some(failure) = self.failures.pop_front() {
             self.handle(failure);

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod failure;
 mod invitation;
 pub mod local;
+mod memory;
 pub mod report;
 mod rest;
 pub mod settings;

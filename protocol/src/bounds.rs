@@ -111,15 +111,20 @@ pub const FIRST_CLIP_FACTOR: f64 = 3.0;
 /// A partner's declared speed counts within this factor of the median seen, either way.
 pub const WEIGHT_CLAMP: f32 = 4.0;
 
-/// Joiners that are sent the model at once: each costs a snapshot of [`STATE_CHUNKS_MAX`] chunks.
+/// Joiners that are sent the model at once; they share one copy of it.
 pub const STATE_TRANSFERS_MAX: usize = 4;
 
 /// Values in a chunk of a state: 4 MiB, which a link of 5 Mbit/s carries in seven seconds. On machines that are busy with
 /// training each chunk costs some waits for a processor: smaller ones are slower. All nodes of a swarm must agree.
 pub const STATE_CHUNK_VALUES: usize = 1024 * 1024;
 
-/// Chunks asked of one donor at a time: 64 MiB, copied at one of its step boundaries.
+/// Chunks asked of one donor at a time, 64 MiB: those who connect later find something left to send.
 pub const STATE_CHUNKS_MAX: u32 = 16;
+
+/// A donor's copy of its state serves requests for this long: one copy at a time, as large as the state, beside chunks of
+/// the one before that are still on their way. Older ones would be far behind the model (a guess); with a new one for each
+/// request a joiner waits for a step boundary each time.
+pub const STATE_COPY_KEPT: Duration = Duration::from_secs(10);
 
 /// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
 pub const STATE_CHUNKS_SENT_MAX: usize = 2;

@@ -13,7 +13,7 @@ use crate::numerics::{InstructionSet, Kernel, Pooled};
 /// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's
 /// [layout](crate::ModelLayout).
 #[derive(Clone, PartialEq)]
-pub struct Snapshot(Arc<[f32]>);
+pub struct Snapshot(Arc<Vec<f32>>);
 
 impl Snapshot {
     /// The parameters.
@@ -24,7 +24,7 @@ impl Snapshot {
     /// The same memory as little-endian bytes, for a transfer.
     pub fn to_payload(&self) -> Payload {
         if cfg!(target_endian = "little") {
-            struct Owner(Arc<[f32]>);
+            struct Owner(Arc<Vec<f32>>);
             impl AsRef<[u8]> for Owner {
                 fn as_ref(&self) -> &[u8] {
                     bytemuck::cast_slice(&self.0)
@@ -39,7 +39,10 @@ impl Snapshot {
     /// Reads little-endian `f32`s from chunks that lie behind each other; `None` where the length is not
     /// `4 * parameters`, a chunk ends within a value, or a value is not finite.
     pub fn from_chunks(chunks: &[Payload], parameters: usize) -> Option<Snapshot> {
-        values_of(chunks, parameters).map(Snapshot::from)
+        let chunked = ChunkedValues::new(chunks, parameters)?;
+        let mut values = vec![0.0; parameters];
+        chunked.copy_to(0, &mut values);
+        Some(Snapshot::from(values))
     }
 
     /// As [`from_chunks`](Self::from_chunks), of one.
@@ -48,40 +51,55 @@ impl Snapshot {
     }
 }
 
-/// As [`Snapshot::from_chunks`], as plain values: one copy and one look at each.
-pub fn values_of(chunks: &[Payload], parameters: usize) -> Option<Vec<f32>> {
-    let is_whole = chunks.iter().all(|chunk| chunk.len().is_multiple_of(4));
-    if !is_whole || Some(chunks.iter().map(Payload::len).sum()) != parameters.checked_mul(4) {
-        return None;
+/// Little-endian `f32`s in chunks that lie behind each other, sound as a whole, and read where they are: a second copy of
+/// a large state would take as long as its way here.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkedValues<'a>(&'a [Payload]);
+
+impl<'a> ChunkedValues<'a> {
+    /// `None` where there are not `count` values, a chunk ends within one, or one is not finite.
+    pub fn new(chunks: &'a [Payload], count: usize) -> Option<ChunkedValues<'a>> {
+        let is_whole = chunks.iter().all(|chunk| chunk.len().is_multiple_of(4));
+        let length: usize = chunks.iter().map(Payload::len).sum();
+        (is_whole && Some(length) == count.checked_mul(4) && chunks.iter().all(is_finite))
+            .then_some(ChunkedValues(chunks))
     }
-    let mut values = vec![0.0f32; parameters];
-    let mut rest = &mut values[..];
-    for chunk in chunks {
-        let (place, behind) = rest.split_at_mut(chunk.len() / 4);
-        if cfg!(target_endian = "little") {
-            bytemuck::cast_slice_mut(place).copy_from_slice(chunk.bytes());
-        } else {
-            let fours = chunk.bytes().chunks_exact(4);
-            place.iter_mut().zip(fours).for_each(|(value, four)| {
-                *value = f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-            });
+
+    /// Copies the values from `start` on to `place`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn copy_to(self, start: usize, mut place: &mut [f32]) {
+        let mut skipped = 4 * start;
+        for chunk in self.0 {
+            let Some(bytes) = chunk.bytes().get(skipped..) else {
+                skipped -= chunk.len();
+                continue;
+            };
+            skipped = 0;
+            let (here, rest) = place.split_at_mut(place.len().min(bytes.len() / 4));
+            let bytes = &bytes[..4 * here.len()];
+            if cfg!(target_endian = "little") {
+                bytemuck::cast_slice_mut(here).copy_from_slice(bytes);
+            } else {
+                here.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, four)| *value = f32::from_le_bytes(*four));
+            }
+            place = rest;
         }
-        rest = behind;
+        assert!(place.is_empty(), "no more than there is");
     }
-    // Zero times a value is a number only where the value is finite; unlike a search this needs no branch.
-    let is_finite = values.chunks(BLOCK).all(|block| block.iter().map(|value| 0.0 * value).sum::<f32>() == 0.0);
-    is_finite.then_some(values)
+}
+
+/// What is not finite has all bits of its exponent set (IEEE 754); unlike a search, a maximum needs no branch.
+fn is_finite(chunk: &Payload) -> bool {
+    const EXPONENT: u32 = 0xff << 23;
+    let fours = chunk.bytes().as_chunks::<4>().0.iter();
+    fours.map(|four| u32::from_le_bytes(*four) & EXPONENT).max().is_none_or(|largest| largest < EXPONENT)
 }
 
 impl From<Vec<f32>> for Snapshot {
     fn from(values: Vec<f32>) -> Snapshot {
-        Snapshot(values.into())
-    }
-}
-
-impl From<Arc<[f32]>> for Snapshot {
-    fn from(values: Arc<[f32]>) -> Snapshot {
-        Snapshot(values)
+        Snapshot(Arc::new(values))
     }
 }
 
@@ -274,9 +292,27 @@ mod tests {
     }
 
     #[test]
+    fn values_are_read_across_chunks() {
+        let values: Vec<f32> = (0..20).map(|value| value as f32).collect();
+        let chunks: Vec<Payload> = values.chunks(6).map(|chunk| Snapshot::from(chunk.to_vec()).to_payload()).collect();
+        let chunked = ChunkedValues::new(&chunks, 20).expect("whole and finite");
+        for start in 0..20 {
+            for end in start..=20 {
+                let mut place = vec![0.0; end - start];
+                chunked.copy_to(start, &mut place);
+                assert_eq!(place, values[start..end]);
+            }
+        }
+    }
+
+    #[test]
     fn a_snapshot_from_a_peer_is_finite() {
-        let payload = Snapshot::from(vec![1.0, f32::NAN]).to_payload();
-        assert_eq!(Snapshot::from_payload(&payload, 2), None);
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let payload = Snapshot::from(vec![1.0, value]).to_payload();
+            assert_eq!(Snapshot::from_payload(&payload, 2), None);
+        }
+        let payload = Snapshot::from(vec![f32::MIN, f32::MAX]).to_payload();
+        assert!(Snapshot::from_payload(&payload, 2).is_some());
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub use layout::{ModelLayout, TensorSpec};
 pub use manifest::{RunId, RunManifest};
 pub use message::{Message, TransferHeader};
 pub use node::Node;
-pub use part::{Fragment, Part, Selection, Stretch, Vector};
+pub use part::{Fragment, Part, Selection, Vector};
 pub use peer::{Address, PeerId};
 pub use secret::Secret;
 pub use status::{ExchangeCounters, Phase, Status};

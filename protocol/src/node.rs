@@ -69,7 +69,7 @@ impl Node {
             starter: Starter::new(me, seed, config.first_exchange),
             responder: Responder::new(parameters),
             joining: Joining::new(me, seed, chunking, now),
-            giving: Giving::new(chunking),
+            giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
             final_exchanges_left: config.gossip.final_exchanges,
             phase_deadline: None,
@@ -115,6 +115,7 @@ impl Node {
             self.starter.next_deadline(),
             self.responder.next_deadline(),
             joining,
+            self.giving.next_deadline(),
             self.phase_deadline,
         ];
         (self.phase != Phase::Left).then(|| deadlines.into_iter().flatten().min()).flatten()
@@ -221,7 +222,7 @@ impl Node {
             Message::RequestState { request, chunks } => {
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
-                self.giving.on_request(peer, request, chunks, has_model, out)
+                self.giving.on_request(now, peer, (request, chunks), has_model, out)
             }
             Message::RefuseState { request, retry_after_ms: _ } => {
                 self.joining.on_refusal(now, peer, request);

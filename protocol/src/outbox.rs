@@ -25,8 +25,8 @@ pub(crate) enum Purpose {
     ResponderMerge(PeerId, ExchangeNumber),
     /// A correction on its way into the model, made from a snapshot at this own step.
     Correction { part: Part, snapshot_steps: u64 },
-    /// A snapshot for a joiner, with the number of its request.
-    StateSnapshot(PeerId, u64),
+    /// A snapshot for joiners.
+    StateSnapshot,
     /// A peer's model on its way to become ours.
     StateLoad,
 }

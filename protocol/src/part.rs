@@ -58,53 +58,18 @@ impl Part {
     pub const MODEL: Part = Part { vector: Vector::Model, fragment: Fragment::WHOLE };
 }
 
-/// A stretch of what a joiner copies, in values: of θ, and behind it φ and u where the run has an outer momentum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    /// The first value.
-    pub start: usize,
-    /// The first value behind it.
-    pub end: usize,
-}
-
-impl Stretch {
-    /// Its values where the state consists of `vectors`, one behind the other. What lies beyond their end is left out.
-    pub fn of(self, vectors: &[&[f32]]) -> Vec<f32> {
-        let total: usize = vectors.iter().map(|vector| vector.len()).sum();
-        let mut values = Vec::with_capacity(self.end.min(total) - self.start.min(total));
-        let mut offset = 0;
-        for vector in vectors {
-            let place = |position: usize| position.clamp(offset, offset + vector.len()) - offset;
-            values.extend_from_slice(&vector[place(self.start)..place(self.end)]);
-            offset += vector.len();
-        }
-        values
-    }
-}
-
 /// What a snapshot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// One part, for an exchange.
     Part(Part),
-    /// A stretch of the state, for a joiner.
-    State(Stretch),
+    /// The state, for joiners: θ, and behind it φ and u where the run has an outer momentum.
+    State,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stretches_of_a_state_run_across_its_vectors() {
-        let vectors: [&[f32]; 3] = [&[0.0, 1.0, 2.0], &[3.0, 4.0, 5.0], &[6.0, 7.0, 8.0]];
-        for start in 0..9 {
-            for end in start..9 {
-                let expected: Vec<f32> = (start..end).map(|value| value as f32).collect();
-                assert_eq!(Stretch { start, end }.of(&vectors), expected);
-            }
-        }
-    }
 
     #[test]
     fn fragments_cover_a_model_without_overlap() {

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::bounds::STATE_COPY_KEPT;
 use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
-    Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RunManifest, Selection, Snapshot, Start,
-    Stretch, Time, TrainingReport,
+    Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
+    Start, Time, TrainingReport,
 };
 
 const PARAMETERS: usize = 95;
@@ -101,6 +102,29 @@ fn loaded(effects: &[Effect]) -> Option<Vec<f32>> {
     })
 }
 
+/// Whose reply with a snapshot is awaited.
+fn snapshot_wanted(effects: &[Effect]) -> Option<RequestId> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::TakeSnapshot { request, selection: Selection::State } => Some(*request),
+        _ => None,
+    })
+}
+
+fn chunks_sent(effects: &[Effect]) -> Vec<(PeerId, u32, f64)> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::StartTransfer { peer, header: TransferHeader::State { chunk, progress, .. }, .. } => {
+            Some((*peer, *chunk, *progress))
+        }
+        _ => None,
+    });
+    sent.collect()
+}
+
+fn asks(joiner: PeerId, request: u64, first: u32) -> Event {
+    let message = Message::RequestState { request, chunks: Chunks { first, count: 1 } };
+    Event::MessageReceived { peer: joiner, message }
+}
+
 fn whole_model() -> Vec<f32> {
     (0..PARAMETERS).map(|place| place as f32).collect()
 }
@@ -180,15 +204,8 @@ fn a_donor_sends_what_it_is_asked_for_a_few_chunks_at_a_time() {
         message: Message::RequestState { request, chunks: Chunks { first, count } },
     };
     let effects = setting.tell(ask(0, 7, 3));
-    let (request, stretch) = effects
-        .iter()
-        .find_map(|effect| match effect {
-            Effect::TakeSnapshot { request, selection: Selection::State(stretch) } => Some((*request, *stretch)),
-            _ => None,
-        })
-        .expect("a snapshot");
-    assert_eq!(stretch, Stretch { start: 70, end: PARAMETERS });
-    let snapshot = Snapshot::from(stretch.of(&[&whole_model()]));
+    let request = snapshot_wanted(&effects).expect("a snapshot");
+    let snapshot = Snapshot::from(whole_model());
     let mut effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
     let mut sent = Vec::new();
     loop {
@@ -210,6 +227,36 @@ fn a_donor_sends_what_it_is_asked_for_a_few_chunks_at_a_time() {
     }
     let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 3, of: 10, .. }));
     assert!(effects.iter().any(told), "{effects:?}");
+}
+
+#[test]
+fn joiners_share_one_copy_of_the_state_for_a_while() {
+    let (mut setting, _) = Setting::new(Start::WithModel, 3);
+    let taken = |request, progress| Event::SnapshotTaken {
+        request,
+        snapshot: Snapshot::from(whole_model()),
+        report: TrainingReport { progress, ..TrainingReport::default() },
+    };
+    let wanted = snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).expect("the first copy");
+    assert_eq!(snapshot_wanted(&setting.tell(asks(peer(2), 0, 4))), None, "it is on its way");
+    let sent = chunks_sent(&setting.tell(taken(wanted, 1.0)));
+    assert_eq!(sent, [(peer(1), 0, 1.0), (peer(2), 4, 1.0)]);
+    setting.wait(STATE_COPY_KEPT / 2);
+    let effects = setting.tell(asks(peer(3), 0, 9));
+    assert_eq!((snapshot_wanted(&effects), chunks_sent(&effects)), (None, vec![(peer(3), 9, 1.0)]));
+    setting.wait(STATE_COPY_KEPT / 2);
+    let effects = setting.tell(asks(peer(3), 1, 8));
+    assert!(chunks_sent(&effects).is_empty(), "the copy is too old: {effects:?}");
+    let wanted = snapshot_wanted(&effects).expect("a new copy");
+    assert_eq!(chunks_sent(&setting.tell(taken(wanted, 2.0))), [(peer(3), 8, 2.0)]);
+}
+
+#[test]
+fn who_waits_for_a_copy_that_failed_may_ask_again() {
+    let (mut setting, _) = Setting::new(Start::WithModel, 1);
+    let request = snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).expect("a copy");
+    setting.tell(Event::RequestFailed { request });
+    assert!(snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).is_some());
 }
 
 #[test]

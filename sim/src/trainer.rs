@@ -12,9 +12,7 @@ mod transformer;
 use std::borrow::Cow;
 use std::fmt;
 
-use murmur_protocol::{
-    Correction, Event, Part, Payload, RequestId, Selection, Snapshot, Stretch, TrainingReport, Vector,
-};
+use murmur_protocol::{Correction, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector};
 use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
 
@@ -143,8 +141,7 @@ impl Trainer {
 
     /// What a restarted host resumes from.
     pub(crate) fn save(&mut self) -> Saved {
-        let all = Stretch { start: 0, end: usize::MAX };
-        let taken = self.learner.snapshot(Selection::State(all)).expect("a copy in memory");
+        let taken = self.learner.snapshot(Selection::State).expect("a copy in memory");
         Saved { state: taken.values, steps: self.steps, progress: self.progress }
     }
 

@@ -86,6 +86,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
             known(destination.reached(told))
         }
     };
+    tracing::debug!("the run is known");
     let directory = node::directory(&settings, &manifest.run.name)?;
     let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret };
     node::run(manifest, settings, directory, entry, &options.node)

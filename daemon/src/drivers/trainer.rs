@@ -16,6 +16,7 @@ use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
+use crate::memory;
 use crate::store::{Checkpoint, CheckpointWriter};
 
 /// Orders waiting for the next step boundary. The core has at most a handful of requests open.
@@ -29,6 +30,9 @@ const AVERAGE_WEIGHT: f64 = 0.1;
 
 /// How often an idle trainer looks whether its kept facts can go out.
 const IDLE_PERIOD: Duration = Duration::from_millis(50);
+
+/// A thread that does not train gives memory back once it had nothing to do for this long: exchanges come in rows.
+const IDLE_BEFORE_GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// Steps in a row whose loss is not a number before the trainer gives up: a diverged model does not come back.
 const NOT_FINITE_STEPS_MAX: u32 = 20;
@@ -143,6 +147,7 @@ impl Trainer {
             unsaved: None,
             not_finite_steps: 0,
             last_checkpoint: Instant::now(),
+            busy_at: Some(Instant::now()),
         };
         let thread = std::thread::Builder::new()
             .name("trainer".to_owned())
@@ -222,10 +227,13 @@ struct Desk {
     unsaved: Option<String>,
     not_finite_steps: u32,
     last_checkpoint: Instant,
+    /// When there was something to do; `None` once the memory for it is given back.
+    busy_at: Option<Instant>,
 }
 
 impl Desk {
     fn run(mut self) -> Result<(), String> {
+        tracing::debug!("the trainer is ready");
         loop {
             self.take_shards();
             let steps = self.stage == Stage::Training && self.engine.has_data();
@@ -281,11 +289,24 @@ impl Desk {
             self.view.seconds_waiting += before.elapsed().as_secs_f64();
         }
         match order {
-            Ok(order) => self.carry_out(order),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(order) => {
+                self.carry_out(order);
+                self.busy_at = Some(Instant::now());
+            }
+            Err(RecvTimeoutError::Timeout) => self.give_memory_back(),
             Err(RecvTimeoutError::Disconnected) => return false,
         }
         true
+    }
+
+    fn give_memory_back(&mut self) {
+        let is_idle = |busy_at: &mut Instant| busy_at.elapsed() >= IDLE_BEFORE_GIVING_BACK;
+        if self.busy_at.take_if(is_idle).is_some() {
+            if self.stage == Stage::Ended {
+                memory::use_small_pages();
+            }
+            memory::give_back();
+        }
     }
 
     fn carry_out(&mut self, order: TrainerOrder) {
@@ -294,6 +315,7 @@ impl Desk {
                 Ok(snapshot) => {
                     let report = TrainingReport { local_progress: snapshot.local_progress, ..self.report() };
                     let snapshot = snapshot.values;
+                    tracing::debug!("copied {selection:?}");
                     self.tell(Event::SnapshotTaken { request, snapshot, report });
                 }
                 Err(error) => self.refuse(request, &error),
@@ -330,8 +352,12 @@ impl Desk {
     }
 
     fn load_state(&mut self, chunks: &[Payload]) -> bool {
+        tracing::debug!("a peer's model is here");
         match self.engine.load_state(chunks) {
-            Ok(()) => true,
+            Ok(()) => {
+                tracing::debug!("a peer's model is loaded");
+                true
+            }
             Err(error) => {
                 tracing::error!("cannot load a peer's model: {error}");
                 false
@@ -357,6 +383,7 @@ impl Desk {
                 self.travel += report.learning_rate * parameters.sqrt();
                 self.view.progress += 1.0;
                 self.view.steps = self.engine.steps();
+                tracing::trace!(seconds, "step {}", self.view.steps);
                 let loss = self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss));
                 self.view.loss = Some(loss);
                 let first = self.view.step_seconds == 0.0;

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use murmur_protocol::ModelLayout;
 
 use super::{Checkpoint, CheckpointError};
+use crate::memory;
 
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;
@@ -78,6 +79,9 @@ fn write_all(
         if let Err(error) = &last {
             tracing::error!("cannot write a checkpoint: {error}; the previous one stays");
         }
+        // The next one is minutes away.
+        drop(checkpoint);
+        memory::collect();
     }
     last
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use murmur_protocol::bulk::values_of;
+use murmur_protocol::bulk::ChunkedValues;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
@@ -24,6 +24,7 @@ use crate::outer::OuterMomentum;
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
+mod weightless;
 
 pub use gradient::BatchGradient;
 
@@ -162,9 +163,20 @@ impl Engine {
         device: Device,
         kernels: Kernels,
     ) -> Result<Engine, TrainingError> {
+        let spec = &manifest.model;
+        let parameters = initial_parameters(&transformer_layout(spec), spec.layers, manifest.run.seed);
+        Engine::with_parameters(manifest, corpus, node, (device, kernels), parameters)
+    }
+
+    fn with_parameters(
+        manifest: &RunManifest,
+        corpus: Corpus,
+        node: [u8; 32],
+        (device, kernels): (Device, Kernels),
+        parameters: Vec<f32>,
+    ) -> Result<Engine, TrainingError> {
         let corpus = Arc::new(corpus);
         let (spec, batch_sequences) = (&manifest.model, manifest.optimizer.batch_sequences as usize);
-        let parameters = initial_parameters(&transformer_layout(spec), spec.layers, manifest.run.seed);
         let model = Transformer::new(spec, &parameters, &device, kernels)?;
         Ok(Engine {
             optimizer: AdamW::new(manifest.optimizer.clone(), model.variables(), model.layout())?,
@@ -295,13 +307,14 @@ impl Engine {
                 values.drain(..fragment.range(parameters).start);
                 (values, local_progress)
             }
-            Selection::State(stretch) => {
-                let model = self.model.gather()?;
-                let mut vectors = vec![&model[..]];
+            Selection::State => {
+                let mut state = self.model.gather()?;
                 if let Some(outer) = &self.outer {
-                    vectors.extend([outer.slow_weights(), outer.momentum()]);
+                    state.reserve_exact(2 * parameters);
+                    state.extend_from_slice(outer.slow_weights());
+                    state.extend_from_slice(outer.momentum());
                 }
-                (stretch.of(&vectors), 0.0)
+                (state, 0.0)
             }
         };
         Ok(Taken { values: Snapshot::from(values), local_progress })
@@ -373,13 +386,17 @@ impl Engine {
         if actual != expected {
             return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
         }
-        let state = values_of(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        let mut vectors = state.chunks(parameters);
-        self.load_parameters(vectors.next().unwrap_or_default())?;
-        if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
-            outer.restore(slow_weights.to_vec(), momentum.to_vec());
+        let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let copy = |start: usize, place: &mut [f32]| state.copy_to(start, place);
+        self.model.scatter_from(copy)?;
+        self.local_progress = LocalProgress::reading(parameters, copy);
+        if let Some(outer) = &mut self.outer {
+            let (mut slow_weights, mut momentum) = (vec![0.0; parameters], vec![0.0; parameters]);
+            copy(parameters, &mut slow_weights);
+            copy(2 * parameters, &mut momentum);
+            outer.restore(slow_weights, momentum);
         }
-        Ok(())
+        self.reset_optimizer()
     }
 
     /// Forgets the optimizer's moments and ramps the learning rate up over the next own steps.

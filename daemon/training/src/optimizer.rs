@@ -53,8 +53,9 @@ impl AdamW {
     pub fn new(spec: OptimizerSpec, variables: &[Var], layout: &ModelLayout) -> Result<AdamW> {
         let on_cpu = variables.iter().all(|variable| variable.device().is_cpu());
         let moments = if on_cpu {
-            let zeros = vec![0.0; layout.parameters()];
-            Moments::Flat { first: zeros.clone(), second: zeros }
+            // Two times zeroed memory, and not a copy: the system hands it out when it is first written to.
+            let zeros = || vec![0.0; layout.parameters()];
+            Moments::Flat { first: zeros(), second: zeros() }
         } else {
             let pair = |variable: &Var| Ok((variable.zeros_like()?, variable.zeros_like()?));
             Moments::OnDevice(variables.iter().map(pair).collect::<Result<_>>()?)
@@ -72,6 +73,9 @@ impl AdamW {
     /// # Errors
     /// When the device fails.
     pub fn reset(&mut self) -> Result<()> {
+        if self.steps == 0 {
+            return Ok(()); // they are zero
+        }
         self.steps = 0;
         match &mut self.moments {
             Moments::Flat { first, second } => {

@@ -1,7 +1,8 @@
 //! How a state is cut into chunks: the same at donor and joiner.
 
+use std::ops::Range;
+
 use crate::message::Chunks;
-use crate::part::Stretch;
 
 /// Chunks of equal length, but for the last.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ impl Chunking {
 
     /// Values of a chunk; 0 behind the last.
     pub(crate) fn length(self, chunk: u32) -> usize {
-        self.values.saturating_sub(self.chunk.saturating_mul(chunk as usize)).min(self.chunk)
+        self.range(chunk).len()
     }
 
     /// Whether the state has these chunks.
@@ -33,10 +34,10 @@ impl Chunking {
         chunks.count > 0 && chunks.first.checked_add(chunks.count).is_some_and(|end| end <= self.count())
     }
 
-    /// The values of chunks that the state has.
-    pub(crate) fn stretch(self, chunks: Chunks) -> Stretch {
-        let place = |chunk: u32| (self.chunk * chunk as usize).min(self.values);
-        Stretch { start: place(chunks.first), end: place(chunks.first + chunks.count) }
+    /// Where in the state the values of a chunk lie; empty behind the last.
+    pub(crate) fn range(self, chunk: u32) -> Range<usize> {
+        let start = self.chunk.saturating_mul(chunk as usize).min(self.values);
+        start..start.saturating_add(self.chunk).min(self.values)
     }
 }
 
@@ -49,10 +50,10 @@ mod tests {
         for (values, chunk, count) in [(1, 5, 1), (5, 5, 1), (6, 5, 2), (11, 5, 3)] {
             let chunking = Chunking::new(values, chunk);
             assert_eq!(chunking.count(), count);
-            assert_eq!((0..count).map(|chunk| chunking.length(chunk)).sum::<usize>(), values);
+            let places: Vec<usize> = (0..count).flat_map(|chunk| chunking.range(chunk)).collect();
+            assert_eq!(places, (0..values).collect::<Vec<_>>());
             assert_eq!(chunking.length(count), 0);
-            let all = Chunks { first: 0, count };
-            assert!(chunking.holds(all) && chunking.stretch(all) == Stretch { start: 0, end: values });
+            assert!(chunking.holds(Chunks { first: 0, count }));
             assert!(!chunking.holds(Chunks { first: 1, count }) && !chunking.holds(Chunks { first: 0, count: 0 }));
             assert!(!chunking.holds(Chunks { first: u32::MAX, count: 2 }));
         }

@@ -1,16 +1,20 @@
 //! Giving the model to joiners, a few chunks at a time.
+//!
+//! All joiners are sent one copy of the state, made at a step boundary and kept for a while: a boundary may be a second
+//! away, and one that comes back for the next chunks should not wait for it again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
-use crate::Snapshot;
 use crate::bounds::*;
 use crate::effect::{Effect, Notice, TransferId};
 use crate::event::Misbehaviour;
-use crate::layout::ModelLayout;
 use crate::message::{Chunks, Message, TransferHeader};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
 use crate::peer::PeerId;
+use crate::time::Time;
+use crate::{Payload, Snapshot};
 
 use super::chunking::Chunking;
 
@@ -18,24 +22,42 @@ use super::chunking::Chunking;
 #[derive(Debug)]
 pub(crate) struct Giving {
     chunking: Chunking,
+    /// Of the model's layout.
+    digest: [u8; 32],
     /// Joiners being served; at most [`STATE_TRANSFERS_MAX`].
     joiners: BTreeMap<PeerId, Given>,
+    /// What they are sent; kept for [`STATE_COPY_KEPT`] where nobody is served.
+    copy: Option<Copy>,
+    /// Whether the trainer has been asked for a new one.
+    is_copying: bool,
+}
+
+/// The state at one step boundary.
+#[derive(Debug)]
+struct Copy {
+    state: Payload,
+    /// Swarm progress, in steps.
+    progress: f64,
+    taken_at: Time,
 }
 
 #[derive(Debug)]
 struct Given {
     request: u64,
+    /// Asked for.
     chunks: Chunks,
-    /// What is still to be sent: a snapshot at one step boundary.
-    ready: VecDeque<(TransferHeader, crate::Payload)>,
-    has_snapshot: bool,
+    /// Chunks that are still to be sent.
+    unsent: Range<u32>,
+    /// Whether they are to be of the next copy.
+    is_waiting: bool,
     /// At most [`STATE_CHUNKS_SENT_MAX`].
     sending: Vec<TransferId>,
 }
 
 impl Giving {
-    pub(crate) fn new(chunking: Chunking) -> Giving {
-        Giving { chunking, joiners: BTreeMap::new() }
+    /// `digest`: of the model's layout.
+    pub(crate) fn new(chunking: Chunking, digest: [u8; 32]) -> Giving {
+        Giving { chunking, digest, joiners: BTreeMap::new(), copy: None, is_copying: false }
     }
 
     pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
@@ -48,9 +70,9 @@ impl Giving {
     /// When there are no such chunks, or too many are asked for.
     pub(crate) fn on_request(
         &mut self,
+        now: Time,
         peer: PeerId,
-        request: u64,
-        chunks: Chunks,
+        (request, chunks): (u64, Chunks),
         has_model: bool,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
@@ -68,35 +90,36 @@ impl Giving {
         }
         // What was asked for before and is not on its way yet, nobody waits for any more.
         let sending = self.joiners.remove(&peer).map(|given| given.sending).unwrap_or_default();
-        let given = Given { request, chunks, ready: VecDeque::new(), has_snapshot: false, sending };
-        self.joiners.insert(peer, given);
-        let selection = Selection::State(self.chunking.stretch(chunks));
-        out.request(Purpose::StateSnapshot(peer, request), |request| Effect::TakeSnapshot { request, selection });
+        let is_waiting = !self.copy.as_ref().is_some_and(|copy| now < copy.taken_at + STATE_COPY_KEPT);
+        let unsent = chunks.first..chunks.first + chunks.count;
+        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sending });
+        if !is_waiting {
+            self.send_on(peer, out);
+        } else if !self.is_copying {
+            self.is_copying = true;
+            let selection = Selection::State;
+            out.request(Purpose::StateSnapshot, |request| Effect::TakeSnapshot { request, selection });
+        }
         Ok(())
     }
 
-    pub(crate) fn on_snapshot(
-        &mut self,
-        peer: PeerId,
-        request: u64,
-        snapshot: &Snapshot,
-        progress: f64,
-        layout: &ModelLayout,
-        out: &mut Outbox,
-    ) {
-        let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) else { return };
-        let bytes = snapshot.to_payload();
-        let mut offset = 0;
-        for chunk in given.chunks.first..given.chunks.first + given.chunks.count {
-            let length = 4 * self.chunking.length(chunk);
-            let header = TransferHeader::State { request, chunk, progress, layout: *layout.digest() };
-            // A trainer that hands over too little has failed; the joiner asks elsewhere.
-            let Some(payload) = bytes.slice(offset..offset + length) else { break };
-            given.ready.push_back((header, payload));
-            offset += length;
+    pub(crate) fn on_snapshot(&mut self, now: Time, snapshot: &Snapshot, progress: f64, out: &mut Outbox) {
+        self.is_copying = false;
+        self.copy = Some(Copy { state: snapshot.to_payload(), progress, taken_at: now });
+        for peer in self.waiting() {
+            self.joiners.get_mut(&peer).expect("just listed").is_waiting = false;
+            self.send_on(peer, out);
         }
-        given.has_snapshot = true;
-        self.send_on(peer, out);
+    }
+
+    /// The trainer could not make a copy; who waits for it asks again.
+    pub(crate) fn on_snapshot_failed(&mut self) {
+        self.is_copying = false;
+        self.waiting().iter().for_each(|peer| self.give_up(*peer));
+    }
+
+    fn waiting(&self) -> Vec<PeerId> {
+        self.joiners.iter().filter(|(_, given)| given.is_waiting).map(|(peer, _)| *peer).collect()
     }
 
     pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool, out: &mut Outbox) {
@@ -104,13 +127,13 @@ impl Giving {
         let Some(peer) = self.joiners.iter().find(|(_, given)| is_its(given)).map(|(peer, _)| *peer) else { return };
         let given = self.joiners.get_mut(&peer).expect("just found");
         given.sending.retain(|other| *other != transfer);
-        if !finished {
+        if !finished && !given.is_waiting {
             // The joiner waits for the chunk in vain, and asks elsewhere for all that is missing.
-            given.ready.clear();
+            given.unsent = 0..0;
         }
         self.send_on(peer, out);
         let given = self.joiners.get(&peer).expect("just found");
-        if given.has_snapshot && given.ready.is_empty() && given.sending.is_empty() {
+        if given.unsent.is_empty() && given.sending.is_empty() {
             if finished {
                 out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.count() });
             }
@@ -118,17 +141,58 @@ impl Giving {
         }
     }
 
-    /// The joiner is gone, or the trainer could not take its snapshot.
+    /// The joiner is gone.
     pub(crate) fn give_up(&mut self, peer: PeerId) {
         self.joiners.remove(&peer);
     }
 
+    /// The node has another model now.
+    pub(crate) fn on_model_replaced(&mut self) {
+        self.copy = None;
+    }
+
+    /// When the copy is dropped, where nobody is being served.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.copy.as_ref().filter(|_| self.joiners.is_empty()).map(|copy| copy.taken_at + STATE_COPY_KEPT)
+    }
+
+    pub(crate) fn on_deadline(&mut self, now: Time) {
+        if self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.copy = None;
+        }
+    }
+
     fn send_on(&mut self, peer: PeerId, out: &mut Outbox) {
-        let Some(given) = self.joiners.get_mut(&peer) else { return };
+        let (Some(given), Some(copy)) = (self.joiners.get_mut(&peer), &self.copy) else { return };
         while given.sending.len() < STATE_CHUNKS_SENT_MAX
-            && let Some((header, payload)) = given.ready.pop_front()
+            && !given.is_waiting
+            && let Some(chunk) = given.unsent.next()
         {
+            let values = self.chunking.range(chunk);
+            // A trainer that hands over too little has failed; the joiner asks elsewhere.
+            let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else { break };
+            let (request, progress) = (given.request, copy.progress);
+            let header = TransferHeader::State { request, chunk, progress, layout: self.digest };
             given.sending.push(out.transfer(peer, header, payload));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_nobody_wants_any_more_is_dropped() {
+        let (mut giving, mut out) = (Giving::new(Chunking::new(8, 4), [0; 32]), Outbox::default());
+        let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        let chunks = Chunks { first: 0, count: 1 };
+        giving.on_request(now, joiner, (0, chunks), true, &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), 0.0, &mut out);
+        giving.on_deadline(now + STATE_COPY_KEPT);
+        assert!(giving.copy.is_some() && giving.next_deadline().is_none(), "it is being sent");
+        giving.on_transfer_ended(TransferId(0), true, &mut out);
+        giving.on_deadline(giving.next_deadline().expect("nobody is served"));
+        assert!(giving.copy.is_none() && giving.next_deadline().is_none());
     }
 }

@@ -25,6 +25,7 @@ impl Node {
         self.membership.on_deadline(now, is_busy, out);
         self.starter.on_deadline(now, &mut self.averaging, out);
         self.responder.on_deadline(now, &mut self.averaging, out);
+        self.giving.on_deadline(now);
         if let Some(ended) = self.starter.take_ended() {
             self.on_ended(now, ended);
         }
@@ -82,6 +83,7 @@ impl Node {
         match self.joining.on_loaded(now, accepted) {
             Some(Loaded::Taken { donors, progress }) => {
                 self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
+                self.giving.on_model_replaced();
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(donors);
                     self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);

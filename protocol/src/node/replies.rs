@@ -53,8 +53,8 @@ impl Node {
                 let steps = report.steps.saturating_sub(snapshot_steps);
                 averaging.gain.on_applied(steps, averaging.cadence.interval());
             }
-            (Purpose::StateSnapshot(peer, number), Reply::Snapshot(snapshot, report)) => {
-                self.giving.on_snapshot(peer, number, &snapshot, report.progress, &self.layout, out);
+            (Purpose::StateSnapshot, Reply::Snapshot(snapshot, report)) => {
+                self.giving.on_snapshot(now, &snapshot, report.progress, out);
             }
             (Purpose::StateLoad, Reply::Loaded(accepted, _)) => self.on_state_loaded(now, accepted),
             (purpose, Reply::Failed) => self.on_request_failed(now, purpose),
@@ -72,7 +72,7 @@ impl Node {
             Purpose::ResponderSnapshot(peer, number) | Purpose::ResponderMerge(peer, number) => {
                 self.responder.on_overload(peer, number, averaging, out);
             }
-            Purpose::StateSnapshot(peer, _) => self.giving.give_up(peer),
+            Purpose::StateSnapshot => self.giving.on_snapshot_failed(),
             Purpose::StateLoad => drop(self.joining.on_loaded(now, false)),
             Purpose::Correction { .. } => {} // counted by the driver; one-sided, like a crash at this moment
         }

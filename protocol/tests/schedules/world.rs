@@ -232,7 +232,7 @@ impl World {
                 let member = &self.members[index];
                 let values = match selection {
                     Selection::Part(part) => member.model[part.fragment.range(PARAMETERS)].to_vec(),
-                    Selection::State(stretch) => stretch.of(&[&member.model]),
+                    Selection::State => member.model.clone(),
                 };
                 Event::SnapshotTaken { request, snapshot: values.into(), report }
             }

@@ -86,9 +86,9 @@ impl Quadratic {
                 let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
                 vector[fragment.range(self.values.len())].to_vec()
             }
-            Selection::State(stretch) => match &self.outer {
-                Some(outer) => stretch.of(&[&self.values, outer.slow_weights(), outer.momentum()]),
-                None => stretch.of(&[&self.values]),
+            Selection::State => match &self.outer {
+                Some(outer) => [&self.values, outer.slow_weights(), outer.momentum()].concat(),
+                None => self.values.clone(),
             },
         })
     }

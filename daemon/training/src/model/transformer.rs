@@ -194,12 +194,22 @@ impl Transformer {
     /// When `values` has another length.
     pub fn scatter(&self, values: &[f32]) -> Result<()> {
         assert_eq!(values.len(), self.layout.parameters(), "one value per parameter");
+        self.scatter_from(|start, place| place.copy_from_slice(&values[start..start + place.len()]))
+    }
+
+    /// As [`scatter`](Self::scatter), where `copy` fills a place with the values from an index on.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn scatter_from(&self, copy: impl Fn(usize, &mut [f32])) -> Result<()> {
         for (variable, tensor) in self.variables.iter().zip(self.layout.tensors()) {
-            let values = &values[tensor.range()];
+            let start = tensor.range().start;
             if self.device().is_cpu() {
-                storage::edit_in_place(variable, |place| place.copy_from_slice(values))?;
+                storage::edit_in_place(variable, |place| copy(start, place))?;
             } else {
-                variable.set(&Tensor::from_slice(values, tensor.shape.as_slice(), self.device())?)?;
+                let mut values = vec![0.0; tensor.range().len()];
+                copy(start, &mut values);
+                variable.set(&Tensor::from_vec(values, tensor.shape.as_slice(), self.device())?)?;
             }
         }
         Ok(())

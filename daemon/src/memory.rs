@@ -1,0 +1,45 @@
+//! Memory that training has used goes back to the system when training rests.
+//!
+//! The allocator keeps freed pages for the next step, each thread its own, in huge pages where the system has them:
+//! training is faster for it (BENCHMARKS.md). A member that only serves needs neither, and others on its machine do.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often all threads were to give back what they hold.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Rounds in which this thread has.
+    static ROUNDS_HERE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Gives back what this thread's allocator and those of the threads for training hold and nobody uses; other threads do
+/// so when they next [`follow`]. Takes milliseconds, so never between two steps.
+pub(crate) fn give_back() {
+    ROUNDS.fetch_add(1, Ordering::Relaxed);
+    rayon::broadcast(|_| collect());
+    follow();
+}
+
+/// Gives back what this thread holds, where it has not done so since the last [`give_back`] of another.
+pub(crate) fn follow() {
+    let rounds = ROUNDS.load(Ordering::Relaxed);
+    if ROUNDS_HERE.replace(rounds) != rounds {
+        collect();
+    }
+}
+
+/// The process trains no more: small pages from now on, or the system fills up again around every small remainder what
+/// was given back.
+pub(crate) fn use_small_pages() {
+    // Without it the process is only larger.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
+/// Gives back what this thread holds, and what lies free between all threads.
+pub(crate) fn collect() {
+    // SAFETY: it may be called from any thread at any time, also where another allocator is in use.
+    unsafe { libmimalloc_sys::mi_collect(true) }
+}
