@@ -289,8 +289,9 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
     network.close().await;
     console.show_last(&report);
     if let Some(reason) = &view.borrow().failure {
-        return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}"))
-            .hint("a lower optimizer.learning_rate, or the previous checkpoint, may help"));
+        return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}")).hint(
+            "the last checkpoint is of before: `murmur export` it, and go on with --base and a lower learning rate",
+        ));
     }
     saved.map_err(|reason| {
         Failure::new(ExitCode::Files, reason).hint("is the disk full? the checkpoint before it is still there")
