@@ -67,8 +67,8 @@ fn covers(length: usize, rows: usize, columns: usize, row_stride: usize) -> bool
 }
 
 /// What happens to the values already there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Write {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
     /// They are overwritten.
     Replace,
     /// The product is added to them.
