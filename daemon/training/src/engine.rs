@@ -125,6 +125,9 @@ pub enum TrainingError {
         /// Norm of the gradient.
         gradient_norm: f64,
     },
+    /// Adapters alone are no model.
+    #[error("the run trains adapters on a base model, which is missing")]
+    BaseMissing,
     /// Values for another model.
     #[error("{what} has {actual} values, but the model has {expected} parameters")]
     WrongLength {
@@ -181,10 +184,29 @@ impl Engine {
         device: Device,
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
+        Engine::on_base(manifest, None, corpus, node, device, options)
+    }
+
+    /// As [`Engine::with_options`], beginning from the weights of a base model, flat in the order of the layout of
+    /// `manifest.model`: trains them, or the run's adapters on them.
+    ///
+    /// # Errors
+    /// As [`Engine::with_options`]; also when the base is of another size, or missing where the run trains adapters.
+    pub fn on_base(
+        manifest: &RunManifest,
+        base: Option<Vec<f32>>,
+        corpus: Corpus,
+        node: [u8; 32],
+        device: Device,
+        options: TrainingOptions,
+    ) -> Result<Engine, TrainingError> {
         let (spec, optimizer) = (&manifest.model, manifest.optimizer.clone());
-        let mut model = model::build(spec);
+        let (expected, actual) = (model::parameter_count(spec), base.as_ref().map(Vec::len));
+        if let Some(actual) = actual.filter(|actual| *actual != expected) {
+            return Err(TrainingError::WrongLength { what: "the base", expected, actual });
+        }
+        let (mut model, parameters) = model::begin(manifest, base).ok_or(TrainingError::BaseMissing)?;
         model.set_recompute(options.recompute);
-        let parameters = model.initial_parameters(manifest.run.seed);
         let local_progress = LocalProgress::new(&parameters);
         let outer = outer_momentum(&manifest.gossip, &parameters);
         let replica: Box<dyn Replica> = match options.kernels {

@@ -13,6 +13,7 @@ pub mod model;
 pub mod ops;
 pub mod optimizer;
 pub mod outer;
+pub mod pretrained;
 mod replica;
 pub mod schedule;
 
@@ -22,5 +23,6 @@ pub use device::{DeviceChoice, DeviceError};
 pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError, TrainingOptions};
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
-pub use model::{Evaluation, parameter_count};
+pub use model::{Evaluation, parameter_count, trained_layout};
 pub use outer::OuterMomentum;
+pub use pretrained::{Pretrained, PretrainedConfig, PretrainedError};

@@ -179,3 +179,40 @@ fn micro_batches_and_recomputation_walk_the_same_path() -> Result<(), TrainingEr
     }
     Ok(())
 }
+
+#[test]
+fn adapters_learn_while_their_base_stays() -> Result<(), TrainingError> {
+    let mut manifest = manifest();
+    let mut base = engine(&manifest);
+    for step in 0..30 {
+        base.step(f64::from(step))?;
+    }
+    let weights = base.parameters()?;
+    manifest.lora.rank = 4;
+    let on_base = |weights: Option<Vec<f32>>, kernels| {
+        let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+        Engine::on_base(&manifest, weights, Corpus::grammar(), [1; 32], Device::Cpu, options)
+    };
+    assert!(matches!(on_base(None, Kernels::Fused), Err(TrainingError::BaseMissing)));
+    assert!(matches!(on_base(Some(vec![0.0; 3]), Kernels::Fused), Err(TrainingError::WrongLength { actual: 3, .. })));
+    let mut tuned = on_base(Some(weights.clone()), Kernels::Fused)?;
+    let mut composed = on_base(Some(weights.clone()), Kernels::Composed)?;
+    let before = tuned.validation_loss()?;
+    assert!((before - base.validation_loss()?).abs() < 1e-9);
+    for step in 0..20 {
+        let (one, other) = (tuned.step(f64::from(step))?, composed.step(f64::from(step))?);
+        assert!((one.loss - other.loss).abs() < 1e-3, "{one:?} {other:?}");
+    }
+    let after = tuned.validation_loss()?;
+    assert!(after < before - 0.01, "{before} to {after}");
+    let merged = crate::model::lora::merge(base.layout(), &manifest.lora, &weights, &tuned.parameters()?);
+    manifest.lora.rank = 0;
+    let mut whole = on_base_all(&manifest, merged)?;
+    assert!((whole.validation_loss()? - after).abs() < 1e-6);
+    Ok(())
+}
+
+fn on_base_all(manifest: &RunManifest, weights: Vec<f32>) -> Result<Engine, TrainingError> {
+    let options = TrainingOptions::for_device(&Device::Cpu);
+    Engine::on_base(manifest, Some(weights), Corpus::grammar(), [1; 32], Device::Cpu, options)
+}

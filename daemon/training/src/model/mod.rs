@@ -6,13 +6,14 @@
 //! [`build`].
 
 pub mod initial;
+pub mod lora;
 pub mod transformer;
 
 use std::sync::Arc;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
+use murmur_protocol::{ModelLayout, RunManifest};
 
 use crate::data::Batch;
 use crate::ops::Kernels;
@@ -75,6 +76,29 @@ pub fn build(spec: &ModelSpec) -> Box<dyn Model> {
 /// Which tensors a model of this kind and size has, and where they lie in its flat vector.
 pub fn layout(spec: &ModelSpec) -> ModelLayout {
     ModelLayout::clone(build(spec).layout())
+}
+
+/// Which tensors a run trains, exchanges and keeps in checkpoints: the adapters where it has some, else all of the model.
+pub fn trained_layout(manifest: &RunManifest) -> ModelLayout {
+    let model = layout(&manifest.model);
+    if manifest.lora.is_on() { lora::lora_layout(&model, &manifest.lora) } else { model }
+}
+
+/// What a run trains, with the parameters to begin with, where `base` has the weights that it begins from; `None` for
+/// adapters without a base.
+///
+/// # Panics
+/// When the base is of another model.
+pub(crate) fn begin(manifest: &RunManifest, base: Option<Vec<f32>>) -> Option<(Box<dyn Model>, Vec<f32>)> {
+    let model = build(&manifest.model);
+    if manifest.lora.is_on() {
+        let lora = lora::Lora::new(model, base?, &manifest.lora);
+        let parameters = lora.initial_parameters(manifest.run.seed);
+        return Some((Box::new(lora), parameters));
+    }
+    let parameters = base.unwrap_or_else(|| model.initial_parameters(manifest.run.seed));
+    assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
+    Some((model, parameters))
 }
 
 /// Number of parameters of such a model.

@@ -5,11 +5,14 @@
 
 use std::path::{Path, PathBuf};
 
+use murmur_protocol::RunManifest;
+use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 use serde_json::{Map, Value, json};
 
 use super::ExportType;
 use super::error::PretrainedError;
+use crate::model::transformer::transformer_layout;
 
 /// The file's name.
 pub const CONFIG_FILE: &str = "config.json";
@@ -71,8 +74,8 @@ impl PretrainedConfig {
         let path = folder.join(CONFIG_FILE);
         let bytes = std::fs::read(&path).map_err(|error| PretrainedError::Io { path: path.clone(), error })?;
         let parsed = serde_json::from_slice::<Map<String, Value>>(&bytes);
-        let object = parsed
-            .map_err(|error| PretrainedError::Damaged { path: path.clone(), reason: error.to_string() })?;
+        let object =
+            parsed.map_err(|error| PretrainedError::Damaged { path: path.clone(), reason: error.to_string() })?;
         Reader { path, object }.config()
     }
 
@@ -82,7 +85,8 @@ impl PretrainedConfig {
             layers: self.layers,
             width: self.width,
             heads: self.heads,
-            key_value_heads: self.key_value_heads,
+            // As run files have it where both are as many.
+            key_value_heads: if self.key_value_heads == self.heads { 0 } else { self.key_value_heads },
             feed_forward: self.feed_forward,
             vocabulary: self.vocabulary,
             tied_head: self.tied_head,
@@ -100,7 +104,7 @@ impl PretrainedConfig {
             layers: model.layers,
             width: model.width,
             heads: model.heads,
-            key_value_heads: model.key_value_heads,
+            key_value_heads: model.resolved_key_value_heads(),
             feed_forward: model.feed_forward,
             context_max: model.context,
             tied_head: model.tied_head,
@@ -109,6 +113,11 @@ impl PretrainedConfig {
             object: Map::new(),
         };
         PretrainedConfig { object: config.own_keys(), ..config }
+    }
+
+    /// Names and shapes of its weights.
+    pub fn layout(&self) -> ModelLayout {
+        transformer_layout(&self.model(self.context_max))
     }
 
     /// Two configurations of models with the same tensors and the same arithmetic.
@@ -170,13 +179,11 @@ impl Reader {
         self.check_supported()?;
         let rope_theta = self.rope_theta()?;
         let (width, heads) = (self.count("hidden_size")?, self.count("num_attention_heads")?);
-        let key_value_heads = if self.value("num_key_value_heads").is_some() {
-            self.count("num_key_value_heads")?
-        } else {
-            heads
-        };
+        let key_value_heads =
+            if self.value("num_key_value_heads").is_some() { self.count("num_key_value_heads")? } else { heads };
         self.check_heads(width, heads, key_value_heads)?;
-        Ok(PretrainedConfig {
+        let path = self.path.clone();
+        let config = PretrainedConfig {
             vocabulary: self.count("vocab_size")?,
             layers: self.count("num_hidden_layers")?,
             feed_forward: self.count("intermediate_size")?,
@@ -188,7 +195,11 @@ impl Reader {
             heads,
             key_value_heads,
             object: self.object,
-        })
+        };
+        // The ranges of a run's model hold for this one, before anything is allocated by its numbers.
+        let manifest = RunManifest { model: config.model(RunManifest::default().model.context), ..Default::default() };
+        manifest.validate().map_err(|error| PretrainedError::OutOfRange { path, error })?;
+        Ok(config)
     }
 
     /// A key's value; null counts as absent.

@@ -37,6 +37,14 @@ pub enum PretrainedError {
         /// What it says.
         found: String,
     },
+    /// A size that this project does not go to.
+    #[error("{path}: {error}")]
+    OutOfRange {
+        /// The configuration.
+        path: PathBuf,
+        /// Which one, by its name in a run file.
+        error: murmur_protocol::manifest::ManifestError,
+    },
     /// A key without which the model is not known.
     #[error("{path}: {key} is missing")]
     MissingKey {
@@ -125,7 +133,10 @@ impl PretrainedError {
                 "only safetensors are read: `save_pretrained` of the transformers library writes them"
             }
             PretrainedError::Damaged { .. } | PretrainedError::NotFinite { .. } => "get the file again",
-            PretrainedError::Unsupported { .. } => "use another base model: one that LlamaForCausalLM computes without it",
+            PretrainedError::OutOfRange { .. } => "use a smaller base model",
+            PretrainedError::Unsupported { .. } => {
+                "use another base model: one that LlamaForCausalLM computes without it"
+            }
             PretrainedError::MissingKey { .. } => "is this the config.json that came with the weights?",
             PretrainedError::Missing { .. }
             | PretrainedError::Extra { .. }

@@ -64,7 +64,7 @@ pub fn export(
     folder: &Path,
     overwrites: bool,
 ) -> Result<(), PretrainedError> {
-    let layout = crate::model::layout(&config.model(config.context_max));
+    let layout = config.layout();
     assert_eq!(parameters.len(), layout.parameters(), "one value per parameter");
     if folder.exists() && !overwrites {
         return Err(PretrainedError::Exists(folder.to_owned()));

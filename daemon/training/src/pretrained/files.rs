@@ -111,7 +111,8 @@ fn read_header(path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> 
 }
 
 fn read_shards(folder: &Path, index_path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> {
-    let bytes = std::fs::read(index_path).map_err(|error| PretrainedError::Io { path: index_path.to_owned(), error })?;
+    let bytes =
+        std::fs::read(index_path).map_err(|error| PretrainedError::Io { path: index_path.to_owned(), error })?;
     let damaged = |reason: String| PretrainedError::Damaged { path: index_path.to_owned(), reason };
     let index: ShardIndex = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     let mut places: BTreeMap<String, Place> = BTreeMap::new();

@@ -17,3 +17,6 @@ pub use convert::ExportType;
 pub use error::PretrainedError;
 pub use export::export;
 pub use weights::Pretrained;
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
-use murmur_protocol::manifest::ModelSpec;
 
 use super::config::PretrainedConfig;
 use super::error::PretrainedError;
@@ -28,19 +27,17 @@ impl Pretrained {
     /// When anything is missing, too much, damaged or not supported.
     pub fn read(folder: &Path) -> Result<Pretrained, PretrainedError> {
         let config = PretrainedConfig::read(folder)?;
-        let layout = crate::model::layout(&config.model(config.context_max));
-        let parameters = read_weights(folder, &layout)?;
+        let parameters = read_weights(folder, &config.layout())?;
         Ok(Pretrained { config, parameters })
     }
 
     /// BLAKE3 over names, shapes and values in hexadecimal: the same however the values are spread over files, and
     /// whether they are stored with 16 bits or were widened to 32.
     pub fn digest(&self) -> String {
-        let model = self.config.model(self.config.context_max);
         let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 base model");
-        hasher.update(crate::model::layout(&model).digest());
+        hasher.update(self.config.layout().digest());
         // What does not show in shapes, but in what the model computes.
-        let ModelSpec { heads, key_value_heads, rope_theta, norm_epsilon, .. } = model;
+        let PretrainedConfig { heads, key_value_heads, rope_theta, norm_epsilon, .. } = self.config;
         hasher.update(format!("{heads} {key_value_heads} {rope_theta:?} {norm_epsilon:?}\n").as_bytes());
         for values in self.parameters.chunks(HASHED_VALUES) {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -67,8 +64,7 @@ fn read_weights(folder: &Path, layout: &ModelLayout) -> Result<Vec<f32>, Pretrai
     for (tensor, place) in layout.tensors().iter().zip(places) {
         TensorFiles::read(&tensor.name, place, &mut parameters[tensor.range()])?;
     }
-    if let (None, Some(head), Some(embedding)) =
-        (layout.tensor(HEAD), files.places.get(HEAD), layout.tensor(EMBEDDING))
+    if let (None, Some(head), Some(embedding)) = (layout.tensor(HEAD), files.places.get(HEAD), layout.tensor(EMBEDDING))
     {
         check_tied_head(head, embedding, &parameters[embedding.range()])?;
     }
