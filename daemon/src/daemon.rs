@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability, Shelf};
 use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
-use murmur_training::{Corpus, CorpusError, DeviceChoice};
+use murmur_training::{Corpus, CorpusError, DeviceChoice, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::base;
 use crate::console::Console;
 use crate::drivers::{
     DataDriver, DataView, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers,
@@ -59,6 +60,8 @@ pub struct Plan {
     pub bootstrap: Vec<Bootstrap>,
     /// Whether to copy a peer's model where there is no checkpoint.
     pub joins: bool,
+    /// The run's base model, where it has been read already.
+    pub base: Option<Pretrained>,
     /// What to print.
     pub console: Console,
     /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
@@ -90,11 +93,12 @@ pub struct Ready {
 ///
 /// # Errors
 /// Whatever keeps it from starting, each with its remedy; afterwards only a failure of the training itself.
-pub fn run(plan: Plan) -> anyhow::Result<()> {
+pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let threads = plan.settings.training.threads;
     // A second pool in one process is refused; the first one then serves both.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    let model = prepare_model(&plan)?;
+    let base = plan.base.take();
+    let model = prepare_model(&plan, base)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
         .enable_all()
@@ -114,7 +118,7 @@ struct Model {
     shared: Option<SharedData>,
 }
 
-fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
+fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model> {
     let training = &plan.settings.training;
     let choice: DeviceChoice =
         training.device.parse().map_err(|error| Failure::new(ExitCode::Settings, format!("{error}")))?;
@@ -133,11 +137,13 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
     };
     let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
-    let mut engine = murmur_training::Engine::new(&plan.manifest, corpus, node, device)
-        .context("cannot set up the model on its device")?;
-    let mut progress = 0.0;
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
+    let weights = base::weights(&plan.manifest, &plan.settings, base, resumed || starts_from_peer(plan))?;
+    let options = TrainingOptions::for_device(&device);
+    let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, device, options)
+        .context("cannot set up the model on its device")?;
+    let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
@@ -328,7 +334,7 @@ pub(crate) fn network_config(
             Failure::new(ExitCode::Settings, message).hint("for example /ip4/0.0.0.0/tcp/4711")
         })
     };
-    let parameters = murmur_training::parameter_count(&manifest.model);
+    let parameters = murmur_training::trained_layout(manifest).parameters();
     Ok(NetworkConfig {
         identity,
         listen: settings.network.listen.iter().map(parse).collect::<Result<_, _>>()?,
@@ -348,14 +354,18 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
     let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     Config {
         gossip: plan.manifest.gossip.clone(),
-        // Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
-        start: if !resumed && (plan.joins || !remembered.is_empty()) { Start::FromPeer } else { Start::WithModel },
+        start: if !resumed && starts_from_peer(plan) { Start::FromPeer } else { Start::WithModel },
         training,
         bootstrap: plan.bootstrap.clone(),
         remembered,
         first_exchange: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
         state_chunk: bounds::STATE_CHUNK_VALUES,
     }
+}
+
+/// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
+fn starts_from_peer(plan: &Plan) -> bool {
+    plan.joins || !plan.directory.remembered_peers().is_empty()
 }
 
 fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {

@@ -74,7 +74,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         },
     };
     let directory = node::directory(&settings, &manifest.run.name)?;
-    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret };
+    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret, base: None };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

@@ -184,7 +184,7 @@ impl Checkpoint {
         if !(index.progress.is_finite() && index.progress >= 0.0) {
             return Err(damaged(format!("progress {}", index.progress)));
         }
-        let layout = murmur_training::model::layout(&manifest.model);
+        let layout = murmur_training::trained_layout(&manifest);
         let model = read_verified(folder, MODEL_FILE, &index)?;
         let mut parameters = vec![0.0; layout.parameters()];
         for tensor in layout.tensors() {

@@ -36,6 +36,13 @@ impl RotaryTables {
         }
     }
 
+    /// The same for these positions alone, the first of them at the first place.
+    pub(crate) fn part(&self, positions: std::ops::Range<usize>) -> RotaryTables {
+        let values = positions.start * self.half..positions.end * self.half;
+        let (cosines, sines) = (self.cosines[values.clone()].into(), self.sines[values].into());
+        RotaryTables { cosines, sines, half: self.half }
+    }
+
     fn tensors(&self, length: usize, device: &Device) -> Result<(Tensor, Tensor)> {
         let tensor = |values: &[f32]| {
             Tensor::from_slice(&values[..length * self.half], (1, length, 1, self.half), &Device::Cpu)?
