@@ -3,20 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{CpuStorage, D, DType, Device, Result, Storage, Tensor};
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 use rayon::prelude::*;
 
-use crate::ops::Kernels;
-use crate::ops::embedding::embedding;
 use crate::ops::exponential::dot;
-use crate::ops::linear::linear;
-use crate::ops::rms_norm::rms_norm;
-use crate::ops::rotary::{RotaryTables, rotary};
-use crate::ops::storage::Reading;
-use crate::ops::swiglu::swiglu;
+use crate::ops::rotary::RotaryTables;
 use crate::ops::vector::vectorised;
+use crate::ops::{embedding, linear, rms_norm, swiglu};
 
 /// Tokens of a prompt that go through the model at once: their attention scores take `heads · this · context` values.
 const PROMPT_TOKENS: usize = 128;
@@ -27,8 +22,7 @@ const TASK_ROWS: usize = 32;
 /// What has been read so far, inside a model.
 pub(super) struct Decoder<'a> {
     spec: &'a ModelSpec,
-    weights: BTreeMap<&'a str, &'a Tensor>,
-    kernels: Kernels,
+    weights: BTreeMap<&'a str, Tensor>,
     rotary: RotaryTables,
     layers: Vec<Cache>,
     /// Tokens read, at most the context.
@@ -45,22 +39,16 @@ struct Cache {
 
 impl<'a> Decoder<'a> {
     /// A decoder that has read nothing; `parameters` in the order of `layout`.
-    pub(super) fn new(
-        spec: &'a ModelSpec,
-        layout: &'a ModelLayout,
-        parameters: &'a [Tensor],
-        kernels: Kernels,
-    ) -> Result<Decoder<'a>> {
-        let weights: BTreeMap<&str, &Tensor> =
-            layout.tensors().iter().map(|tensor| tensor.name.as_str()).zip(parameters).collect();
+    pub(super) fn new(spec: &'a ModelSpec, layout: &'a ModelLayout, parameters: Vec<Tensor>) -> Result<Decoder<'a>> {
         let (context, head_width) = (spec.context as usize, (spec.width / spec.heads) as usize);
-        let device = parameters.first().map_or(&Device::Cpu, Tensor::device);
+        let device = parameters.first().map_or(Device::Cpu, |tensor| tensor.device().clone());
         let shape = (context, head_width * spec.resolved_key_value_heads() as usize);
-        let place = || Tensor::zeros(shape, candle_core::DType::F32, device);
+        let place = || Tensor::zeros(shape, DType::F32, &device);
         let cache = |_| Ok(Cache { keys: place()?, values: place()? });
         let layers = (0..spec.layers).map(cache).collect::<Result<_>>()?;
         let rotary = RotaryTables::new(head_width, context, spec.rope_theta);
-        Ok(Decoder { spec, weights, kernels, rotary, layers, length: 0 })
+        let weights = layout.tensors().iter().map(|tensor| tensor.name.as_str()).zip(parameters).collect();
+        Ok(Decoder { spec, weights, rotary, layers, length: 0 })
     }
 
     /// Tokens read.
@@ -87,7 +75,7 @@ impl<'a> Decoder<'a> {
     fn read_at_once(&self, tokens: &[u32]) -> Result<Vec<f32>> {
         let table = self.weight("model.embed_tokens");
         let count = tokens.len();
-        let mut stream = embedding(self.kernels, table, &Tensor::from_slice(tokens, (1, count), table.device())?)?;
+        let mut stream = embedding::composed(table, &Tensor::from_slice(tokens, (1, count), table.device())?)?;
         for (layer, cache) in self.layers.iter().enumerate() {
             let weight = |part: &str| self.weight(&format!("model.layers.{layer}.{part}"));
             stream = (&stream + self.attend(&weight, cache, &stream)?)?;
@@ -98,16 +86,16 @@ impl<'a> Decoder<'a> {
         self.multiply(&last, head)?.flatten_all()?.to_vec1()
     }
 
-    fn weight(&self, name: &str) -> &'a Tensor {
-        self.weights[format!("{name}.weight").as_str()]
+    fn weight(&self, name: &str) -> &Tensor {
+        &self.weights[format!("{name}.weight").as_str()]
     }
 
-    fn attend(&self, weight: &impl Fn(&str) -> &'a Tensor, cache: &Cache, stream: &Tensor) -> Result<Tensor> {
+    fn attend<'w>(&self, weight: &impl Fn(&str) -> &'w Tensor, cache: &Cache, stream: &Tensor) -> Result<Tensor> {
         let (_, count, width) = stream.dims3()?;
         let normalised = self.normalise(stream, weight("input_layernorm"))?;
         let places = self.rotary.part(self.length..self.length + count);
-        let query = rotary(self.kernels, &self.multiply(&normalised, weight("self_attn.q_proj"))?, &places)?;
-        let key = rotary(self.kernels, &self.multiply(&normalised, weight("self_attn.k_proj"))?, &places)?;
+        let query = places.composed(&self.multiply(&normalised, weight("self_attn.q_proj"))?)?;
+        let key = places.composed(&self.multiply(&normalised, weight("self_attn.k_proj"))?)?;
         let value = self.multiply(&normalised, weight("self_attn.v_proj"))?;
         cache.keys.slice_set(&key.squeeze(0)?.contiguous()?, 0, self.length)?;
         cache.values.slice_set(&value.squeeze(0)?.contiguous()?, 0, self.length)?;
@@ -146,27 +134,31 @@ impl<'a> Decoder<'a> {
         scores.broadcast_add(&mask)
     }
 
-    fn feed_forward(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+    fn feed_forward<'w>(&self, weight: &impl Fn(&str) -> &'w Tensor, stream: &Tensor) -> Result<Tensor> {
         let normalised = self.normalise(stream, weight("post_attention_layernorm"))?;
         let gate = self.multiply(&normalised, weight("mlp.gate_proj"))?;
         let up = self.multiply(&normalised, weight("mlp.up_proj"))?;
-        self.multiply(&swiglu(self.kernels, &gate, &up)?, weight("mlp.down_proj"))
+        self.multiply(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))
     }
 
     fn normalise(&self, stream: &Tensor, scale: &Tensor) -> Result<Tensor> {
-        rms_norm(self.kernels, stream, scale, self.spec.norm_epsilon)
+        rms_norm::composed(stream, scale, self.spec.norm_epsilon)
     }
 
     /// `input · weightᵀ`. A product with a single row only reads the matrix once, so it is shared out by the matrix' rows.
     fn multiply(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let (outputs, inputs) = weight.dims2()?;
-        if self.kernels != Kernels::Fused || input.elem_count() != inputs {
-            return linear(self.kernels, input, weight);
+        if !weight.device().is_cpu() || input.elem_count() != inputs {
+            return linear::composed(input, weight);
         }
-        let input = input.contiguous()?;
-        let (row, weight) = (Reading::of(&input)?, Reading::of(weight)?);
+        let row = input.flatten_all()?.to_vec1::<f32>()?;
+        let (storage, layout) = weight.storage_and_layout();
+        let (Storage::Cpu(CpuStorage::F32(values)), Some((first, end))) = (&*storage, layout.contiguous_offsets())
+        else {
+            return linear::composed(input, weight);
+        };
         let mut output = vec![0.0; outputs];
-        let tasks = output.par_chunks_mut(TASK_ROWS).zip(weight.par_chunks(TASK_ROWS * inputs));
+        let tasks = output.par_chunks_mut(TASK_ROWS).zip(values[first..end].par_chunks(TASK_ROWS * inputs));
         tasks.for_each(|(output, weight)| multiply_rows(output, weight, &row));
         Tensor::from_vec(output, (1, 1, outputs), &Device::Cpu)
     }
