@@ -48,6 +48,8 @@ pub enum Command {
     Sample(SampleOptions),
     /// Evaluate a checkpoint on the held-out slice of its run.
     Eval(EvalOptions),
+    /// Write a checkpoint's model as a folder that the transformers library of Hugging Face loads.
+    Export(ExportOptions),
 }
 
 /// Options of `init`.
@@ -76,6 +78,9 @@ pub struct NodeOptions {
     /// CPU threads that train; 0 takes all cores.
     #[arg(long, env = "MURMUR_THREADS")]
     pub threads: Option<usize>,
+    /// Folder of a Llama model (config.json, safetensors) to begin from.
+    #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
+    pub base: Option<PathBuf>,
     /// Files to train on, in this order; a run that shares its data brings them along.
     #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
@@ -174,6 +179,9 @@ pub struct LocalOptions {
     /// Files to train on instead of the run's data.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
+    /// Folder of a Llama model to begin from.
+    #[arg(long, value_name = "FOLDER")]
+    pub base: Option<PathBuf>,
     /// Steps of each daemon [default: the run's schedule.total_steps].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub steps: Option<u64>,
@@ -207,12 +215,18 @@ pub struct SampleOptions {
     /// Text to go on from.
     #[arg(long, default_value = "")]
     pub prompt: String,
-    /// Bytes to generate.
-    #[arg(long, default_value = "500", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub bytes: u64,
-    /// 0 takes the likeliest byte, 1 draws from the model's distribution.
+    /// Tokens to generate; for a model of bytes, bytes.
+    #[arg(long, alias = "bytes", default_value = "500", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub tokens: u64,
+    /// 0 takes the likeliest token, 1 draws from the model's distribution.
     #[arg(long, default_value = "0.8", value_parser = temperature)]
     pub temperature: f64,
+    /// Draw only among the likeliest tokens that together have this probability, above 0, at most 1.
+    #[arg(long, default_value = "1", value_parser = top_p)]
+    pub top_p: f64,
+    /// Folder of the base model, where the run trains adapters on one.
+    #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
+    pub base: Option<PathBuf>,
     /// Equal seeds give equal texts.
     #[arg(long, default_value = "1")]
     pub seed: u64,
@@ -226,9 +240,47 @@ pub struct EvalOptions {
     /// The run's files, where it has any.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
+    /// Folder of the base model, where the run trains adapters on one.
+    #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
+    pub base: Option<PathBuf>,
     /// Lines for people, or JSON.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Console,
+}
+
+/// Options of `export`.
+#[derive(Debug, Args)]
+pub struct ExportOptions {
+    /// A data directory, or one checkpoint in it [default: the built-in run's].
+    pub checkpoint: Option<PathBuf>,
+    /// The folder to write: config.json and model.safetensors, with the base's tokenizer.
+    #[arg(long, value_name = "FOLDER")]
+    pub to: PathBuf,
+    /// Folder of the base model: needed where the run trains adapters, which are merged into it; else for its tokenizer.
+    #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
+    pub base: Option<PathBuf>,
+    /// Type of the weights.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub dtype: WeightType,
+    /// Replace the model in a folder that exists.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// The types in which weights can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WeightType {
+    /// 32 bits, as trained.
+    F32,
+    /// 16 bits, the finer ones.
+    F16,
+    /// 16 bits with the range of 32.
+    Bf16,
+}
+
+fn top_p(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("above 0, at most 1".to_owned()) }
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

@@ -29,5 +29,6 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Ticket(options) => ticket::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),
+        Command::Export(options) => checkpoints::export(&options),
     }
 }

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability, Shelf};
 use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
-use murmur_training::{Corpus, CorpusError, DeviceChoice};
+use murmur_training::{Corpus, CorpusError, DeviceChoice, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::base;
 use crate::console::Console;
 use crate::drivers::{
     DataDriver, DataView, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers,
@@ -59,6 +60,8 @@ pub struct Plan {
     pub bootstrap: Vec<Bootstrap>,
     /// Whether to copy a peer's model where there is no checkpoint.
     pub joins: bool,
+    /// The run's base model, where it has been read already.
+    pub base: Option<Pretrained>,
     /// What to print.
     pub console: Console,
     /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
@@ -90,11 +93,12 @@ pub struct Ready {
 ///
 /// # Errors
 /// Whatever keeps it from starting, each with its remedy; afterwards only a failure of the training itself.
-pub fn run(plan: Plan) -> anyhow::Result<()> {
+pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let threads = plan.settings.training.threads;
     // A second pool in one process is refused; the first one then serves both.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    let model = prepare_model(&plan)?;
+    let base = plan.base.take();
+    let model = prepare_model(&plan, base)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
         .on_thread_park(crate::memory::follow)
@@ -115,7 +119,7 @@ struct Model {
     shared: Option<SharedData>,
 }
 
-fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
+fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model> {
     let training = &plan.settings.training;
     let choice: DeviceChoice =
         training.device.parse().map_err(|error| Failure::new(ExitCode::Settings, format!("{error}")))?;
@@ -134,14 +138,14 @@ fn prepare_model(plan: &Plan) -> anyhow::Result<Model> {
     };
     let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
-    let mut progress = 0.0;
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
-    let begin = match start(plan, resumed) {
-        Start::WithModel if !resumed => murmur_training::Engine::new,
-        Start::WithModel | Start::FromPeer => murmur_training::Engine::without_weights,
-    };
-    let mut engine = begin(&plan.manifest, corpus, node, device).context("cannot set up the model on its device")?;
+    let has_model = resumed || start(plan, resumed) == Start::FromPeer;
+    let weights = base::weights(&plan.manifest, &plan.settings, base, has_model)?;
+    let options = TrainingOptions { weightless: has_model, ..TrainingOptions::for_device(&device) };
+    let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, device, options)
+        .context("cannot set up the model on its device")?;
+    let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
@@ -293,8 +297,9 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
     network.close().await;
     console.show_last(&report);
     if let Some(reason) = &view.borrow().failure {
-        return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}"))
-            .hint("a lower optimizer.learning_rate, or the previous checkpoint, may help"));
+        return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}")).hint(
+            "the last checkpoint is of before: `murmur export` it, and go on with --base and a lower learning rate",
+        ));
     }
     saved.map_err(|reason| {
         Failure::new(ExitCode::Files, reason).hint("is the disk full? the checkpoint before it is still there")
@@ -331,7 +336,7 @@ pub(crate) fn network_config(
             Failure::new(ExitCode::Settings, message).hint("for example /ip4/0.0.0.0/tcp/4711")
         })
     };
-    let parameters = murmur_training::parameter_count(&manifest.model);
+    let parameters = murmur_training::trained_layout(manifest).parameters();
     Ok(NetworkConfig {
         identity,
         listen: settings.network.listen.iter().map(parse).collect::<Result<_, _>>()?,

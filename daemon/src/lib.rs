@@ -4,6 +4,7 @@
 //! and `murmur-training` carry out its orders, [`store`] keeps what must survive. [`local`] runs several daemons as
 //! processes of one machine. ARCHITECTURE.md has the picture.
 
+pub mod base;
 pub mod cli;
 mod commands;
 pub mod console;

@@ -157,6 +157,9 @@ impl Swarm {
         for file in self.options.data.iter().filter(|_| with_files) {
             arguments.extend([std::ffi::OsStr::new("--data"), file.as_os_str()]);
         }
+        if let Some(base) = &self.options.base {
+            arguments.extend([std::ffi::OsStr::new("--base"), base.as_os_str()]);
+        }
         Child::spawn(number, &directory, &arguments, lines.clone())
     }
 
@@ -235,7 +238,7 @@ impl Swarm {
             return Ok(());
         }
         view.show_summary(&summary);
-        if let Some((number, text)) = summary::sample(children) {
+        if let Some((number, text)) = summary::sample(children, self.options.base.as_deref()) {
             view.show_sample(number, &text);
             let directory = self.folder.join(format!("node-{number}"));
             view.say(&format!("more of it:  murmur sample {}", shown(&directory)));

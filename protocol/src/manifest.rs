@@ -13,8 +13,10 @@ use crate::bounds::FRAGMENTS_MAX;
 
 mod sharing;
 mod spec;
+mod tuning;
 
 pub use spec::*;
+pub use tuning::{BaseSpec, LORA_TARGETS, LoraSpec};
 
 /// The longest canonical text accepted from a peer, in bytes. Ours are about 1 KiB, and 10 KiB with the most shards.
 pub const MANIFEST_BYTES_MAX: usize = 16 * 1024;
@@ -43,6 +45,10 @@ pub struct RunManifest {
     pub run: RunSpec,
     /// The model.
     pub model: ModelSpec,
+    /// What it begins from.
+    pub base: BaseSpec,
+    /// Which of its weights are trained.
+    pub lora: LoraSpec,
     /// The inner optimizer, AdamW.
     pub optimizer: OptimizerSpec,
     /// Learning rate over swarm progress, and the run's length.
@@ -80,7 +86,7 @@ impl RunManifest {
     /// # Errors
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ManifestError> {
-        let RunManifest { run, model, optimizer, schedule, data, gossip } = self;
+        let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip } = self;
         let characters = run.name.chars().count();
         check("run.name", &run.name, (1..=64).contains(&characters), "1 to 64 characters")?;
         check("model.layers", model.layers, (1..=128).contains(&model.layers), "1 to 128")?;
@@ -90,7 +96,14 @@ impl RunManifest {
         check("model.width", model.width, width_holds, "2 to 16384, and width / heads a whole even number")?;
         let feed_forward_holds = (1..=65_536).contains(&model.feed_forward);
         check("model.feed_forward", model.feed_forward, feed_forward_holds, "1 to 65536")?;
+        let groups = model.resolved_key_value_heads();
+        let groups_hold = groups <= model.heads && model.heads.is_multiple_of(groups);
+        check("model.key_value_heads", groups, groups_hold, "a divisor of model.heads, or 0 for as many")?;
         check("model.context", model.context, (8..=65_536).contains(&model.context), "8 to 65536")?;
+        check("model.vocabulary", model.vocabulary, (2..=262_144).contains(&model.vocabulary), "2 to 262144")?;
+        within("model.rope_theta", model.rope_theta, 1.0, 1e9, "1 to 1000000000")?;
+        within("model.norm_epsilon", model.norm_epsilon, f64::MIN_POSITIVE, 0.01, "above 0, at most 0.01")?;
+        tuning::validate(base, lora)?;
         within("optimizer.learning_rate", optimizer.learning_rate, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
         within("optimizer.beta1", optimizer.beta1, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.beta2", optimizer.beta2, 0.0, 0.999_999, "0 to below 1")?;
@@ -139,6 +152,9 @@ impl RunManifest {
         let mut lines = Vec::new();
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
+            if tuning::is_left_out(&self.base, &self.lora, section) {
+                continue;
+            }
             let told = fields.iter().filter(|(field, _)| !sharing::is_left_out(&self.data, section, field));
             lines.extend(told.map(|(field, value)| format!("{section}.{field} = {}\n", canonical_value(value))));
         }

@@ -1,30 +1,42 @@
-//! `murmur sample` and `murmur eval`: uses of a checkpoint.
+//! `murmur sample`, `murmur eval` and `murmur export`: uses of a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
 use murmur_training::generate::Sampling;
-use murmur_training::{Corpus, DeviceChoice, LanguageModel};
+use murmur_training::pretrained::{self, ExportType};
+use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig};
 use serde_json::json;
 
-use crate::cli::{EvalOptions, SampleOptions};
-use crate::console::{Console, print_line};
+use crate::base::{self, pretrained_failure};
+use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
+use crate::console::{Console, note, print_line};
 use crate::daemon::open_corpus;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::sharing::held_out_corpus;
 use crate::store::{Checkpoint, DataDirectory, load_latest};
 
+/// Different bytes: the vocabulary of a model without a tokenizer.
+const BYTES: u32 = 256;
+
 pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
-    let (checkpoint, model) = load(options.checkpoint.as_deref())?;
-    eprintln!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps);
+    let (checkpoint, model) = load(options.checkpoint.as_deref(), options.base.as_deref())?;
+    let vocabulary = checkpoint.manifest.model.vocabulary;
+    if vocabulary > BYTES {
+        let message = format!("this model's {vocabulary} tokens are not bytes: murmur cannot write them as text yet");
+        let failure = Failure::new(ExitCode::Failure, message);
+        return Err(failure.hint("`murmur export` it, and sample with the transformers library").into());
+    }
+    note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
     let mut output = std::io::stdout().lock();
     output.write_all(options.prompt.as_bytes())?;
-    let sampling = Sampling { temperature: options.temperature, seed: options.seed };
-    let bytes = usize::try_from(options.bytes)?;
-    for byte in model.generate(options.prompt.as_bytes(), &sampling).take(bytes) {
-        output.write_all(&[byte?])?;
+    let prompt: Vec<u32> = options.prompt.bytes().map(u32::from).collect();
+    let sampling = Sampling { temperature: options.temperature, top_p: options.top_p, seed: options.seed };
+    for token in model.generate(&prompt, &sampling)?.take(usize::try_from(options.tokens)?) {
+        output.write_all(&[u8::try_from(token?)?])?;
+        // Each as it comes.
         output.flush()?;
     }
     output.write_all(b"\n")?;
@@ -32,7 +44,7 @@ pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
-    let (checkpoint, model) = load(options.checkpoint.as_deref())?;
+    let (checkpoint, model) = load(options.checkpoint.as_deref(), options.base.as_deref())?;
     let manifest = &checkpoint.manifest;
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
@@ -41,20 +53,58 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
         _ => open_corpus(manifest, &settings)?,
     };
     let batch = manifest.optimizer.batch_sequences as usize;
-    let loss = model.evaluate(&corpus.validation(manifest), batch)?;
+    let evaluation = model.evaluate(&corpus.validation(manifest), batch)?;
+    let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
     let floor = corpus.entropy_rate();
     let steps = checkpoint.state.counters.steps;
     if options.format == Console::Json {
-        let result = json!({ "steps": steps, "loss": loss, "perplexity": loss.exp(), "floor": floor });
+        let result = json!({
+            "steps": steps,
+            "loss": loss,
+            "perplexity": loss.exp(),
+            "accuracy": accuracy,
+            "predictions": evaluation.predictions,
+            "floor": floor,
+        });
         print_line(&result.to_string());
         return Ok(());
     }
+    let unit = if manifest.model.vocabulary > BYTES { "token" } else { "byte" };
     print_line(&format!("steps        {steps}"));
-    print_line(&format!("loss         {loss:.4} nats/byte ({:.4} bits/byte)", loss / std::f64::consts::LN_2));
-    print_line(&format!("perplexity   {:.3} per byte", loss.exp()));
+    print_line(&format!("loss         {loss:.4} nats/{unit} ({:.4} bits/{unit})", loss / std::f64::consts::LN_2));
+    print_line(&format!("perplexity   {:.3} per {unit}", loss.exp()));
+    print_line(&format!("accuracy     {:.2} % of {} {unit}s", 100.0 * accuracy, evaluation.predictions));
     if let Some(floor) = floor {
         print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
     }
+    Ok(())
+}
+
+pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
+    let checkpoint = find(options.checkpoint.as_deref())?;
+    let base = options.base.as_deref();
+    let own = PretrainedConfig::of(&checkpoint.manifest.model);
+    let config = match base {
+        None => own,
+        Some(folder) => {
+            let config = PretrainedConfig::read(folder).map_err(|error| pretrained_failure(&error))?;
+            if !config.computes_as(&own) {
+                let message = format!("{} holds another architecture than the run's", folder.display());
+                return Err(Failure::new(ExitCode::Files, message).hint("give the run's own base").into());
+            }
+            config
+        }
+    };
+    let parameters = base::whole_model(&checkpoint, base)?;
+    let export_type = match options.dtype {
+        WeightType::F32 => ExportType::F32,
+        WeightType::F16 => ExportType::F16,
+        WeightType::Bf16 => ExportType::Bf16,
+    };
+    pretrained::export(&config, &parameters, export_type, base, &options.to, options.force)
+        .map_err(|error| pretrained_failure(&error))?;
+    note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
+    print_line(&options.to.display().to_string());
     Ok(())
 }
 
@@ -63,16 +113,18 @@ fn data_directory(path: Option<&Path>) -> Option<PathBuf> {
     path?.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
 }
 
-/// The newest intact checkpoint of a data directory, or the one at the path itself.
-fn load(path: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
-    let path = path.map_or_else(|| DataDirectory::default_path(&RunManifest::default().run.name), Path::to_owned);
-    let checkpoint = find(&path)?;
+/// The checkpoint with its whole model, ready to be used.
+fn load(path: Option<&Path>, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
+    let checkpoint = find(path)?;
     let (device, _) = DeviceChoice::Auto.open()?;
-    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device)?;
+    let parameters = base::whole_model(&checkpoint, base)?;
+    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device)?;
     Ok((checkpoint, model))
 }
 
-fn find(path: &Path) -> Result<Checkpoint, Failure> {
+/// The newest intact checkpoint of a data directory, or the one at the path itself.
+fn find(path: Option<&Path>) -> Result<Checkpoint, Failure> {
+    let path = &path.map_or_else(|| DataDirectory::default_path(&RunManifest::default().run.name), Path::to_owned);
     if path.join("checkpoint.json").exists() {
         return Checkpoint::read(path).map_err(|error| {
             Failure::new(ExitCode::Files, format!("checkpoint refused: {error}"))

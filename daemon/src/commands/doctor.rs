@@ -36,7 +36,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             let text = format!("a member of {} answers, in {} ms", manifest.run.name, begin.elapsed().as_millis());
             findings.push(Finding::good("ticket", text));
             findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
-            let parameters = murmur_training::parameter_count(&manifest.model);
+            let parameters = murmur_training::trained_layout(&manifest).parameters();
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
             let asking = doctor::ask_swarm(config, &manifest, parameters, &destination.bootstrap, &mut findings);
             let found: Option<Found> = runtime.block_on(asking);
@@ -53,7 +53,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let configured = &settings.checkpoint.directory;
     let default = DataDirectory::default_path(&manifest.run.name);
     let directory = if configured.as_os_str().is_empty() { &default } else { configured };
-    let parameters = murmur_training::parameter_count(&manifest.model);
+    let parameters = murmur_training::trained_layout(&manifest).parameters();
     findings.push(doctor::check_storage(directory, parameters, settings.checkpoint.keep));
     let verdict = doctor::verdict(&manifest, measured.as_ref(), found.as_ref(), &findings);
 
@@ -84,7 +84,7 @@ fn show(finding: &Finding) {
 /// The run that this machine would found or resume.
 fn own_run(options: &DoctorOptions, settings: &NodeSettings) -> Result<RunManifest, Failure> {
     match &options.run {
-        Some(path) => crate::settings::load_run_manifest(path),
+        Some(path) => crate::base::described(crate::settings::load_run_manifest(path)?, settings),
         None => Ok(DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default()),
     }
 }

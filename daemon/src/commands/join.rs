@@ -88,7 +88,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     };
     tracing::debug!("the run is known");
     let directory = node::directory(&settings, &manifest.run.name)?;
-    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret };
+    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret, base: None };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

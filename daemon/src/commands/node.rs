@@ -2,6 +2,7 @@
 
 use murmur_network::{Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
+use murmur_training::Pretrained;
 
 use super::membership;
 use crate::cli::NodeOptions;
@@ -17,7 +18,7 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
         Some(path) => load_node_settings(path)?,
         None => NodeSettings::default(),
     };
-    let NodeSettings { training, data, network, checkpoint, status, limits } = &mut settings;
+    let NodeSettings { training, model, data, network, checkpoint, status, limits } = &mut settings;
     if let Some(directory) = &options.data_dir {
         checkpoint.directory = directory.clone();
     }
@@ -35,6 +36,9 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     }
     if let Some(address) = &options.status_address {
         status.address = if address == "off" { String::new() } else { address.clone() };
+    }
+    if let Some(base) = &options.base {
+        model.base = base.clone();
     }
     if !options.data.is_empty() {
         data.files = options.data.clone();
@@ -103,6 +107,8 @@ pub(super) struct Entry {
     pub(super) joins: bool,
     /// From a ticket that a member has honoured.
     pub(super) secret: Option<Secret>,
+    /// The base model, where it has been read already.
+    pub(super) base: Option<Pretrained>,
 }
 
 /// Everything is known: run the daemon.
@@ -113,7 +119,7 @@ pub(super) fn run(
     entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, secret } = entry;
+    let Entry { bootstrap, joins, secret, base } = entry;
     directory.claim(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -125,6 +131,7 @@ pub(super) fn run(
         secret,
         bootstrap,
         joins,
+        base,
         console: options.format.unwrap_or(Console::Text),
         until_stdin_closes: options.until_stdin_closes,
     })

@@ -3,6 +3,7 @@
 use murmur_protocol::RunManifest;
 
 use super::node;
+use crate::base;
 use crate::cli::StartOptions;
 use crate::settings::load_run_manifest;
 use crate::sharing;
@@ -16,10 +17,11 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
+    let (manifest, base) = base::found(manifest, &settings)?;
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
     let joins = !bootstrap.is_empty();
-    let entry = node::Entry { bootstrap, joins, secret: None };
+    let entry = node::Entry { bootstrap, joins, secret: None, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }

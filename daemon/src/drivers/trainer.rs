@@ -6,6 +6,8 @@
 //! shared data as well); `seconds_waiting` is zero by construction,
 //! and counts from the day that somebody changes this.
 
+mod divergence;
+
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -18,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Arrival, Refused};
 use crate::memory;
 use crate::store::{Checkpoint, CheckpointWriter};
+use divergence::Divergence;
 
 /// Orders waiting for the next step boundary. The core has at most a handful of requests open.
 const QUEUE_MAX: usize = 16;
@@ -33,9 +36,6 @@ const IDLE_PERIOD: Duration = Duration::from_millis(50);
 
 /// A thread that does not train gives memory back once it had nothing to do for this long: exchanges come in rows.
 const IDLE_BEFORE_GIVING_BACK: Duration = Duration::from_secs(1);
-
-/// Steps in a row whose loss is not a number before the trainer gives up: a diverged model does not come back.
-const NOT_FINITE_STEPS_MAX: u32 = 20;
 
 /// What the engine may order.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Trainer {
             travel: 0.0,
             stage: Stage::Waiting,
             unsaved: None,
-            not_finite_steps: 0,
+            divergence: Divergence::default(),
             last_checkpoint: Instant::now(),
             busy_at: Some(Instant::now()),
         };
@@ -225,7 +225,7 @@ struct Desk {
     stage: Stage,
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
-    not_finite_steps: u32,
+    divergence: Divergence,
     last_checkpoint: Instant,
     /// When there was something to do; `None` once the memory for it is given back.
     busy_at: Option<Instant>,
@@ -377,7 +377,7 @@ impl Desk {
         let begin = Instant::now();
         match self.engine.step(self.view.progress) {
             Ok(report) => {
-                self.not_finite_steps = 0;
+                self.divergence.stepped();
                 let seconds = begin.elapsed().as_secs_f64();
                 let parameters = self.engine.layout().parameters() as f64;
                 self.travel += report.learning_rate * parameters.sqrt();
@@ -390,20 +390,20 @@ impl Desk {
                 self.view.step_seconds = if first { seconds } else { blend(self.view.step_seconds, seconds) };
                 self.view.tokens_per_second = report.tokens as f64 / self.view.step_seconds;
             }
-            Err(TrainingError::NotFinite { .. }) if self.not_finite_steps < NOT_FINITE_STEPS_MAX => {
-                self.not_finite_steps += 1;
-                tracing::warn!("a step whose loss is not a number was left out");
+            Err(error @ TrainingError::NotFinite { .. }) => {
+                if self.divergence.skipped() {
+                    self.give_up(format!("the model has diverged at {}: {error}", self.place()));
+                } else {
+                    tracing::warn!("at {}: {error}", self.place());
+                }
             }
-            Err(error) => {
-                tracing::error!("training has ended: {error}");
-                self.stage = Stage::Ended;
-                self.view.failure = Some(error.to_string());
-            }
+            Err(error) => self.give_up(format!("at {}: {error}", self.place())),
         }
         if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
             self.evaluate();
         }
-        if self.settings.checkpoint_period.is_some_and(|period| self.last_checkpoint.elapsed() >= period) {
+        let is_due = self.settings.checkpoint_period.is_some_and(|period| self.last_checkpoint.elapsed() >= period);
+        if is_due && !self.divergence.is_suspected() && self.view.failure.is_none() {
             self.last_checkpoint = Instant::now();
             match self.checkpoint() {
                 Ok(checkpoint) => drop(self.writer.try_write(checkpoint)),
@@ -417,8 +417,19 @@ impl Desk {
         }
     }
 
+    /// For good. Checkpoints stay as they are: the last one is of a model that still worked.
+    fn give_up(&mut self, reason: String) {
+        tracing::error!("training has ended {reason}");
+        self.stage = Stage::Ended;
+        self.view.failure = Some(reason);
+    }
+
+    fn place(&self) -> String {
+        format!("step {} (progress {:.0} of the swarm)", self.view.steps + 1, self.view.progress)
+    }
+
     fn complete(&mut self) {
-        if self.view.completed {
+        if self.view.completed || self.view.failure.is_some() {
             return;
         }
         self.evaluate();

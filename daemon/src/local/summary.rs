@@ -1,5 +1,6 @@
 //! What a local swarm came to: per node, and how far apart the models are in the end.
 
+use std::path::Path;
 use std::time::Duration;
 
 use murmur_training::generate::Sampling;
@@ -7,6 +8,7 @@ use murmur_training::{DeviceChoice, LanguageModel};
 use serde::Serialize;
 
 use super::child::Child;
+use crate::base::whole_model;
 use crate::report::NodeReport;
 use crate::store::{Checkpoint, load_latest};
 
@@ -127,13 +129,15 @@ fn consensus_distance(models: &[Vec<f32>]) -> Option<f64> {
 }
 
 /// Text from the first model that there is, with the number of its node.
-pub(super) fn sample(children: &[Child]) -> Option<(usize, String)> {
+pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, String)> {
     let (number, checkpoint) = children.iter().find_map(|child| Some((child.number, latest(child)?)))?;
     let (device, _) = DeviceChoice::Cpu.open().ok()?;
-    let model =
-        LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device).ok()?;
-    let sampling = Sampling { temperature: 0.7, seed: checkpoint.manifest.run.seed };
-    let bytes: Vec<u8> = model.generate(b"", &sampling).take(SAMPLE_BYTES).filter_map(Result::ok).collect();
+    let parameters = whole_model(&checkpoint, base).ok()?;
+    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device).ok()?;
+    let sampling = Sampling { temperature: 0.7, top_p: 1.0, seed: checkpoint.manifest.run.seed };
+    let tokens = model.generate(&[], &sampling).ok()?.take(SAMPLE_BYTES).map_while(Result::ok);
+    // `None` for a model whose tokens are not bytes.
+    let bytes = tokens.map(|token| u8::try_from(token).ok()).collect::<Option<Vec<u8>>>()?;
     Some((number, String::from_utf8_lossy(&bytes).into_owned()))
 }
 

@@ -13,6 +13,8 @@ use crate::rest::{QuietHours, parse_offset};
 pub struct NodeSettings {
     /// How it trains.
     pub training: TrainingSettings,
+    /// Where the model lies that its run begins from.
+    pub model: ModelSettings,
     /// Where its data lies.
     pub data: DataSettings,
     /// Where it listens and whom it dials first.
@@ -49,6 +51,22 @@ pub enum AfterCompletion {
     Exit,
     /// Stay, answer peers and give the model to whoever joins.
     Serve,
+}
+
+/// Where the model lies that a run begins from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelSettings {
+    /// A folder with config.json and safetensors files of a Llama model; empty: none. The founder's becomes the run's;
+    /// where the run trains adapters, every node needs it.
+    pub base: PathBuf,
+}
+
+impl ModelSettings {
+    /// The folder, where one is given.
+    pub fn base(&self) -> Option<&std::path::Path> {
+        (!self.base.as_os_str().is_empty()).then_some(&self.base)
+    }
 }
 
 /// Where data lies.

@@ -51,6 +51,9 @@ pub enum CheckpointError {
     /// A file is intact but holds something else than the run calls for.
     #[error("{0} does not fit the run: {1}")]
     Content(PathBuf, String),
+    /// It would push out a good one, and be refused when read.
+    #[error("step {0}: {1} holds values that are not finite")]
+    NotFinite(u64, &'static str),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -72,8 +75,9 @@ impl Checkpoint {
     /// Writes the checkpoint into the folder of checkpoints and deletes all but the newest `keep`.
     ///
     /// # Errors
-    /// When the disk is full or the folder cannot be written; older checkpoints are then untouched.
+    /// When the disk is full, the folder cannot be written or the model is broken; older checkpoints are then untouched.
     pub fn write(&self, folder: &Path, layout: &ModelLayout, keep: usize) -> Result<PathBuf, CheckpointError> {
+        self.check_finite()?;
         let name = format!("step-{:012}", self.state.counters.steps);
         let temporary = folder.join(format!(".{name}.tmp"));
         let target = folder.join(&name);
@@ -94,6 +98,20 @@ impl Checkpoint {
         let surplus: Vec<PathBuf> = up_to_this.skip(keep).collect();
         surplus.into_iter().for_each(|old| drop(std::fs::remove_dir_all(old)));
         Ok(target)
+    }
+
+    fn check_finite(&self) -> Result<(), CheckpointError> {
+        let state = &self.state;
+        let parts = [
+            ("the model", Some(&state.parameters)),
+            ("the optimizer's first moment", Some(&state.first_moment)),
+            ("the optimizer's second moment", Some(&state.second_moment)),
+            ("the outer optimizer's slow weights", state.slow_weights.as_ref()),
+            ("the outer momentum", state.outer_momentum.as_ref()),
+        ];
+        let finite = |values: &Vec<f32>| values.iter().all(|value| value.is_finite());
+        let broken = parts.into_iter().find(|(_, values)| !values.is_none_or(finite));
+        broken.map_or(Ok(()), |(part, _)| Err(CheckpointError::NotFinite(state.counters.steps, part)))
     }
 
     /// Removes what a crash in the middle of a write has left. A replaced checkpoint whose successor was not yet in
@@ -166,7 +184,7 @@ impl Checkpoint {
         if !(index.progress.is_finite() && index.progress >= 0.0) {
             return Err(damaged(format!("progress {}", index.progress)));
         }
-        let layout = murmur_training::model::layout(&manifest.model);
+        let layout = murmur_training::trained_layout(&manifest);
         let model = read_verified(folder, MODEL_FILE, &index)?;
         let mut parameters = vec![0.0; layout.parameters()];
         for tensor in layout.tensors() {
@@ -360,6 +378,20 @@ mod tests {
         }
         assert_eq!(checkpoint_folders(folder.path()).len(), 2);
         assert_eq!(load_latest(folder.path()).0.expect("one").state.counters.steps, 30);
+    }
+
+    #[test]
+    fn a_broken_model_does_not_push_out_a_good_one() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for steps in [1, 2, 3] {
+            let (mut checkpoint, layout) = checkpoint(steps);
+            if steps > 1 {
+                checkpoint.state.parameters[5] = f32::NAN;
+            }
+            let written = checkpoint.write(folder.path(), &layout, 2);
+            assert_eq!(written.is_ok(), steps == 1);
+        }
+        assert_eq!(load_latest(folder.path()).0.expect("the first").state.counters.steps, 1);
     }
 
     #[test]

@@ -1,27 +1,30 @@
-//! Using a trained model: text from a prompt, and its loss on held-out data.
+//! Using a trained model: text from a prompt, and how well it predicts held-out data.
 
-use candle_core::{Device, Result, Tensor};
+mod choice;
+mod decoder;
+
+use candle_core::{Device, Result, Tensor, bail};
 use murmur_protocol::manifest::ModelSpec;
-use murmur_protocol::random::{Generator, RngExt, stream};
 
 use crate::data::{Batch, Window};
-use crate::model::Transformer;
-use crate::model::transformer::VOCABULARY;
-use crate::ops::Kernels;
+use crate::model::{Evaluation, Model, Transformer, evaluate_composed, tensors_of};
+use choice::Chooser;
+pub use choice::Sampling;
+use decoder::Decoder;
 
 /// A model that only reads: from a checkpoint or a snapshot.
 pub struct LanguageModel {
+    spec: ModelSpec,
     model: Transformer,
-    context: usize,
+    parameters: Parameters,
 }
 
-/// What a generated text follows from.
-#[derive(Clone, Debug)]
-pub struct Sampling {
-    /// 0 always takes the likeliest byte; 1 draws from the model's distribution; above 1 is wilder.
-    pub temperature: f64,
-    /// Equal seeds give equal texts.
-    pub seed: u64,
+/// Where the model is computed.
+enum Parameters {
+    /// On the CPU, flat.
+    Host(Vec<f32>),
+    /// On a device, in the order of the model's layout.
+    Device(Vec<Tensor>),
 }
 
 impl LanguageModel {
@@ -33,114 +36,147 @@ impl LanguageModel {
     /// # Panics
     /// When the number of parameters is not the model's: check with [`crate::parameter_count`] what comes from outside.
     pub fn from_parameters(spec: &ModelSpec, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
-        // Generation needs no backward, but the fused operations are the faster ones forward as well.
-        let model = Transformer::new(spec, parameters, device, Kernels::for_device(device))?;
-        Ok(LanguageModel { model, context: spec.context as usize })
+        let model = Transformer::new(spec);
+        assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
+        let tensor = |tensor: &murmur_protocol::TensorSpec| {
+            Tensor::from_slice(&parameters[tensor.range()], tensor.shape.as_slice(), device)
+        };
+        let parameters = if device.is_cpu() {
+            Parameters::Host(parameters.to_vec())
+        } else {
+            Parameters::Device(model.layout().tensors().iter().map(tensor).collect::<Result<_>>()?)
+        };
+        Ok(LanguageModel { spec: spec.clone(), model, parameters })
     }
 
-    /// Mean loss over `windows` (see [`crate::Corpus::validation`]), in nats per byte.
+    /// How well it predicts `windows` (see [`crate::Corpus::validation`]).
     ///
     /// # Errors
     /// When the device fails.
-    pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<f64> {
-        evaluate(&self.model, windows, batch_sequences)
-    }
-
-    /// Continues `prompt` byte by byte, without end: take as many as wanted. An empty prompt begins after a newline.
-    /// The model sees the last `context` bytes.
-    pub fn generate(&self, prompt: &[u8], sampling: &Sampling) -> Continuation<'_> {
-        let seen = if prompt.is_empty() { b"\n" } else { prompt };
-        let tail = &seen[seen.len().saturating_sub(self.context)..];
-        Continuation {
-            language_model: self,
-            seen: tail.to_vec(),
-            temperature: sampling.temperature,
-            generator: stream(sampling.seed, "generation", &[]),
+    pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<Evaluation> {
+        let mut evaluation = Evaluation::default();
+        for windows in windows.chunks(batch_sequences.max(1)) {
+            let batch = Batch::of(windows);
+            evaluation = evaluation.with(match &self.parameters {
+                Parameters::Host(parameters) => self.model.evaluate(parameters, &batch)?,
+                Parameters::Device(parameters) => evaluate_composed(&self.model, parameters, &batch)?,
+            });
         }
+        Ok(evaluation)
     }
-}
 
-/// Mean loss of `model` over `windows` in nats per byte.
-pub(crate) fn evaluate(model: &Transformer, windows: &[Window], batch_sequences: usize) -> Result<f64> {
-    let (mut sum, mut bytes) = (0.0, 0);
-    for windows in windows.chunks(batch_sequences.max(1)) {
-        let batch = Batch::of(windows);
-        let (inputs, targets) = batch.to_tensors(model.device())?;
-        let loss = f64::from(model.loss(&inputs, &targets)?.to_scalar::<f32>()?);
-        sum += loss * batch.tokens() as f64;
-        bytes += batch.tokens();
+    /// The logits of the token after `tokens`, of which there are at least one and at most the context.
+    ///
+    /// # Errors
+    /// When a token is not in the vocabulary, or the device fails.
+    pub fn logits_after(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.decoder()?.read(tokens)
     }
-    Ok(sum / bytes as f64)
+
+    /// Continues `prompt` token by token, without end: take as many as wanted. An empty prompt begins after a newline.
+    ///
+    /// The model sees at most its context. Once that is full, it goes on with the newer half of it: positions count from
+    /// the first token seen, so dropping one alone would mean to read all others anew for each token.
+    ///
+    /// # Errors
+    /// When the device has no memory for the keys and values of a whole context.
+    pub fn generate(&self, prompt: &[u32], sampling: &Sampling) -> Result<Continuation<'_>> {
+        let newline = [u32::from(b'\n')];
+        let seen = if prompt.is_empty() { &newline } else { prompt };
+        let tail = &seen[seen.len().saturating_sub(self.spec.context as usize)..];
+        Ok(Continuation {
+            decoder: self.decoder()?,
+            context: self.spec.context as usize,
+            seen: tail.to_vec(),
+            chooser: Chooser::new(sampling),
+        })
+    }
+
+    fn decoder(&self) -> Result<Decoder<'_>> {
+        let layout = self.model.layout();
+        let tensors = match &self.parameters {
+            Parameters::Host(parameters) => tensors_of(layout, parameters)?,
+            Parameters::Device(parameters) => parameters.clone(),
+        };
+        Decoder::new(&self.spec, layout, tensors)
+    }
 }
 
 /// An endless text, made as it is read.
 pub struct Continuation<'a> {
-    language_model: &'a LanguageModel,
-    seen: Vec<u8>,
-    temperature: f64,
-    generator: Generator,
+    decoder: Decoder<'a>,
+    context: usize,
+    /// At most the context; those in front have gone through the decoder.
+    seen: Vec<u32>,
+    chooser: Chooser,
 }
 
 impl Iterator for Continuation<'_> {
-    type Item = Result<u8>;
+    type Item = Result<u32>;
 
-    fn next(&mut self) -> Option<Result<u8>> {
-        let byte = self.last_logits().map(|logits| self.choose(&logits));
-        if let Ok(byte) = byte {
-            if self.seen.len() == self.language_model.context {
-                self.seen.remove(0);
-            }
-            self.seen.push(byte);
-        }
-        Some(byte)
+    fn next(&mut self) -> Option<Result<u32>> {
+        Some(self.advance())
     }
 }
 
 impl Continuation<'_> {
-    fn last_logits(&self) -> Result<Vec<f32>> {
-        let model = &self.language_model.model;
-        let tokens: Vec<u32> = self.seen.iter().map(|byte| u32::from(*byte)).collect();
-        let length = tokens.len();
-        let logits = model.logits(&Tensor::from_vec(tokens, (1, length), model.device())?)?;
-        logits.narrow(1, length - 1, 1)?.flatten_all()?.to_vec1()
-    }
-
-    fn choose(&mut self, logits: &[f32]) -> u8 {
-        let likeliest = (0..VOCABULARY).fold(0, |best, next| if logits[next] > logits[best] { next } else { best });
-        let chosen = if self.temperature > 0.0 {
-            let maximum = f64::from(logits[likeliest]);
-            let weight = |logit: &f32| ((f64::from(*logit) - maximum) / self.temperature).exp();
-            let weights: Vec<f64> = logits.iter().map(weight).collect();
-            let mut rest = self.generator.random::<f64>() * weights.iter().sum::<f64>();
-            let drawn = weights.iter().position(|weight| {
-                rest -= weight;
-                rest < 0.0
-            });
-            drawn.unwrap_or(likeliest)
-        } else {
-            likeliest
-        };
-        u8::try_from(chosen).expect("the vocabulary is the bytes")
+    fn advance(&mut self) -> Result<u32> {
+        if self.seen.len() > self.context {
+            self.seen.drain(..self.seen.len() - self.context / 2);
+            self.decoder.clear();
+        }
+        let logits = self.decoder.read(&self.seen[self.decoder.length()..])?;
+        if !logits.iter().all(|logit| logit.is_finite()) {
+            bail!("the model's output is not finite: it has diverged");
+        }
+        let token = self.chooser.choose(&logits) as u32;
+        self.seen.push(token);
+        Ok(token)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::initial::initial_parameters;
-    use crate::model::transformer::transformer_layout;
 
-    fn language_model() -> Result<LanguageModel> {
-        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
-        let parameters = initial_parameters(&transformer_layout(&spec), 1, 1);
-        LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu)
+    fn spec() -> ModelSpec {
+        ModelSpec { layers: 2, width: 16, heads: 4, feed_forward: 24, context: 24, ..ModelSpec::default() }
+    }
+
+    fn language_model(spec: &ModelSpec) -> Result<LanguageModel> {
+        LanguageModel::from_parameters(spec, &Transformer::new(spec).initial_parameters(1), &Device::Cpu)
+    }
+
+    fn bytes(text: &[u8]) -> Vec<u32> {
+        text.iter().map(|byte| u32::from(*byte)).collect()
+    }
+
+    fn distance(left: &[f32], right: &[f32]) -> f32 {
+        left.iter().zip(right).fold(0.0, |largest, (left, right)| largest.max((left - right).abs()))
+    }
+
+    #[test]
+    fn the_cache_changes_no_logits() -> Result<()> {
+        for spec in [spec(), ModelSpec { tied_head: true, ..spec() }, ModelSpec { key_value_heads: 2, ..spec() }] {
+            let (model, reference) = (language_model(&spec)?, Transformer::new(&spec));
+            let (parameters, text) = (reference.initial_parameters(1), bytes(b"once upon a time in a m"));
+            let mut decoder = model.decoder()?;
+            let mut read = 0;
+            for next in [5, 6, 7, 15, 16, text.len()] {
+                let logits = decoder.read(&text[read..next])?;
+                read = next;
+                let expected = reference.next_token_logits(&parameters, &text[..read])?;
+                assert!(distance(&logits, &expected) < 1e-5, "{spec:?} {read}");
+            }
+        }
+        Ok(())
     }
 
     #[test]
     fn a_text_follows_from_its_seed_and_outgrows_the_context() -> Result<()> {
-        let model = language_model()?;
-        let text = |temperature: f64, seed: u64| -> Result<Vec<u8>> {
-            model.generate(b"once", &Sampling { temperature, seed }).take(20).collect()
+        let model = language_model(&spec())?;
+        let text = |temperature: f64, seed: u64| -> Result<Vec<u32>> {
+            model.generate(&bytes(b"once"), &Sampling { temperature, top_p: 1.0, seed })?.take(60).collect()
         };
         assert_eq!(text(1.0, 1)?, text(1.0, 1)?);
         assert_ne!(text(1.0, 1)?, text(1.0, 2)?);
@@ -150,10 +186,10 @@ mod tests {
 
     #[test]
     fn an_empty_or_long_prompt_is_fine() -> Result<()> {
-        let model = language_model()?;
+        let model = language_model(&spec())?;
         for prompt in [&b""[..], &[b'x'; 100]] {
-            let text: Vec<u8> =
-                model.generate(prompt, &Sampling { temperature: 1.0, seed: 1 }).take(3).collect::<Result<_>>()?;
+            let sampling = Sampling { temperature: 1.0, top_p: 0.9, seed: 1 };
+            let text: Vec<u32> = model.generate(&bytes(prompt), &sampling)?.take(3).collect::<Result<_>>()?;
             assert_eq!(text.len(), 3);
         }
         Ok(())

@@ -18,7 +18,7 @@ pub struct RunSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// Llama-style decoder over bytes: RMSNorm, rotary positions, SwiGLU, no biases, untied head.
+    /// Llama-style decoder: RMSNorm, rotary positions, SwiGLU, no biases.
     Transformer,
 }
 
@@ -34,10 +34,28 @@ pub struct ModelSpec {
     pub width: u32,
     /// Attention heads; `width / heads` must be even, for the rotary positions.
     pub heads: u32,
+    /// Heads of keys and values, shared by equal groups of attention heads (Ainslie et al., arXiv 2305.13245): a divisor
+    /// of `heads`, or 0 for as many as `heads`.
+    pub key_value_heads: u32,
     /// Width inside the feed-forward part.
     pub feed_forward: u32,
-    /// Bytes of context, 8 to 65,536.
+    /// Tokens of context, 8 to 65,536.
     pub context: u32,
+    /// Different tokens, 2 to 262,144; 256 for bytes.
+    pub vocabulary: u32,
+    /// Whether the head is the embedding's table (Press and Wolf, arXiv 1608.05859) instead of a matrix of its own.
+    pub tied_head: bool,
+    /// Base of the rotary positions' angles, 1 to 1e9.
+    pub rope_theta: f64,
+    /// Added to RMSNorm's mean square, above 0, at most 0.01.
+    pub norm_epsilon: f64,
+}
+
+impl ModelSpec {
+    /// Heads of keys and values, with 0 resolved.
+    pub fn resolved_key_value_heads(&self) -> u32 {
+        if self.key_value_heads == 0 { self.heads } else { self.key_value_heads }
+    }
 }
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping of the gradient's norm.
@@ -153,7 +171,19 @@ impl Default for RunSpec {
 impl Default for ModelSpec {
     fn default() -> Self {
         // About 0.2M parameters: four daemons on two cores finish the built-in run in under three minutes.
-        ModelSpec { kind: ModelKind::Transformer, layers: 4, width: 64, heads: 4, feed_forward: 176, context: 128 }
+        ModelSpec {
+            kind: ModelKind::Transformer,
+            layers: 4,
+            width: 64,
+            heads: 4,
+            key_value_heads: 0,
+            feed_forward: 176,
+            context: 128,
+            vocabulary: 256,
+            tied_head: false,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-5,
+        }
     }
 }
 

@@ -56,8 +56,8 @@ impl Objective {
             Objective::Transformer { spec, windows } => {
                 let (device, _) = DeviceChoice::Cpu.open().expect("every machine has a CPU");
                 let model = LanguageModel::from_parameters(&spec.model, model, &device);
-                let loss = model.and_then(|model| model.evaluate(windows, BATCH_SEQUENCES));
-                loss.expect("there is memory for the model")
+                let evaluation = model.and_then(|model| model.evaluate(windows, BATCH_SEQUENCES));
+                evaluation.expect("there is memory for the model").loss()
             }
         }
     }

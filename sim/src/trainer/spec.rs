@@ -114,6 +114,7 @@ impl TransformerSpec {
             schedule: self.schedule.clone(),
             data: DataSpec { source, ..self.data() },
             gossip: gossip.clone(),
+            ..RunManifest::default()
         }
     }
 

@@ -194,7 +194,7 @@ mod tests {
     fn a_position_from_another_corpus_is_harmless() {
         let mut sampler = sampler(&bytes_corpus(200), 1);
         sampler.seek(DataPosition { epoch: u64::MAX, cursor: u64::MAX });
-        assert_eq!(sampler.next_batch().sequences, 3);
+        assert_eq!(sampler.next_batch().examples(), 3);
     }
 
     /// 4,000 bytes in sixteen shards of 256.

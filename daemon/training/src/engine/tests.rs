@@ -155,10 +155,83 @@ fn values_of_another_model_or_not_finite_are_refused() -> Result<(), TrainingErr
 #[test]
 fn fused_and_composed_training_walk_the_same_path() -> Result<(), TrainingError> {
     let losses = |kernels| -> Result<Vec<f64>, TrainingError> {
-        let mut engine = Engine::with_kernels(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, kernels)?;
+        let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+        let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
         (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
     };
     let (fused, composed) = (losses(Kernels::Fused)?, losses(Kernels::Composed)?);
     assert!(fused.iter().zip(&composed).all(|(left, right)| (left - right).abs() < 1e-3), "{fused:?} {composed:?}");
+    Ok(())
+}
+
+#[test]
+fn micro_batches_and_recomputation_walk_the_same_path() -> Result<(), TrainingError> {
+    let losses = |micro_batch, recompute| -> Result<Vec<f64>, TrainingError> {
+        let options = TrainingOptions { micro_batch, recompute, ..TrainingOptions::for_device(&Device::Cpu) };
+        let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
+        (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
+    };
+    let whole = losses(usize::MAX, false)?;
+    assert_eq!(losses(usize::MAX, true)?, whole, "recomputed activations have the same bits");
+    for micro_batch in [1, 3] {
+        let parts = losses(micro_batch, false)?;
+        assert!(whole.iter().zip(&parts).all(|(left, right)| (left - right).abs() < 1e-3), "{whole:?} {parts:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn adapters_learn_while_their_base_stays() -> Result<(), TrainingError> {
+    let mut manifest = manifest();
+    let mut base = engine(&manifest);
+    for step in 0..30 {
+        base.step(f64::from(step))?;
+    }
+    let weights = base.parameters()?;
+    manifest.lora.rank = 4;
+    let on_base = |weights: Option<Vec<f32>>, kernels| {
+        let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+        Engine::on_base(&manifest, weights, Corpus::grammar(), [1; 32], Device::Cpu, options)
+    };
+    assert!(matches!(on_base(None, Kernels::Fused), Err(TrainingError::BaseMissing)));
+    assert!(matches!(on_base(Some(vec![0.0; 3]), Kernels::Fused), Err(TrainingError::WrongLength { actual: 3, .. })));
+    let mut tuned = on_base(Some(weights.clone()), Kernels::Fused)?;
+    let mut composed = on_base(Some(weights.clone()), Kernels::Composed)?;
+    let before = tuned.validation_loss()?;
+    assert!((before - base.validation_loss()?).abs() < 1e-9);
+    for _ in 0..20 {
+        let (one, other) = (tuned.step_at_rate(0.005)?, composed.step_at_rate(0.005)?);
+        assert!((one.loss - other.loss).abs() < 1e-3, "{one:?} {other:?}");
+    }
+    let after = tuned.validation_loss()?;
+    assert!(after < before - 0.01, "{before} to {after}");
+    let merged = crate::model::lora::merge(base.layout(), &manifest.lora, &weights, &tuned.parameters()?);
+    manifest.lora.rank = 0;
+    let mut whole = on_base_all(&manifest, merged)?;
+    assert!((whole.validation_loss()? - after).abs() < 1e-6);
+    Ok(())
+}
+
+fn on_base_all(manifest: &RunManifest, weights: Vec<f32>) -> Result<Engine, TrainingError> {
+    let options = TrainingOptions::for_device(&Device::Cpu);
+    Engine::on_base(manifest, Some(weights), Corpus::grammar(), [1; 32], Device::Cpu, options)
+}
+
+#[test]
+fn a_state_makes_a_weightless_engine_like_one_that_drew_its_weights() -> Result<(), TrainingError> {
+    for outer_learning_rate in [0.0, 0.7] {
+        let mut manifest = manifest();
+        manifest.gossip.outer_learning_rate = outer_learning_rate;
+        let mut drawn = engine(&manifest);
+        let options = TrainingOptions { weightless: true, ..TrainingOptions::for_device(&Device::Cpu) };
+        let mut weightless = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options)?;
+        assert!(weightless.parameters()?.iter().all(|value| *value == 0.0));
+        let state = drawn.snapshot(Selection::State)?.values;
+        weightless.load_state(&[state.to_payload()])?;
+        drawn.load_state(&[state.to_payload()])?;
+        drawn.step(1.0)?;
+        weightless.step(1.0)?;
+        assert_eq!(drawn.save()?, weightless.save()?);
+    }
     Ok(())
 }

@@ -24,6 +24,7 @@ pub fn initial_parameters(layout: &ModelLayout, layers: u32, seed: u64) -> Vec<f
     for tensor in layout.tensors() {
         let place = &mut values[tensor.range()];
         match deviation(tensor, layers) {
+            Some(0.0) => {}
             Some(deviation) => fill_normal(place, deviation, seed, &tensor.name),
             None => place.fill(1.0),
         }
@@ -36,6 +37,9 @@ fn deviation(tensor: &TensorSpec, layers: u32) -> Option<f64> {
     let &[_, inputs] = tensor.shape.as_slice() else { return None };
     if tensor.name.ends_with("embed_tokens.weight") {
         return Some(EMBEDDING_DEVIATION);
+    }
+    if tensor.name.ends_with("lora_B.weight") {
+        return Some(0.0); // so that adapters begin by adding nothing
     }
     let into_residual = tensor.name.ends_with("o_proj.weight") || tensor.name.ends_with("down_proj.weight");
     let depth = if into_residual { f64::from(2 * layers) } else { 1.0 };

@@ -1,71 +1,59 @@
-//! A Llama-style decoder over bytes: RMSNorm, rotary positions, SwiGLU, causal attention, no biases, untied head.
+//! A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, causal attention with grouped queries, no biases.
 //!
-//! Tensors have the names of Hugging Face's Llama checkpoints, so that exported weights load elsewhere.
+//! Tensors have the names of Hugging Face's Llama checkpoints and rotary positions its convention (halves of a head are
+//! paired), so that weights load here and elsewhere.
 
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
-use crate::ops::attention::attention;
-use crate::ops::cross_entropy::cross_entropy;
-use crate::ops::embedding::embedding;
-use crate::ops::linear::linear;
-use crate::ops::rms_norm::rms_norm;
-use crate::ops::rotary::{RotaryTables, rotary};
-use crate::ops::swiglu::swiglu;
-use crate::ops::{Kernels, storage};
+use super::initial::initial_parameters;
+use super::{Evaluation, Model, Write};
+use crate::data::{Batch, TokenBatch};
+use crate::ops::attention::Attention;
+use crate::ops::rotary::RotaryTables;
+use crate::ops::{attention, embedding, linear, rms_norm, swiglu};
 
-/// One token per byte value.
-pub const VOCABULARY: usize = 256;
+mod block;
+mod head;
+mod workspace;
 
-/// The model with its parameters.
+use block::{Block, Frame, Gradient};
+use head::Head;
+use workspace::Workspace;
+
+/// The architecture in one size.
 pub struct Transformer {
+    spec: ModelSpec,
     layout: Arc<ModelLayout>,
-    /// In the order of the layout.
-    variables: Vec<Var>,
-    embedding: Tensor,
-    blocks: Vec<Block>,
-    final_norm: Tensor,
-    head: Tensor,
     rotary: RotaryTables,
-    heads: usize,
-    kernels: Kernels,
-}
-
-/// One layer's parameters; the same memory as the variables.
-struct Block {
-    attention_norm: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    feed_forward_norm: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-}
-
-/// Number of parameters of such a model.
-pub fn parameter_count(spec: &ModelSpec) -> usize {
-    transformer_layout(spec).parameters()
+    blocks: Vec<Block>,
+    head: Head,
+    /// Whether the backward computes activations again.
+    recompute: bool,
+    /// From the step before.
+    workspace: Option<Workspace>,
 }
 
 /// Names and shapes of such a model's parameters.
 pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
-    let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
+    let (width, inner, vocabulary) = (spec.width as usize, spec.feed_forward as usize, spec.vocabulary as usize);
+    let key_width = (spec.width / spec.heads * spec.resolved_key_value_heads()) as usize;
     let mut tensors = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, width]),
+        ("model.embed_tokens.weight".to_owned(), vec![vocabulary, width]),
         ("model.norm.weight".to_owned(), vec![width]),
-        ("lm_head.weight".to_owned(), vec![VOCABULARY, width]),
     ];
+    if !spec.tied_head {
+        tensors.push(("lm_head.weight".to_owned(), vec![vocabulary, width]));
+    }
     for layer in 0..spec.layers {
         let parts = [
             ("input_layernorm", vec![width]),
             ("self_attn.q_proj", vec![width, width]),
-            ("self_attn.k_proj", vec![width, width]),
-            ("self_attn.v_proj", vec![width, width]),
+            ("self_attn.k_proj", vec![key_width, width]),
+            ("self_attn.v_proj", vec![key_width, width]),
             ("self_attn.o_proj", vec![width, width]),
             ("post_attention_layernorm", vec![width]),
             ("mlp.gate_proj", vec![inner, width]),
@@ -78,211 +66,260 @@ pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
 }
 
 impl Transformer {
-    /// The model of `spec` with the flat `parameters` on `device`.
-    ///
-    /// # Errors
-    /// When there is no memory for it on the device.
-    ///
-    /// # Panics
-    /// When `parameters` has not [`parameter_count`] values.
-    pub fn new(spec: &ModelSpec, parameters: &[f32], device: &Device, kernels: Kernels) -> Result<Transformer> {
+    /// The model of `spec`.
+    pub fn new(spec: &ModelSpec) -> Transformer {
         let layout = transformer_layout(spec);
-        assert_eq!(parameters.len(), layout.parameters(), "one value per parameter");
-        let variable = |tensor: &murmur_protocol::TensorSpec| {
-            Var::from_slice(&parameters[tensor.range()], tensor.shape.as_slice(), device)
-        };
-        let variables = layout.tensors().iter().map(variable).collect::<Result<Vec<Var>>>()?;
-        let named = |name: String| {
-            let index = layout.tensors().binary_search_by(|tensor| tensor.name.cmp(&name));
-            variables[index.expect("the layout has every tensor of the model")].as_tensor().clone()
-        };
-        let block = |layer: u32| {
-            let part = |part: &str| named(format!("model.layers.{layer}.{part}.weight"));
-            Block {
-                attention_norm: part("input_layernorm"),
-                query: part("self_attn.q_proj"),
-                key: part("self_attn.k_proj"),
-                value: part("self_attn.v_proj"),
-                output: part("self_attn.o_proj"),
-                feed_forward_norm: part("post_attention_layernorm"),
-                gate: part("mlp.gate_proj"),
-                up: part("mlp.up_proj"),
-                down: part("mlp.down_proj"),
-            }
-        };
-        Ok(Transformer {
-            embedding: named("model.embed_tokens.weight".to_owned()),
-            blocks: (0..spec.layers).map(block).collect(),
-            final_norm: named("model.norm.weight".to_owned()),
-            head: named("lm_head.weight".to_owned()),
-            rotary: RotaryTables::new((spec.width / spec.heads) as usize, spec.context as usize),
-            heads: spec.heads as usize,
-            kernels,
-            variables,
+        Transformer {
+            rotary: RotaryTables::new((spec.width / spec.heads) as usize, spec.context as usize, spec.rope_theta),
+            blocks: (0..spec.layers).map(|layer| Block::new(&layout, layer)).collect(),
+            head: Head::new(&layout),
             layout: Arc::new(layout),
-        })
-    }
-
-    /// Logits `[batch, length, 256]` of the byte after each of `tokens` `[batch, length]` (`u32`), `length` at most the
-    /// context.
-    ///
-    /// # Errors
-    /// When the shape does not fit or memory runs out.
-    pub fn logits(&self, tokens: &Tensor) -> Result<Tensor> {
-        let mut stream = embedding(self.kernels, &self.embedding, tokens)?;
-        for block in &self.blocks {
-            stream = (&stream + self.attend(block, &stream)?)?;
-            stream = (&stream + self.feed_forward(block, &stream)?)?;
+            spec: spec.clone(),
+            recompute: false,
+            workspace: None,
         }
-        linear(self.kernels, &rms_norm(self.kernels, &stream, &self.final_norm)?, &self.head)
     }
 
-    /// Mean cross-entropy of `targets` after `tokens`, both `[batch, length]` (`u32`), in nats per byte: a scalar.
+    /// Logits of the token after the last of `tokens`, for flat `parameters` on the CPU.
     ///
     /// # Errors
-    /// When the shapes do not fit or memory runs out.
-    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        cross_entropy(self.kernels, &self.logits(tokens)?, targets)
+    /// When there are no tokens, more than the context, or one outside of the vocabulary.
+    pub fn next_token_logits(&self, parameters: &[f32], tokens: &[u32]) -> Result<Vec<f32>> {
+        let batch = TokenBatch { inputs: tokens.to_vec(), targets: tokens.to_vec(), sequences: 1 };
+        let frame = self.frame(&batch)?;
+        let mut workspace = self.new_workspace(&frame, 1);
+        self.forward(&frame, parameters, tokens, &mut workspace);
+        let stream = &workspace.streams[self.blocks.len()][(tokens.len() - 1) * frame.width..];
+        let mut logits = vec![0.0; self.spec.vocabulary as usize];
+        self.head.predict(&frame, parameters, stream, &mut logits, &mut workspace.scratch.normalised[..frame.width]);
+        Ok(logits)
     }
 
-    fn attend(&self, block: &Block, stream: &Tensor) -> Result<Tensor> {
-        let kernels = self.kernels;
-        let normalised = rms_norm(kernels, stream, &block.attention_norm)?;
-        let query = rotary(kernels, &linear(kernels, &normalised, &block.query)?, &self.rotary)?;
-        let key = rotary(kernels, &linear(kernels, &normalised, &block.key)?, &self.rotary)?;
-        let value = linear(kernels, &normalised, &block.value)?;
-        linear(kernels, &attention(kernels, &query, &key, &value, self.heads)?, &block.output)
+    /// What the blocks need to know of a batch that fits this model.
+    fn frame(&self, batch: &TokenBatch) -> Result<Frame<'_>> {
+        let (spec, length) = (&self.spec, batch.length());
+        if length == 0 || length > spec.context as usize {
+            bail!("a sequence of {length} tokens for a context of {}", spec.context);
+        }
+        let tokens = batch.inputs.iter().chain(&batch.targets);
+        if let Some(token) = tokens.max().filter(|token| **token >= spec.vocabulary) {
+            bail!("token {token} of a vocabulary of {}", spec.vocabulary);
+        }
+        let attention = Attention {
+            sequences: batch.sequences,
+            length,
+            heads: spec.heads as usize,
+            key_heads: spec.resolved_key_value_heads() as usize,
+            head_width: (spec.width / spec.heads) as usize,
+        };
+        let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
+        Ok(Frame { attention, width, inner, epsilon: spec.norm_epsilon as f32, rotary: &self.rotary })
     }
 
-    fn feed_forward(&self, block: &Block, stream: &Tensor) -> Result<Tensor> {
-        let kernels = self.kernels;
-        let normalised = rms_norm(kernels, stream, &block.feed_forward_norm)?;
-        let gate = linear(kernels, &normalised, &block.gate)?;
-        let up = linear(kernels, &normalised, &block.up)?;
-        linear(kernels, &swiglu(kernels, &gate, &up)?, &block.down)
+    fn new_workspace(&self, frame: &Frame<'_>, kept: usize) -> Workspace {
+        Workspace::new(frame, self.blocks.len(), kept, self.head.logits(frame.rows()))
     }
 
-    /// Where each parameter lies in the flat vector.
-    pub fn layout(&self) -> &Arc<ModelLayout> {
-        &self.layout
+    /// Fills the streams, and what is kept of the blocks.
+    fn forward(&self, frame: &Frame<'_>, parameters: &[f32], tokens: &[u32], workspace: &mut Workspace) {
+        let Workspace { streams, kept, scratch, .. } = workspace;
+        let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
+        embedding::forward(&mut streams[0], &parameters[table], tokens);
+        let last = kept.len() - 1;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let kept = &mut kept[layer.min(last)];
+            let (before, after) = streams.split_at_mut(layer + 1);
+            block.activate(frame, parameters, &before[layer], kept, scratch);
+            block.finish(frame, parameters, kept, &mut after[0], scratch);
+        }
     }
 
-    /// The parameters, in the order of the layout.
-    pub fn variables(&self) -> &[Var] {
-        &self.variables
-    }
-
-    /// The device that holds the parameters.
-    pub fn device(&self) -> &Device {
-        self.embedding.device()
-    }
-
-    /// All parameters in one fresh flat vector.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn gather(&self) -> Result<Vec<f32>> {
-        gather(self.variables.iter().map(Var::as_tensor), self.layout.parameters())
-    }
-
-    /// Replaces all parameters. Never between a forward and its backward.
-    ///
-    /// # Errors
-    /// When the device fails.
-    ///
-    /// # Panics
-    /// When `values` has another length.
-    pub fn scatter(&self, values: &[f32]) -> Result<()> {
-        assert_eq!(values.len(), self.layout.parameters(), "one value per parameter");
-        self.scatter_from(|start, place| place.copy_from_slice(&values[start..start + place.len()]))
-    }
-
-    /// As [`scatter`](Self::scatter), where `copy` fills a place with the values from an index on.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn scatter_from(&self, copy: impl Fn(usize, &mut [f32])) -> Result<()> {
-        for (variable, tensor) in self.variables.iter().zip(self.layout.tensors()) {
-            let start = tensor.range().start;
-            if self.device().is_cpu() {
-                storage::edit_in_place(variable, |place| copy(start, place))?;
-            } else {
-                let mut values = vec![0.0; tensor.range().len()];
-                copy(start, &mut values);
-                variable.set(&Tensor::from_vec(values, tensor.shape.as_slice(), self.device())?)?;
+    /// Writes the gradient and returns the sum of the losses.
+    fn backward(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        share: f32,
+        gradient: &mut Gradient<'_>,
+        workspace: &mut Workspace,
+    ) -> f64 {
+        let Workspace { streams, kept, scratch, to_stream, logits, .. } = workspace;
+        let ends = (&streams[self.blocks.len()][..], &mut to_stream[..]);
+        let answers = (&batch.targets[..], share);
+        let loss = self.head.loss_and_backward(frame, parameters, gradient, ends, answers, (logits, scratch));
+        for (layer, block) in self.blocks.iter().enumerate().rev() {
+            let input = &streams[layer];
+            if self.recompute {
+                block.activate(frame, parameters, input, &mut kept[0], scratch);
             }
+            let kept = if self.recompute { &mut kept[0] } else { &mut kept[layer] };
+            block.backward(frame, parameters, gradient, input, kept, to_stream, scratch);
         }
-        Ok(())
+        let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
+        let to_table = &mut gradient.values[table];
+        // A tied head has written there already.
+        if gradient.write == Write::Replace && !self.spec.tied_head {
+            to_table.fill(0.0);
+        }
+        embedding::backward(to_table, to_stream, &batch.inputs);
+        loss
+    }
+
+    fn attend<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+        let normalised = rms_norm::composed(stream, weight("input_layernorm"), self.spec.norm_epsilon)?;
+        let query = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.q_proj"))?)?;
+        let key = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.k_proj"))?)?;
+        let value = linear::composed(&normalised, weight("self_attn.v_proj"))?;
+        let attended = attention::composed(&query, &key, &value, self.spec.heads as usize)?;
+        linear::composed(&attended, weight("self_attn.o_proj"))
+    }
+
+    fn feed_forward<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+        let normalised = rms_norm::composed(stream, weight("post_attention_layernorm"), self.spec.norm_epsilon)?;
+        let gate = linear::composed(&normalised, weight("mlp.gate_proj"))?;
+        let up = linear::composed(&normalised, weight("mlp.up_proj"))?;
+        linear::composed(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))
     }
 }
 
-/// The values of `tensors`, one after the other: one copy on the CPU.
-pub(crate) fn gather<'a>(tensors: impl Iterator<Item = &'a Tensor>, total: usize) -> Result<Vec<f32>> {
-    let mut values = Vec::with_capacity(total);
-    for tensor in tensors {
-        if tensor.device().is_cpu() {
-            values.extend_from_slice(&storage::Reading::of(tensor)?);
-        } else {
-            values.extend(tensor.flatten_all()?.to_vec1::<f32>()?);
-        }
+impl Model for Transformer {
+    fn layout(&self) -> &Arc<ModelLayout> {
+        &self.layout
     }
-    Ok(values)
+
+    fn initial_parameters(&self, seed: u64) -> Vec<f32> {
+        initial_parameters(&self.layout, self.spec.layers, seed)
+    }
+
+    fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
+        let named = |name: &str| {
+            let index = self.layout.tensors().binary_search_by(|tensor| tensor.name.as_str().cmp(name));
+            &parameters[index.expect("the layout has every tensor of the model")]
+        };
+        let table = named("model.embed_tokens.weight");
+        let tokens = batch.tokens()?.to_tensor(table.device())?;
+        let mut stream = embedding::composed(table, &tokens)?;
+        for layer in 0..self.spec.layers {
+            let weight = |part: &str| named(&format!("model.layers.{layer}.{part}.weight"));
+            stream = (&stream + self.attend(&weight, &stream)?)?;
+            stream = (&stream + self.feed_forward(&weight, &stream)?)?;
+        }
+        let normalised = rms_norm::composed(&stream, named("model.norm.weight"), self.spec.norm_epsilon)?;
+        let head = if self.spec.tied_head { table } else { named("lm_head.weight") };
+        linear::composed(&normalised, head)?.reshape((batch.predictions(), ()))
+    }
+
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        share: f32,
+        write: Write,
+        gradient: &mut [f32],
+    ) -> Result<f64> {
+        let kept = if self.recompute { 1 } else { self.blocks.len() };
+        let workspace = self.workspace.take();
+        let (batch, mut gradient) = (batch.tokens()?, Gradient { values: gradient, write });
+        let frame = self.frame(batch)?;
+        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), kept));
+        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, kept));
+        self.forward(&frame, parameters, &batch.inputs, &mut workspace);
+        let loss = self.backward(&frame, parameters, batch, share, &mut gradient, &mut workspace);
+        self.workspace = Some(workspace);
+        Ok(loss)
+    }
+
+    fn set_recompute(&mut self, recompute: bool) {
+        self.recompute = recompute;
+    }
+
+    fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
+        let batch = batch.tokens()?;
+        let frame = self.frame(batch)?;
+        let mut workspace = self.new_workspace(&frame, 1);
+        self.forward(&frame, parameters, &batch.inputs, &mut workspace);
+        let Workspace { streams, logits, scratch, .. } = &mut workspace;
+        let ends = (&streams[self.blocks.len()][..], &batch.targets[..]);
+        Ok(self.head.evaluate(&frame, parameters, ends, (logits, scratch)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Var;
+
     use super::*;
-    use crate::model::initial::initial_parameters;
+    use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
     use crate::ops::gradient_check::random_tokens;
 
-    fn spec() -> ModelSpec {
-        ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() }
+    /// The built-in kind, and one with everything else.
+    fn specs() -> [ModelSpec; 2] {
+        let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
+        let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
+        [plain, ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }]
     }
 
-    fn model(kernels: Kernels) -> Result<Transformer> {
-        let parameters = initial_parameters(&transformer_layout(&spec()), 2, 1);
-        Transformer::new(&spec(), &parameters, &Device::Cpu, kernels)
-    }
-
-    fn gradients(kernels: Kernels) -> Result<Vec<(String, Vec<f32>)>> {
-        let model = model(kernels)?;
-        let (tokens, targets) = (random_tokens(&[3, 12], 256, 1), random_tokens(&[3, 12], 256, 2));
-        let gradients = model.loss(&tokens, &targets)?.backward()?;
-        let named = model.variables().iter().zip(model.layout().tensors()).map(|(variable, tensor)| {
-            let gradient = gradients.get(variable).expect("every parameter has a gradient");
-            Ok((tensor.name.clone(), gradient.flatten_all()?.to_vec1()?))
-        });
-        named.collect()
+    fn batch(spec: &ModelSpec) -> Batch {
+        let tokens = |seed| random_tokens(3 * 12, spec.vocabulary, seed);
+        Batch::Tokens(TokenBatch { inputs: tokens(1), targets: tokens(2), sequences: 3 })
     }
 
     #[test]
-    fn every_parameter_receives_a_gradient() -> Result<()> {
-        for (name, gradient) in gradients(Kernels::Fused)? {
-            let zeros = gradient.iter().filter(|value| **value == 0.0).count();
-            // Rows of the embedding whose byte does not occur have none.
-            assert!(zeros == 0 || name.contains("embed_tokens") && zeros < gradient.len(), "{name}: {zeros} zeros");
+    fn every_parameter_receives_the_gradient_of_autograd() -> Result<()> {
+        for spec in specs() {
+            let mut model = Transformer::new(&spec);
+            let parameters = model.initial_parameters(1);
+            let mut gradient = vec![f32::NAN; parameters.len()];
+            let share = 1.0 / 36.0;
+            let loss = model.gradient(&parameters, &batch(&spec), share, Write::Replace, &mut gradient)?;
+            let variables: Vec<Var> =
+                tensors_of(model.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<_>>()?;
+            let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
+            assert!((loss / 36.0 - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
+            for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
+                let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
+                let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+                let pairs = actual.iter().zip(&expected);
+                let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+                // Errors of a dozen operations in a row add up.
+                assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
+                let zeros = actual.iter().filter(|value| **value == 0.0).count();
+                // Rows of the embedding whose token does not occur have none.
+                let may_have = tensor.name.contains("embed_tokens") && zeros < actual.len();
+                assert!(zeros == 0 || may_have, "{}: {zeros} zeros", tensor.name);
+            }
         }
         Ok(())
     }
 
     #[test]
-    fn the_whole_model_agrees_with_autograd() -> Result<()> {
-        for ((name, fused), (_, composed)) in gradients(Kernels::Fused)?.iter().zip(&gradients(Kernels::Composed)?) {
-            let largest = composed.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-            let pairs = fused.iter().zip(composed);
-            let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
-            // Errors of a dozen operations in a row add up.
-            assert!(error < 1e-4 * largest, "{name}: {error} of {largest}");
+    fn gradients_of_parts_add_up() -> Result<()> {
+        for spec in specs() {
+            let mut model = Transformer::new(&spec);
+            let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
+            let (mut whole, mut parts) = (vec![0.0; parameters.len()], vec![f32::NAN; parameters.len()]);
+            let loss = model.gradient(&parameters, &batch, 0.1, Write::Replace, &mut whole)?;
+            let first = model.gradient(&parameters, &batch.part(0..1), 0.1, Write::Replace, &mut parts)?;
+            let second = model.gradient(&parameters, &batch.part(1..3), 0.1, Write::Add, &mut parts)?;
+            assert!((loss - first - second).abs() < 1e-3, "{loss} {first} {second}");
+            let error = whole.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
+            assert!(error < 1e-5, "{error}");
         }
         Ok(())
     }
 
     #[test]
-    fn gathered_parameters_scatter_back() -> Result<()> {
-        let model = model(Kernels::Fused)?;
-        let values: Vec<f32> = (0..model.layout().parameters()).map(|index| index as f32).collect();
-        model.scatter(&values)?;
-        assert_eq!(model.gather()?, values);
+    fn evaluation_agrees_with_the_composed_model() -> Result<()> {
+        for spec in specs() {
+            let model = Transformer::new(&spec);
+            let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
+            let fused = model.evaluate(&parameters, &batch)?;
+            let composed =
+                Evaluation::of(&model.logits(&tensors_of(model.layout(), &parameters)?, &batch)?, batch.targets())?;
+            assert!((fused.loss_sum - composed.loss_sum).abs() < 1e-3, "{fused:?} {composed:?}");
+            assert_eq!((fused.predictions, fused.correct), (composed.predictions, composed.correct));
+        }
         Ok(())
     }
 

@@ -1,0 +1,120 @@
+//! The model that a run begins from: the founder's folder becomes part of the run, every other node's must hold the same.
+
+use std::path::Path;
+
+use murmur_protocol::RunManifest;
+use murmur_training::model::lora;
+use murmur_training::{Pretrained, PretrainedConfig, PretrainedError};
+
+use crate::failure::{ExitCode, Failure};
+use crate::settings::NodeSettings;
+use crate::store::Checkpoint;
+
+/// A folder that cannot be read, or not be written, with the remedy.
+pub(crate) fn pretrained_failure(error: &PretrainedError) -> Failure {
+    Failure::new(ExitCode::Files, error.to_string()).hint(error.remedy())
+}
+
+/// Fills a founder's base, where it has one, into its manifest: its architecture and its digest.
+///
+/// # Errors
+/// When it cannot be read, is not the one that the run calls for, or was trained with a shorter context.
+pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, Option<Pretrained>), Failure> {
+    let Some(folder) = settings.model.base() else {
+        check_named(&manifest)?;
+        return Ok((manifest, None));
+    };
+    // Sizes first: a model that is too large is not read.
+    let mut manifest = described(manifest, settings)?;
+    let base = Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?;
+    let digest = base.digest();
+    if manifest.base.digest.is_empty() {
+        manifest.base.digest = digest;
+    } else {
+        check_digest(&manifest, folder, &digest)?;
+    }
+    Ok((manifest, Some(base)))
+}
+
+/// The manifest with the architecture of this node's base, where it has one; the weights are not read.
+///
+/// # Errors
+/// When it cannot be read, or was trained with a shorter context.
+pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<RunManifest, Failure> {
+    let Some(folder) = settings.model.base() else { return Ok(manifest) };
+    let config = PretrainedConfig::read(folder).map_err(|error| pretrained_failure(&error))?;
+    let context = manifest.model.context;
+    if context > config.context_max {
+        let longest = config.context_max;
+        let message = format!("model.context = {context}, but the model in {} knows {longest}", folder.display());
+        return Err(Failure::new(ExitCode::Settings, message).hint(format!("at most {longest} tokens of context")));
+    }
+    manifest.model = config.model(context);
+    Ok(manifest)
+}
+
+/// The weights that a node begins from, flat; `None` where it needs none, because the run has none or because all that it
+/// trains comes from a checkpoint or from a peer.
+///
+/// # Errors
+/// When the base is missing, cannot be read or is not the run's.
+pub fn weights(
+    manifest: &RunManifest,
+    settings: &NodeSettings,
+    read: Option<Pretrained>,
+    has_model: bool,
+) -> Result<Option<Vec<f32>>, Failure> {
+    check_named(manifest)?;
+    if manifest.base.digest.is_empty() || (has_model && !manifest.lora.is_on()) {
+        return Ok(None);
+    }
+    if let Some(base) = read {
+        return Ok(Some(base.parameters));
+    }
+    let base = read_as_named(manifest, settings.model.base())?;
+    Ok(Some(base.parameters))
+}
+
+/// All weights of the model that a checkpoint stands for: where it holds adapters, merged into the base in `folder`.
+///
+/// # Errors
+/// When the base is needed and missing, cannot be read or is not the run's.
+pub fn whole_model(checkpoint: &Checkpoint, folder: Option<&Path>) -> Result<Vec<f32>, Failure> {
+    let (manifest, parameters) = (&checkpoint.manifest, &checkpoint.state.parameters);
+    if !manifest.lora.is_on() {
+        return Ok(parameters.clone());
+    }
+    let base = read_as_named(manifest, folder)?;
+    let layout = murmur_training::model::layout(&manifest.model);
+    Ok(lora::merge(&layout, &manifest.lora, &base.parameters, parameters))
+}
+
+fn check_named(manifest: &RunManifest) -> Result<(), Failure> {
+    if !manifest.lora.is_on() || !manifest.base.digest.is_empty() {
+        return Ok(());
+    }
+    let message = format!("lora.rank = {}: adapters need a base model, and this run names none", manifest.lora.rank);
+    Err(Failure::new(ExitCode::Settings, message).hint("give a Llama model's folder with --base FOLDER"))
+}
+
+fn read_as_named(manifest: &RunManifest, folder: Option<&Path>) -> Result<Pretrained, Failure> {
+    let Some(folder) = folder else {
+        let what = if manifest.lora.is_on() { "trains adapters on" } else { "begins from" };
+        let message = format!("this run {what} a base model, and no folder of it is given");
+        let digest = &manifest.base.digest;
+        return Err(Failure::new(ExitCode::Files, message)
+            .hint(format!("give it with --base FOLDER: the model whose digest is {digest}")));
+    };
+    let base = Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?;
+    check_digest(manifest, folder, &base.digest())?;
+    Ok(base)
+}
+
+fn check_digest(manifest: &RunManifest, folder: &Path, found: &str) -> Result<(), Failure> {
+    let expected = &manifest.base.digest;
+    if expected.eq_ignore_ascii_case(found) {
+        return Ok(());
+    }
+    let message = format!("{} holds another base model: expected digest {expected}, found {found}", folder.display());
+    Err(Failure::new(ExitCode::Files, message).hint("every node of a run has the same base: ask its founder for it"))
+}

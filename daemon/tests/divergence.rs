@@ -1,0 +1,83 @@
+//! The training driver with a model whose loss is no longer a number.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use murmur::drivers::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
+use murmur::store::{CheckpointWriter, load_latest};
+use murmur_protocol::bulk::{BLOCK, Codes};
+use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest};
+use murmur_training::{Corpus, Device, Engine};
+use tokio::sync::mpsc;
+
+/// Everything in these tests happens within this, or fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A trainer that writes into `folder`, and what keeps it going.
+struct Bench {
+    trainer: Trainer,
+    parameters: usize,
+    events: mpsc::Receiver<Event>,
+    _shards: mpsc::Sender<murmur::drivers::Arrival>,
+}
+
+impl Bench {
+    fn start(folder: &Path) -> Bench {
+        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
+        let manifest = RunManifest { model, ..RunManifest::default() };
+        let engine = Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
+        let layout = engine.layout().clone();
+        let (sender, events) = mpsc::channel(64);
+        let (shards, arrivals) = mpsc::channel(1);
+        let writer = CheckpointWriter::start(folder.to_owned(), layout.clone(), 2);
+        let settings = TrainerSettings {
+            manifest,
+            progress: 0.0,
+            steps_max: None,
+            evaluate_every: None,
+            checkpoint_period: Some(Duration::from_millis(20)),
+        };
+        let trainer = Trainer::start(engine, settings, sender, writer, arrivals);
+        Bench { trainer, parameters: layout.parameters(), events, _shards: shards }
+    }
+
+    /// Waits for the view to be so, taking the facts off the queue meanwhile.
+    fn wait_for(&mut self, what: impl Fn(&TrainingView) -> bool) -> TrainingView {
+        let begin = Instant::now();
+        loop {
+            while self.events.try_recv().is_ok() {}
+            let view = self.trainer.view().borrow().clone();
+            if what(&view) {
+                return view;
+            }
+            assert!(begin.elapsed() < DEADLINE, "{view:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_diverged_model_ends_training_and_leaves_the_last_good_checkpoint() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut bench = Bench::start(folder.path());
+    bench.trainer.try_order(TrainerOrder::Begin).expect("room");
+    bench.wait_for(|view| view.steps > 30 && load_latest(folder.path()).0.is_some());
+
+    // Weights so large that every product overflows.
+    let blocks = bench.parameters.div_ceil(BLOCK);
+    let correction = Correction::new(Codes::Narrow(vec![1; bench.parameters]), vec![f32::MAX / 2.0; blocks]);
+    let order = TrainerOrder::ApplyCorrection(RequestId(1), Part::MODEL, correction, 0.0);
+    bench.trainer.try_order(order).expect("room");
+    let view = bench.wait_for(|view| view.failure.is_some());
+    let reason = view.failure.expect("as waited for");
+    assert!(reason.contains(&format!("diverged at step {}", view.steps + 1)), "{reason}");
+    assert!(reason.contains("gradient norm NaN"), "{reason}");
+
+    // Also where the run would have ended with an evaluation and a last checkpoint.
+    bench.trainer.finish(true).expect("nothing was to be written");
+    let (checkpoint, refused) = load_latest(folder.path());
+    let state = checkpoint.expect("the last good one").state;
+    assert!(refused.is_empty() && state.counters.steps <= view.steps);
+    assert!(state.parameters.iter().all(|value| value.abs() < 1e3), "the model of before");
+}

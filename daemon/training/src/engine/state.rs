@@ -1,0 +1,153 @@
+//! The engine's whole state: taken over from peers, saved, and restored.
+
+use murmur_protocol::Payload;
+use murmur_protocol::bulk::ChunkedValues;
+
+use super::{Engine, TrainingError, check_finite};
+use crate::data::DataPosition;
+use crate::local_progress::LocalProgress;
+use crate::optimizer::Moments;
+use crate::schedule::WarmUpAgain;
+
+/// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineState {
+    /// θ.
+    pub parameters: Vec<f32>,
+    /// AdamW's running mean of the gradient.
+    pub first_moment: Vec<f32>,
+    /// AdamW's running mean of the gradient's square.
+    pub second_moment: Vec<f32>,
+    /// φ, with the outer momentum on.
+    pub slow_weights: Option<Vec<f32>>,
+    /// u, with the outer momentum on.
+    pub outer_momentum: Option<Vec<f32>>,
+    /// Steps and positions.
+    pub counters: Counters,
+}
+
+/// The small part of an [`EngineState`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps that this engine has taken in all, skipped ones not counted.
+    pub steps: u64,
+    /// Steps since the optimizer's moments were zero.
+    pub optimizer_steps: u64,
+    /// Length of the ramp after a join, in own steps; 0: none.
+    pub warm_up_again_steps: u64,
+    /// Steps taken on that ramp.
+    pub warm_up_again_taken: u64,
+    /// Where the node is in its data.
+    pub position: DataPosition,
+}
+
+impl Engine {
+    /// Takes over a model: replaces the parameters and the slow weights, forgets both momenta and warms up again.
+    ///
+    /// # Errors
+    /// When the values are for another model or not finite; nothing has changed then.
+    pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
+        self.check_length("the loaded model", values.len())?;
+        check_finite("the loaded model", values)?;
+        self.replica.set_parameters(values)?;
+        self.local_progress = LocalProgress::new(values);
+        if let Some(outer) = &mut self.outer {
+            outer.restart(values.to_vec());
+        }
+        self.reset_optimizer()
+    }
+
+    /// As [`Engine::load_parameters`] from all chunks of peers' [`Selection::State`], with slow weights and outer momentum
+    /// where the run has them.
+    ///
+    /// # Errors
+    /// As [`Engine::load_parameters`].
+    pub fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
+        let parameters = self.layout().parameters();
+        let expected = parameters * if self.outer.is_some() { 3 } else { 1 };
+        let actual = chunks.iter().map(Payload::len).sum::<usize>() / 4;
+        if actual != expected {
+            return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
+        }
+        let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let copy = |start: usize, place: &mut [f32]| state.copy_to(start, place);
+        self.replica.edit_parameters(&mut |values| copy(0, values))?;
+        self.local_progress = LocalProgress::reading(parameters, copy);
+        if let Some(outer) = &mut self.outer {
+            let (mut slow_weights, mut momentum) = (vec![0.0; parameters], vec![0.0; parameters]);
+            copy(parameters, &mut slow_weights);
+            copy(2 * parameters, &mut momentum);
+            outer.restore(slow_weights, momentum);
+        }
+        self.reset_optimizer()
+    }
+
+    /// Forgets the optimizer's moments and ramps the learning rate up over the next own steps.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn reset_optimizer(&mut self) -> Result<(), TrainingError> {
+        self.replica.set_moments(Moments::new(self.layout().parameters()), 0)?;
+        self.warm_up_again = WarmUpAgain::begin(&self.schedule);
+        Ok(())
+    }
+
+    /// Everything that resuming needs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn save(&mut self) -> Result<EngineState, TrainingError> {
+        let (moments, optimizer_steps) = self.replica.moments()?;
+        Ok(EngineState {
+            parameters: self.parameters()?,
+            first_moment: moments.first,
+            second_moment: moments.second,
+            slow_weights: self.outer.as_ref().map(|outer| outer.slow_weights().to_vec()),
+            outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
+            counters: Counters {
+                steps: self.steps,
+                optimizer_steps,
+                warm_up_again_steps: self.warm_up_again.steps,
+                warm_up_again_taken: self.warm_up_again.taken,
+                position: self.sampler.position(),
+            },
+        })
+    }
+
+    /// Continues from a saved state, with the same bits as if it had never been interrupted (on the CPU).
+    ///
+    /// # Errors
+    /// When the state is of another model or run, or not finite; nothing has changed then.
+    pub fn restore(&mut self, state: EngineState) -> Result<(), TrainingError> {
+        let EngineState { parameters, first_moment, second_moment, slow_weights, outer_momentum, counters } = state;
+        let outer = match (&self.outer, slow_weights, outer_momentum) {
+            (None, None, None) => None,
+            (Some(_), Some(slow_weights), Some(momentum)) => Some((slow_weights, momentum)),
+            (None, _, _) => return Err(TrainingError::OtherOuterMomentum("has")),
+            (Some(_), _, _) => return Err(TrainingError::OtherOuterMomentum("lacks")),
+        };
+        let mut parts = vec![
+            ("the saved model", &parameters),
+            ("the saved first moment", &first_moment),
+            ("the saved second moment", &second_moment),
+        ];
+        if let Some((slow_weights, momentum)) = &outer {
+            parts.extend([("the saved slow weights", slow_weights), ("the saved outer momentum", momentum)]);
+        }
+        for (what, values) in parts {
+            self.check_length(what, values.len())?;
+            check_finite(what, values)?;
+        }
+        self.replica.set_parameters(&parameters)?;
+        self.local_progress = LocalProgress::new(&parameters);
+        let moments = Moments { first: first_moment, second: second_moment };
+        self.replica.set_moments(moments, counters.optimizer_steps)?;
+        if let (Some(place), Some((slow_weights, momentum))) = (&mut self.outer, outer) {
+            place.restore(slow_weights, momentum);
+        }
+        self.warm_up_again = WarmUpAgain { steps: counters.warm_up_again_steps, taken: counters.warm_up_again_taken };
+        self.sampler.seek(counters.position);
+        self.steps = counters.steps;
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Writes a model as a folder that the transformers library loads.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use murmur_protocol::layout::{ModelLayout, TensorSpec};
+use safetensors::tensor::{Dtype, View};
+
+use super::ExportType;
+use super::config::{CONFIG_FILE, PretrainedConfig};
+use super::error::PretrainedError;
+
+const WEIGHTS_FILE: &str = "model.safetensors";
+
+/// What comes along from the base model's folder, where it is there: the tokenizer and how to generate.
+const COMPANIONS: [&str; 7] = [
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+];
+
+/// A tensor on its way into a file: converted only while it is written.
+struct Outgoing<'a> {
+    spec: &'a TensorSpec,
+    values: &'a [f32],
+    export_type: ExportType,
+}
+
+impl View for Outgoing<'_> {
+    fn dtype(&self) -> Dtype {
+        self.export_type.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.spec.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Owned(self.export_type.bytes_of(self.values))
+    }
+
+    fn data_len(&self) -> usize {
+        self.values.len() * self.export_type.dtype().bitsize() / 8
+    }
+}
+
+/// Writes `parameters`, flat in the order of the model's layout, and `config.json` into `folder`; with `base` the files
+/// beside the base model's weights (its tokenizer) as well. The folder is there whole or not at all.
+///
+/// # Errors
+/// When `folder` exists, unless `overwrites`, or the disk is full; nothing has changed then.
+///
+/// # Panics
+/// When `parameters` is of another model.
+pub fn export(
+    config: &PretrainedConfig,
+    parameters: &[f32],
+    export_type: ExportType,
+    base: Option<&Path>,
+    folder: &Path,
+    overwrites: bool,
+) -> Result<(), PretrainedError> {
+    let layout = config.layout();
+    assert_eq!(parameters.len(), layout.parameters(), "one value per parameter");
+    if folder.exists() && !overwrites {
+        return Err(PretrainedError::Exists(folder.to_owned()));
+    }
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let temporary = folder.with_file_name(format!(".{name}.tmp"));
+    let result = write_files(config, &layout, parameters, export_type, base, &temporary)
+        .and_then(|()| put_in_place(&temporary, folder));
+    if result.is_err() {
+        let _ = std::fs::remove_dir_all(&temporary);
+    }
+    result
+}
+
+fn write_files(
+    config: &PretrainedConfig,
+    layout: &ModelLayout,
+    parameters: &[f32],
+    export_type: ExportType,
+    base: Option<&Path>,
+    folder: &Path,
+) -> Result<(), PretrainedError> {
+    let io = |error| PretrainedError::Io { path: folder.to_owned(), error };
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).map_err(io)?;
+    let tensors = layout.tensors().iter().map(|spec| {
+        let values = &parameters[spec.range()];
+        (spec.name.clone(), Outgoing { spec, values, export_type })
+    });
+    // The transformers library refuses files that do not say which framework they are for.
+    let about = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+    let path = folder.join(WEIGHTS_FILE);
+    safetensors::serialize_to_file(tensors, Some(about), &path)
+        .map_err(|error| PretrainedError::Io { path: path.clone(), error: std::io::Error::other(error) })?;
+    std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(io)?;
+    std::fs::write(folder.join(CONFIG_FILE), config.to_json(export_type)).map_err(io)?;
+    for name in COMPANIONS {
+        if let Some(source) = base.map(|base| base.join(name)).filter(|source| source.exists()) {
+            std::fs::copy(&source, folder.join(name)).map_err(|error| PretrainedError::Io { path: source, error })?;
+        }
+    }
+    Ok(())
+}
+
+/// Replaces what is there only once the new folder is complete.
+fn put_in_place(temporary: &Path, folder: &Path) -> Result<(), PretrainedError> {
+    let io = |error| PretrainedError::Io { path: folder.to_owned(), error };
+    if !folder.exists() {
+        return std::fs::rename(temporary, folder).map_err(io);
+    }
+    for entry in std::fs::read_dir(temporary).map_err(io)? {
+        let entry = entry.map_err(io)?;
+        std::fs::rename(entry.path(), folder.join(entry.file_name())).map_err(io)?;
+    }
+    std::fs::remove_dir(temporary).map_err(io)
+}

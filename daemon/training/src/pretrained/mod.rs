@@ -1,0 +1,22 @@
+//! Models from elsewhere: Hugging Face checkpoints of the Llama family, read as the base of a run and written as its
+//! result.
+//!
+//! A folder holds `config.json` and the weights, as `model.safetensors` or as several files with
+//! `model.safetensors.index.json`. What this project cannot compute exactly is refused by name, never ignored: a model
+//! that loads with other numbers than it was trained with is worse than one that does not load.
+
+mod config;
+mod convert;
+mod error;
+mod export;
+mod files;
+mod weights;
+
+pub use config::{CONFIG_FILE, PretrainedConfig};
+pub use convert::ExportType;
+pub use error::PretrainedError;
+pub use export::export;
+pub use weights::Pretrained;
+
+#[cfg(test)]
+mod tests;

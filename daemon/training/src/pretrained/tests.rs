@@ -1,0 +1,213 @@
+//! Models that are written, read back, and damaged in every way that is told apart.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use super::*;
+use murmur_protocol::manifest::ModelSpec;
+
+fn config() -> PretrainedConfig {
+    PretrainedConfig::of(&ModelSpec {
+        layers: 1,
+        width: 8,
+        heads: 2,
+        key_value_heads: 1,
+        feed_forward: 12,
+        vocabulary: 20,
+        context: 16,
+        ..ModelSpec::default()
+    })
+}
+
+fn weights(config: &PretrainedConfig) -> Vec<f32> {
+    // Exact in 16 bits of either kind.
+    (0..config.layout().parameters()).map(|index| (index % 101) as f32 / 64.0 - 0.5).collect()
+}
+
+fn written(folder: &Path, export_type: ExportType) -> PretrainedConfig {
+    let config = config();
+    export(&config, &weights(&config), export_type, None, folder, true).expect("written");
+    config
+}
+
+/// The file's tensors after `edit`: bytes and shape by name.
+fn rewrite(path: &Path, edit: impl FnOnce(&mut HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>)) {
+    let bytes = std::fs::read(path).expect("there");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("intact");
+    let owned = |(name, view): (&str, TensorView)| {
+        (name.to_owned(), (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+    };
+    let mut tensors = file.iter().map(owned).collect();
+    edit(&mut tensors);
+    let views = tensors
+        .iter()
+        .map(|(name, (dtype, shape, data))| (name, TensorView::new(*dtype, shape.clone(), data).expect("a tensor")));
+    std::fs::write(path, safetensors::serialize(views, None).expect("serialised")).expect("written");
+}
+
+fn message(folder: &Path) -> String {
+    let error = Pretrained::read(folder).expect_err("a bad model");
+    assert!(!error.remedy().is_empty());
+    error.to_string().replace(&folder.display().to_string(), "…")
+}
+
+#[test]
+fn a_written_model_reads_back_in_every_type() {
+    for export_type in [ExportType::F32, ExportType::F16, ExportType::Bf16] {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let config = written(folder.path(), export_type);
+        let model = Pretrained::read(folder.path()).expect("a model");
+        assert!(model.config.computes_as(&config));
+        assert_eq!(model.parameters, weights(&config), "{export_type:?}");
+        let same = Pretrained { config: config.clone(), parameters: weights(&config) };
+        assert_eq!(model.digest(), same.digest(), "however it was stored");
+        let mut other = same.clone();
+        other.parameters[3] += 1.0;
+        assert_ne!(other.digest(), same.digest());
+        let mut other = same.clone();
+        other.config.rope_theta = 500.0;
+        assert_ne!(other.digest(), same.digest(), "shapes are the same, results are not");
+    }
+}
+
+#[test]
+fn a_model_in_several_files_is_the_same() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let config = written(folder.path(), ExportType::F32);
+    let single = folder.path().join("model.safetensors");
+    let names: Vec<String> = config.layout().tensors().iter().map(|tensor| tensor.name.clone()).collect();
+    let file = |index: usize| format!("model-{index}.safetensors");
+    for part in 0..2 {
+        std::fs::copy(&single, folder.path().join(file(part))).expect("copied");
+        rewrite(&folder.path().join(file(part)), |tensors| {
+            tensors.retain(|name, _| names.iter().position(|known| known == name).expect("known") % 2 == part);
+        });
+    }
+    std::fs::remove_file(single).expect("removed");
+    let places = names.iter().enumerate().map(|(index, name)| (name.clone(), file(index % 2)));
+    let mut map: HashMap<String, String> = places.collect();
+    let write_index = |map: &HashMap<String, String>| {
+        let index = serde_json::json!({ "metadata": {}, "weight_map": map });
+        std::fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).expect("written");
+    };
+    write_index(&map);
+    assert_eq!(Pretrained::read(folder.path()).expect("a model").parameters, weights(&config));
+
+    map.insert(names[0].clone(), file(1));
+    write_index(&map);
+    assert!(message(folder.path()).contains("it says that lm_head.weight is in model-1.safetensors, where it is not"));
+    map.insert(names[0].clone(), "../elsewhere.safetensors".to_owned());
+    write_index(&map);
+    assert!(message(folder.path()).contains("no name of a file in this folder"));
+    map.insert(names[0].clone(), "model-7.safetensors".to_owned());
+    write_index(&map);
+    assert!(message(folder.path()).starts_with("…/model-7.safetensors: "));
+    map.remove(&names[0]);
+    write_index(&map);
+    std::fs::copy(folder.path().join(file(0)), folder.path().join("model-2.safetensors")).expect("copied");
+    map.insert(names[0].clone(), "model-2.safetensors".to_owned());
+    write_index(&map);
+    assert!(message(folder.path()).contains("is in …/model-0.safetensors and in …/model-2.safetensors"));
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named_with_what_was_expected_and_found() {
+    const NORM: &str = "model.norm.weight";
+    type Edit = fn(&mut HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>);
+    let cases: [(Edit, &str); 5] = [
+        (
+            |tensors| drop(tensors.remove(NORM)),
+            "…/model.safetensors has no tensor model.norm.weight: expected one of shape [8]",
+        ),
+        (
+            |tensors| drop(tensors.insert("model.extra".to_owned(), (Dtype::F32, vec![1], vec![0; 4]))),
+            "…/model.safetensors has a tensor model.extra of shape [1], which a model of this config.json does not have",
+        ),
+        (
+            |tensors| drop(tensors.insert(NORM.to_owned(), (Dtype::F32, vec![2, 4], vec![0; 32]))),
+            "…/model.safetensors: tensor model.norm.weight has shape [2, 4], but config.json calls for [8]",
+        ),
+        (
+            |tensors| drop(tensors.insert(NORM.to_owned(), (Dtype::I8, vec![8], vec![0; 8]))),
+            "…/model.safetensors: tensor model.norm.weight has type I8, expected F32, F16 or BF16",
+        ),
+        (
+            |tensors| drop(tensors.insert(NORM.to_owned(), (Dtype::F32, vec![8], vec![255; 32]))),
+            "…/model.safetensors: tensor model.norm.weight holds values that are not finite",
+        ),
+    ];
+    for (edit, expected) in cases {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        written(folder.path(), ExportType::F32);
+        rewrite(&folder.path().join("model.safetensors"), edit);
+        assert_eq!(message(folder.path()), expected);
+    }
+}
+
+#[test]
+fn damaged_and_missing_files_are_named() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    assert!(message(folder.path()).starts_with("…/config.json: "));
+    written(folder.path(), ExportType::F32);
+    let path = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).expect("there");
+    for (damaged, expected) in [
+        (&bytes[..bytes.len() - 4], "is damaged: expected"),
+        (&bytes[..100], "is damaged: a header of"),
+        (&bytes[..5], "is damaged: 5 bytes are no safetensors file"),
+        (&b"\xff\xff\xff\xff\xff\xff\xff\xff{}"[..], "is damaged: a header of 18446744073709551615 bytes"),
+    ] {
+        std::fs::write(&path, damaged).expect("written");
+        let message = message(folder.path());
+        assert!(message.starts_with("…/model.safetensors ") && message.contains(expected), "{message}");
+    }
+    std::fs::remove_file(&path).expect("removed");
+    assert_eq!(message(folder.path()), "… holds neither model.safetensors nor model.safetensors.index.json");
+}
+
+#[test]
+fn a_tied_head_may_be_there_if_it_is_the_embedding() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let config = PretrainedConfig::of(&ModelSpec { tied_head: true, ..config().model(16) });
+    export(&config, &weights(&config), ExportType::F32, None, folder.path(), true).expect("written");
+    let path = folder.path().join("model.safetensors");
+    rewrite(&path, |tensors| {
+        let embedding = tensors["model.embed_tokens.weight"].clone();
+        tensors.insert("lm_head.weight".to_owned(), embedding);
+    });
+    assert!(Pretrained::read(folder.path()).is_ok());
+    rewrite(&path, |tensors| tensors.get_mut("lm_head.weight").expect("there").2[0] ^= 1);
+    assert!(message(folder.path()).contains("lm_head.weight differs from model.embed_tokens.weight"));
+}
+
+#[test]
+fn an_export_overwrites_nothing_unasked_and_brings_the_tokenizer_along() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (base, target) = (folder.path().join("base"), folder.path().join("target"));
+    let config = written(&base, ExportType::F32);
+    std::fs::write(base.join("tokenizer.json"), "{}").expect("written");
+    export(&config, &weights(&config), ExportType::F32, Some(&base), &target, false).expect("written");
+    assert!(target.join("tokenizer.json").exists());
+    let before = std::fs::read(target.join("model.safetensors")).expect("there");
+    let other = vec![0.0; config.layout().parameters()];
+    let refused = export(&config, &other, ExportType::F32, None, &target, false);
+    assert!(matches!(refused, Err(PretrainedError::Exists(_))));
+    assert_eq!(std::fs::read(target.join("model.safetensors")).expect("there"), before);
+    export(&config, &other, ExportType::F32, None, &target, true).expect("written");
+    assert_eq!(Pretrained::read(&target).expect("a model").parameters, other);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 2, "nothing temporary is left");
+}
+
+#[test]
+fn tables_of_old_checkpoints_are_passed_over() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    written(folder.path(), ExportType::F32);
+    rewrite(&folder.path().join("model.safetensors"), |tensors| {
+        let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+        tensors.insert(name.to_owned(), (Dtype::F32, vec![2], vec![0; 8]));
+    });
+    assert!(Pretrained::read(folder.path()).is_ok());
+}
