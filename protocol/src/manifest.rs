@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::FRAGMENTS_MAX;
 
+mod kinds;
 mod sharing;
 mod spec;
 
@@ -111,6 +112,7 @@ impl RunManifest {
         within("data.validation_fraction", fraction, f64::MIN_POSITIVE, 0.5, "above 0, at most 0.5")?;
         let sequences = data.validation_sequences;
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
+        kinds::validate(model, data)?;
         sharing::validate(data, model.context)?;
         let interval = gossip.interval_steps;
         check("gossip.interval_steps", interval, (1..=10_000).contains(&interval), "1 to 10000")?;
@@ -139,7 +141,9 @@ impl RunManifest {
         let mut lines = Vec::new();
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
-            let told = fields.iter().filter(|(field, _)| !sharing::is_left_out(&self.data, section, field));
+            let told = fields.iter().filter(|(field, value)| {
+                !sharing::is_left_out(&self.data, section, field) && !kinds::is_left_out(section, field, value)
+            });
             lines.extend(told.map(|(field, value)| format!("{section}.{field} = {}\n", canonical_value(value))));
         }
         lines.sort();

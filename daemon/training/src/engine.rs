@@ -175,7 +175,7 @@ impl Engine {
             outer: outer_momentum(&manifest.gossip, parameters),
             validation: if corpus.suffices() { corpus.validation(manifest) } else { Vec::new() },
             manifest: manifest.clone(),
-            sampler: Sampler::new(corpus, manifest.run.seed, node, spec.context as usize, batch_sequences),
+            sampler: Sampler::new(corpus, manifest, node),
             batch_sequences,
             steps: 0,
             model,

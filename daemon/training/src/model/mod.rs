@@ -12,5 +12,6 @@ use murmur_protocol::manifest::{ModelKind, ModelSpec};
 pub fn layout(spec: &ModelSpec) -> ModelLayout {
     match spec.kind {
         ModelKind::Transformer => transformer::transformer_layout(spec),
+        ModelKind::Mlp | ModelKind::Cnn => todo!(),
     }
 }
