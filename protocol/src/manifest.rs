@@ -91,7 +91,13 @@ impl RunManifest {
         check("model.width", model.width, width_holds, "2 to 16384, and width / heads a whole even number")?;
         let feed_forward_holds = (1..=65_536).contains(&model.feed_forward);
         check("model.feed_forward", model.feed_forward, feed_forward_holds, "1 to 65536")?;
+        let groups = model.resolved_key_value_heads();
+        let groups_hold = groups <= model.heads && model.heads.is_multiple_of(groups);
+        check("model.key_value_heads", groups, groups_hold, "a divisor of model.heads, or 0 for as many")?;
         check("model.context", model.context, (8..=65_536).contains(&model.context), "8 to 65536")?;
+        check("model.vocabulary", model.vocabulary, (2..=262_144).contains(&model.vocabulary), "2 to 262144")?;
+        within("model.rope_theta", model.rope_theta, 1.0, 1e9, "1 to 1000000000")?;
+        within("model.norm_epsilon", model.norm_epsilon, f64::MIN_POSITIVE, 0.01, "above 0, at most 0.01")?;
         within("optimizer.learning_rate", optimizer.learning_rate, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
         within("optimizer.beta1", optimizer.beta1, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.beta2", optimizer.beta2, 0.0, 0.999_999, "0 to below 1")?;

@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::ModelSpec;
 use murmur_training::ops::Kernels;
-use murmur_training::{Corpus, Engine};
+use murmur_training::{Corpus, Engine, TrainingOptions};
 
 /// The daemon's allocator: glibc's hands large blocks back to the system after every operation.
 #[global_allocator]
@@ -26,7 +26,8 @@ fn training_step(criterion: &mut Criterion) {
         let tokens = u64::from(manifest.optimizer.batch_sequences * manifest.model.context);
         group.throughput(Throughput::Elements(tokens)).sample_size(10);
         for kernels in [Kernels::Fused, Kernels::Composed] {
-            let engine = Engine::with_kernels(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, kernels);
+            let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+            let engine = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options);
             let mut engine = engine.expect("an engine");
             group.bench_function(format!("{kernels:?}"), |bencher| {
                 bencher.iter(|| engine.step(10.0).expect("a step"));

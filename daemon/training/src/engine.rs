@@ -6,21 +6,19 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 use murmur_protocol::bulk::values_of;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
 
-use crate::data::{Batch, Corpus, DataPosition, Sampler, Window};
-use crate::generate::evaluate;
+use crate::data::{Batch, Corpus, DataPosition, Sampler};
 use crate::local_progress::LocalProgress;
-use crate::model::Transformer;
-use crate::model::initial::initial_parameters;
-use crate::model::transformer::transformer_layout;
+use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
-use crate::optimizer::{AdamW, gradient_norm};
+use crate::optimizer::Moments;
 use crate::outer::OuterMomentum;
+use crate::replica::{DeviceReplica, HostReplica, Replica};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
@@ -29,19 +27,37 @@ pub use gradient::BatchGradient;
 
 /// Trains one model.
 pub struct Engine {
-    model: Transformer,
-    optimizer: AdamW,
+    replica: Box<dyn Replica>,
     learning_rate: LearningRate,
     schedule: ScheduleSpec,
     warm_up_again: WarmUpAgain,
     outer: Option<OuterMomentum>,
     sampler: Sampler,
     /// Empty while held-out shards are missing.
-    validation: Vec<Window>,
+    validation: Vec<Batch>,
     manifest: RunManifest,
-    batch_sequences: usize,
     steps: u64,
     local_progress: LocalProgress,
+}
+
+/// How to compute, as this machine likes it: the path of training is the same but for rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingOptions {
+    /// Which operations.
+    pub kernels: Kernels,
+    /// Examples of a batch that are computed at once; the rest follow, and their gradients add up. Fewer need less
+    /// memory.
+    pub micro_batch: usize,
+    /// Computes activations again in the backward instead of keeping them, where the model can: less memory, a third
+    /// more arithmetic, the same bits.
+    pub recompute: bool,
+}
+
+impl TrainingOptions {
+    /// The fastest for `device`: whole batches, activations kept.
+    pub fn for_device(device: &Device) -> TrainingOptions {
+        TrainingOptions { kernels: Kernels::for_device(device), micro_batch: usize::MAX, recompute: false }
+    }
 }
 
 /// A copy made at a step boundary.
@@ -128,6 +144,9 @@ pub enum TrainingError {
     /// Values from outside that would destroy the model.
     #[error("{0} holds values that are not finite")]
     NotFiniteValues(&'static str),
+    /// Fused kernels were asked for on a GPU.
+    #[error("fused kernels run on the CPU only")]
+    FusedElsewhere,
     /// The device failed, usually for lack of memory.
     #[error("the device failed: {0}")]
     Device(#[from] candle_core::Error),
@@ -147,44 +166,52 @@ impl Engine {
         node: [u8; 32],
         device: Device,
     ) -> Result<Engine, TrainingError> {
-        let kernels = Kernels::for_device(&device);
-        Engine::with_kernels(manifest, corpus, node, device, kernels)
+        let options = TrainingOptions::for_device(&device);
+        Engine::with_options(manifest, corpus, node, device, options)
     }
 
-    /// As [`Engine::new`] with a choice of kernels, to compare them.
+    /// As [`Engine::new`] with a choice of how to compute.
     ///
     /// # Errors
     /// When the device has no memory for the model, or the kernels do not run on it.
-    pub fn with_kernels(
+    pub fn with_options(
         manifest: &RunManifest,
         corpus: Corpus,
         node: [u8; 32],
         device: Device,
-        kernels: Kernels,
+        options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
+        let (spec, optimizer) = (&manifest.model, manifest.optimizer.clone());
+        let mut model = model::build(spec);
+        model.set_recompute(options.recompute);
+        let parameters = model.initial_parameters(manifest.run.seed);
+        let local_progress = LocalProgress::new(&parameters);
+        let outer = outer_momentum(&manifest.gossip, &parameters);
+        let replica: Box<dyn Replica> = match options.kernels {
+            Kernels::Fused if !device.is_cpu() => return Err(TrainingError::FusedElsewhere),
+            Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, options.micro_batch)),
+            Kernels::Composed => {
+                Box::new(DeviceReplica::new(model, &parameters, device, optimizer, options.micro_batch)?)
+            }
+        };
         let corpus = Arc::new(corpus);
-        let (spec, batch_sequences) = (&manifest.model, manifest.optimizer.batch_sequences as usize);
-        let parameters = initial_parameters(&transformer_layout(spec), spec.layers, manifest.run.seed);
-        let model = Transformer::new(spec, &parameters, &device, kernels)?;
         Ok(Engine {
-            optimizer: AdamW::new(manifest.optimizer.clone(), model.variables(), model.layout())?,
+            replica,
             learning_rate: LearningRate::new(&manifest.optimizer, &manifest.schedule),
             schedule: manifest.schedule.clone(),
             warm_up_again: WarmUpAgain::default(),
-            local_progress: LocalProgress::new(&parameters),
-            outer: outer_momentum(&manifest.gossip, parameters),
-            validation: if corpus.suffices() { corpus.validation(manifest) } else { Vec::new() },
+            local_progress,
+            outer,
+            validation: corpus.validation_batches(manifest),
             manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest, node),
-            batch_sequences,
             steps: 0,
-            model,
         })
     }
 
     /// Where each parameter lies in flat vectors.
     pub fn layout(&self) -> &Arc<ModelLayout> {
-        self.model.layout()
+        self.replica.layout()
     }
 
     /// Adds a shard of data that the swarm shares; it is trained on from the next step on.
@@ -193,8 +220,8 @@ impl Engine {
     /// When the run has no such shard, or its length is another.
     pub fn add_shard(&mut self, index: usize, shard: Payload) {
         self.sampler.add_shard(index, shard);
-        if self.validation.is_empty() && self.has_data() {
-            self.validation = self.sampler.corpus().validation(&self.manifest);
+        if self.validation.is_empty() {
+            self.validation = self.sampler.corpus().validation_batches(&self.manifest);
         }
     }
 
@@ -232,29 +259,20 @@ impl Engine {
     }
 
     fn train_on(&mut self, batch: &Batch, learning_rate: f64) -> Result<StepReport, TrainingError> {
-        let (inputs, targets) = batch.to_tensors(self.model.device())?;
-        let (loss, gradients) = self.model.loss_and_gradients(&inputs, &targets)?;
-        let gradient_norm = gradient_norm(&gradients)?;
-        self.advance(loss, &gradients, gradient_norm, learning_rate)?;
-        Ok(StepReport { loss, gradient_norm, learning_rate, tokens: batch.tokens() })
+        let loss = self.replica.compute_gradient(batch)?;
+        self.advance(loss, batch.predictions(), learning_rate)
     }
 
-    /// The optimizer's part of a step.
-    fn advance(
-        &mut self,
-        loss: f64,
-        gradients: &[Tensor],
-        gradient_norm: f64,
-        learning_rate: f64,
-    ) -> Result<(), TrainingError> {
+    /// The optimizer's part of a step, with the gradient that the replica has.
+    fn advance(&mut self, loss: f64, tokens: usize, learning_rate: f64) -> Result<StepReport, TrainingError> {
+        let gradient_norm = self.replica.gradient_norm()?;
         if !loss.is_finite() || !gradient_norm.is_finite() {
             return Err(TrainingError::NotFinite { loss, gradient_norm });
         }
-        let variables = self.model.variables();
-        self.optimizer.step(self.model.layout(), variables, gradients, gradient_norm, learning_rate)?;
+        self.replica.step(gradient_norm, learning_rate)?;
         self.warm_up_again.advance();
         self.steps += 1;
-        Ok(())
+        Ok(StepReport { loss, gradient_norm, learning_rate, tokens })
     }
 
     /// Mean loss on the run's fixed held-out windows, nats per byte.
@@ -265,8 +283,25 @@ impl Engine {
     /// # Panics
     /// Without data: see [`Engine::has_data`].
     pub fn validation_loss(&mut self) -> Result<f64, TrainingError> {
+        Ok(self.evaluate()?.loss())
+    }
+
+    /// Loss and accuracy on the run's fixed held-out examples.
+    ///
+    /// # Errors
+    /// When the device fails.
+    ///
+    /// # Panics
+    /// Without data: see [`Engine::has_data`].
+    pub fn evaluate(&mut self) -> Result<Evaluation, TrainingError> {
         assert!(!self.validation.is_empty(), "nothing is evaluated before its data is here");
-        Ok(rayon::scope(|_| evaluate(&self.model, &self.validation, self.batch_sequences))?)
+        rayon::scope(|_| {
+            let mut evaluation = Evaluation::default();
+            for batch in &self.validation {
+                evaluation = evaluation.with(self.replica.evaluate(batch)?);
+            }
+            Ok(evaluation)
+        })
     }
 
     /// A copy of θ.
@@ -274,7 +309,7 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn parameters(&self) -> Result<Vec<f32>, TrainingError> {
-        Ok(self.model.gather()?)
+        Ok(self.replica.parameters()?.into_owned())
     }
 
     /// A copy of what is selected.
@@ -289,14 +324,11 @@ impl Engine {
                 (outer.momentum()[fragment.range(parameters)].to_vec(), 0.0)
             }
             Selection::Part(Part { vector: Vector::Model, fragment }) => {
-                let mut values = self.model.gather()?;
-                let local_progress = self.local_progress.measure(&values);
-                values.truncate(fragment.range(parameters).end);
-                values.drain(..fragment.range(parameters).start);
-                (values, local_progress)
+                let values = self.replica.parameters()?;
+                (values[fragment.range(parameters)].to_vec(), self.local_progress.measure(&values))
             }
             Selection::State(stretch) => {
-                let model = self.model.gather()?;
+                let model = self.replica.parameters()?;
                 let mut vectors = vec![&model[..]];
                 if let Some(outer) = &self.outer {
                     vectors.extend([outer.slow_weights(), outer.momentum()]);
@@ -323,10 +355,10 @@ impl Engine {
             outer.apply_to_momentum(range, correction);
             return Ok(());
         }
-        let before = self.model.gather()?;
+        let before = self.replica.parameters()?.into_owned();
         let mut parameters = before.clone();
         correction.add_to(&mut parameters[range.clone()]);
-        self.model.scatter(&parameters)?;
+        self.replica.set_parameters(&parameters)?;
         self.local_progress.leave_out(&before, &parameters);
         if let Some(outer) = &mut self.outer {
             outer.apply(range, correction);
@@ -340,8 +372,8 @@ impl Engine {
     /// When the device fails.
     pub fn advance_outer(&mut self) -> Result<(), TrainingError> {
         if let Some(outer) = &mut self.outer {
-            let parameters = outer.advance(&self.model.gather()?);
-            self.model.scatter(parameters)?;
+            let parameters = outer.advance(&self.replica.parameters()?).to_vec();
+            self.replica.set_parameters(&parameters)?;
         }
         Ok(())
     }
@@ -353,7 +385,7 @@ impl Engine {
     pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
         self.check_length("the loaded model", values.len())?;
         check_finite("the loaded model", values)?;
-        self.model.scatter(values)?;
+        self.replica.set_parameters(values)?;
         self.local_progress = LocalProgress::new(values);
         if let Some(outer) = &mut self.outer {
             outer.restart(values.to_vec());
@@ -387,7 +419,7 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn reset_optimizer(&mut self) -> Result<(), TrainingError> {
-        self.optimizer.reset()?;
+        self.replica.set_moments(Moments::new(self.layout().parameters()), 0)?;
         self.warm_up_again = WarmUpAgain::begin(&self.schedule);
         Ok(())
     }
@@ -397,16 +429,16 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn save(&mut self) -> Result<EngineState, TrainingError> {
-        let (first_moment, second_moment) = self.optimizer.moments(self.model.layout())?;
+        let (moments, optimizer_steps) = self.replica.moments()?;
         Ok(EngineState {
-            parameters: self.model.gather()?,
-            first_moment,
-            second_moment,
+            parameters: self.parameters()?,
+            first_moment: moments.first,
+            second_moment: moments.second,
             slow_weights: self.outer.as_ref().map(|outer| outer.slow_weights().to_vec()),
             outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
             counters: Counters {
                 steps: self.steps,
-                optimizer_steps: self.optimizer.steps(),
+                optimizer_steps,
                 warm_up_again_steps: self.warm_up_again.steps,
                 warm_up_again_taken: self.warm_up_again.taken,
                 position: self.sampler.position(),
@@ -438,10 +470,10 @@ impl Engine {
             self.check_length(what, values.len())?;
             check_finite(what, values)?;
         }
-        self.model.scatter(&parameters)?;
+        self.replica.set_parameters(&parameters)?;
         self.local_progress = LocalProgress::new(&parameters);
-        let layout = Arc::clone(self.model.layout());
-        self.optimizer.restore(&layout, counters.optimizer_steps, first_moment, second_moment)?;
+        let moments = Moments { first: first_moment, second: second_moment };
+        self.replica.set_moments(moments, counters.optimizer_steps)?;
         if let (Some(place), Some((slow_weights, momentum))) = (&mut self.outer, outer) {
             place.restore(slow_weights, momentum);
         }
@@ -462,22 +494,10 @@ fn check_finite(what: &'static str, values: &[f32]) -> Result<(), TrainingError>
     if finite { Ok(()) } else { Err(TrainingError::NotFiniteValues(what)) }
 }
 
-fn outer_momentum(gossip: &GossipSpec, parameters: Vec<f32>) -> Option<OuterMomentum> {
-    (gossip.outer_learning_rate > 0.0).then(|| OuterMomentum::new(gossip, parameters))
+fn outer_momentum(gossip: &GossipSpec, parameters: &[f32]) -> Option<OuterMomentum> {
+    (gossip.outer_learning_rate > 0.0).then(|| OuterMomentum::new(gossip, parameters.to_vec()))
 }
 
-impl Transformer {
-    /// (loss in nats per byte, gradients in the order of the layout).
-    fn loss_and_gradients(&self, inputs: &Tensor, targets: &Tensor) -> candle_core::Result<(f64, Vec<Tensor>)> {
-        let loss = self.loss(inputs, targets)?;
-        let mut gradients = loss.backward()?;
-        let taken = self.variables().iter().map(|variable| match gradients.remove(variable) {
-            Some(gradient) => gradient.contiguous(),
-            None => variable.zeros_like(),
-        });
-        Ok((f64::from(loss.to_scalar::<f32>()?), taken.collect::<candle_core::Result<_>>()?))
-    }
-}
-
+/// The held-out windows in batches; none while shards of them are missing.
 #[cfg(test)]
 mod tests;

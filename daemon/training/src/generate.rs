@@ -4,14 +4,16 @@ use candle_core::{Device, Result, Tensor};
 use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::random::{Generator, RngExt, stream};
 
-use crate::data::{Batch, Window};
-use crate::model::Transformer;
-use crate::model::transformer::VOCABULARY;
+use crate::data::{Batch, TokenBatch, Window};
+use crate::model::{Evaluation, Model, Transformer};
 use crate::ops::Kernels;
 
 /// A model that only reads: from a checkpoint or a snapshot.
 pub struct LanguageModel {
     model: Transformer,
+    /// In the order of the model's layout.
+    parameters: Vec<Tensor>,
+    kernels: Kernels,
     context: usize,
 }
 
@@ -33,9 +35,14 @@ impl LanguageModel {
     /// # Panics
     /// When the number of parameters is not the model's: check with [`crate::parameter_count`] what comes from outside.
     pub fn from_parameters(spec: &ModelSpec, parameters: &[f32], device: &Device) -> Result<LanguageModel> {
+        let model = Transformer::new(spec);
+        assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
+        let tensor = |tensor: &murmur_protocol::TensorSpec| {
+            Tensor::from_slice(&parameters[tensor.range()], tensor.shape.as_slice(), device)
+        };
+        let parameters = model.layout().tensors().iter().map(tensor).collect::<Result<_>>()?;
         // Generation needs no backward, but the fused operations are the faster ones forward as well.
-        let model = Transformer::new(spec, parameters, device, Kernels::for_device(device))?;
-        Ok(LanguageModel { model, context: spec.context as usize })
+        Ok(LanguageModel { model, parameters, kernels: Kernels::for_device(device), context: spec.context as usize })
     }
 
     /// Mean loss over `windows` (see [`crate::Corpus::validation`]), in nats per byte.
@@ -43,7 +50,13 @@ impl LanguageModel {
     /// # Errors
     /// When the device fails.
     pub fn evaluate(&self, windows: &[Window], batch_sequences: usize) -> Result<f64> {
-        evaluate(&self.model, windows, batch_sequences)
+        let mut evaluation = Evaluation::default();
+        for windows in windows.chunks(batch_sequences.max(1)) {
+            let batch = Batch::of(windows);
+            let logits = self.model.forward(self.kernels, &self.parameters, &batch)?;
+            evaluation = evaluation.with(Evaluation::of(&logits, batch.targets())?);
+        }
+        Ok(evaluation.loss())
     }
 
     /// Continues `prompt` byte by byte, without end: take as many as wanted. An empty prompt begins after a newline.
@@ -58,19 +71,6 @@ impl LanguageModel {
             generator: stream(sampling.seed, "generation", &[]),
         }
     }
-}
-
-/// Mean loss of `model` over `windows` in nats per byte.
-pub(crate) fn evaluate(model: &Transformer, windows: &[Window], batch_sequences: usize) -> Result<f64> {
-    let (mut sum, mut bytes) = (0.0, 0);
-    for windows in windows.chunks(batch_sequences.max(1)) {
-        let batch = Batch::of(windows);
-        let (inputs, targets) = batch.to_tensors(model.device())?;
-        let loss = f64::from(model.loss(&inputs, &targets)?.to_scalar::<f32>()?);
-        sum += loss * batch.tokens() as f64;
-        bytes += batch.tokens();
-    }
-    Ok(sum / bytes as f64)
 }
 
 /// An endless text, made as it is read.
@@ -98,15 +98,15 @@ impl Iterator for Continuation<'_> {
 
 impl Continuation<'_> {
     fn last_logits(&self) -> Result<Vec<f32>> {
-        let model = &self.language_model.model;
-        let tokens: Vec<u32> = self.seen.iter().map(|byte| u32::from(*byte)).collect();
-        let length = tokens.len();
-        let logits = model.logits(&Tensor::from_vec(tokens, (1, length), model.device())?)?;
-        logits.narrow(1, length - 1, 1)?.flatten_all()?.to_vec1()
+        let LanguageModel { model, parameters, kernels, .. } = self.language_model;
+        let inputs: Vec<u32> = self.seen.iter().map(|byte| u32::from(*byte)).collect();
+        let last = inputs.len() - 1;
+        let batch = Batch::Tokens(TokenBatch { targets: inputs.clone(), inputs, sequences: 1 });
+        model.forward(*kernels, parameters, &batch)?.narrow(0, last, 1)?.flatten_all()?.to_vec1()
     }
 
     fn choose(&mut self, logits: &[f32]) -> u8 {
-        let likeliest = (0..VOCABULARY).fold(0, |best, next| if logits[next] > logits[best] { next } else { best });
+        let likeliest = (0..logits.len()).fold(0, |best, next| if logits[next] > logits[best] { next } else { best });
         let chosen = if self.temperature > 0.0 {
             let maximum = f64::from(logits[likeliest]);
             let weight = |logit: &f32| ((f64::from(*logit) - maximum) / self.temperature).exp();
@@ -120,19 +120,17 @@ impl Continuation<'_> {
         } else {
             likeliest
         };
-        u8::try_from(chosen).expect("the vocabulary is the bytes")
+        u8::try_from(chosen).expect("the vocabulary is at most the bytes")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::initial::initial_parameters;
-    use crate::model::transformer::transformer_layout;
 
     fn language_model() -> Result<LanguageModel> {
         let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
-        let parameters = initial_parameters(&transformer_layout(&spec), 1, 1);
+        let parameters = Transformer::new(&spec).initial_parameters(1);
         LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu)
     }
 

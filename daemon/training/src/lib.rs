@@ -13,13 +13,14 @@ pub mod model;
 pub mod ops;
 pub mod optimizer;
 pub mod outer;
+mod replica;
 pub mod schedule;
 
 pub use candle_core::Device;
 pub use data::{Corpus, CorpusError, DataPosition};
 pub use device::{DeviceChoice, DeviceError};
-pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError};
+pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError, TrainingOptions};
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
-pub use model::parameter_count;
+pub use model::{Evaluation, parameter_count};
 pub use outer::OuterMomentum;

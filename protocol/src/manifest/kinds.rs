@@ -9,7 +9,19 @@ use super::{DataSource, DataSpec, ManifestError, ModelKind, ModelSpec, RunManife
 /// All names of classes together, in bytes: a manifest holds them. For 1,000 classes of eight letters each.
 const CLASS_NAMES_BYTES_MAX: usize = 8 * 1024;
 
-const MODEL_FIELDS: [&str; 6] = ["image_rows", "image_columns", "image_channels", "classes", "hidden", "convolutions"];
+const MODEL_FIELDS: [&str; 11] = [
+    "key_value_heads",
+    "vocabulary",
+    "tied_head",
+    "rope_theta",
+    "norm_epsilon",
+    "image_height",
+    "image_width",
+    "image_channels",
+    "classes",
+    "hidden",
+    "convolutions",
+];
 const DATA_FIELDS: [&str; 6] = ["field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
 
 /// Checks the fields of models and data against each other.
@@ -24,16 +36,16 @@ pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), Manifes
 }
 
 fn images(model: &ModelSpec) -> Result<(), ManifestError> {
-    let ModelSpec { image_rows, image_columns, image_channels, classes, hidden, convolutions, .. } = model;
-    check("model.image_rows", image_rows, (1..=1024).contains(image_rows), "1 to 1024")?;
-    check("model.image_columns", image_columns, (1..=1024).contains(image_columns), "1 to 1024")?;
+    let ModelSpec { image_height, image_width, image_channels, classes, hidden, convolutions, .. } = model;
+    check("model.image_height", image_height, (1..=1024).contains(image_height), "1 to 1024")?;
+    check("model.image_width", image_width, (1..=1024).contains(image_width), "1 to 1024")?;
     check("model.image_channels", image_channels, matches!(image_channels, 1 | 3), "1 (grey) or 3 (colours)")?;
     check("model.classes", classes, (2..=65_536).contains(classes), "2 to 65536")?;
     let sizes = hidden.len() <= 8 && hidden.iter().all(|size| (1..=65_536).contains(size));
     check("model.hidden", format!("{hidden:?}"), sizes, "up to 8 sizes of 1 to 65536")?;
     let channels = (1..=8).contains(&convolutions.len()) && convolutions.iter().all(|size| (1..=4096).contains(size));
     // Each pooling halves rows and columns.
-    let remains = model.kind != ModelKind::Cnn || image_rows.min(image_columns) >> convolutions.len() > 0;
+    let remains = model.kind != ModelKind::Cnn || image_height.min(image_width) >> convolutions.len() > 0;
     let rule = "1 to 8 numbers of channels of 1 to 4096, and no more than halvings of the image";
     check("model.convolutions", format!("{convolutions:?}"), channels && remains, rule)
 }

@@ -18,7 +18,7 @@ pub struct RunSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// Llama-style decoder over bytes or tokens: RMSNorm, rotary positions, SwiGLU, no biases, untied head.
+    /// Llama-style decoder: RMSNorm, rotary positions, SwiGLU, no biases.
     Transformer,
     /// Image classifier of fully connected layers with ReLU between them.
     Mlp,
@@ -45,14 +45,25 @@ pub struct ModelSpec {
     pub width: u32,
     /// Attention heads; `width / heads` must be even, for the rotary positions.
     pub heads: u32,
+    /// Heads of keys and values, shared by equal groups of attention heads (Ainslie et al., arXiv 2305.13245): a divisor
+    /// of `heads`, or 0 for as many as `heads`.
+    pub key_value_heads: u32,
     /// Width inside the feed-forward part.
     pub feed_forward: u32,
-    /// Bytes or tokens of context, 8 to 65,536.
+    /// Tokens of context, 8 to 65,536.
     pub context: u32,
+    /// Different tokens, 2 to 262,144; 256 for bytes.
+    pub vocabulary: u32,
+    /// Whether the head is the embedding's table (Press and Wolf, arXiv 1608.05859) instead of a matrix of its own.
+    pub tied_head: bool,
+    /// Base of the rotary positions' angles, 1 to 1e9.
+    pub rope_theta: f64,
+    /// Added to RMSNorm's mean square, above 0, at most 0.01.
+    pub norm_epsilon: f64,
     /// Of models that read images: rows of pixels, 1 to 1,024.
-    pub image_rows: u32,
+    pub image_height: u32,
     /// Columns of pixels, 1 to 1,024.
-    pub image_columns: u32,
+    pub image_width: u32,
     /// 1 (grey) or 3 (red, green, blue).
     pub image_channels: u32,
     /// Classes that a label names, from 0; 2 to 65,536.
@@ -61,6 +72,13 @@ pub struct ModelSpec {
     pub hidden: Vec<u32>,
     /// Of a CNN: output channels of each convolution, 1 to 8 of them.
     pub convolutions: Vec<u32>,
+}
+
+impl ModelSpec {
+    /// Heads of keys and values, with 0 resolved.
+    pub fn resolved_key_value_heads(&self) -> u32 {
+        if self.key_value_heads == 0 { self.heads } else { self.key_value_heads }
+    }
 }
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping of the gradient's norm.
@@ -211,11 +229,16 @@ impl Default for ModelSpec {
             layers: 4,
             width: 64,
             heads: 4,
+            key_value_heads: 0,
             feed_forward: 176,
             context: 128,
+            vocabulary: 256,
+            tied_head: false,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-5,
             // MNIST's.
-            image_rows: 28,
-            image_columns: 28,
+            image_height: 28,
+            image_width: 28,
             image_channels: 1,
             classes: 10,
             hidden: vec![256],

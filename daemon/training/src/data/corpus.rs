@@ -14,7 +14,7 @@ use super::files::JoinedFiles;
 use super::images::ImageSet;
 use super::shared::SharedText;
 use super::tokens::TokenFile;
-use super::{CorpusError, Grammar, Image, Tokenizer, Window, ids, image_folders};
+use super::{Batch, CorpusError, Grammar, Image, Tokenizer, Window, ids, image_folders};
 
 /// Where batches and validation windows come from.
 pub struct Corpus {
@@ -84,13 +84,10 @@ impl DataPlace {
             None if digest.is_empty() => Ok(None),
             None => Err(CorpusError::NoTokenizer(digest.clone())),
             Some(path) if digest.is_empty() => Err(CorpusError::TokenizerUnused(path.clone())),
-            Some(path) => Tokenizer::of_run(path, digest, BYTES).map(Some),
+            Some(path) => Tokenizer::of_run(path, digest, manifest.model.vocabulary as usize).map(Some),
         }
     }
 }
-
-/// The vocabulary of a model that reads bytes.
-const BYTES: usize = 256;
 
 impl Corpus {
     /// The corpus of a run: the grammar, or what `place` holds, in the given order.
@@ -274,11 +271,22 @@ impl Corpus {
         }
     }
 
-    /// The fixed held-out images of a run, up to `data.validation_sequences`; none of texts.
-    pub fn validation_images(&self, manifest: &RunManifest) -> Vec<Image> {
-        let Content::Images(images) = &self.content else { return Vec::new() };
-        let count = manifest.data.validation_sequences as usize;
-        images.held_out().iter().take(count).map(|number| images.image(*number)).collect()
+    /// What a run evaluates with, the same on every node with the same data: the windows of [`Corpus::validation`], or up
+    /// to `data.validation_sequences` held-out images. None where shards of it are still missing.
+    ///
+    /// # Panics
+    /// When the corpus was opened for a longer context.
+    pub fn validation_batches(&self, manifest: &RunManifest) -> Vec<Batch> {
+        let size = manifest.optimizer.batch_sequences as usize;
+        match &self.content {
+            Content::Images(images) => {
+                let numbers = images.held_out().iter().take(manifest.data.validation_sequences as usize);
+                let examples: Vec<Image> = numbers.map(|number| images.image(*number)).collect();
+                examples.chunks(size).map(|examples| Batch::of_images(examples, images.shape())).collect()
+            }
+            _ if self.suffices() => self.validation(manifest).chunks(size).map(Batch::of).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Windows evenly spaced over a range of the files; none where one is not here.

@@ -266,7 +266,7 @@ impl CorpusError {
                 "give pairs of files in the same order: images, labels, images, labels…"
             }
             CorpusError::LabelOutOfRange { .. } => "set model.classes in the run file, or correct the labels",
-            CorpusError::ImageSize { .. } => "set model.image_rows, image_columns and image_channels in the run file",
+            CorpusError::ImageSize { .. } => "set model.image_height, image_width and image_channels in the run file",
             CorpusError::NotAnImage { .. } => "PNG and JPEG are read; replace or remove the file",
             CorpusError::UnknownClass { .. } => {
                 "classes are the sub-folders' names: rename it, or add it to data.class_names and model.classes"

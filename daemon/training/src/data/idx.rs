@@ -63,7 +63,7 @@ pub(super) fn open_pairs(
 }
 
 fn pair(images: Idx, labels: Idx, shape: ImageShape) -> Result<Pair, CorpusError> {
-    let actual = ImageShape { channels: 1, rows: images.dimensions[1], columns: images.dimensions[2] };
+    let actual = ImageShape { channels: 1, height: images.dimensions[1], width: images.dimensions[2] };
     if actual != shape {
         return Err(CorpusError::ImageSize { path: images.path, actual, expected: shape });
     }
@@ -133,7 +133,7 @@ fn decompressed(path: &Path, content: &[u8], folder: Option<&Path>) -> Result<By
 pub(super) mod tests {
     use super::*;
 
-    const SHAPE: ImageShape = ImageShape { channels: 1, rows: 2, columns: 3 };
+    const SHAPE: ImageShape = ImageShape { channels: 1, height: 2, width: 3 };
 
     /// `images` of 2 × 3 pixels, image `i` of pixels `i`, with labels `i % 3`.
     pub(in super::super) fn write_pair(folder: &Path, images: u8, name: &str) -> [PathBuf; 2] {
@@ -180,7 +180,7 @@ pub(super) mod tests {
         let open = |images: &Path, labels: &Path| message(open_pairs(&[images.to_owned(), labels.to_owned()], SHAPE, None));
         assert!(open(&images, &fewer).contains("whole-images.idx holds 5 images, but"));
         assert!(message(open_pairs(&[images.clone()], SHAPE, None)).starts_with("1 IDX files of images, but 0"));
-        let size = message(open_pairs(&[images.clone(), labels.clone()], ImageShape { rows: 3, columns: 2, ..SHAPE }, None));
+        let size = message(open_pairs(&[images.clone(), labels.clone()], ImageShape { height: 3, width: 2, ..SHAPE }, None));
         assert!(size.ends_with("images of 2 × 3 × 1 pixels, but the model reads 3 × 2 × 1"), "{size}");
         let content = std::fs::read(&images).expect("there");
         let path = folder.path().join("damaged.idx");

@@ -24,7 +24,7 @@ const EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 ///
 /// # Errors
 /// When a folder cannot be read or has no sub-folder.
-pub fn class_names(roots: &[PathBuf]) -> Result<Vec<String>, CorpusError> {
+pub(super) fn class_names(roots: &[PathBuf]) -> Result<Vec<String>, CorpusError> {
     let mut names = Vec::new();
     for folder in sub_folders(roots)? {
         names.push(name_of(&folder));
@@ -76,7 +76,7 @@ fn decode(path: &Path, shape: ImageShape) -> Result<Vec<u8>, CorpusError> {
     let image = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
     let image = image.map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?.decode();
     let mut image = image.map_err(|error| CorpusError::NotAnImage { path: path.to_owned(), reason: error.to_string() })?;
-    let (rows, columns) = (shape.rows as u32, shape.columns as u32);
+    let (rows, columns) = (shape.height as u32, shape.width as u32);
     if (image.height(), image.width()) != (rows, columns) {
         image = image.resize_exact(columns, rows, FilterType::Triangle);
     }
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: ImageShape = ImageShape { channels: 1, rows: 4, columns: 6 };
+    const SHAPE: ImageShape = ImageShape { channels: 1, height: 4, width: 6 };
 
     #[test]
     fn classes_are_sub_folders_and_images_come_in_the_models_size() {

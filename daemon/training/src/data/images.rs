@@ -20,9 +20,9 @@ pub struct ImageShape {
     /// 1 or 3.
     pub channels: usize,
     /// Pixels from top to bottom.
-    pub rows: usize,
+    pub height: usize,
     /// Pixels from left to right.
-    pub columns: usize,
+    pub width: usize,
 }
 
 /// One image and what it shows.
@@ -50,20 +50,20 @@ impl ImageShape {
     pub fn of(model: &ModelSpec) -> ImageShape {
         ImageShape {
             channels: model.image_channels as usize,
-            rows: model.image_rows as usize,
-            columns: model.image_columns as usize,
+            height: model.image_height as usize,
+            width: model.image_width as usize,
         }
     }
 
     /// Values of one image.
     pub fn values(&self) -> usize {
-        self.channels * self.rows * self.columns
+        self.channels * self.height * self.width
     }
 }
 
 impl std::fmt::Display for ImageShape {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{} × {} × {}", self.rows, self.columns, self.channels)
+        write!(formatter, "{} × {} × {}", self.height, self.width, self.channels)
     }
 }
 
@@ -90,8 +90,8 @@ impl ImageSet {
         &self.held_out
     }
 
-    pub(crate) fn training(&self) -> &[usize] {
-        &self.training
+    pub(crate) fn shape(&self) -> ImageShape {
+        self.shape
     }
 
     /// Keeps one of `count` equal shares of the images to train on.
@@ -141,7 +141,7 @@ impl ImageSet {
         if pixels == 0 {
             return image;
         }
-        let ImageShape { rows, columns, .. } = self.shape;
+        let ImageShape { height: rows, width: columns, .. } = self.shape;
         let mut draw = || generator.random_range(0..=2 * u64::from(pixels)) as isize - pixels as isize;
         let (down, right) = (draw(), draw());
         let mut moved = vec![0; image.pixels.len()];
@@ -248,7 +248,7 @@ mod tests {
         let mut manifest = RunManifest::default();
         manifest.data.source = DataSource::Idx;
         manifest.data.validation_fraction = 0.2;
-        (manifest.model.image_rows, manifest.model.image_columns, manifest.model.classes) = (2, 3, 3);
+        (manifest.model.image_height, manifest.model.image_width, manifest.model.classes) = (2, 3, 3);
         manifest
     }
 
@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn a_seeded_draw_holds_out_its_part_and_every_image_is_in_one_of_both() {
         let (images, again) = (set(200), set(200));
-        assert_eq!((images.training().len(), images.held_out().len()), (160, 40));
-        let mut all = [images.training(), images.held_out()].concat();
+        assert_eq!((images.training.len(), images.held_out().len()), (160, 40));
+        let mut all = [&images.training[..], images.held_out()].concat();
         all.sort_unstable();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
         assert_eq!(images.held_out(), again.held_out());

@@ -87,11 +87,16 @@ impl Sampler {
         &self.corpus
     }
 
-    /// The next batch of text.
+    /// The next batch.
     ///
     /// # Panics
-    /// When a shared corpus has no window here: [`Corpus::suffices`] says when it has. When the corpus holds images.
+    /// When a shared corpus has no window here: [`Corpus::suffices`] says when it has.
     pub fn next_batch(&mut self) -> Batch {
+        let corpus = Arc::clone(&self.corpus);
+        if let Content::Images(images) = corpus.content() {
+            let examples: Vec<Image> = (0..self.batch_sequences).map(|_| self.next_image(images)).collect();
+            return Batch::of_images(&examples, images.shape());
+        }
         let windows: Vec<Window> = (0..self.batch_sequences).map(|_| self.next_window()).collect();
         Batch::of(&windows)
     }
@@ -106,16 +111,6 @@ impl Sampler {
         }
         let start = self.next_place(|sampler, generator| sampler.windows(&corpus.stretches(), generator));
         corpus.read(start..start + self.context + 1).expect("a window lies within a stretch")
-    }
-
-    /// The next images, as many as a batch has.
-    ///
-    /// # Panics
-    /// When the corpus holds text.
-    pub fn next_images(&mut self) -> Vec<Image> {
-        let corpus = Arc::clone(&self.corpus);
-        let Content::Images(images) = corpus.content() else { panic!("the corpus of an image model holds images") };
-        (0..self.batch_sequences).map(|_| self.next_image(images)).collect()
     }
 
     fn next_image(&mut self, images: &ImageSet) -> Image {
@@ -224,7 +219,7 @@ mod tests {
     fn a_position_from_another_corpus_is_harmless() {
         let mut sampler = sampler(&bytes_corpus(200), 1);
         sampler.seek(DataPosition { epoch: u64::MAX, cursor: u64::MAX });
-        assert_eq!(sampler.next_batch().sequences, 3);
+        assert_eq!(sampler.next_batch().examples(), 3);
     }
 
     /// 4,000 bytes in sixteen shards of 256.

@@ -262,7 +262,7 @@ mod tests {
     fn a_text_file_is_tokenized_piece_by_piece_and_its_end_is_held_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, cache) = (folder.path().join("text.txt"), folder.path().join("tokens"));
-        let letters: Vec<u8> = (0..200_000u32).map(|index| (index * index % 26) as u8).collect();
+        let letters: Vec<u8> = (0..200_000u64).map(|index| (index * index % 26) as u8).collect();
         let text: Vec<u8> =
             letters.iter().zip(1..).flat_map(|(id, n)| [b'a' + id, if n % 50 == 0 { b'\n' } else { b' ' }]).collect();
         std::fs::write(&path, text).expect("written");
@@ -286,7 +286,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("text.txt");
         let mut text = "zwölf\n".repeat(40_000).into_bytes();
-        text[200_000] = 0xff;
+        text[200_001] = 0xff;
         std::fs::write(&path, &text).expect("written");
         let place = folder.path().join("tokenizer.json");
         write_tokenizer(&place);
@@ -294,7 +294,7 @@ mod tests {
         let paths = std::slice::from_ref(&path);
         let result = TokenFile::open(&manifest(DataSource::Files), paths, Some(&tokenizer), None);
         let message = result.err().expect("not text").to_string();
-        assert!(message.ends_with("text.txt is not UTF-8 text: byte 200000 cannot be read"), "{message}");
+        assert!(message.ends_with("text.txt is not UTF-8 text: byte 200001 cannot be read"), "{message}");
     }
 
     #[test]

@@ -1,11 +1,7 @@
 //! A step in two halves, for what averages gradients instead of models: data-parallel training, the baseline that
 //! gossip is measured against.
 
-use candle_core::Tensor;
-
 use super::{Engine, StepReport, TrainingError};
-use crate::model::transformer::gather;
-use crate::optimizer::gradient_norm;
 
 /// The gradient of one batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,10 +22,8 @@ impl Engine {
     pub fn gradient_of_next_batch(&mut self) -> Result<BatchGradient, TrainingError> {
         rayon::scope(|_| {
             let batch = self.sampler.next_batch();
-            let (inputs, targets) = batch.to_tensors(self.model.device())?;
-            let (loss, gradients) = self.model.loss_and_gradients(&inputs, &targets)?;
-            let values = gather(gradients.iter(), self.layout().parameters())?;
-            Ok(BatchGradient { values, loss, tokens: batch.tokens() })
+            let loss = self.replica.compute_gradient(&batch)?;
+            Ok(BatchGradient { values: self.replica.gradient()?.into_owned(), loss, tokens: batch.predictions() })
         })
     }
 
@@ -44,13 +38,8 @@ impl Engine {
         assert_eq!(gradient.values.len(), self.layout().parameters(), "one value per parameter");
         let learning_rate = self.learning_rate.at(progress) * self.warm_up_again.factor();
         rayon::scope(|_| {
-            let tensor = |tensor: &murmur_protocol::TensorSpec| {
-                Tensor::from_slice(&gradient.values[tensor.range()], tensor.shape.as_slice(), self.model.device())
-            };
-            let gradients = self.layout().tensors().iter().map(tensor).collect::<candle_core::Result<Vec<_>>>()?;
-            let gradient_norm = gradient_norm(&gradients)?;
-            self.advance(gradient.loss, &gradients, gradient_norm, learning_rate)?;
-            Ok(StepReport { loss: gradient.loss, gradient_norm, learning_rate, tokens: gradient.tokens })
+            self.replica.set_gradient(&gradient.values)?;
+            self.advance(gradient.loss, gradient.tokens, learning_rate)
         })
     }
 }

@@ -155,10 +155,27 @@ fn values_of_another_model_or_not_finite_are_refused() -> Result<(), TrainingErr
 #[test]
 fn fused_and_composed_training_walk_the_same_path() -> Result<(), TrainingError> {
     let losses = |kernels| -> Result<Vec<f64>, TrainingError> {
-        let mut engine = Engine::with_kernels(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, kernels)?;
+        let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+        let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
         (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
     };
     let (fused, composed) = (losses(Kernels::Fused)?, losses(Kernels::Composed)?);
     assert!(fused.iter().zip(&composed).all(|(left, right)| (left - right).abs() < 1e-3), "{fused:?} {composed:?}");
+    Ok(())
+}
+
+#[test]
+fn micro_batches_and_recomputation_walk_the_same_path() -> Result<(), TrainingError> {
+    let losses = |micro_batch, recompute| -> Result<Vec<f64>, TrainingError> {
+        let options = TrainingOptions { micro_batch, recompute, ..TrainingOptions::for_device(&Device::Cpu) };
+        let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
+        (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
+    };
+    let whole = losses(usize::MAX, false)?;
+    assert_eq!(losses(usize::MAX, true)?, whole, "recomputed activations have the same bits");
+    for micro_batch in [1, 3] {
+        let parts = losses(micro_batch, false)?;
+        assert!(whole.iter().zip(&parts).all(|(left, right)| (left - right).abs() < 1e-3), "{whole:?} {parts:?}");
+    }
     Ok(())
 }

@@ -1,17 +1,234 @@
-//! The models that a swarm can train.
+//! The models that a swarm can train, and what each has to offer.
+//!
+//! A [`Model`] is an architecture: it owns no parameters. On the CPU they are one flat `[f32]` in the order of its
+//! layout, and so is the gradient; on other devices they are tensors, one per tensor of the layout. To add a model, write
+//! a file here with [`Model`]'s first three methods (the others have defaults, by candle's autograd) and a line in
+//! [`build`].
 
+pub mod cnn;
 pub mod initial;
+pub mod mlp;
 pub mod transformer;
 
-pub use transformer::{Transformer, parameter_count};
+use std::sync::Arc;
 
+use candle_core::{D, DType, Device, Result, Tensor, Var};
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
 
+use crate::data::Batch;
+use crate::ops::Kernels;
+use crate::ops::cross_entropy::cross_entropy;
+
+pub use crate::ops::product::Write;
+pub use cnn::Cnn;
+pub use mlp::Mlp;
+pub use transformer::Transformer;
+
+/// An architecture that classifies: next tokens, or images.
+pub trait Model: Send + Sync {
+    /// Which tensors it has, and where each lies in a flat vector.
+    fn layout(&self) -> &Arc<ModelLayout>;
+
+    /// The parameters to begin with: the same bits on every machine.
+    fn initial_parameters(&self, seed: u64) -> Vec<f32>;
+
+    /// Logits `[predictions, classes]` for the targets of `batch`, composed of candle's differentiable operations on the
+    /// device of `parameters`, which are in the order of the layout.
+    ///
+    /// # Errors
+    /// When the batch holds the wrong kind or size of examples, or memory runs out.
+    fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor>;
+
+    /// Writes or adds the gradient of `share` times the sum of the losses of `batch` to `gradient`, and returns that sum
+    /// (without `share`), in nats. With [`Write::Replace`] every value of `gradient` is written. `parameters` and
+    /// `gradient` are flat, in the order of the layout.
+    ///
+    /// # Errors
+    /// When the batch holds the wrong kind or size of examples, or memory runs out.
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        share: f32,
+        write: Write,
+        gradient: &mut [f32],
+    ) -> Result<f64> {
+        gradient_by_autograd(self, parameters, batch, share, write, gradient)
+    }
+
+    /// Whether to compute activations again in the backward instead of keeping them. Ignored by models that cannot.
+    fn set_recompute(&mut self, _recompute: bool) {}
+
+    /// How well flat `parameters` predict the targets of `batch`, on the CPU.
+    ///
+    /// # Errors
+    /// When the batch holds the wrong kind or size of examples, or memory runs out.
+    fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
+        evaluate_composed(self, &tensors_of(self.layout(), parameters)?, batch)
+    }
+}
+
+/// How the model of `spec` is computed.
+pub fn build(spec: &ModelSpec) -> Box<dyn Model> {
+    match spec.kind {
+        ModelKind::Transformer => Box::new(Transformer::new(spec)),
+        ModelKind::Mlp => Box::new(Mlp::new(spec)),
+        ModelKind::Cnn => Box::new(Cnn::new(spec)),
+    }
+}
+
 /// Which tensors a model of this kind and size has, and where they lie in its flat vector.
 pub fn layout(spec: &ModelSpec) -> ModelLayout {
-    match spec.kind {
-        ModelKind::Transformer => transformer::transformer_layout(spec),
-        ModelKind::Mlp | ModelKind::Cnn => todo!(),
+    ModelLayout::clone(build(spec).layout())
+}
+
+/// Number of parameters of such a model.
+pub fn parameter_count(spec: &ModelSpec) -> usize {
+    build(spec).layout().parameters()
+}
+
+/// How well a model predicts: sums, so that batches add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Evaluation {
+    /// In nats.
+    pub loss_sum: f64,
+    /// Tokens or images that were predicted.
+    pub predictions: usize,
+    /// Of these, how many were the likeliest in the model's opinion.
+    pub correct: usize,
+}
+
+impl Evaluation {
+    /// Of predictions that are given: `logits` `[predictions, classes]`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn of(logits: &Tensor, targets: &[u32]) -> Result<Evaluation> {
+        let expected = Tensor::from_slice(targets, targets.len(), logits.device())?;
+        let loss = cross_entropy(Kernels::Composed, logits, &expected)?.to_scalar::<f32>()?;
+        let hits = logits.argmax(D::Minus1)?.eq(&expected)?.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()?;
+        let predictions = targets.len();
+        Ok(Evaluation { loss_sum: f64::from(loss) * predictions as f64, predictions, correct: hits as usize })
+    }
+
+    /// Of both together.
+    pub fn with(self, other: Evaluation) -> Evaluation {
+        Evaluation {
+            loss_sum: self.loss_sum + other.loss_sum,
+            predictions: self.predictions + other.predictions,
+            correct: self.correct + other.correct,
+        }
+    }
+
+    /// Mean loss in nats; not a number without predictions.
+    pub fn loss(&self) -> f64 {
+        self.loss_sum / self.predictions as f64
+    }
+
+    /// Share of correct predictions, 0 to 1; not a number without predictions.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.predictions as f64
+    }
+}
+
+/// The tensors of flat parameters on the CPU, in the order of the layout.
+pub(crate) fn tensors_of(layout: &ModelLayout, parameters: &[f32]) -> Result<Vec<Tensor>> {
+    let tensor = |tensor: &murmur_protocol::TensorSpec| {
+        Tensor::from_slice(&parameters[tensor.range()], tensor.shape.as_slice(), &Device::Cpu)
+    };
+    layout.tensors().iter().map(tensor).collect()
+}
+
+/// [`Evaluation`] of a composed model on any device.
+pub(crate) fn evaluate_composed<M: Model + ?Sized>(
+    model: &M,
+    parameters: &[Tensor],
+    batch: &Batch,
+) -> Result<Evaluation> {
+    Evaluation::of(&model.logits(parameters, batch)?, batch.targets())
+}
+
+/// (mean loss as a scalar tensor, its gradients in the order of the layout) of a composed model on any device.
+pub(crate) fn gradients_by_autograd<M: Model + ?Sized>(
+    model: &M,
+    variables: &[Var],
+    batch: &Batch,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let parameters: Vec<Tensor> = variables.iter().map(|variable| variable.as_tensor().clone()).collect();
+    let logits = model.logits(&parameters, batch)?;
+    let targets = Tensor::from_slice(batch.targets(), batch.predictions(), logits.device())?;
+    let loss = cross_entropy(Kernels::Composed, &logits, &targets)?;
+    let mut gradients = loss.backward()?;
+    let taken = variables.iter().map(|variable| match gradients.remove(variable) {
+        Some(gradient) => gradient.contiguous(),
+        None => variable.zeros_like(),
+    });
+    Ok((loss, taken.collect::<Result<_>>()?))
+}
+
+fn gradient_by_autograd<M: Model + ?Sized>(
+    model: &M,
+    parameters: &[f32],
+    batch: &Batch,
+    share: f32,
+    write: Write,
+    gradient: &mut [f32],
+) -> Result<f64> {
+    let tensors = tensors_of(model.layout(), parameters)?;
+    let variables = tensors.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+    let (loss, gradients) = gradients_by_autograd(model, &variables, batch)?;
+    let predictions = batch.predictions() as f32;
+    for (tensor, spec) in gradients.iter().zip(model.layout().tensors()) {
+        let place = gradient[spec.range()].iter_mut();
+        for (place, value) in place.zip(tensor.flatten_all()?.to_vec1::<f32>()?) {
+            let kept = if write == Write::Add { *place } else { 0.0 };
+            *place = kept + share * predictions * value;
+        }
+    }
+    Ok(f64::from(loss.to_scalar::<f32>()?) * f64::from(predictions))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::data::ImageBatch;
+    use crate::ops::gradient_check::{random_tokens, random_values};
+
+    /// Random images with random labels.
+    pub(crate) fn images(spec: &ModelSpec, count: usize) -> Batch {
+        let shape = [spec.image_channels, spec.image_height, spec.image_width].map(|size| size as usize);
+        let pixels = random_values(count * shape.iter().product::<usize>(), 1);
+        let labels = random_tokens(&[count], spec.classes, 2).to_vec1().expect("labels");
+        Batch::Images(ImageBatch { pixels, shape, labels })
+    }
+
+    /// Compares a classifier's own gradient and evaluation with those of its composed operations, as a whole and in parts.
+    pub(crate) fn check_against_autograd(model: &mut dyn Model, batch: &Batch) -> Result<()> {
+        let parameters = model.initial_parameters(1);
+        let (examples, mut gradient) = (batch.examples(), vec![f32::NAN; parameters.len()]);
+        let share = 1.0 / examples as f32;
+        let loss = model.gradient(&parameters, batch, share, Write::Replace, &mut gradient)?;
+        let tensors = tensors_of(model.layout(), &parameters)?;
+        let variables = tensors.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+        let (expected_loss, expected) = gradients_by_autograd(model, &variables, batch)?;
+        assert!((loss / examples as f64 - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
+        for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
+            let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
+            let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+            assert!(largest > 0.0, "{} receives a gradient", tensor.name);
+            let pairs = actual.iter().zip(&expected);
+            let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+            assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
+        }
+        let mut parts = vec![f32::NAN; parameters.len()];
+        model.gradient(&parameters, &batch.part(0..3), share, Write::Replace, &mut parts)?;
+        model.gradient(&parameters, &batch.part(3..examples), share, Write::Add, &mut parts)?;
+        let error = gradient.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
+        assert!(error < 1e-5, "{error}");
+        let (own, composed) = (model.evaluate(&parameters, batch)?, evaluate_composed(model, &tensors, batch)?);
+        assert!((own.loss_sum - composed.loss_sum).abs() < 1e-3, "{own:?} {composed:?}");
+        assert_eq!((own.predictions, own.correct), (composed.predictions, composed.correct));
+        Ok(())
     }
 }

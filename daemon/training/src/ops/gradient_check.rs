@@ -9,11 +9,15 @@ use super::Kernels;
 /// another order differ by some units in the sixth digit.
 const TOLERANCE: f32 = 2e-5;
 
-/// Uniform values in [-1, 1) of the given shape.
-pub(crate) fn random(shape: &[usize], seed: u64) -> Var {
+/// Uniform values in [-1, 1).
+pub(crate) fn random_values(count: usize, seed: u64) -> Vec<f32> {
     let mut generator = stream(seed, "gradient check", &[]);
-    let values: Vec<f32> = (0..shape.iter().product()).map(|_| generator.random_range(-1.0..1.0)).collect();
-    Var::from_vec(values, shape, &Device::Cpu).expect("the values fill the shape")
+    (0..count).map(|_| generator.random_range(-1.0..1.0)).collect()
+}
+
+/// [`random_values`] in the given shape.
+pub(crate) fn random(shape: &[usize], seed: u64) -> Var {
+    Var::from_vec(random_values(shape.iter().product(), seed), shape, &Device::Cpu).expect("the values fill the shape")
 }
 
 /// Token ids below `vocabulary`.

@@ -67,8 +67,8 @@ fn covers(length: usize, rows: usize, columns: usize, row_stride: usize) -> bool
 }
 
 /// What happens to the values already there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Write {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
     /// They are overwritten.
     Replace,
     /// The product is added to them.
@@ -87,6 +87,25 @@ pub(crate) fn multiply_in_parallel(output: &mut [f32], left: Matrix<'_>, right: 
         let left = left.rows_from(task * task_rows, rows);
         let place = MatrixMut::dense(output, rows, right.columns);
         multiply(place, Write::Replace, 1.0, left, right);
+    });
+}
+
+/// `output = left · right`, or `+=` with [`Write::Add`], where `output` is dense: each task computes `task_rows` rows.
+///
+/// # Panics
+/// When the shapes do not fit.
+pub(crate) fn multiply_rows(
+    output: &mut [f32],
+    write: Write,
+    left: Matrix<'_>,
+    right: Matrix<'_>,
+    task_rows: usize,
+) {
+    assert_eq!(output.len(), left.rows * right.columns, "the product fits its place");
+    output.par_chunks_mut(task_rows * right.columns).enumerate().for_each(|(task, output)| {
+        let rows = output.len() / right.columns;
+        let left = left.rows_from(task * task_rows, rows);
+        multiply(MatrixMut::dense(output, rows, right.columns), write, 1.0, left, right);
     });
 }
 

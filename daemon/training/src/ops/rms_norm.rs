@@ -8,26 +8,26 @@ use super::storage::{Reading, floats, shaped_like};
 use super::vector::vectorised;
 use super::{Kernels, TASK_ROWS};
 
-/// Added to the mean square; Llama's value.
-const EPSILON: f32 = 1e-5;
-
-/// `input` of shape `[…, width]` normalised row by row and multiplied by `scale` `[width]`.
-pub(crate) fn rms_norm(kernels: Kernels, input: &Tensor, scale: &Tensor) -> Result<Tensor> {
+/// `input` of shape `[…, width]` normalised row by row and multiplied by `scale` `[width]`; `epsilon` is added to the
+/// mean square.
+pub(crate) fn rms_norm(kernels: Kernels, input: &Tensor, scale: &Tensor, epsilon: f64) -> Result<Tensor> {
     match kernels {
-        Kernels::Fused => input.contiguous()?.apply_op2(&scale.contiguous()?, RmsNorm),
+        Kernels::Fused => input.contiguous()?.apply_op2(&scale.contiguous()?, RmsNorm { epsilon: epsilon as f32 }),
         Kernels::Composed => {
             let mean_square = input.sqr()?.mean_keepdim(D::Minus1)?;
-            let normalised = input.broadcast_div(&(mean_square + f64::from(EPSILON))?.sqrt()?)?;
+            let normalised = input.broadcast_div(&(mean_square + epsilon)?.sqrt()?)?;
             normalised.broadcast_mul(scale)
         }
     }
 }
 
-struct RmsNorm;
+struct RmsNorm {
+    epsilon: f32,
+}
 
 #[inline(always)]
-fn inverse_root(row: &[f32]) -> f32 {
-    1.0 / (dot(row, row) / row.len() as f32 + EPSILON).sqrt()
+fn inverse_root(row: &[f32], epsilon: f32) -> f32 {
+    1.0 / (dot(row, row) / row.len() as f32 + epsilon).sqrt()
 }
 
 impl CustomOp2 for RmsNorm {
@@ -46,7 +46,7 @@ impl CustomOp2 for RmsNorm {
         let width = scale.len();
         let mut output = vec![0.0; input.len()];
         let rows = output.par_chunks_mut(width * TASK_ROWS).zip(input.par_chunks(width * TASK_ROWS));
-        rows.for_each(|(output, input)| forward_rows(output, input, scale));
+        rows.for_each(|(output, input)| forward_rows(output, input, scale, self.epsilon));
         Ok((CpuStorage::F32(output), input_layout.shape().clone()))
     }
 
@@ -67,7 +67,7 @@ impl CustomOp2 for RmsNorm {
             .par_chunks_mut(width * TASK_ROWS)
             .zip(input_values.par_chunks(width * TASK_ROWS))
             .zip(gradient.par_chunks(width * TASK_ROWS))
-            .map(|((to_input, input), gradient)| backward_rows(to_input, input, gradient, &scale_values))
+            .map(|((to_input, input), gradient)| backward_rows(to_input, input, gradient, &scale_values, self.epsilon))
             .collect();
         let mut to_scale = vec![0.0; width];
         for partial in partial_sums {
@@ -78,9 +78,9 @@ impl CustomOp2 for RmsNorm {
 }
 
 vectorised! {
-    fn forward_rows(output: &mut [f32], input: &[f32], scale: &[f32]) {
+    fn forward_rows(output: &mut [f32], input: &[f32], scale: &[f32], epsilon: f32) {
         for (output, input) in output.chunks_exact_mut(scale.len()).zip(input.chunks_exact(scale.len())) {
-            let inverse = inverse_root(input);
+            let inverse = inverse_root(input, epsilon);
             for ((output, input), scale) in output.iter_mut().zip(input).zip(scale) {
                 *output = input * inverse * scale;
             }
@@ -92,12 +92,12 @@ vectorised! {
     /// Fills `to_input` and returns these rows' gradient of the scale.
     ///
     /// With `r = 1/√(mean x² + ε)` and `h = g · scale`: `dx = r·h − x · r³ · (h·x) / width`, `dscale = Σ g · x · r`.
-    fn backward_rows(to_input: &mut [f32], input: &[f32], gradient: &[f32], scale: &[f32]) -> Vec<f32> {
+    fn backward_rows(to_input: &mut [f32], input: &[f32], gradient: &[f32], scale: &[f32], epsilon: f32) -> Vec<f32> {
         let width = scale.len();
         let mut to_scale = vec![0.0; width];
         let rows = to_input.chunks_exact_mut(width).zip(input.chunks_exact(width)).zip(gradient.chunks_exact(width));
         for ((to_input, input), gradient) in rows {
-            let inverse = inverse_root(input);
+            let inverse = inverse_root(input, epsilon);
             for index in 0..width {
                 to_scale[index] += gradient[index] * input[index] * inverse;
                 to_input[index] = gradient[index] * scale[index];
@@ -120,7 +120,7 @@ mod tests {
     fn rms_norm_agrees_with_autograd() {
         for (batch, length, width) in [(1, 1, 2), (3, 50, 20), (2, 65, 64)] {
             let arguments = [random(&[batch, length, width], 1), random(&[width], 2)];
-            check_gradients(&arguments, |kernels, tensors| rms_norm(kernels, &tensors[0], &tensors[1]));
+            check_gradients(&arguments, |kernels, tensors| rms_norm(kernels, &tensors[0], &tensors[1], 1e-5));
         }
     }
 }

@@ -9,9 +9,6 @@ use rayon::prelude::*;
 use super::Kernels;
 use super::storage::{Reading, floats, shaped_like};
 
-/// Llama's base of the angles' geometric series.
-const BASE: f64 = 10_000.0;
-
 /// Cosines and sines of all positions up to a context's length.
 #[derive(Clone)]
 pub(crate) struct RotaryTables {
@@ -24,12 +21,13 @@ pub(crate) struct RotaryTables {
 }
 
 impl RotaryTables {
-    /// Tables for heads of `head_width` (even) and positions below `context`.
-    pub(crate) fn new(head_width: usize, context: usize) -> RotaryTables {
+    /// Tables for heads of `head_width` (even) and positions below `context`; `theta` is the base of the angles' geometric
+    /// series.
+    pub(crate) fn new(head_width: usize, context: usize, theta: f64) -> RotaryTables {
         let half = head_width / 2;
         let angle = |index: usize| {
             let (position, pair) = (index / half, index % half);
-            position as f64 * BASE.powf(-(pair as f64) / half as f64)
+            position as f64 * theta.powf(-(pair as f64) / half as f64)
         };
         RotaryTables {
             cosines: (0..context * half).map(|index| angle(index).cos() as f32).collect(),
@@ -131,7 +129,7 @@ mod tests {
     #[test]
     fn rotary_agrees_with_autograd() {
         for (batch, length, heads, head_width) in [(1, 1, 1, 2), (2, 9, 3, 4), (3, 16, 2, 16)] {
-            let tables = RotaryTables::new(head_width, 16);
+            let tables = RotaryTables::new(head_width, 16, 1e4);
             let input = [random(&[batch, length, heads * head_width], 1)];
             check_gradients(&input, |kernels, tensors| rotary(kernels, &tensors[0], &tables));
         }
@@ -139,6 +137,6 @@ mod tests {
 
     #[test]
     fn more_positions_than_the_context_are_an_error() {
-        assert!(rotary(Kernels::Fused, random(&[1, 9, 4], 1).as_tensor(), &RotaryTables::new(4, 8)).is_err());
+        assert!(rotary(Kernels::Fused, random(&[1, 9, 4], 1).as_tensor(), &RotaryTables::new(4, 8, 1e4)).is_err());
     }
 }

@@ -1,12 +1,11 @@
-//! Plain slices out of candle's tensors on the CPU, for reading and for writing in place.
+//! Plain slices out of candle's tensors on the CPU.
 //!
 //! Candle hands custom operations a storage and a layout; everything here insists on contiguous `f32` (or `u32`), which
 //! the operations' public functions establish before they enter the graph.
 
-use std::cell::RefCell;
 use std::ops::{Deref, Range};
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, StorageRef, Tensor, bail};
+use candle_core::{CpuStorage, Layout, Result, Storage, StorageRef, Tensor, bail};
 
 /// The values of a contiguous `f32` storage.
 pub(crate) fn floats<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -59,30 +58,6 @@ impl Deref for Reading<'_> {
 /// A contiguous `u32` tensor on the CPU, copied out: token ids are few.
 pub(crate) fn read_indices(tensor: &Tensor) -> Result<Vec<u32>> {
     tensor.flatten_all()?.to_vec1::<u32>()
-}
-
-/// Calls `edit` on the values of a contiguous `f32` tensor on the CPU, in place. Never between a forward and its
-/// backward: the graph shares this memory.
-pub(crate) fn edit_in_place(tensor: &Tensor, edit: impl FnOnce(&mut [f32])) -> Result<()> {
-    tensor.inplace_op1(&InPlace(RefCell::new(Some(edit))))
-}
-
-/// Lets a closure be candle's in-place operation.
-struct InPlace<Edit>(RefCell<Option<Edit>>);
-
-impl<Edit: FnOnce(&mut [f32])> InplaceOp1 for InPlace<Edit> {
-    fn name(&self) -> &'static str {
-        "edit in place"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let range = contiguous_range(layout)?;
-        let CpuStorage::F32(values) = storage else { bail!("only f32 values are edited in place") };
-        if let Some(edit) = self.0.borrow_mut().take() {
-            edit(&mut values[range]);
-        }
-        Ok(())
-    }
 }
 
 /// `values` as a tensor of the shape of `like`.

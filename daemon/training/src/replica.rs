@@ -1,0 +1,60 @@
+//! One copy of a model on one device, with what training it needs: parameters, their gradient, the optimizer's moments.
+//!
+//! Two kinds: [`host`] keeps flat vectors in memory and uses the model's own backward; [`device`] keeps tensors on a GPU
+//! and uses candle's autograd.
+
+pub(crate) mod device;
+pub(crate) mod host;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use candle_core::Result;
+use murmur_protocol::ModelLayout;
+
+use crate::data::Batch;
+use crate::model::Evaluation;
+use crate::optimizer::Moments;
+
+pub(crate) use device::DeviceReplica;
+pub(crate) use host::HostReplica;
+
+/// What the engine asks of either kind. All vectors are flat in the order of the layout; errors are those of the device.
+pub(crate) trait Replica: Send + Sync {
+    fn layout(&self) -> &Arc<ModelLayout>;
+
+    /// θ.
+    fn parameters(&self) -> Result<Cow<'_, [f32]>>;
+
+    /// Replaces θ.
+    fn set_parameters(&mut self, values: &[f32]) -> Result<()>;
+
+    /// Computes the gradient of the mean loss of `batch`, some examples at a time, keeps it and returns that mean.
+    fn compute_gradient(&mut self, batch: &Batch) -> Result<f64>;
+
+    /// The gradient kept.
+    fn gradient(&self) -> Result<Cow<'_, [f32]>>;
+
+    /// Replaces the gradient kept.
+    fn set_gradient(&mut self, values: &[f32]) -> Result<()>;
+
+    /// Of the gradient kept: not finite exactly when some value is not.
+    fn gradient_norm(&self) -> Result<f64>;
+
+    /// An optimizer step with the gradient kept, whose norm is finite.
+    fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()>;
+
+    fn evaluate(&self, batch: &Batch) -> Result<Evaluation>;
+
+    /// The optimizer's moments, and the steps since they were zero.
+    fn moments(&self) -> Result<(Moments, u64)>;
+
+    /// Replaces the optimizer's moments.
+    fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()>;
+}
+
+/// The parts of a batch that are computed one after the other, `examples_max` examples each.
+fn parts(batch: &Batch, examples_max: usize) -> impl Iterator<Item = Batch> + '_ {
+    let (examples, most) = (batch.examples(), examples_max.max(1));
+    (0..examples).step_by(most).map(move |first| batch.part(first..(first + most).min(examples)))
+}

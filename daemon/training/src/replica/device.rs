@@ -1,0 +1,191 @@
+//! A replica of tensors on a device, trained by candle's autograd: GPUs, and the reference for the flat one.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use candle_core::{Device, Result, Tensor, Var};
+use murmur_protocol::ModelLayout;
+use murmur_protocol::manifest::OptimizerSpec;
+
+use super::{Replica, parts};
+use crate::data::Batch;
+use crate::model::{Evaluation, Model, evaluate_composed, gradients_by_autograd};
+use crate::optimizer::{Moments, StepFactors};
+
+pub(crate) struct DeviceReplica {
+    model: Box<dyn Model>,
+    device: Device,
+    /// All in the order of the layout.
+    variables: Vec<Var>,
+    gradients: Vec<Tensor>,
+    first_moments: Vec<Tensor>,
+    second_moments: Vec<Tensor>,
+    /// Since the moments were zero.
+    steps: u64,
+    optimizer: OptimizerSpec,
+    /// Examples computed at once, at most.
+    micro_batch: usize,
+}
+
+impl DeviceReplica {
+    pub(crate) fn new(
+        model: Box<dyn Model>,
+        parameters: &[f32],
+        device: Device,
+        optimizer: OptimizerSpec,
+        micro_batch: usize,
+    ) -> Result<DeviceReplica> {
+        let tensors = upload(model.layout(), parameters, &device)?;
+        let zeros = tensors.iter().map(Tensor::zeros_like).collect::<Result<Vec<_>>>()?;
+        Ok(DeviceReplica {
+            variables: tensors.iter().map(Var::from_tensor).collect::<Result<_>>()?,
+            gradients: zeros.clone(),
+            first_moments: zeros.clone(),
+            second_moments: zeros,
+            steps: 0,
+            model,
+            device,
+            optimizer,
+            micro_batch,
+        })
+    }
+}
+
+fn upload(layout: &ModelLayout, values: &[f32], device: &Device) -> Result<Vec<Tensor>> {
+    let tensor = |tensor: &murmur_protocol::TensorSpec| {
+        Tensor::from_slice(&values[tensor.range()], tensor.shape.as_slice(), device)
+    };
+    layout.tensors().iter().map(tensor).collect()
+}
+
+fn download<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Vec<f32>> {
+    let mut values = Vec::new();
+    for tensor in tensors {
+        values.extend(tensor.flatten_all()?.to_vec1::<f32>()?);
+    }
+    Ok(values)
+}
+
+impl Replica for DeviceReplica {
+    fn layout(&self) -> &Arc<ModelLayout> {
+        self.model.layout()
+    }
+
+    fn parameters(&self) -> Result<Cow<'_, [f32]>> {
+        Ok(Cow::Owned(download(self.variables.iter().map(Var::as_tensor))?))
+    }
+
+    fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
+        let tensors = upload(self.model.layout(), values, &self.device)?;
+        self.variables.iter().zip(&tensors).try_for_each(|(variable, tensor)| variable.set(tensor))
+    }
+
+    fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
+        let mut mean: Option<Tensor> = None;
+        for part in parts(batch, self.micro_batch) {
+            let share = part.predictions() as f64 / batch.predictions() as f64;
+            let (loss, gradients) = gradients_by_autograd(&*self.model, &self.variables, &part)?;
+            let loss = (loss * share)?;
+            let scaled = gradients.iter().map(|gradient| gradient * share).collect::<Result<Vec<_>>>()?;
+            (mean, self.gradients) = match mean {
+                None => (Some(loss), scaled),
+                Some(sum) => {
+                    let pairs = self.gradients.iter().zip(&scaled);
+                    (Some((sum + loss)?), pairs.map(|(sum, gradient)| sum + gradient).collect::<Result<_>>()?)
+                }
+            };
+        }
+        // Read once at the end: every read waits for the device.
+        mean.map_or(Ok(0.0), |mean| Ok(f64::from(mean.to_scalar::<f32>()?)))
+    }
+
+    fn gradient(&self) -> Result<Cow<'_, [f32]>> {
+        Ok(Cow::Owned(download(self.gradients.iter())?))
+    }
+
+    fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
+        self.gradients = upload(self.model.layout(), values, &self.device)?;
+        Ok(())
+    }
+
+    fn gradient_norm(&self) -> Result<f64> {
+        let squares = self.gradients.iter().map(|gradient| gradient.sqr()?.sum_all()).collect::<Result<Vec<_>>>()?;
+        let sum = Tensor::stack(&squares, 0)?.sum_all()?.to_scalar::<f32>()?;
+        Ok(f64::from(sum).sqrt())
+    }
+
+    fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
+        self.steps += 1;
+        let spec = &self.optimizer;
+        let factors = StepFactors::new(spec, self.steps, gradient_norm, learning_rate);
+        let moments = self.first_moments.iter_mut().zip(&mut self.second_moments);
+        let tensors = self.variables.iter().zip(&self.gradients).zip(moments);
+        for ((variable, gradient), (first, second)) in tensors {
+            let factors = factors.for_shape(variable.dims());
+            let gradient = (gradient * factors.clip)?;
+            *first = ((&*first * spec.beta1)? + (&gradient * (1.0 - spec.beta1))?)?;
+            *second = ((&*second * spec.beta2)? + (gradient.sqr()? * (1.0 - spec.beta2))?)?;
+            let denominator = ((&*second * factors.unbias_second)?.sqrt()? + spec.epsilon)?;
+            let move_by = ((&*first * factors.rate)? / denominator)?;
+            variable.set(&((variable.as_detached_tensor() * factors.keep)? - move_by)?)?;
+        }
+        Ok(())
+    }
+
+    fn evaluate(&self, batch: &Batch) -> Result<Evaluation> {
+        let parameters: Vec<Tensor> = self.variables.iter().map(Var::as_detached_tensor).collect();
+        evaluate_composed(&*self.model, &parameters, batch)
+    }
+
+    fn moments(&self) -> Result<(Moments, u64)> {
+        let (first, second) = (download(self.first_moments.iter())?, download(self.second_moments.iter())?);
+        Ok((Moments { first, second }, self.steps))
+    }
+
+    fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
+        self.first_moments = upload(self.model.layout(), &moments.first, &self.device)?;
+        self.second_moments = upload(self.model.layout(), &moments.second, &self.device)?;
+        self.steps = steps;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::ModelSpec;
+
+    use super::*;
+    use crate::model::build;
+    use crate::replica::HostReplica;
+
+    #[test]
+    fn tensors_and_flat_vectors_train_alike() -> Result<()> {
+        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
+        let parameters = build(&spec).initial_parameters(1);
+        let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+        let mut host = HostReplica::new(build(&spec), parameters.clone(), optimizer.clone(), 4);
+        let mut device = DeviceReplica::new(build(&spec), &parameters, Device::Cpu, optimizer, 2)?;
+        let windows: Vec<Vec<u32>> = (0..4).map(|first| (first..first + 9).map(|byte| byte * 7).collect()).collect();
+        let batch = Batch::of(&windows);
+        let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-5);
+        for _ in 0..3 {
+            let losses = (host.compute_gradient(&batch)?, device.compute_gradient(&batch)?);
+            assert!((losses.0 - losses.1).abs() < 1e-5, "{losses:?}");
+            let norms = (host.gradient_norm()?, device.gradient_norm()?);
+            assert!((norms.0 - norms.1).abs() < 1e-5, "{norms:?}");
+            let gradients = (host.gradient()?, device.gradient()?);
+            assert!(close(&gradients.0, &gradients.1));
+            // A gradient of nothing but rounding may differ in sign, and Adam's first step then goes the other way.
+            device.set_gradient(&host.gradient()?)?;
+            host.step(norms.0, 0.01)?;
+            device.step(norms.0, 0.01)?;
+            assert!(close(&host.parameters()?, &device.parameters()?));
+            let (moments, steps) = host.moments()?;
+            assert!(close(&moments.second, &device.moments()?.0.second));
+            device.set_moments(moments, steps)?;
+            device.set_parameters(&host.parameters()?)?;
+            assert_eq!(device.parameters()?, host.parameters()?);
+        }
+        Ok(())
+    }
+}
