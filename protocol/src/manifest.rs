@@ -170,6 +170,15 @@ impl RunManifest {
         Ok(manifest)
     }
 
+    /// What its model predicts, for people: a "byte", a "token" or an "image".
+    pub fn prediction(&self) -> &'static str {
+        match self.model.kind.reads_images() {
+            true => "image",
+            false if self.data.tokenizer.is_empty() => "byte",
+            false => "token",
+        }
+    }
+
     /// BLAKE3 of the canonical text.
     pub fn run_id(&self) -> RunId {
         let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 run manifest");

@@ -32,26 +32,32 @@ pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
-    let (checkpoint, model) = load(options.checkpoint.as_deref())?;
+    let checkpoint = newest(options.checkpoint.as_deref())?;
     let manifest = &checkpoint.manifest;
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
-    let corpus: Corpus = match data_directory(options.checkpoint.as_deref()) {
-        Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, &root)?,
-        _ => open_corpus(manifest, &settings)?,
+    settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
+    let root = data_directory(options.checkpoint.as_deref());
+    let corpus: Corpus = match &root {
+        Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
+        _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
     };
-    let batch = manifest.optimizer.batch_sequences as usize;
-    let loss = model.evaluate(&corpus.validation(manifest), batch)?;
+    let batches = corpus.validation_batches(manifest);
+    let evaluation = murmur_training::model::evaluate(&manifest.model, &checkpoint.state.parameters, &batches)?;
+    let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
     let floor = corpus.entropy_rate();
     let steps = checkpoint.state.counters.steps;
     if options.format == Console::Json {
-        let result = json!({ "steps": steps, "loss": loss, "perplexity": loss.exp(), "floor": floor });
+        let result =
+            json!({ "steps": steps, "loss": loss, "perplexity": loss.exp(), "accuracy": accuracy, "floor": floor });
         print_line(&result.to_string());
         return Ok(());
     }
+    let each = manifest.prediction();
     print_line(&format!("steps        {steps}"));
-    print_line(&format!("loss         {loss:.4} nats/byte ({:.4} bits/byte)", loss / std::f64::consts::LN_2));
-    print_line(&format!("perplexity   {:.3} per byte", loss.exp()));
+    print_line(&format!("loss         {loss:.4} nats/{each} ({:.4} bits/{each})", loss / std::f64::consts::LN_2));
+    print_line(&format!("perplexity   {:.3} per {each}", loss.exp()));
+    print_line(&format!("accuracy     {:.2} % of {} {each}s", 100.0 * accuracy, evaluation.predictions));
     if let Some(floor) = floor {
         print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
     }
@@ -64,9 +70,18 @@ fn data_directory(path: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// The newest intact checkpoint of a data directory, or the one at the path itself.
-fn load(path: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
+fn newest(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     let path = path.map_or_else(|| DataDirectory::default_path(&RunManifest::default().run.name), Path::to_owned);
-    let checkpoint = find(&path)?;
+    find(&path)
+}
+
+/// Its model, for what writes text.
+fn load(path: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
+    let checkpoint = newest(path)?;
+    if checkpoint.manifest.model.kind.reads_images() {
+        let failure = Failure::new(ExitCode::Settings, "this checkpoint's model classifies images: it writes no text");
+        return Err(failure.hint("`murmur eval` says how well it does").into());
+    }
     let (device, _) = DeviceChoice::Auto.open()?;
     let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device)?;
     Ok((checkpoint, model))

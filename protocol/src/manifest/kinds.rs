@@ -56,7 +56,12 @@ fn text(data: &DataSpec) -> Result<(), ManifestError> {
     check("data.separator", separator, separator.chars().count() <= 64, "up to 64 characters")?;
     let hexadecimal = tokenizer.len() == 64 && tokenizer.bytes().all(|byte| byte.is_ascii_hexdigit());
     let none = tokenizer.is_empty();
-    check("data.tokenizer", tokenizer, none || hexadecimal, "empty (bytes) or 64 hexadecimal digits: the file's BLAKE3")?;
+    check(
+        "data.tokenizer",
+        tokenizer,
+        none || hexadecimal,
+        "empty (bytes) or 64 hexadecimal digits: the file's BLAKE3",
+    )?;
     let files = data.source != DataSource::Grammar && !data.source.gives_images() && !data.share;
     let rule = "empty unless text of files is read; shared data (data.share = true) is read as bytes";
     check("data.tokenizer", tokenizer, none || files, rule)

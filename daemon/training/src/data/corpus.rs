@@ -10,7 +10,7 @@ use murmur_protocol::manifest::{DataSource, DataSpec, RunManifest};
 use murmur_protocol::random::stream;
 use murmur_protocol::shards::{ShardSet, Sharding};
 
-use super::files::JoinedFiles;
+use super::files::{JoinedFiles, digest_of};
 use super::images::ImageSet;
 use super::shared::SharedText;
 use super::tokens::TokenFile;
@@ -103,7 +103,7 @@ impl Corpus {
             return Corpus::of_bytes(JoinedFiles::open(&place.files)?, data, context);
         }
         if !data.digest.is_empty() {
-            check_digest(&JoinedFiles::open(&place.files)?, data)?;
+            check_digest(digest_of(&place.files)?, data)?;
         }
         if data.source.gives_images() {
             let images = ImageSet::open(manifest, &place.files, place.cache.as_deref())?;
@@ -129,12 +129,20 @@ impl Corpus {
     /// # Errors
     /// As [`Corpus::read_files`].
     pub fn digest_of(files: &[PathBuf]) -> Result<String, CorpusError> {
-        Ok(JoinedFiles::open(files)?.digest().to_hex().to_string())
+        Ok(digest_of(files)?.to_hex().to_string())
     }
 
     /// The built-in stories.
     pub fn grammar() -> Corpus {
         Corpus { content: Content::Grammar(Grammar::stories()), training: 0..0, held_out: 0..0 }
+    }
+
+    /// Data of a run's kind for measuring how fast its model trains: the built-in stories, or noise for images.
+    pub fn made_up(manifest: &RunManifest) -> Corpus {
+        if !manifest.model.kind.reads_images() {
+            return Corpus::grammar();
+        }
+        Corpus { content: Content::Images(ImageSet::made_up(manifest)), training: 0..0, held_out: 0..0 }
     }
 
     /// A corpus that the swarm shares, without any of its shards so far.
@@ -171,7 +179,9 @@ impl Corpus {
     }
 
     fn of_bytes(bytes: JoinedFiles, data: &DataSpec, context: usize) -> Result<Corpus, CorpusError> {
-        check_digest(&bytes, data)?;
+        if !data.digest.is_empty() {
+            check_digest(bytes.digest(), data)?;
+        }
         let (training, length) = (data.training_bytes(bytes.len() as u64) as usize, bytes.len());
         Corpus::with_windows(Content::Bytes(bytes), 0..training, training..length, "bytes", context)
     }
@@ -298,11 +308,8 @@ impl Corpus {
     }
 }
 
-fn check_digest(bytes: &JoinedFiles, data: &DataSpec) -> Result<(), CorpusError> {
-    if data.digest.is_empty() {
-        return Ok(());
-    }
-    let actual = bytes.digest().to_hex().to_string();
+fn check_digest(actual: blake3::Hash, data: &DataSpec) -> Result<(), CorpusError> {
+    let actual = actual.to_hex().to_string();
     if data.digest.eq_ignore_ascii_case(&actual) {
         return Ok(());
     }

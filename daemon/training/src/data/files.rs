@@ -12,6 +12,9 @@ use super::CorpusError;
 /// Folders in folders are followed this deep; more is a loop of links. A guess.
 const DEPTH_MAX: usize = 16;
 
+/// Smaller files are read as they are: 65,530 of them may be mapped on Linux, and folders can hold more. A guess.
+const MAPPED_BYTES_MIN: u64 = 64 << 10;
+
 /// The files that `paths` name, in order: a folder stands for all files in it and below, sorted by path, without hidden
 /// ones.
 ///
@@ -55,17 +58,30 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CorpusError> {
     Ok(paths)
 }
 
-/// A file's content, mapped.
+/// A file's content: mapped, or read where it is small, since systems limit how many files a process maps.
 ///
 /// # Errors
 /// When it cannot be read or is empty.
 pub fn map_file(path: &Path) -> Result<Bytes, CorpusError> {
     let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.len() == 0 {
-        return Err(CorpusError::Empty(path.to_owned()));
+    match file.metadata().map_err(unreadable)?.len() {
+        0 => Err(CorpusError::Empty(path.to_owned())),
+        1..MAPPED_BYTES_MIN => std::fs::read(path).map(Bytes::from).map_err(unreadable),
+        _ => map(&file).map_err(unreadable),
     }
-    map(&file).map_err(unreadable)
+}
+
+/// BLAKE3 of the content of files and folders, one after the other.
+///
+/// # Errors
+/// As [`list_files`] and [`map_file`].
+pub fn digest_of(paths: &[PathBuf]) -> Result<blake3::Hash, CorpusError> {
+    let mut hasher = blake3::Hasher::new();
+    for path in list_files(paths)? {
+        hasher.update(&map_file(&path)?);
+    }
+    Ok(hasher.finalize())
 }
 
 pub(super) fn map(file: &File) -> std::io::Result<Bytes> {
@@ -171,7 +187,8 @@ mod tests {
     #[test]
     fn joined_files_are_read_like_one() {
         let whole: Vec<u8> = (0..100).collect();
-        let joined = JoinedFiles::of([&whole[..10], &whole[10..11], &whole[11..60], &whole[60..]].map(Bytes::copy_from_slice));
+        let joined =
+            JoinedFiles::of([&whole[..10], &whole[10..11], &whole[11..60], &whole[60..]].map(Bytes::copy_from_slice));
         for start in 0..=100 {
             for end in start..=100 {
                 assert_eq!(joined.read(start..end).as_deref(), Some(&whole[start..end]));

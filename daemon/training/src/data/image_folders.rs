@@ -75,7 +75,8 @@ fn write(files: &[PathBuf], shape: ImageShape, writer: &mut BufWriter<File>) -> 
 fn decode(path: &Path, shape: ImageShape) -> Result<Vec<u8>, CorpusError> {
     let image = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
     let image = image.map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?.decode();
-    let mut image = image.map_err(|error| CorpusError::NotAnImage { path: path.to_owned(), reason: error.to_string() })?;
+    let mut image =
+        image.map_err(|error| CorpusError::NotAnImage { path: path.to_owned(), reason: error.to_string() })?;
     let (rows, columns) = (shape.height as u32, shape.width as u32);
     if (image.height(), image.width()) != (rows, columns) {
         image = image.resize_exact(columns, rows, FilterType::Triangle);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use murmur_protocol::manifest::{DataSource, ModelSpec, RunManifest};
-use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_protocol::random::{Generator, Rng, RngExt, stream};
 
 use super::files::JoinedFiles;
 use super::tokens::uniform;
@@ -84,6 +84,17 @@ impl ImageSet {
         };
         let (training, held_out) = split(labels.len(), manifest)?;
         Ok(ImageSet { shape, pixels, labels, training, held_out })
+    }
+
+    /// Noise: as many images as a batch holds, and one that is held out.
+    pub(super) fn made_up(manifest: &RunManifest) -> ImageSet {
+        let (shape, count) = (ImageShape::of(&manifest.model), manifest.optimizer.batch_sequences as usize + 1);
+        let mut generator = stream(manifest.run.seed, "made-up images", &[]);
+        let mut pixels = vec![0; count * shape.values()];
+        generator.fill_bytes(&mut pixels);
+        let labels = (0..count as u32).map(|number| number % manifest.model.classes).collect();
+        let pixels = JoinedFiles::of([pixels.into()]);
+        ImageSet { shape, pixels, labels, training: (0..count - 1).collect(), held_out: vec![count - 1] }
     }
 
     pub(crate) fn held_out(&self) -> &[usize] {
@@ -279,7 +290,9 @@ mod tests {
         manifest.model.classes = 2;
         let result = ImageSet::open(&manifest, &write_pair(folder.path(), 9, "set"), None);
         let message = result.err().expect("an error").to_string();
-        assert!(message.ends_with("set-labels.idx: label 2 of image 2 is out of range: the model has 2 classes, from 0"));
+        assert!(
+            message.ends_with("set-labels.idx: label 2 of image 2 is out of range: the model has 2 classes, from 0")
+        );
     }
 
     #[test]
@@ -287,7 +300,10 @@ mod tests {
         let images = set(240);
         let counts = |node: u8, skew: f64| {
             let mut counts = [0; 3];
-            images.share_of(&[node; 32], 1, skew).iter().for_each(|number| counts[images.labels[*number] as usize] += 1);
+            images
+                .share_of(&[node; 32], 1, skew)
+                .iter()
+                .for_each(|number| counts[images.labels[*number] as usize] += 1);
             counts
         };
         assert_eq!(counts(1, 0.0).iter().sum::<usize>(), 192);

@@ -113,7 +113,8 @@ mod tests {
     fn a_text_column_is_read_without_its_nulls_in_every_compression() {
         let folder = tempfile::tempdir().expect("a folder");
         let zstd = Compression::ZSTD(ZstdLevel::default());
-        for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(Default::default()), zstd] {
+        for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(Default::default()), zstd]
+        {
             let path = folder.path().join("texts.parquet");
             write(&path, &["one", "", "drei ü", "four", "five"], compression);
             assert_eq!(read(&path, "text").expect("texts"), ["one", "drei ü", "four", "five"], "{compression:?}");

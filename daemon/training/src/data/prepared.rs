@@ -38,7 +38,8 @@ impl Key {
     pub(super) fn add_file(&mut self, path: &Path) -> Result<(), CorpusError> {
         let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
         let metadata = path.metadata().map_err(unreadable)?;
-        let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let changed =
+            metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         self.add(path.canonicalize().map_err(unreadable)?.as_os_str().as_encoded_bytes());
         self.add(&metadata.len().to_le_bytes());
         self.add(&changed.as_nanos().to_le_bytes());

@@ -201,10 +201,8 @@ fn each_piece(path: &Path, take: &mut dyn FnMut(String) -> Result<(), CorpusErro
     let mut start = 0;
     while start < content.len() {
         let end = end_of_piece(&content, start);
-        let piece = std::str::from_utf8(&content[start..end]).map_err(|error| CorpusError::NotText {
-            path: path.to_owned(),
-            offset: start + error.valid_up_to(),
-        })?;
+        let piece = std::str::from_utf8(&content[start..end])
+            .map_err(|error| CorpusError::NotText { path: path.to_owned(), offset: start + error.valid_up_to() })?;
         take(piece.to_owned())?;
         start = end;
     }

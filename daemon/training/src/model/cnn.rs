@@ -208,8 +208,7 @@ impl Model for Cnn {
         let (features, traces) = self.convolve(parameters, pixels);
         let outputs = self.dense.forward(parameters, &features);
         let dense = &self.dense;
-        let (loss, to_features) =
-            dense.backward(parameters, &features, &outputs, labels, share, write, gradient, true);
+        let (loss, to_features) = dense.backward(parameters, &features, &outputs, labels, share, write, gradient, true);
         let to_convolutions = self.convolve_back(parameters, &traces, &to_features.unwrap_or_default());
         for (place, value) in gradient.iter_mut().zip(to_convolutions) {
             *place = value + if write == Write::Add { *place } else { 0.0 };

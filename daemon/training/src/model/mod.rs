@@ -132,6 +132,20 @@ impl Evaluation {
     }
 }
 
+/// How well flat `parameters` of the model of `spec` predict the targets of `batches`, on the CPU.
+///
+/// # Errors
+/// When a batch holds the wrong kind or size of examples, or memory runs out.
+///
+/// # Panics
+/// When the number of parameters is not the model's: check with [`parameter_count`] what comes from outside.
+pub fn evaluate(spec: &ModelSpec, parameters: &[f32], batches: &[Batch]) -> Result<Evaluation> {
+    let model = build(spec);
+    assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
+    let add = |sum: Evaluation, batch: &Batch| Ok(sum.with(model.evaluate(parameters, batch)?));
+    batches.iter().try_fold(Evaluation::default(), add)
+}
+
 /// The tensors of flat parameters on the CPU, in the order of the layout.
 pub(crate) fn tensors_of(layout: &ModelLayout, parameters: &[f32]) -> Result<Vec<Tensor>> {
     let tensor = |tensor: &murmur_protocol::TensorSpec| {

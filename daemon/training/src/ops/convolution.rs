@@ -184,7 +184,8 @@ pub(crate) fn composed(images: &Tensor, weights: &Tensor, biases: &Tensor) -> Re
     let (rows, columns) = (height / 2, width / 2);
     let even = convolved.narrow(2, 0, 2 * rows)?.narrow(3, 0, 2 * columns)?.contiguous()?;
     let lines = even.reshape((count * channels, rows, 2, 2 * columns))?;
-    let upper = lines.narrow(2, 0, 1)?.maximum(&lines.narrow(2, 1, 1)?)?.reshape((count * channels, rows, columns, 2))?;
+    let upper =
+        lines.narrow(2, 0, 1)?.maximum(&lines.narrow(2, 1, 1)?)?.reshape((count * channels, rows, columns, 2))?;
     let pooled = upper.narrow(3, 0, 1)?.maximum(&upper.narrow(3, 1, 1)?)?.reshape((count, channels, rows, columns))?;
     pooled.broadcast_add(&biases.reshape((1, channels, 1, 1))?)?.relu()
 }
@@ -304,16 +305,8 @@ mod tests {
         assert_eq!(pooled[0], largest + 10.0);
         let (mut to_weights, mut to_biases) = (vec![0.0; 9], vec![0.0]);
         let ones = vec![1.0; 6];
-        let to_image = convolution.backward(
-            &kernel,
-            &padded,
-            &chosen,
-            &ones,
-            &mut scratch,
-            &mut to_weights,
-            &mut to_biases,
-            true,
-        );
+        let to_image =
+            convolution.backward(&kernel, &padded, &chosen, &ones, &mut scratch, &mut to_weights, &mut to_biases, true);
         let to_image = to_image.expect("wanted");
         assert_eq!((to_image.iter().sum::<f32>(), to_biases[0]), (6.0, 6.0));
         assert!(to_image[28..].iter().all(|value| *value == 0.0), "the fifth line is in no pool");

@@ -94,13 +94,7 @@ pub(crate) fn multiply_in_parallel(output: &mut [f32], left: Matrix<'_>, right: 
 ///
 /// # Panics
 /// When the shapes do not fit.
-pub(crate) fn multiply_rows(
-    output: &mut [f32],
-    write: Write,
-    left: Matrix<'_>,
-    right: Matrix<'_>,
-    task_rows: usize,
-) {
+pub(crate) fn multiply_rows(output: &mut [f32], write: Write, left: Matrix<'_>, right: Matrix<'_>, task_rows: usize) {
     assert_eq!(output.len(), left.rows * right.columns, "the product fits its place");
     output.par_chunks_mut(task_rows * right.columns).enumerate().for_each(|(task, output)| {
         let rows = output.len() / right.columns;
