@@ -5,16 +5,21 @@ use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::random::{Generator, RngExt, stream};
 
 use crate::data::{Batch, TokenBatch, Window};
-use crate::model::{Evaluation, Model, Transformer};
-use crate::ops::Kernels;
+use crate::model::{Evaluation, Model, Transformer, evaluate_composed};
 
 /// A model that only reads: from a checkpoint or a snapshot.
 pub struct LanguageModel {
     model: Transformer,
-    /// In the order of the model's layout.
-    parameters: Vec<Tensor>,
-    kernels: Kernels,
+    parameters: Parameters,
     context: usize,
+}
+
+/// Where the model is computed.
+enum Parameters {
+    /// On the CPU, flat.
+    Host(Vec<f32>),
+    /// On a device, in the order of the model's layout.
+    Device(Vec<Tensor>),
 }
 
 /// What a generated text follows from.
@@ -40,9 +45,12 @@ impl LanguageModel {
         let tensor = |tensor: &murmur_protocol::TensorSpec| {
             Tensor::from_slice(&parameters[tensor.range()], tensor.shape.as_slice(), device)
         };
-        let parameters = model.layout().tensors().iter().map(tensor).collect::<Result<_>>()?;
-        // Generation needs no backward, but the fused operations are the faster ones forward as well.
-        Ok(LanguageModel { model, parameters, kernels: Kernels::for_device(device), context: spec.context as usize })
+        let parameters = if device.is_cpu() {
+            Parameters::Host(parameters.to_vec())
+        } else {
+            Parameters::Device(model.layout().tensors().iter().map(tensor).collect::<Result<_>>()?)
+        };
+        Ok(LanguageModel { model, parameters, context: spec.context as usize })
     }
 
     /// Mean loss over `windows` (see [`crate::Corpus::validation`]), in nats per byte.
@@ -53,8 +61,10 @@ impl LanguageModel {
         let mut evaluation = Evaluation::default();
         for windows in windows.chunks(batch_sequences.max(1)) {
             let batch = Batch::of(windows);
-            let logits = self.model.forward(self.kernels, &self.parameters, &batch)?;
-            evaluation = evaluation.with(Evaluation::of(&logits, batch.targets())?);
+            evaluation = evaluation.with(match &self.parameters {
+                Parameters::Host(parameters) => self.model.evaluate(parameters, &batch)?,
+                Parameters::Device(parameters) => evaluate_composed(&self.model, parameters, &batch)?,
+            });
         }
         Ok(evaluation.loss())
     }
@@ -98,11 +108,16 @@ impl Iterator for Continuation<'_> {
 
 impl Continuation<'_> {
     fn last_logits(&self) -> Result<Vec<f32>> {
-        let LanguageModel { model, parameters, kernels, .. } = self.language_model;
+        let LanguageModel { model, parameters, .. } = self.language_model;
         let inputs: Vec<u32> = self.seen.iter().map(|byte| u32::from(*byte)).collect();
-        let last = inputs.len() - 1;
-        let batch = Batch::Tokens(TokenBatch { targets: inputs.clone(), inputs, sequences: 1 });
-        model.forward(*kernels, parameters, &batch)?.narrow(0, last, 1)?.flatten_all()?.to_vec1()
+        match parameters {
+            Parameters::Host(parameters) => model.next_token_logits(parameters, &inputs),
+            Parameters::Device(parameters) => {
+                let last = inputs.len() - 1;
+                let batch = Batch::Tokens(TokenBatch { targets: inputs.clone(), inputs, sequences: 1 });
+                model.logits(parameters, &batch)?.narrow(0, last, 1)?.flatten_all()?.to_vec1()
+            }
+        }
     }
 
     fn choose(&mut self, logits: &[f32]) -> u8 {

@@ -14,7 +14,7 @@ use super::mlp::{composed_dense, images_of};
 use super::{Evaluation, Model, Write};
 use crate::data::{Batch, ImageBatch, ImageShape};
 use crate::ops::convolution::{Convolution, Scratch, composed};
-use crate::ops::dense::{DenseLayers, dense_tensors};
+use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
 
 /// Images that one task takes through the convolutions: a constant, because gradients are summed task by task.
 const TASK_IMAGES: usize = 4;
@@ -207,9 +207,9 @@ impl Model for Cnn {
         let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
         let (features, traces) = self.convolve(parameters, pixels);
         let outputs = self.dense.forward(parameters, &features);
-        let dense = &self.dense;
-        let (loss, to_features) = dense.backward(parameters, &features, &outputs, labels, share, write, gradient, true);
-        let to_convolutions = self.convolve_back(parameters, &traces, &to_features.unwrap_or_default());
+        let mut place = GradientPlace { gradient, write, share };
+        let (loss, to_features) = self.dense.backward(parameters, &features, outputs, labels, &mut place, true);
+        let to_convolutions = self.convolve_back(parameters, &traces, &to_features);
         for (place, value) in gradient.iter_mut().zip(to_convolutions) {
             *place = value + if write == Write::Add { *place } else { 0.0 };
         }

@@ -9,7 +9,7 @@ use murmur_protocol::manifest::ModelSpec;
 use super::initial::initial_classifier;
 use super::{Evaluation, Model, Write};
 use crate::data::{Batch, ImageBatch, ImageShape};
-use crate::ops::dense::{DenseLayers, dense_tensors};
+use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
 
 /// A multilayer perceptron.
 pub struct Mlp {
@@ -81,8 +81,8 @@ impl Model for Mlp {
     ) -> Result<f64> {
         let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
         let outputs = self.layers.forward(parameters, pixels);
-        let layers = &self.layers;
-        Ok(layers.backward(parameters, pixels, &outputs, labels, share, write, gradient, false).0)
+        let mut place = GradientPlace { gradient, write, share };
+        Ok(self.layers.backward(parameters, pixels, outputs, labels, &mut place, false).0)
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {

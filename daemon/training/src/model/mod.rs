@@ -17,8 +17,7 @@ use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
 
 use crate::data::Batch;
-use crate::ops::Kernels;
-use crate::ops::cross_entropy::cross_entropy;
+use crate::ops::cross_entropy;
 
 pub use crate::ops::product::Write;
 pub use cnn::Cnn;
@@ -106,7 +105,7 @@ impl Evaluation {
     /// When the device fails.
     pub fn of(logits: &Tensor, targets: &[u32]) -> Result<Evaluation> {
         let expected = Tensor::from_slice(targets, targets.len(), logits.device())?;
-        let loss = cross_entropy(Kernels::Composed, logits, &expected)?.to_scalar::<f32>()?;
+        let loss = cross_entropy::composed(logits, &expected)?.to_scalar::<f32>()?;
         let hits = logits.argmax(D::Minus1)?.eq(&expected)?.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()?;
         let predictions = targets.len();
         Ok(Evaluation { loss_sum: f64::from(loss) * predictions as f64, predictions, correct: hits as usize })
@@ -172,7 +171,7 @@ pub(crate) fn gradients_by_autograd<M: Model + ?Sized>(
     let parameters: Vec<Tensor> = variables.iter().map(|variable| variable.as_tensor().clone()).collect();
     let logits = model.logits(&parameters, batch)?;
     let targets = Tensor::from_slice(batch.targets(), batch.predictions(), logits.device())?;
-    let loss = cross_entropy(Kernels::Composed, &logits, &targets)?;
+    let loss = cross_entropy::composed(&logits, &targets)?;
     let mut gradients = loss.backward()?;
     let taken = variables.iter().map(|variable| match gradients.remove(variable) {
         Some(gradient) => gradient.contiguous(),
@@ -213,7 +212,7 @@ pub(crate) mod tests {
     pub(crate) fn images(spec: &ModelSpec, count: usize) -> Batch {
         let shape = [spec.image_channels, spec.image_height, spec.image_width].map(|size| size as usize);
         let pixels = random_values(count * shape.iter().product::<usize>(), 1);
-        let labels = random_tokens(&[count], spec.classes, 2).to_vec1().expect("labels");
+        let labels = random_tokens(count, spec.classes, 2);
         Batch::Images(ImageBatch { pixels, shape, labels })
     }
 

@@ -5,27 +5,36 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_parameters;
-use super::{Evaluation, Model, Write, tensors_of};
-use crate::data::Batch;
-use crate::ops::Kernels;
-use crate::ops::attention::attention;
-use crate::ops::cross_entropy::cross_entropy;
-use crate::ops::embedding::embedding;
-use crate::ops::linear::linear;
-use crate::ops::rms_norm::rms_norm;
-use crate::ops::rotary::{RotaryTables, rotary};
-use crate::ops::swiglu::swiglu;
+use super::{Evaluation, Model, Write};
+use crate::data::{Batch, TokenBatch};
+use crate::ops::attention::Attention;
+use crate::ops::rotary::RotaryTables;
+use crate::ops::{attention, embedding, linear, rms_norm, swiglu};
+
+mod block;
+mod head;
+mod workspace;
+
+use block::{Block, Frame, Gradient};
+use head::Head;
+use workspace::Workspace;
 
 /// The architecture in one size.
 pub struct Transformer {
     spec: ModelSpec,
     layout: Arc<ModelLayout>,
     rotary: RotaryTables,
+    blocks: Vec<Block>,
+    head: Head,
+    /// Whether the backward computes activations again.
+    recompute: bool,
+    /// From the step before.
+    workspace: Option<Workspace>,
 }
 
 /// Names and shapes of such a model's parameters.
@@ -59,55 +68,118 @@ pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
 impl Transformer {
     /// The model of `spec`.
     pub fn new(spec: &ModelSpec) -> Transformer {
+        let layout = transformer_layout(spec);
         Transformer {
-            layout: Arc::new(transformer_layout(spec)),
             rotary: RotaryTables::new((spec.width / spec.heads) as usize, spec.context as usize, spec.rope_theta),
+            blocks: (0..spec.layers).map(|layer| Block::new(&layout, layer)).collect(),
+            head: Head::new(&layout),
+            layout: Arc::new(layout),
             spec: spec.clone(),
+            recompute: false,
+            workspace: None,
         }
     }
 
-    /// Logits `[predictions, vocabulary]` by either kind of operations.
-    pub(crate) fn forward(&self, kernels: Kernels, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        let named = |name: &str| {
-            let index = self.layout.tensors().binary_search_by(|tensor| tensor.name.as_str().cmp(name));
-            &parameters[index.expect("the layout has every tensor of the model")]
+    /// Logits of the token after the last of `tokens`, for flat `parameters` on the CPU.
+    ///
+    /// # Errors
+    /// When there are no tokens, more than the context, or one outside of the vocabulary.
+    pub fn next_token_logits(&self, parameters: &[f32], tokens: &[u32]) -> Result<Vec<f32>> {
+        let batch = TokenBatch { inputs: tokens.to_vec(), targets: tokens.to_vec(), sequences: 1 };
+        let frame = self.frame(&batch)?;
+        let mut workspace = self.new_workspace(&frame, 1);
+        self.forward(&frame, parameters, tokens, &mut workspace);
+        let stream = &workspace.streams[self.blocks.len()][(tokens.len() - 1) * frame.width..];
+        let mut logits = vec![0.0; self.spec.vocabulary as usize];
+        self.head.predict(&frame, parameters, stream, &mut logits, &mut workspace.scratch.normalised[..frame.width]);
+        Ok(logits)
+    }
+
+    /// What the blocks need to know of a batch that fits this model.
+    fn frame(&self, batch: &TokenBatch) -> Result<Frame<'_>> {
+        let (spec, length) = (&self.spec, batch.length());
+        if length == 0 || length > spec.context as usize {
+            bail!("a sequence of {length} tokens for a context of {}", spec.context);
+        }
+        let tokens = batch.inputs.iter().chain(&batch.targets);
+        if let Some(token) = tokens.max().filter(|token| **token >= spec.vocabulary) {
+            bail!("token {token} of a vocabulary of {}", spec.vocabulary);
+        }
+        let attention = Attention {
+            sequences: batch.sequences,
+            length,
+            heads: spec.heads as usize,
+            key_heads: spec.resolved_key_value_heads() as usize,
+            head_width: (spec.width / spec.heads) as usize,
         };
-        let table = named("model.embed_tokens.weight");
-        let tokens = batch.tokens()?.to_tensor(table.device())?;
-        let mut stream = embedding(kernels, table, &tokens)?;
-        for layer in 0..self.spec.layers {
-            let weight = |part: &str| named(&format!("model.layers.{layer}.{part}.weight"));
-            stream = (&stream + self.attend(kernels, &weight, &stream)?)?;
-            stream = (&stream + self.feed_forward(kernels, &weight, &stream)?)?;
+        let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
+        Ok(Frame { attention, width, inner, epsilon: spec.norm_epsilon as f32, rotary: &self.rotary })
+    }
+
+    fn new_workspace(&self, frame: &Frame<'_>, kept: usize) -> Workspace {
+        Workspace::new(frame, self.blocks.len(), kept, self.head.logits(frame.rows()))
+    }
+
+    /// Fills the streams, and what is kept of the blocks.
+    fn forward(&self, frame: &Frame<'_>, parameters: &[f32], tokens: &[u32], workspace: &mut Workspace) {
+        let Workspace { streams, kept, scratch, .. } = workspace;
+        let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
+        embedding::forward(&mut streams[0], &parameters[table], tokens);
+        let last = kept.len() - 1;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let kept = &mut kept[layer.min(last)];
+            let (before, after) = streams.split_at_mut(layer + 1);
+            block.activate(frame, parameters, &before[layer], kept, scratch);
+            block.finish(frame, parameters, kept, &mut after[0], scratch);
         }
-        let normalised = self.normalise(kernels, &stream, named("model.norm.weight"))?;
-        let head = if self.spec.tied_head { table } else { named("lm_head.weight") };
-        linear(kernels, &normalised, head)?.reshape((batch.predictions(), ()))
     }
 
-    fn attend<'a>(&self, kernels: Kernels, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
-        let normalised = self.normalise(kernels, stream, weight("input_layernorm"))?;
-        let query = rotary(kernels, &linear(kernels, &normalised, weight("self_attn.q_proj"))?, &self.rotary)?;
-        let key = rotary(kernels, &linear(kernels, &normalised, weight("self_attn.k_proj"))?, &self.rotary)?;
-        let value = linear(kernels, &normalised, weight("self_attn.v_proj"))?;
-        let heads = self.spec.heads as usize;
-        linear(kernels, &attention(kernels, &query, &key, &value, heads)?, weight("self_attn.o_proj"))
-    }
-
-    fn feed_forward<'a>(
+    /// Writes the gradient and returns the sum of the losses.
+    fn backward(
         &self,
-        kernels: Kernels,
-        weight: &impl Fn(&str) -> &'a Tensor,
-        stream: &Tensor,
-    ) -> Result<Tensor> {
-        let normalised = self.normalise(kernels, stream, weight("post_attention_layernorm"))?;
-        let gate = linear(kernels, &normalised, weight("mlp.gate_proj"))?;
-        let up = linear(kernels, &normalised, weight("mlp.up_proj"))?;
-        linear(kernels, &swiglu(kernels, &gate, &up)?, weight("mlp.down_proj"))
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        share: f32,
+        gradient: &mut Gradient<'_>,
+        workspace: &mut Workspace,
+    ) -> f64 {
+        let Workspace { streams, kept, scratch, to_stream, logits, .. } = workspace;
+        let ends = (&streams[self.blocks.len()][..], &mut to_stream[..]);
+        let answers = (&batch.targets[..], share);
+        let loss = self.head.loss_and_backward(frame, parameters, gradient, ends, answers, (logits, scratch));
+        for (layer, block) in self.blocks.iter().enumerate().rev() {
+            let input = &streams[layer];
+            if self.recompute {
+                block.activate(frame, parameters, input, &mut kept[0], scratch);
+            }
+            let kept = if self.recompute { &mut kept[0] } else { &mut kept[layer] };
+            block.backward(frame, parameters, gradient, input, kept, to_stream, scratch);
+        }
+        let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
+        let to_table = &mut gradient.values[table];
+        // A tied head has written there already.
+        if gradient.write == Write::Replace && !self.spec.tied_head {
+            to_table.fill(0.0);
+        }
+        embedding::backward(to_table, to_stream, &batch.inputs);
+        loss
     }
 
-    fn normalise(&self, kernels: Kernels, stream: &Tensor, scale: &Tensor) -> Result<Tensor> {
-        rms_norm(kernels, stream, scale, self.spec.norm_epsilon)
+    fn attend<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+        let normalised = rms_norm::composed(stream, weight("input_layernorm"), self.spec.norm_epsilon)?;
+        let query = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.q_proj"))?)?;
+        let key = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.k_proj"))?)?;
+        let value = linear::composed(&normalised, weight("self_attn.v_proj"))?;
+        let attended = attention::composed(&query, &key, &value, self.spec.heads as usize)?;
+        linear::composed(&attended, weight("self_attn.o_proj"))
+    }
+
+    fn feed_forward<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+        let normalised = rms_norm::composed(stream, weight("post_attention_layernorm"), self.spec.norm_epsilon)?;
+        let gate = linear::composed(&normalised, weight("mlp.gate_proj"))?;
+        let up = linear::composed(&normalised, weight("mlp.up_proj"))?;
+        linear::composed(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))
     }
 }
 
@@ -121,7 +193,21 @@ impl Model for Transformer {
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        self.forward(Kernels::Composed, parameters, batch)
+        let named = |name: &str| {
+            let index = self.layout.tensors().binary_search_by(|tensor| tensor.name.as_str().cmp(name));
+            &parameters[index.expect("the layout has every tensor of the model")]
+        };
+        let table = named("model.embed_tokens.weight");
+        let tokens = batch.tokens()?.to_tensor(table.device())?;
+        let mut stream = embedding::composed(table, &tokens)?;
+        for layer in 0..self.spec.layers {
+            let weight = |part: &str| named(&format!("model.layers.{layer}.{part}.weight"));
+            stream = (&stream + self.attend(&weight, &stream)?)?;
+            stream = (&stream + self.feed_forward(&weight, &stream)?)?;
+        }
+        let normalised = rms_norm::composed(&stream, named("model.norm.weight"), self.spec.norm_epsilon)?;
+        let head = if self.spec.tied_head { table } else { named("lm_head.weight") };
+        linear::composed(&normalised, head)?.reshape((batch.predictions(), ()))
     }
 
     fn gradient(
@@ -132,46 +218,51 @@ impl Model for Transformer {
         write: Write,
         gradient: &mut [f32],
     ) -> Result<f64> {
-        let variables =
-            tensors_of(&self.layout, parameters)?.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
-        let tensors: Vec<Tensor> = variables.iter().map(|variable| variable.as_tensor().clone()).collect();
-        let logits = self.forward(Kernels::Fused, &tensors, batch)?;
-        let targets = Tensor::from_slice(batch.targets(), batch.predictions(), logits.device())?;
-        let loss = cross_entropy(Kernels::Fused, &logits, &targets)?;
-        let gradients = loss.backward()?;
-        let predictions = batch.predictions() as f32;
-        for (variable, tensor) in variables.iter().zip(self.layout.tensors()) {
-            let values = gradients.get(variable).expect("every parameter is used").flatten_all()?.to_vec1::<f32>()?;
-            for (place, value) in gradient[tensor.range()].iter_mut().zip(values) {
-                let kept = if write == Write::Add { *place } else { 0.0 };
-                *place = kept + share * predictions * value;
-            }
-        }
-        Ok(f64::from(loss.to_scalar::<f32>()?) * f64::from(predictions))
+        let kept = if self.recompute { 1 } else { self.blocks.len() };
+        let workspace = self.workspace.take();
+        let (batch, mut gradient) = (batch.tokens()?, Gradient { values: gradient, write });
+        let frame = self.frame(batch)?;
+        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), kept));
+        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, kept));
+        self.forward(&frame, parameters, &batch.inputs, &mut workspace);
+        let loss = self.backward(&frame, parameters, batch, share, &mut gradient, &mut workspace);
+        self.workspace = Some(workspace);
+        Ok(loss)
+    }
+
+    fn set_recompute(&mut self, recompute: bool) {
+        self.recompute = recompute;
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
-        let logits = self.forward(Kernels::Fused, &tensors_of(&self.layout, parameters)?, batch)?;
-        Evaluation::of(&logits, batch.targets())
+        let batch = batch.tokens()?;
+        let frame = self.frame(batch)?;
+        let mut workspace = self.new_workspace(&frame, 1);
+        self.forward(&frame, parameters, &batch.inputs, &mut workspace);
+        let Workspace { streams, logits, scratch, .. } = &mut workspace;
+        let ends = (&streams[self.blocks.len()][..], &batch.targets[..]);
+        Ok(self.head.evaluate(&frame, parameters, ends, (logits, scratch)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Var;
+
     use super::*;
-    use crate::data::TokenBatch;
-    use crate::model::{gradients_by_autograd, parameter_count};
+    use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
     use crate::ops::gradient_check::random_tokens;
 
+    /// The built-in kind, and one with everything else.
     fn specs() -> [ModelSpec; 2] {
         let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
-        let tied = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
-        [plain, tied]
+        let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
+        [plain, ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }]
     }
 
-    fn batch(spec: &ModelSpec) -> Result<Batch> {
-        let tokens = |seed| random_tokens(&[3 * 12], spec.vocabulary, seed).to_vec1::<u32>();
-        Ok(Batch::Tokens(TokenBatch { inputs: tokens(1)?, targets: tokens(2)?, sequences: 3 }))
+    fn batch(spec: &ModelSpec) -> Batch {
+        let tokens = |seed| random_tokens(3 * 12, spec.vocabulary, seed);
+        Batch::Tokens(TokenBatch { inputs: tokens(1), targets: tokens(2), sequences: 3 })
     }
 
     #[test]
@@ -181,10 +272,10 @@ mod tests {
             let parameters = model.initial_parameters(1);
             let mut gradient = vec![f32::NAN; parameters.len()];
             let share = 1.0 / 36.0;
-            let loss = model.gradient(&parameters, &batch(&spec)?, share, Write::Replace, &mut gradient)?;
+            let loss = model.gradient(&parameters, &batch(&spec), share, Write::Replace, &mut gradient)?;
             let variables: Vec<Var> =
                 tensors_of(model.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<_>>()?;
-            let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch(&spec)?)?;
+            let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
             assert!((loss / 36.0 - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
             for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
                 let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
@@ -206,7 +297,7 @@ mod tests {
     fn gradients_of_parts_add_up() -> Result<()> {
         for spec in specs() {
             let mut model = Transformer::new(&spec);
-            let (parameters, batch) = (model.initial_parameters(1), batch(&spec)?);
+            let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
             let (mut whole, mut parts) = (vec![0.0; parameters.len()], vec![f32::NAN; parameters.len()]);
             let loss = model.gradient(&parameters, &batch, 0.1, Write::Replace, &mut whole)?;
             let first = model.gradient(&parameters, &batch.part(0..1), 0.1, Write::Replace, &mut parts)?;
@@ -222,7 +313,7 @@ mod tests {
     fn evaluation_agrees_with_the_composed_model() -> Result<()> {
         for spec in specs() {
             let model = Transformer::new(&spec);
-            let (parameters, batch) = (model.initial_parameters(1), batch(&spec)?);
+            let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
             let fused = model.evaluate(&parameters, &batch)?;
             let composed =
                 Evaluation::of(&model.logits(&tensors_of(model.layout(), &parameters)?, &batch)?, batch.targets())?;

@@ -1,9 +1,7 @@
-//! Checks a fused operation against candle's autograd on the composed one: the result and every gradient.
+//! Random values, and candle's autograd as the oracle for hand-written operations.
 
 use candle_core::{Device, Result, Tensor, Var};
 use murmur_protocol::random::{RngExt, stream};
-
-use super::Kernels;
 
 /// Largest difference allowed, relative to the largest value of the tensor: sums of a few hundred `f32` products in
 /// another order differ by some units in the sixth digit.
@@ -21,37 +19,39 @@ pub(crate) fn random(shape: &[usize], seed: u64) -> Var {
 }
 
 /// Token ids below `vocabulary`.
-pub(crate) fn random_tokens(shape: &[usize], vocabulary: u32, seed: u64) -> Tensor {
+pub(crate) fn random_tokens(count: usize, vocabulary: u32, seed: u64) -> Vec<u32> {
     let mut generator = stream(seed, "gradient check tokens", &[]);
-    let values: Vec<u32> = (0..shape.iter().product()).map(|_| generator.random_range(0..vocabulary)).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).expect("the values fill the shape")
+    (0..count).map(|_| generator.random_range(0..vocabulary)).collect()
 }
 
-/// Runs `operation` both ways, weighs its result with random numbers so that every output matters differently, and
-/// compares outputs and gradients.
-///
-/// # Panics
-/// When they differ, or when running the fused operation twice gives other bits.
-pub(crate) fn check_gradients(arguments: &[Var], operation: impl Fn(Kernels, &[Var]) -> Result<Tensor>) {
-    let evaluate = |kernels| -> Result<Vec<Vec<f32>>> {
-        let output = operation(kernels, arguments)?;
-        let weights = random(output.dims(), 99);
-        let gradients = (&output * weights.as_tensor())?.sum_all()?.backward()?;
-        let mut results = vec![output.flatten_all()?.to_vec1()?];
-        for argument in arguments {
-            let gradient = gradients.get(argument).expect("every argument has a gradient");
-            results.push(gradient.flatten_all()?.to_vec1()?);
-        }
-        Ok(results)
+/// All values of a tensor.
+pub(crate) fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("f32 values")
+}
+
+/// The output of a composed operation, then the gradient of each argument, when the output's gradient is `gradient`.
+pub(crate) fn by_autograd(
+    arguments: &[Var],
+    gradient: &[f32],
+    operation: impl Fn(&[Var]) -> Result<Tensor>,
+) -> Vec<Vec<f32>> {
+    let results = || -> Result<Vec<Vec<f32>>> {
+        let output = operation(arguments)?;
+        let weights = Tensor::from_slice(gradient, output.dims(), &Device::Cpu)?;
+        let gradients = (&output * weights)?.sum_all()?.backward()?;
+        let of = |argument| gradients.get(argument).expect("every argument has a gradient");
+        Ok([&output].into_iter().chain(arguments.iter().map(|argument| of(argument))).map(values).collect())
     };
-    let fused = evaluate(Kernels::Fused).expect("the fused operation runs");
-    let composed = evaluate(Kernels::Composed).expect("the composed operation runs");
-    for (index, (fused, composed)) in fused.iter().zip(&composed).enumerate() {
-        let scale = composed.iter().fold(1e-3_f32, |largest, value| largest.max(value.abs()));
-        let pairs = fused.iter().zip(composed);
-        let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
-        assert_eq!(fused.len(), composed.len());
-        assert!(error <= TOLERANCE * scale, "result {index} (0: output, then gradients): {error} of {scale}");
+    results().expect("the composed operation runs")
+}
+
+/// # Panics
+/// When the two differ by more than rounding.
+pub(crate) fn assert_close(what: &str, actual: &[f32], expected: &[f32]) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1e-3_f32, |largest, value| largest.max(value.abs()));
+    for (index, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let error = (actual - expected).abs();
+        assert!(error <= TOLERANCE * scale, "{what}[{index}]: {actual}, not {expected}; the largest is {scale}");
     }
-    assert_eq!(evaluate(Kernels::Fused).expect("the fused operation runs"), fused, "same inputs, same bits");
 }

@@ -1,9 +1,9 @@
-//! The differentiable operations of the model, one per file.
+//! The operations of the models, one per file: forward and hand-written backward over plain slices, and the same composed
+//! of candle's differentiable operations, for other devices and as the oracle of the tests.
 //!
 //! Why our own: candle as it comes records dozens of small operations a layer, each with a temporary forward and zeros
-//! plus an addition backward: half to two thirds of the time on a CPU (`benches/step.rs`). Here each operation is one graph node with
-//! a hand-written backward. On other devices, and as the reference in the tests, the same operation is composed of
-//! candle's differentiable ones. See [`Kernels`].
+//! plus an addition backward. Here a model calls one function after the other over buffers that it keeps, and
+//! gradients of weights go straight to their place in the flat gradient. Every function uses all of rayon's threads.
 //!
 //! Every sum has a fixed order: equal inputs give equal bits for any number of threads.
 
@@ -19,18 +19,17 @@ pub(crate) mod linear;
 pub(crate) mod product;
 pub(crate) mod rms_norm;
 pub(crate) mod rotary;
-pub(crate) mod storage;
 pub(crate) mod swiglu;
 pub(crate) mod vector;
 
 use candle_core::Device;
 
-/// How the operations are computed.
+/// How a model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernels {
-    /// One graph node per operation with a hand-written backward: `f32` on the CPU only.
+    /// Over flat vectors with a hand-written backward: `f32` on the CPU only.
     Fused,
-    /// Candle's own differentiable operations: any device.
+    /// Of candle's own differentiable operations: any device.
     Composed,
 }
 

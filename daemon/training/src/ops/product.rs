@@ -1,6 +1,8 @@
-//! Matrix products over strided views of plain slices, by the `gemm` crate.
+//! Matrix products over strided views of plain slices, by the `gemm` crate, shared out among rayon's threads.
 //!
-//! The views check their bounds once when they are made, so that the one `unsafe` call lies behind a safe interface.
+//! The views check their bounds once when they are made, so that the few `unsafe` lines lie behind a safe interface.
+
+use std::marker::PhantomData;
 
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -18,19 +20,25 @@ pub(crate) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// A dense row-major matrix.
     pub(crate) fn dense(values: &'a [f32], rows: usize, columns: usize) -> Matrix<'a> {
-        Matrix::strided(values, rows, columns, columns)
+        assert!(covers(values.len(), rows, columns, columns), "a matrix lies inside its slice");
+        Matrix { values, rows, columns, row_stride: columns, column_stride: 1 }
     }
 
-    /// A row-major matrix whose rows begin `row_stride` values apart.
-    pub(crate) fn strided(values: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a> {
-        assert!(covers(values.len(), rows, columns, row_stride), "a matrix lies inside its slice");
-        Matrix { values, rows, columns, row_stride, column_stride: 1 }
+    /// Number of columns.
+    pub(crate) fn width(&self) -> usize {
+        self.columns
     }
 
     /// `count` rows from `first` on.
-    fn rows_from(self, first: usize, count: usize) -> Matrix<'a> {
+    pub(crate) fn rows(self, first: usize, count: usize) -> Matrix<'a> {
         assert!(first + count <= self.rows, "rows of the matrix");
         Matrix { values: &self.values[first * self.row_stride..], rows: count, ..self }
+    }
+
+    /// `count` columns from `first` on.
+    pub(crate) fn columns(self, first: usize, count: usize) -> Matrix<'a> {
+        assert!(first + count <= self.columns, "columns of the matrix");
+        Matrix { values: &self.values[first * self.column_stride..], columns: count, ..self }
     }
 
     /// The same values with rows and columns exchanged.
@@ -40,25 +48,66 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// The place for a product.
+/// A place for values: a row-major matrix that is borrowed exclusively. Parts of one matrix that do not overlap may be
+/// written by several threads, which slices cannot say of columns: hence the pointer.
 pub(crate) struct MatrixMut<'a> {
-    values: &'a mut [f32],
+    values: *mut f32,
     rows: usize,
     columns: usize,
     row_stride: usize,
+    slice: PhantomData<&'a mut [f32]>,
 }
+
+// SAFETY: it stands for an exclusive borrow of its values, which are plain numbers.
+unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
     /// A dense row-major matrix.
     pub(crate) fn dense(values: &'a mut [f32], rows: usize, columns: usize) -> MatrixMut<'a> {
-        MatrixMut::strided(values, rows, columns, columns)
+        assert!(covers(values.len(), rows, columns, columns), "a matrix lies inside its slice");
+        MatrixMut { values: values.as_mut_ptr(), rows, columns, row_stride: columns, slice: PhantomData }
     }
 
-    /// A row-major matrix whose rows begin `row_stride` values apart.
-    pub(crate) fn strided(values: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> MatrixMut<'a> {
-        assert!(columns <= row_stride, "rows do not overlap");
-        assert!(covers(values.len(), rows, columns, row_stride), "a matrix lies inside its slice");
-        MatrixMut { values, rows, columns, row_stride }
+    /// The matrix again, for a shorter time.
+    pub(crate) fn again(&mut self) -> MatrixMut<'_> {
+        MatrixMut { slice: PhantomData, ..*self }
+    }
+
+    /// `count` rows from `first` on.
+    pub(crate) fn rows(self, first: usize, count: usize) -> MatrixMut<'a> {
+        assert!(first + count <= self.rows, "rows of the matrix");
+        MatrixMut { values: self.values.wrapping_add(first * self.row_stride), rows: count, ..self }
+    }
+
+    /// `count` columns from `first` on.
+    pub(crate) fn columns(self, first: usize, count: usize) -> MatrixMut<'a> {
+        assert!(first + count <= self.columns, "columns of the matrix");
+        MatrixMut { values: self.values.wrapping_add(first), columns: count, ..self }
+    }
+
+    /// The columns in front of `count` and those from there on.
+    pub(crate) fn part_columns(self, count: usize) -> (MatrixMut<'a>, MatrixMut<'a>) {
+        assert!(count <= self.columns, "columns of the matrix");
+        let rest = MatrixMut { values: self.values.wrapping_add(count), columns: self.columns - count, ..self };
+        (MatrixMut { columns: count, ..self }, rest)
+    }
+
+    /// Disjoint parts of so many rows each, the last one maybe fewer.
+    pub(crate) fn split_rows(self, rows: usize) -> impl Iterator<Item = MatrixMut<'a>> {
+        let MatrixMut { values, columns, row_stride, slice, .. } = self;
+        (0..self.rows).step_by(rows).map(move |first| {
+            let (values, rows) = (values.wrapping_add(first * row_stride), rows.min(self.rows - first));
+            MatrixMut { values, rows, columns, row_stride, slice }
+        })
+    }
+
+    /// Disjoint parts of so many columns each, the last one maybe fewer.
+    pub(crate) fn split_columns(self, columns: usize) -> impl Iterator<Item = MatrixMut<'a>> {
+        let MatrixMut { values, rows, row_stride, slice, .. } = self;
+        (0..self.columns).step_by(columns).map(move |first| {
+            let (values, columns) = (values.wrapping_add(first), columns.min(self.columns - first));
+            MatrixMut { values, rows, columns, row_stride, slice }
+        })
     }
 }
 
@@ -71,43 +120,46 @@ fn covers(length: usize, rows: usize, columns: usize, row_stride: usize) -> bool
 pub enum Write {
     /// They are overwritten.
     Replace,
-    /// The product is added to them.
+    /// The new ones are added to them.
     Add,
 }
 
-/// `output = left · right` on rayon's threads, where `output` is dense: each task computes some of its rows.
+/// Parts with fewer rows or columns would spend their time on packing the other factor; and below 64 gemm sums in
+/// another order, so that bits would depend on the number of parts.
+const PART_MIN: usize = 128;
+
+/// Narrower products are not shared out: gemm has other ways for vectors and for at most 256 values, whose sums differ.
+const SIDE_MIN: usize = 4;
+
+/// As [`multiply`] on all of rayon's threads, each computing some rows (or, where they are few, columns) of the output.
 ///
-/// How rows are split depends on the shape alone, so bits do not depend on the number of threads by construction; with
-/// gemm's own threads that would rest on its internals. Both run at the same speed on one and two threads (measured on
-/// a busy machine).
-pub(crate) fn multiply_in_parallel(output: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
-    let task_rows = left.rows.div_ceil(TASKS_MAX).max(TASK_ROWS_MIN);
-    output.par_chunks_mut(task_rows * right.columns).enumerate().for_each(|(task, output)| {
-        let rows = output.len() / right.columns;
-        let left = left.rows_from(task * task_rows, rows);
-        let place = MatrixMut::dense(output, rows, right.columns);
-        multiply(place, Write::Replace, 1.0, left, right);
-    });
+/// An element's sum does not depend on how they are shared out, so bits do not depend on the number of threads. A few
+/// large parts: a part of 128 rows runs at four fifths of the rate of one of 1,024.
+pub(crate) fn multiply_in_parallel(
+    output: MatrixMut<'_>,
+    write: Write,
+    scale: f32,
+    left: Matrix<'_>,
+    right: Matrix<'_>,
+) {
+    let shared_out = output.rows.min(output.columns) >= SIDE_MIN;
+    let threads = if shared_out { rayon::current_num_threads() } else { 1 };
+    let part = |length: usize| length.div_ceil((length / PART_MIN).clamp(1, threads)).max(1);
+    let (rows, columns) = (part(output.rows), part(output.columns));
+    if rows < output.rows || columns == output.columns {
+        let parts: Vec<MatrixMut<'_>> = output.split_rows(rows).collect();
+        parts.into_par_iter().enumerate().for_each(|(index, output)| {
+            let left = left.rows(index * rows, output.rows);
+            multiply(output, write, scale, left, right);
+        });
+    } else {
+        let parts: Vec<MatrixMut<'_>> = output.split_columns(columns).collect();
+        parts.into_par_iter().enumerate().for_each(|(index, output)| {
+            let right = right.columns(index * columns, output.columns);
+            multiply(output, write, scale, left, right);
+        });
+    }
 }
-
-/// `output = left · right`, or `+=` with [`Write::Add`], where `output` is dense: each task computes `task_rows` rows.
-///
-/// # Panics
-/// When the shapes do not fit.
-pub(crate) fn multiply_rows(output: &mut [f32], write: Write, left: Matrix<'_>, right: Matrix<'_>, task_rows: usize) {
-    assert_eq!(output.len(), left.rows * right.columns, "the product fits its place");
-    output.par_chunks_mut(task_rows * right.columns).enumerate().for_each(|(task, output)| {
-        let rows = output.len() / right.columns;
-        let left = left.rows_from(task * task_rows, rows);
-        multiply(MatrixMut::dense(output, rows, right.columns), write, 1.0, left, right);
-    });
-}
-
-/// Enough for the cores of one machine: every task packs the right factor anew. A guess.
-const TASKS_MAX: usize = 32;
-
-/// With fewer rows, packing the right factor would outweigh the product. A guess.
-const TASK_ROWS_MIN: usize = 128;
 
 /// `output = scale · left · right`, or `+=` with [`Write::Add`].
 ///
@@ -117,15 +169,15 @@ pub(crate) fn multiply(output: MatrixMut<'_>, write: Write, scale: f32, left: Ma
     assert_eq!((output.rows, output.columns), (left.rows, right.columns), "the product fits its place");
     assert_eq!(left.columns, right.rows, "the factors fit each other");
     let stride = |stride: usize| isize::try_from(stride).expect("a stride is shorter than its slice");
-    // SAFETY: both constructors checked that every index of these views lies inside their slices (transposing keeps
-    // the set of indices), `output` is borrowed exclusively and its rows do not overlap, and the assertions above make
-    // gemm's rows, columns and depth those of the views.
+    // SAFETY: the constructors checked that every index of these views lies inside their slices (transposing and taking
+    // parts keep to that set of indices), `output` is borrowed exclusively and its rows do not overlap, and the
+    // assertions above make gemm's rows, columns and depth those of the views.
     unsafe {
         gemm::gemm(
             output.rows,
             output.columns,
             left.columns,
-            output.values.as_mut_ptr(),
+            output.values,
             1,
             stride(output.row_stride),
             write == Write::Add,
@@ -148,36 +200,48 @@ pub(crate) fn multiply(output: MatrixMut<'_>, write: Write, scale: f32, left: Ma
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::gradient_check::random_values;
 
     #[test]
     fn views_multiply_transpose_and_accumulate() {
         let left = [1.0, 2.0, 9.0, 3.0, 4.0, 9.0];
         let right = [5.0, 6.0, 7.0, 8.0];
-        let mut output = [1.0; 4];
-        let (left, right) = (Matrix::strided(&left, 2, 2, 3), Matrix::dense(&right, 2, 2).transposed());
-        multiply(MatrixMut::dense(&mut output, 2, 2), Write::Replace, 1.0, left, right);
-        assert_eq!(output, [17.0, 23.0, 39.0, 53.0]);
-        multiply(MatrixMut::dense(&mut output, 2, 2), Write::Add, 2.0, left, right);
-        assert_eq!(output, [51.0, 69.0, 117.0, 159.0]);
+        let mut output = [1.0; 6];
+        let (left, right) = (Matrix::dense(&left, 2, 3).columns(0, 2), Matrix::dense(&right, 2, 2).transposed());
+        let mut place = MatrixMut::dense(&mut output, 2, 3).columns(1, 2);
+        multiply(place.again(), Write::Replace, 1.0, left, right);
+        multiply(place, Write::Add, 2.0, left, right);
+        assert_eq!(output, [1.0, 51.0, 69.0, 1.0, 117.0, 159.0]);
     }
 
     #[test]
-    fn tasks_together_are_the_whole_product() {
-        let values: Vec<f32> = (0..300 * 3).map(|index| (index % 17) as f32).collect();
-        let (left, right) = (Matrix::dense(&values, 300, 3), Matrix::dense(&values[..15], 3, 5));
-        let (mut whole, mut split) = (vec![0.0; 1500], vec![0.0; 1500]);
-        multiply(MatrixMut::dense(&mut whole, 300, 5), Write::Replace, 1.0, left, right);
-        multiply_in_parallel(&mut split, left, right);
-        assert_eq!(whole, split);
-        let (left, mut square) = (Matrix::dense(&values, 3, 300).transposed(), vec![0.0; 900]);
-        multiply_in_parallel(&mut square, left, Matrix::dense(&values[..9], 3, 3));
-        let last: f32 = (0..3).map(|depth| values[depth * 300 + 299] * values[depth * 3 + 2]).sum();
-        assert_eq!(square[899], last);
+    fn any_number_of_threads_gives_the_same_bits() {
+        for (rows, columns, depth) in
+            [(300, 3, 5), (1, 600, 40), (700, 64, 1100), (257, 129, 2), (4, 999, 70), (70, 1000, 600)]
+        {
+            let (left, right) = (random_values(rows * depth, 1), random_values(depth * columns, 2));
+            for (left, right) in [
+                (Matrix::dense(&left, rows, depth), Matrix::dense(&right, depth, columns)),
+                (Matrix::dense(&left, depth, rows).transposed(), Matrix::dense(&right, columns, depth).transposed()),
+            ] {
+                let product = |threads: usize| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                    let mut output = vec![0.0; rows * columns];
+                    let place = MatrixMut::dense(&mut output, rows, columns);
+                    pool.install(|| multiply_in_parallel(place, Write::Replace, 1.0, left, right));
+                    output
+                };
+                let whole = product(1);
+                for threads in [2, 3, 5] {
+                    assert!(product(threads) == whole, "{rows} × {columns} × {depth} on {threads} threads");
+                }
+            }
+        }
     }
 
     #[test]
     #[should_panic(expected = "inside its slice")]
     fn a_view_outside_its_slice_is_refused() {
-        Matrix::strided(&[0.0; 5], 2, 2, 4);
+        Matrix::dense(&[0.0; 5], 2, 3);
     }
 }

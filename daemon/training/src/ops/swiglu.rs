@@ -1,91 +1,58 @@
-//! SwiGLU's pointwise part: `silu(gate) · value` (Shazeer, arXiv 2002.05202).
+//! SwiGLU's pointwise part: `silu(gate) · up` (Shazeer, arXiv 2002.05202).
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
-use super::Kernels;
+use super::TASK_ROWS;
 use super::exponential::exponential;
-use super::storage::{Reading, floats, shaped_like};
 use super::vector::vectorised;
 
-/// Values that one task handles: a guess, a few microseconds of work.
-const TASK_VALUES: usize = 16 * 1024;
-
-/// `silu(gate) · value`, both of one shape.
-pub(crate) fn swiglu(kernels: Kernels, gate: &Tensor, value: &Tensor) -> Result<Tensor> {
-    match kernels {
-        Kernels::Fused => gate.contiguous()?.apply_op2(&value.contiguous()?, SwiGlu),
-        Kernels::Composed => gate.silu()? * value,
-    }
+/// `silu(gate) · up`, both of one shape, composed of candle's operations.
+pub(crate) fn composed(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    gate.silu()? * up
 }
 
-struct SwiGlu;
+/// The same: rows of `hidden` `[rows, inner]` from those of `gate_up` `[rows, 2 · inner]`, the gate in front.
+pub(crate) fn forward(hidden: &mut [f32], gate_up: &[f32], inner: usize) {
+    let rows = hidden.par_chunks_mut(inner * TASK_ROWS).zip(gate_up.par_chunks(2 * inner * TASK_ROWS));
+    rows.for_each(|(hidden, gate_up)| forward_rows(hidden, gate_up, inner));
+}
+
+/// Both ways at once and in place: `gate_up` becomes its gradient, and `hidden`, which comes as the output's gradient,
+/// becomes the output, which the next layer's weights need for their own gradient.
+pub(crate) fn backward(hidden: &mut [f32], gate_up: &mut [f32], inner: usize) {
+    let rows = hidden.par_chunks_mut(inner * TASK_ROWS).zip(gate_up.par_chunks_mut(2 * inner * TASK_ROWS));
+    rows.for_each(|(hidden, gate_up)| backward_rows(hidden, gate_up, inner));
+}
 
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exponential(-x))
 }
 
-impl CustomOp2 for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-
-    fn cpu_fwd(
-        &self,
-        gate: &CpuStorage,
-        gate_layout: &Layout,
-        value: &CpuStorage,
-        value_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (gate, value) = (floats(gate, gate_layout)?, floats(value, value_layout)?);
-        if gate.len() != value.len() {
-            candle_core::bail!("swiglu: {} gates for {} values", gate.len(), value.len());
-        }
-        let mut output = vec![0.0; gate.len()];
-        let inputs = gate.par_chunks(TASK_VALUES).zip(value.par_chunks(TASK_VALUES));
-        output.par_chunks_mut(TASK_VALUES).zip(inputs).for_each(|(output, (gate, value))| {
-            forward_values(output, gate, value);
-        });
-        Ok((CpuStorage::F32(output), gate_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        gate: &Tensor,
-        value: &Tensor,
-        _output: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradient = gradient.contiguous()?;
-        let (gates, values, gradient) = (Reading::of(gate)?, Reading::of(value)?, Reading::of(&gradient)?);
-        let (mut to_gate, mut to_value) = (vec![0.0; gates.len()], vec![0.0; gates.len()]);
-        let inputs =
-            gates.par_chunks(TASK_VALUES).zip(values.par_chunks(TASK_VALUES)).zip(gradient.par_chunks(TASK_VALUES));
-        let outputs = to_gate.par_chunks_mut(TASK_VALUES).zip(to_value.par_chunks_mut(TASK_VALUES));
-        outputs.zip(inputs).for_each(|((to_gate, to_value), ((gate, value), gradient))| {
-            backward_values(to_gate, to_value, gate, value, gradient);
-        });
-        Ok((Some(shaped_like(to_gate, gate)?), Some(shaped_like(to_value, value)?)))
-    }
-}
-
 vectorised! {
-    fn forward_values(output: &mut [f32], gate: &[f32], value: &[f32]) {
-        for ((output, gate), value) in output.iter_mut().zip(gate).zip(value) {
-            *output = gate * sigmoid(*gate) * value;
+    fn forward_rows(hidden: &mut [f32], gate_up: &[f32], inner: usize) {
+        for (hidden, gate_up) in hidden.chunks_exact_mut(inner).zip(gate_up.chunks_exact(2 * inner)) {
+            let (gate, up) = gate_up.split_at(inner);
+            for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
+                *hidden = gate * sigmoid(*gate) * up;
+            }
         }
     }
 }
 
 vectorised! {
-    fn backward_values(to_gate: &mut [f32], to_value: &mut [f32], gate: &[f32], value: &[f32], gradient: &[f32]) {
-        let inputs = gate.iter().zip(value).zip(gradient);
-        for ((to_gate, to_value), ((gate, value), gradient)) in to_gate.iter_mut().zip(to_value).zip(inputs) {
-            let sigmoid = sigmoid(*gate);
-            let silu = gate * sigmoid;
-            *to_value = gradient * silu;
-            *to_gate = gradient * value * (sigmoid + silu * (1.0 - sigmoid));
+    fn backward_rows(hidden: &mut [f32], gate_up: &mut [f32], inner: usize) {
+        for (hidden, gate_up) in hidden.chunks_exact_mut(inner).zip(gate_up.chunks_exact_mut(2 * inner)) {
+            let (gate, up) = gate_up.split_at_mut(inner);
+            for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
+                let sigmoid = sigmoid(*gate);
+                let silu = *gate * sigmoid;
+                let (gradient, value) = (*hidden, *up);
+                *hidden = silu * value;
+                *up = gradient * silu;
+                *gate = gradient * value * (sigmoid + silu * (1.0 - sigmoid));
+            }
         }
     }
 }
@@ -93,13 +60,23 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::gradient_check::{check_gradients, random};
+    use crate::ops::gradient_check::{assert_close, by_autograd, random, random_values, values};
 
     #[test]
     fn swiglu_agrees_with_autograd() {
-        for shape in [vec![1], vec![3, 7, 11], vec![2, 100, 100]] {
-            let arguments = [random(&shape, 1), random(&shape, 2)];
-            check_gradients(&arguments, |kernels, tensors| swiglu(kernels, &tensors[0], &tensors[1]));
+        for (rows, inner) in [(1, 1), (21, 11), (200, 100)] {
+            let input = random(&[rows, 2 * inner], 1);
+            let gradient = random_values(rows * inner, 2);
+            let expected = by_autograd(&[input.clone()], &gradient, |tensors| {
+                composed(&tensors[0].narrow(1, 0, inner)?, &tensors[0].narrow(1, inner, inner)?)
+            });
+            let (mut gate_up, mut hidden) = (values(&input), vec![0.0; rows * inner]);
+            forward(&mut hidden, &gate_up, inner);
+            assert_close("output", &hidden, &expected[0]);
+            let mut place = gradient.clone();
+            backward(&mut place, &mut gate_up, inner);
+            assert_eq!(place, hidden);
+            assert_close("input", &gate_up, &expected[1]);
         }
     }
 }

@@ -1,0 +1,226 @@
+//! One block, forward and backward over flat buffers: attention and feed-forward, each behind a norm and around the
+//! residual stream.
+//!
+//! Only what the backward cannot cheaply make again is kept: norms and the feed-forward's hidden values are computed
+//! anew. Gradients of weights go straight to their place in the flat gradient.
+
+use std::ops::Range;
+
+use murmur_protocol::ModelLayout;
+
+use super::workspace::{Kept, Scratch};
+use crate::ops::attention::Attention;
+use crate::ops::linear;
+use crate::ops::product::{Matrix, MatrixMut, Write};
+use crate::ops::rotary::{RotaryTables, Turn};
+use crate::ops::{rms_norm, swiglu};
+
+/// Where one block's weights lie in the flat vector.
+pub(super) struct Block {
+    attention_norm: Range<usize>,
+    query: Range<usize>,
+    key: Range<usize>,
+    value: Range<usize>,
+    output: Range<usize>,
+    feed_forward_norm: Range<usize>,
+    /// Gate and up lie side by side, so they are one matrix `[2 · inner, width]`.
+    gate_up: Range<usize>,
+    down: Range<usize>,
+}
+
+/// What all blocks have in common for the batch at hand.
+pub(super) struct Frame<'a> {
+    pub(super) attention: Attention,
+    /// Of the residual stream.
+    pub(super) width: usize,
+    /// Inside the feed-forward part.
+    pub(super) inner: usize,
+    pub(super) epsilon: f32,
+    pub(super) rotary: &'a RotaryTables,
+}
+
+impl Frame<'_> {
+    pub(super) fn rows(&self) -> usize {
+        self.attention.sequences * self.attention.length
+    }
+}
+
+/// A gradient and whether it is written or added to.
+pub(super) struct Gradient<'a> {
+    pub(super) values: &'a mut [f32],
+    pub(super) write: Write,
+}
+
+impl Gradient<'_> {
+    /// Writes the gradient of the weight in `range`, `[outputs, inputs]`, of a product of `input` with it.
+    fn of_weight(&mut self, range: &Range<usize>, gradient: Matrix<'_>, input: Matrix<'_>) {
+        let place = MatrixMut::dense(&mut self.values[range.clone()], gradient.width(), input.width());
+        linear::to_weight(place, self.write, gradient, input);
+    }
+}
+
+impl Block {
+    /// Of the layer of this number.
+    pub(super) fn new(layout: &ModelLayout, layer: u32) -> Block {
+        let part = |part: &str| {
+            let tensor = layout.tensor(&format!("model.layers.{layer}.{part}.weight"));
+            tensor.expect("the layout has every tensor of the model").range()
+        };
+        let (gate, up) = (part("mlp.gate_proj"), part("mlp.up_proj"));
+        assert_eq!(gate.end, up.start, "the layout sorts tensors by name");
+        Block {
+            attention_norm: part("input_layernorm"),
+            query: part("self_attn.q_proj"),
+            key: part("self_attn.k_proj"),
+            value: part("self_attn.v_proj"),
+            output: part("self_attn.o_proj"),
+            feed_forward_norm: part("post_attention_layernorm"),
+            gate_up: gate.start..up.end,
+            down: part("mlp.down_proj"),
+        }
+    }
+
+    /// From `input` `[rows, width]` all that the backward needs, and with [`Block::finish`] the output.
+    pub(super) fn activate(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        input: &[f32],
+        kept: &mut Kept,
+        scratch: &mut Scratch,
+    ) {
+        let (rows, width) = (frame.rows(), frame.width);
+        rms_norm::forward(&mut scratch.normalised, input, &parameters[self.attention_norm.clone()], frame.epsilon);
+        let normalised = Matrix::dense(&scratch.normalised, rows, width);
+        for (weight, columns) in self.joint(frame) {
+            let place = MatrixMut::dense(&mut kept.joint, rows, frame.attention.joint_width());
+            let weight = Matrix::dense(&parameters[weight], columns.len(), width);
+            linear::forward(place.columns(columns.start, columns.len()), Write::Replace, normalised, weight);
+        }
+        frame.turn(&mut kept.joint, Turn::Forwards);
+        frame.attention.forward(&mut kept.attended, &kept.joint);
+        kept.middle.copy_from_slice(input);
+        let attended = Matrix::dense(&kept.attended, rows, width);
+        let weight = Matrix::dense(&parameters[self.output.clone()], width, width);
+        linear::forward(MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
+        let scale = &parameters[self.feed_forward_norm.clone()];
+        rms_norm::forward(&mut scratch.normalised, &kept.middle, scale, frame.epsilon);
+        let normalised = Matrix::dense(&scratch.normalised, rows, width);
+        let place = MatrixMut::dense(&mut kept.gate_up, rows, 2 * frame.inner);
+        let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * frame.inner, width);
+        linear::forward(place, Write::Replace, normalised, weight);
+    }
+
+    /// The output `[rows, width]` of an activated block.
+    pub(super) fn finish(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        kept: &Kept,
+        output: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let (rows, width, inner) = (frame.rows(), frame.width, frame.inner);
+        swiglu::forward(&mut scratch.hidden, &kept.gate_up, inner);
+        output.copy_from_slice(&kept.middle);
+        let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
+        let hidden = Matrix::dense(&scratch.hidden, rows, inner);
+        linear::forward(MatrixMut::dense(output, rows, width), Write::Add, hidden, weight);
+    }
+
+    /// Turns `stream`, the gradient of the output, into that of the input. Uses up what was kept.
+    pub(super) fn backward(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        gradient: &mut Gradient<'_>,
+        input: &[f32],
+        kept: &mut Kept,
+        stream: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        self.feed_forward_backward(frame, parameters, gradient, kept, stream, scratch);
+        self.attention_backward(frame, parameters, gradient, input, kept, stream, scratch);
+    }
+
+    fn feed_forward_backward(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        gradient: &mut Gradient<'_>,
+        kept: &mut Kept,
+        stream: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let (rows, width, inner) = (frame.rows(), frame.width, frame.inner);
+        let to_output = Matrix::dense(stream, rows, width);
+        let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
+        let to_hidden = MatrixMut::dense(&mut scratch.hidden, rows, inner);
+        linear::to_input(to_hidden, Write::Replace, to_output, weight);
+        // From here on `hidden` holds the hidden values and `gate_up` its gradient.
+        swiglu::backward(&mut scratch.hidden, &mut kept.gate_up, inner);
+        gradient.of_weight(&self.down, to_output, Matrix::dense(&scratch.hidden, rows, inner));
+        let scale = &parameters[self.feed_forward_norm.clone()];
+        rms_norm::forward(&mut scratch.normalised, &kept.middle, scale, frame.epsilon);
+        let to_gate_up = Matrix::dense(&kept.gate_up, rows, 2 * inner);
+        gradient.of_weight(&self.gate_up, to_gate_up, Matrix::dense(&scratch.normalised, rows, width));
+        let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * inner, width);
+        let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
+        linear::to_input(to_normalised, Write::Replace, to_gate_up, weight);
+        let to_scale = (&mut gradient.values[self.feed_forward_norm.clone()], gradient.write);
+        rms_norm::backward(stream, to_scale, &kept.middle, &scratch.to_normalised, scale, frame.epsilon);
+    }
+
+    fn attention_backward(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        gradient: &mut Gradient<'_>,
+        input: &[f32],
+        kept: &Kept,
+        stream: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let (rows, width) = (frame.rows(), frame.width);
+        let to_middle = Matrix::dense(stream, rows, width);
+        gradient.of_weight(&self.output, to_middle, Matrix::dense(&kept.attended, rows, width));
+        let weight = Matrix::dense(&parameters[self.output.clone()], width, width);
+        let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
+        linear::to_input(to_attended, Write::Replace, to_middle, weight);
+        frame.attention.backward(&mut scratch.to_joint, &kept.joint, &scratch.to_normalised);
+        frame.turn(&mut scratch.to_joint, Turn::Backwards);
+        let scale = &parameters[self.attention_norm.clone()];
+        rms_norm::forward(&mut scratch.normalised, input, scale, frame.epsilon);
+        let normalised = Matrix::dense(&scratch.normalised, rows, width);
+        let mut write = Write::Replace;
+        for (range, columns) in self.joint(frame) {
+            let to_joint = Matrix::dense(&scratch.to_joint, rows, frame.attention.joint_width());
+            let to_columns = to_joint.columns(columns.start, columns.len());
+            gradient.of_weight(&range, to_columns, normalised);
+            let weight = Matrix::dense(&parameters[range], columns.len(), width);
+            let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
+            linear::to_input(to_normalised, write, to_columns, weight);
+            write = Write::Add;
+        }
+        let to_scale = (&mut gradient.values[self.attention_norm.clone()], gradient.write);
+        rms_norm::backward(stream, to_scale, input, &scratch.to_normalised, scale, frame.epsilon);
+    }
+
+    /// The weights of queries, keys and values, with the columns that each makes of the joint matrix.
+    fn joint(&self, frame: &Frame<'_>) -> [(Range<usize>, Range<usize>); 3] {
+        let (query, key) = (frame.attention.query_width(), frame.attention.key_width());
+        [
+            (self.query.clone(), 0..query),
+            (self.key.clone(), query..query + key),
+            (self.value.clone(), query + key..query + 2 * key),
+        ]
+    }
+}
+
+impl Frame<'_> {
+    /// Queries and keys by their positions.
+    fn turn(&self, joint: &mut [f32], turn: Turn) {
+        let turned = self.attention.query_width() + self.attention.key_width();
+        self.rotary.turn(joint, self.attention.joint_width(), turned, self.attention.length, turn);
+    }
+}
