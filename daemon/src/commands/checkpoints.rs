@@ -17,7 +17,8 @@ use crate::sharing::held_out_corpus;
 use crate::store::{Checkpoint, DataDirectory, load_latest};
 
 pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
-    let (checkpoint, model) = load(options.checkpoint.as_deref())?;
+    let checkpoint = newest(options.checkpoint.as_deref())?;
+    let model = language_model(&checkpoint)?;
     eprintln!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps);
     let mut output = std::io::stdout().lock();
     output.write_all(options.prompt.as_bytes())?;
@@ -42,9 +43,14 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
         Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
         _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
     };
-    let batches = corpus.validation_batches(manifest);
-    let evaluation = murmur_training::model::evaluate(&manifest.model, &checkpoint.state.parameters, &batches)?;
-    let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
+    let (loss, accuracy) = if manifest.model.kind.reads_images() {
+        let batches = corpus.validation_batches(manifest);
+        let evaluation = murmur_training::model::evaluate(&manifest.model, &checkpoint.state.parameters, &batches)?;
+        (evaluation.loss(), Some(evaluation.accuracy()))
+    } else {
+        let batch = manifest.optimizer.batch_sequences as usize;
+        (language_model(&checkpoint)?.evaluate(&corpus.validation(manifest), batch)?, None)
+    };
     let floor = corpus.entropy_rate();
     let steps = checkpoint.state.counters.steps;
     if options.format == Console::Json {
@@ -57,7 +63,9 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
     print_line(&format!("steps        {steps}"));
     print_line(&format!("loss         {loss:.4} nats/{each} ({:.4} bits/{each})", loss / std::f64::consts::LN_2));
     print_line(&format!("perplexity   {:.3} per {each}", loss.exp()));
-    print_line(&format!("accuracy     {:.2} % of {} {each}s", 100.0 * accuracy, evaluation.predictions));
+    if let Some(accuracy) = accuracy {
+        print_line(&format!("accuracy     {:.2} % of held-out images", 100.0 * accuracy));
+    }
     if let Some(floor) = floor {
         print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
     }
@@ -75,16 +83,14 @@ fn newest(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     find(&path)
 }
 
-/// Its model, for what writes text.
-fn load(path: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
-    let checkpoint = newest(path)?;
+/// The model of a checkpoint that writes text.
+fn language_model(checkpoint: &Checkpoint) -> anyhow::Result<LanguageModel> {
     if checkpoint.manifest.model.kind.reads_images() {
         let failure = Failure::new(ExitCode::Settings, "this checkpoint's model classifies images: it writes no text");
         return Err(failure.hint("`murmur eval` says how well it does").into());
     }
     let (device, _) = DeviceChoice::Auto.open()?;
-    let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device)?;
-    Ok((checkpoint, model))
+    Ok(LanguageModel::from_parameters(&checkpoint.manifest.model, &checkpoint.state.parameters, &device)?)
 }
 
 fn find(path: &Path) -> Result<Checkpoint, Failure> {

@@ -53,9 +53,12 @@ impl Batch {
 
     /// The batch of `images` of this shape, black as 0 and white as 1.
     pub fn of_images(images: &[Image], shape: ImageShape) -> Batch {
-        let brightness = |value: &u8| f32::from(*value) / 255.0;
+        let mut pixels = Vec::with_capacity(images.len() * shape.values());
+        for image in images {
+            pixels.extend(image.pixels.iter().map(|value| f32::from(*value) * (1.0 / 255.0)));
+        }
         Batch::Images(ImageBatch {
-            pixels: images.iter().flat_map(|image| image.pixels.iter().map(brightness)).collect(),
+            pixels,
             shape: [shape.channels, shape.height, shape.width],
             labels: images.iter().map(|image| image.label).collect(),
         })

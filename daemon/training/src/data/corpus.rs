@@ -318,6 +318,7 @@ fn check_digest(actual: blake3::Hash, data: &DataSpec) -> Result<(), CorpusError
 
 #[cfg(test)]
 mod tests {
+    use super::super::tokenizer::tests::write_tokenizer;
     use super::*;
 
     fn manifest(source: DataSource) -> RunManifest {
@@ -377,6 +378,30 @@ mod tests {
         let manifest = manifest(DataSource::Files);
         assert_eq!(share(2).validation(&manifest), corpus().validation(&manifest));
         assert!(message(corpus().into_share(0, 20, 16)).contains("its training part has 11 bytes"));
+    }
+
+    #[test]
+    fn a_run_with_a_tokenizer_reads_tokens_and_wants_that_very_tokenizer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (text, tokenizer) = (folder.path().join("text.txt"), folder.path().join("tokenizer.json"));
+        std::fs::write(&text, "a b c d e f g h i j k l m n o p q r s t u v w x y z\n".repeat(20)).expect("written");
+        write_tokenizer(&tokenizer);
+        let place = DataPlace { tokenizer: Some(tokenizer), ..DataPlace::of_files(&[text]) };
+        let bytes = manifest(DataSource::Files);
+        assert!(message(Corpus::open(&bytes, &place)).starts_with("this run reads bytes, but a tokenizer was given"));
+        let tokens = place.complete(bytes).expect("a tokenizer");
+        let corpus = Corpus::open(&tokens, &place).expect("a corpus");
+        assert_eq!(corpus.stretches(), [0..468]);
+        assert_eq!(corpus.read(24..28), Some(vec![25, 26, 1, 2]));
+        let without = DataPlace { tokenizer: None, ..place.clone() };
+        assert!(message(Corpus::open(&tokens, &without)).contains("but none was given"));
+        let mut small = tokens.clone();
+        small.model.vocabulary = 20;
+        assert!(message(Corpus::open(&small, &place)).contains("27 tokens, but the model's vocabulary has 20"));
+        let mut long = tokens;
+        long.model.context = 60;
+        let text = message(Corpus::open(&long, &place));
+        assert_eq!(text, "the data is too short: its validation part has 52 tokens, and one window needs 61");
     }
 
     #[test]

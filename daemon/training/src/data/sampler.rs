@@ -115,9 +115,13 @@ impl Sampler {
 
     fn next_image(&mut self, images: &ImageSet) -> Image {
         let number = self.next_place(|sampler, _| images.share_of(&sampler.node, sampler.seed, sampler.label_skew));
+        let image = images.image(number);
+        if self.shift_pixels == 0 {
+            return image;
+        }
         let parts = [self.position.epoch.to_le_bytes(), self.position.cursor.to_le_bytes()];
         let mut generator = stream(self.seed, "image shifts", &[&self.node, &parts[0], &parts[1]]);
-        images.shifted(images.image(number), self.shift_pixels, &mut generator)
+        images.shifted(image, self.shift_pixels, &mut generator)
     }
 
     /// The next place of this epoch, or of the one after it: a shuffle of `places`.
@@ -163,7 +167,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use murmur_protocol::manifest::{DataSource, DataSpec};
+    use murmur_protocol::manifest::{DataSource, DataSpec, ModelKind, OptimizerSpec};
     use murmur_protocol::shards::{Sharding, list_shards};
 
     fn bytes_corpus(length: usize) -> Arc<Corpus> {
@@ -213,6 +217,29 @@ mod tests {
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 16), "{starts:?}");
         assert!(*starts.last().expect("windows") + 17 <= 225);
         assert!(starts.len() >= 12);
+    }
+
+    #[test]
+    fn images_are_each_read_once_an_epoch_and_a_restored_sampler_continues() {
+        let mut manifest = RunManifest::default();
+        manifest.model.kind = ModelKind::Mlp;
+        (manifest.data.source, manifest.data.shift_pixels) = (DataSource::Idx, 2);
+        (manifest.model.classes, manifest.optimizer.batch_sequences) = (50, 7);
+        let corpus = Arc::new(Corpus::made_up(&RunManifest {
+            optimizer: OptimizerSpec { batch_sequences: 49, ..OptimizerSpec::default() },
+            ..manifest.clone()
+        }));
+        let sampler = |node: u8| Sampler::new(corpus.clone(), &manifest, [node; 32]);
+        let mut first = sampler(1);
+        let batches: Vec<Batch> = (0..7).map(|_| first.next_batch()).collect();
+        let mut labels: Vec<u32> = batches.iter().flat_map(|batch| batch.targets().to_vec()).collect();
+        assert_ne!(labels, (0..49).collect::<Vec<_>>());
+        labels.sort_unstable();
+        assert_eq!(labels, (0..49).collect::<Vec<_>>());
+        assert_ne!(sampler(2).next_batch(), batches[0], "nodes read in orders of their own");
+        let mut restored = sampler(1);
+        restored.seek(first.position());
+        assert_eq!(restored.next_batch(), first.next_batch());
     }
 
     #[test]
