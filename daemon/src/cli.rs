@@ -81,9 +81,15 @@ pub struct NodeOptions {
     /// Folder of a Llama model (config.json, safetensors) to begin from.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
     pub base: Option<PathBuf>,
-    /// Files to train on, in this order; a run that shares its data brings them along.
+    /// Files and folders to train on, in this order; a run that shares its data brings them along.
     #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
+    /// The tokenizer.json that reads the text, the same on all nodes of a run.
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Where tokens and decoded images are kept [default: prepared in the data directory].
+    #[arg(long, env = "MURMUR_DATA_CACHE", value_name = "DIRECTORY")]
+    pub data_cache: Option<PathBuf>,
     /// Multiaddress to listen on; may be given several times.
     #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',')]
     pub listen: Vec<String>,
@@ -176,12 +182,15 @@ pub struct LocalOptions {
     /// Number of daemons.
     #[arg(short = 'n', long = "nodes", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub nodes: u16,
-    /// Files to train on instead of the run's data.
+    /// Files and folders to train on; with the built-in run, texts to read instead of its stories.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub data: Vec<PathBuf>,
     /// Folder of a Llama model to begin from.
     #[arg(long, value_name = "FOLDER")]
     pub base: Option<PathBuf>,
+    /// The tokenizer.json that reads the text.
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
     /// Steps of each daemon [default: the run's schedule.total_steps].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub steps: Option<u64>,
@@ -243,6 +252,9 @@ pub struct EvalOptions {
     /// Folder of the base model, where the run trains adapters on one.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
     pub base: Option<PathBuf>,
+    /// The run's tokenizer.json, where it has one.
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
     /// Lines for people, or JSON.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Console,

@@ -140,12 +140,14 @@ impl Console {
 /// One line that proves health: steps go up, exchanges go up, the disagreement does not.
 pub(crate) fn summary_line(report: &NodeReport) -> String {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
+    let accuracy = report.accuracy.map_or(String::new(), |share| format!(" ({:.2} % right)", 100.0 * share));
     format!(
-        "step {} · loss {} · validation {} · {:.0} tokens/s · {} peers · {} exchanges · disagreement {} · {} sent",
+        "step {} · loss {} · validation {}{accuracy} · {:.0} {}/s · {} peers · {} exchanges · disagreement {} · {} sent",
         report.steps,
         number(report.loss),
         number(report.validation_loss),
         report.tokens_per_second,
+        if report.accuracy.is_some() { "images" } else { "tokens" },
         report.peers,
         report.exchanges_completed,
         number(report.disagreement),

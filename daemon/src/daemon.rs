@@ -134,7 +134,7 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     }
     let corpus = match &shared {
         Some(shared) => shared.corpus(),
-        None => open_corpus(&plan.manifest, &plan.settings)?,
+        None => open_corpus(&plan.manifest, &plan.settings, Some(plan.directory.prepared_path()))?,
     };
     let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
@@ -153,27 +153,17 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     Ok(Model { engine, progress, resumed, device: device_name, shared })
 }
 
-/// Opens the run's corpus from this machine's files.
+/// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
 ///
 /// # Errors
-/// When files are missing, unwanted or not those of the run.
-pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings) -> Result<Corpus, Failure> {
-    Corpus::open(manifest, &settings.data.files).map_err(|error| corpus_failure(&error))
+/// When files are missing, unwanted, damaged or not those of the run.
+pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings, cache: Option<PathBuf>) -> Result<Corpus, Failure> {
+    Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
 }
 
 /// What is wrong with the data, with its remedy.
 pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
-    let failure = Failure::new(ExitCode::Files, error.to_string());
-    match error {
-        CorpusError::NoFiles => {
-            failure.hint("name them with --data FILE… (a run with data.share = true brings them along)")
-        }
-        CorpusError::FilesUnused => failure.hint("leave --data out, or use a run whose data.source is \"files\""),
-        CorpusError::OtherData { .. } => {
-            failure.hint("every node of this run trains on the same files, in the same order")
-        }
-        _ => failure.hint("check the path and the content of the file"),
-    }
+    Failure::new(ExitCode::Files, error.to_string()).hint(error.remedy())
 }
 
 fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::DataSource;
+use murmur_training::Corpus;
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::LocalOptions;
 use crate::console::{Console, print_line};
-use crate::daemon::open_corpus;
+use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::store::DataDirectory;
@@ -44,16 +45,15 @@ const VIEW_PERIOD: Duration = Duration::from_millis(250);
 /// # Errors
 /// When the run, the data or the folder is wrong, or no daemon comes through.
 pub fn run(options: LocalOptions) -> anyhow::Result<()> {
-    let manifest = manifest(&options)?;
-    let mut settings = NodeSettings::default();
-    settings.data.files.clone_from(&options.data);
-    let floor = open_corpus(&manifest, &settings)?.entropy_rate();
+    let settings = settings(&options);
+    let manifest = manifest(&options, &settings)?;
     let folder = options.directory.clone().unwrap_or_else(new_folder);
     std::fs::create_dir_all(&folder).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", folder.display()))
             .hint("choose another folder with --directory")
     })?;
     let folder = folder.canonicalize().context("the folder that was just created")?;
+    let floor = open_corpus(&manifest, &settings, Some(prepared(&folder)))?.entropy_rate();
     let run_file = folder.join("run.toml");
     std::fs::write(&run_file, manifest.canonical_text())
         .map_err(|error| Failure::new(ExitCode::Files, format!("cannot write {}: {error}", run_file.display())))?;
@@ -62,18 +62,32 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
     runtime.block_on(swarm.run())
 }
 
+/// Where the daemons' data lies.
+fn settings(options: &LocalOptions) -> NodeSettings {
+    let mut settings = NodeSettings::default();
+    settings.data.files.clone_from(&options.data);
+    settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
+    settings
+}
+
+/// Tokens and decoded images: one folder for all daemons, which read the same.
+fn prepared(folder: &Path) -> PathBuf {
+    folder.join("prepared")
+}
+
 /// The run file, with what the command line says about data and steps.
-fn manifest(options: &LocalOptions) -> anyhow::Result<RunManifest> {
+fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<RunManifest> {
     let mut manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
         None => RunManifest::default(),
     };
+    let complete = |manifest| settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error));
     if !options.data.is_empty() {
-        manifest.data.source = DataSource::Files;
-        manifest.data.digest.clear();
-        let mut settings = NodeSettings::default();
-        settings.data.files.clone_from(&options.data);
-        manifest.data.digest = open_corpus(&manifest, &settings)?.digest().unwrap_or_default();
+        if manifest.data.source == DataSource::Grammar {
+            manifest.data.source = DataSource::Files;
+        }
+        manifest.data.digest = Corpus::digest_of(&options.data).map_err(|error| corpus_failure(&error))?;
+        manifest = complete(manifest)?;
     }
     if let Some(steps) = options.steps {
         manifest.schedule.total_steps = steps;
@@ -100,7 +114,7 @@ impl Swarm {
     async fn run(self) -> anyhow::Result<()> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         let mut children = vec![self.spawn(0, None, &lines)?];
-        let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes));
+        let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
         let mut traffic = Traffic::default();
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
         let interrupt = interrupted();
@@ -160,6 +174,11 @@ impl Swarm {
         if let Some(base) = &self.options.base {
             arguments.extend([std::ffi::OsStr::new("--base"), base.as_os_str()]);
         }
+        if let Some(tokenizer) = &self.options.tokenizer {
+            arguments.extend([std::ffi::OsStr::new("--tokenizer"), tokenizer.as_os_str()]);
+        }
+        let prepared = prepared(&self.folder);
+        arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
         Child::spawn(number, &directory, &arguments, lines.clone())
     }
 

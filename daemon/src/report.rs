@@ -36,7 +36,10 @@ pub struct NodeReport {
     pub loss: Option<f64>,
     /// Loss on the held-out slice at the last evaluation, in nats per byte.
     pub validation_loss: Option<f64>,
-    /// Tokens (bytes of text) a second, lately.
+    /// Share of held-out images that were classified rightly at the last evaluation, 0 to 1; none for texts.
+    #[serde(default)]
+    pub accuracy: Option<f64>,
+    /// Tokens (bytes of text) or images a second, lately.
     pub tokens_per_second: f64,
     /// Seconds of a step, lately.
     pub step_seconds: f64,
@@ -174,6 +177,7 @@ impl NodeReport {
             progress: training.progress,
             loss: training.loss,
             validation_loss: training.validation_loss,
+            accuracy: training.accuracy,
             tokens_per_second: training.tokens_per_second,
             step_seconds: training.step_seconds,
             peers: status.connected.len(),

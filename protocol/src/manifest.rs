@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::FRAGMENTS_MAX;
 
+mod kinds;
 mod sharing;
 mod spec;
 mod tuning;
@@ -124,6 +125,7 @@ impl RunManifest {
         within("data.validation_fraction", fraction, f64::MIN_POSITIVE, 0.5, "above 0, at most 0.5")?;
         let sequences = data.validation_sequences;
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
+        kinds::validate(model, data)?;
         sharing::validate(data, model.context)?;
         let interval = gossip.interval_steps;
         check("gossip.interval_steps", interval, (1..=10_000).contains(&interval), "1 to 10000")?;
@@ -155,7 +157,9 @@ impl RunManifest {
             if tuning::is_left_out(&self.base, &self.lora, section) {
                 continue;
             }
-            let told = fields.iter().filter(|(field, _)| !sharing::is_left_out(&self.data, section, field));
+            let told = fields.iter().filter(|(field, value)| {
+                !sharing::is_left_out(&self.data, section, field) && !kinds::is_left_out(section, field, value)
+            });
             lines.extend(told.map(|(field, value)| format!("{section}.{field} = {}\n", canonical_value(value))));
         }
         lines.sort();
@@ -174,6 +178,15 @@ impl RunManifest {
             toml::from_str(text).map_err(|error| ManifestError::Malformed(error.message().to_owned()))?;
         manifest.validate()?;
         Ok(manifest)
+    }
+
+    /// What its model predicts, for people: a "byte", a "token" or an "image".
+    pub fn prediction(&self) -> &'static str {
+        match self.model.kind.reads_images() {
+            true => "image",
+            false if self.data.tokenizer.is_empty() => "byte",
+            false => "token",
+        }
     }
 
     /// BLAKE3 of the canonical text.

@@ -1,5 +1,6 @@
 //! `murmur local`: real daemons as children, one merged view, a summary, and nothing left behind.
 
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use murmur_tests::{TINY_RUN, murmur, write_run};
@@ -40,6 +41,61 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     // A tiny model: framing weighs more than it does on a real one, where 1.05 is the limit.
     let bytes = summary["bytes_per_parameter_per_exchange"].as_f64().expect("a number");
     assert!((1.0..1.6).contains(&bytes), "{summary}");
+}
+
+/// Bright squares of four sizes, as IDX files.
+fn write_squares(folder: &Path, count: u32) -> [PathBuf; 2] {
+    const SIDE: u32 = 10;
+    let paths = ["squares-images.idx", "squares-labels.idx"].map(|name| folder.join(name));
+    let header = |dimensions: &[u32]| {
+        let sizes = dimensions.iter().flat_map(|size| size.to_be_bytes());
+        [0, 0, 8, dimensions.len() as u8].into_iter().chain(sizes).collect::<Vec<u8>>()
+    };
+    let pixel = |image: u32, row: u32, column: u32| {
+        let (size, down, right) = (2 + image % 4 * 2, image / 4 % 3, image / 12 % 3);
+        let inside = (down..down + size).contains(&row) && (right..right + size).contains(&column);
+        if inside { 255 } else { (image * 31 + row * 17 + column * 7) as u8 % 60 }
+    };
+    let mut images = header(&[count, SIDE, SIDE]);
+    for image in 0..count {
+        images.extend((0..SIDE * SIDE).map(|place| pixel(image, place / SIDE, place % SIDE)));
+    }
+    let labels = (0..count).map(|image| (image % 4) as u8);
+    std::fs::write(&paths[0], images).expect("written");
+    std::fs::write(&paths[1], header(&[count]).into_iter().chain(labels).collect::<Vec<u8>>()).expect("written");
+    paths
+}
+
+const SQUARES: &str = "[run]\nname = \"squares\"\n[model]\nkind = \"cnn\"\nimage_height = 10\nimage_width = 10\n\
+     classes = 4\nconvolutions = [4]\nhidden = [16]\n[optimizer]\nlearning_rate = 0.01\nbatch_sequences = 16\n\
+     [schedule]\ntotal_steps = 300\nwarmup_steps = 10\n[data]\nsource = \"idx\"\nvalidation_fraction = 0.25\n\
+     validation_sequences = 50\n";
+
+#[test]
+fn a_swarm_learns_to_classify_images_and_says_how_well() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), SQUARES);
+    let paths = write_squares(folder.path(), 200);
+    let local = |paths: &[PathBuf]| {
+        let mut command = murmur(MURMUR);
+        command.args(["local", "-n", "2", "--format", "json", "--directory"]).arg(folder.path().join("swarm"));
+        command.arg(&run_file).arg("--data").args(paths).output().expect("the program starts")
+    };
+    let output = local(&paths);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("UTF-8");
+    let last: Value = serde_json::from_str(lines.lines().last().expect("lines")).expect("JSON");
+    let nodes = last["summary"]["nodes"].as_array().expect("an array");
+    assert_eq!(nodes.len(), 2, "{last}");
+    assert!(nodes.iter().all(|node| node["accuracy"].as_f64() > Some(0.95)), "{last}");
+
+    let labels = std::fs::read(&paths[1]).expect("there");
+    std::fs::write(&paths[1], &labels[..labels.len() - 1]).expect("written");
+    let output = local(&paths);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    let told = "squares-labels.idx is not a whole IDX file: 199 bytes of values, but its header [200] says 200";
+    assert!(errors.contains(told) && errors.contains("hint: fetch the file again"), "{errors}");
 }
 
 /// Even a killed parent leaves no daemons behind: their standard input ends with it.

@@ -44,16 +44,19 @@ pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
-    let (checkpoint, model) = load(options.checkpoint.as_deref(), options.base.as_deref())?;
+    let checkpoint = find(options.checkpoint.as_deref())?;
     let manifest = &checkpoint.manifest;
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
-    let corpus: Corpus = match data_directory(options.checkpoint.as_deref()) {
-        Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, &root)?,
-        _ => open_corpus(manifest, &settings)?,
+    settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
+    let root = data_directory(options.checkpoint.as_deref());
+    let corpus: Corpus = match &root {
+        Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
+        _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
     };
-    let batch = manifest.optimizer.batch_sequences as usize;
-    let evaluation = model.evaluate(&corpus.validation(manifest), batch)?;
+    let parameters = base::whole_model(&checkpoint, options.base.as_deref())?;
+    let batches = corpus.validation_batches(manifest);
+    let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, &batches)?;
     let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
     let floor = corpus.entropy_rate();
     let steps = checkpoint.state.counters.steps;
@@ -69,11 +72,11 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
         print_line(&result.to_string());
         return Ok(());
     }
-    let unit = if manifest.model.vocabulary > BYTES { "token" } else { "byte" };
+    let each = manifest.prediction();
     print_line(&format!("steps        {steps}"));
-    print_line(&format!("loss         {loss:.4} nats/{unit} ({:.4} bits/{unit})", loss / std::f64::consts::LN_2));
-    print_line(&format!("perplexity   {:.3} per {unit}", loss.exp()));
-    print_line(&format!("accuracy     {:.2} % of {} {unit}s", 100.0 * accuracy, evaluation.predictions));
+    print_line(&format!("loss         {loss:.4} nats/{each} ({:.4} bits/{each})", loss / std::f64::consts::LN_2));
+    print_line(&format!("perplexity   {:.3} per {each}", loss.exp()));
+    print_line(&format!("accuracy     {:.2} % of {} {each}s", 100.0 * accuracy, evaluation.predictions));
     if let Some(floor) = floor {
         print_line(&format!("floor        {floor:.4} nats/byte, the entropy rate of the built-in stories"));
     }
@@ -113,9 +116,13 @@ fn data_directory(path: Option<&Path>) -> Option<PathBuf> {
     path?.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
 }
 
-/// The checkpoint with its whole model, ready to be used.
+/// The checkpoint with its whole model, ready to write text.
 fn load(path: Option<&Path>, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
+    if checkpoint.manifest.model.kind.reads_images() {
+        let failure = Failure::new(ExitCode::Settings, "this checkpoint's model classifies images: it writes no text");
+        return Err(failure.hint("`murmur eval` says how well it does").into());
+    }
     let (device, _) = DeviceChoice::Auto.open()?;
     let parameters = base::whole_model(&checkpoint, base)?;
     let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device)?;

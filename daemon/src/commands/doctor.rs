@@ -10,7 +10,7 @@ use super::join::{self, Reached};
 use super::node;
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_line};
-use crate::daemon::{network_config, open_corpus};
+use crate::daemon::{corpus_failure, network_config, open_corpus};
 use crate::doctor::{self, Finding, Found, Health};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
@@ -46,7 +46,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     if manifest.data.share && settings.data.files.is_empty() {
         findings.push(Finding::good("data", "comes from the swarm".to_owned()));
-    } else if let Err(failure) = open_corpus(&manifest, &settings) {
+    } else if let Err(failure) = open_corpus(&manifest, &settings, None) {
         findings.push(Finding::problem("data", failure.to_string(), failure.remedy().to_owned()));
     }
     let measured = doctor::check_machine(&manifest, &settings, &mut findings);
@@ -83,8 +83,9 @@ fn show(finding: &Finding) {
 
 /// The run that this machine would found or resume.
 fn own_run(options: &DoctorOptions, settings: &NodeSettings) -> Result<RunManifest, Failure> {
-    match &options.run {
-        Some(path) => crate::base::described(crate::settings::load_run_manifest(path)?, settings),
-        None => Ok(DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default()),
-    }
+    let manifest = match &options.run {
+        Some(path) => crate::base::described(crate::settings::load_run_manifest(path)?, settings)?,
+        None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
+    };
+    settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))
 }

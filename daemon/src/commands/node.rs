@@ -43,6 +43,12 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     if !options.data.is_empty() {
         data.files = options.data.clone();
     }
+    if let Some(tokenizer) = &options.tokenizer {
+        data.tokenizer = tokenizer.clone();
+    }
+    if let Some(cache) = &options.data_cache {
+        data.cache = cache.clone();
+    }
     if !options.listen.is_empty() {
         network.listen = options.listen.clone();
     }

@@ -5,6 +5,7 @@ use murmur_protocol::RunManifest;
 use super::node;
 use crate::base;
 use crate::cli::StartOptions;
+use crate::daemon::corpus_failure;
 use crate::settings::load_run_manifest;
 use crate::sharing;
 use crate::store::DataDirectory;
@@ -18,6 +19,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
     let (manifest, base) = base::found(manifest, &settings)?;
+    let manifest = settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))?;
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;

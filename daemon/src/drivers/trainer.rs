@@ -79,6 +79,8 @@ pub struct TrainingView {
     pub loss: Option<f64>,
     /// At the last evaluation, in nats per byte.
     pub validation_loss: Option<f64>,
+    /// Share of held-out images that were classified rightly at the last evaluation; none for texts.
+    pub accuracy: Option<f64>,
     /// Running average.
     pub tokens_per_second: f64,
     /// Running average, in seconds.
@@ -445,8 +447,12 @@ impl Desk {
         if !self.engine.has_data() {
             return;
         }
-        match self.engine.validation_loss() {
-            Ok(loss) => self.view.validation_loss = Some(loss),
+        match self.engine.evaluate() {
+            Ok(evaluation) => {
+                self.view.validation_loss = Some(evaluation.loss());
+                let classifies = self.settings.manifest.model.kind.reads_images();
+                self.view.accuracy = classifies.then(|| evaluation.accuracy());
+            }
             Err(error) => tracing::error!("cannot evaluate: {error}"),
         }
     }

@@ -36,6 +36,8 @@ pub(super) struct NodeSummary {
     pub(super) peer: String,
     pub(super) steps: u64,
     pub(super) validation_loss: Option<f64>,
+    /// Of images.
+    pub(super) accuracy: Option<f64>,
     pub(super) tokens_per_second: f64,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
@@ -84,6 +86,7 @@ impl Summary {
             peer: report.peer.clone(),
             steps: report.steps,
             validation_loss: report.validation_loss,
+            accuracy: report.accuracy,
             tokens_per_second: report.tokens_per_second,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
@@ -108,9 +111,19 @@ impl Summary {
 
     /// Mean validation loss over the nodes.
     pub(super) fn mean_validation_loss(&self) -> Option<f64> {
-        let losses: Vec<f64> = self.nodes.iter().filter_map(|node| node.validation_loss).collect();
-        (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+        mean(self.nodes.iter().filter_map(|node| node.validation_loss))
     }
+
+    /// (mean, lowest) accuracy over the nodes; none for texts.
+    pub(super) fn accuracy(&self) -> Option<(f64, f64)> {
+        let accuracies = || self.nodes.iter().filter_map(|node| node.accuracy);
+        Some((mean(accuracies())?, accuracies().fold(1.0, f64::min)))
+    }
+}
+
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 fn latest(child: &Child) -> Option<Checkpoint> {
@@ -131,6 +144,9 @@ fn consensus_distance(models: &[Vec<f32>]) -> Option<f64> {
 /// Text from the first model that there is, with the number of its node.
 pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, String)> {
     let (number, checkpoint) = children.iter().find_map(|child| Some((child.number, latest(child)?)))?;
+    if checkpoint.manifest.model.kind.reads_images() {
+        return None;
+    }
     let (device, _) = DeviceChoice::Cpu.open().ok()?;
     let parameters = whole_model(&checkpoint, base).ok()?;
     let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device).ok()?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use murmur_protocol::RunManifest;
 
 use super::child::Child;
-use super::summary::Summary;
+use super::summary::{Summary, mean};
 use crate::console::{Console, human_bytes, note, print_line};
 use crate::report::NodeReport;
 
@@ -20,6 +20,8 @@ pub(super) struct View {
     format: Console,
     floor: Option<f64>,
     nodes: usize,
+    /// What the run's model predicts.
+    prediction: &'static str,
     redraws: bool,
     /// Lines of the last drawing, to be drawn over.
     drawn_lines: Cell<usize>,
@@ -28,11 +30,12 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(format: Console, floor: Option<f64>, nodes: usize) -> View {
+    pub(super) fn new(format: Console, floor: Option<f64>, nodes: usize, manifest: &RunManifest) -> View {
         View {
             format,
             floor,
             nodes,
+            prediction: manifest.prediction(),
             redraws: std::io::stderr().is_terminal(),
             drawn_lines: Cell::new(0),
             last_plain: Cell::new(None),
@@ -106,7 +109,12 @@ impl View {
             ));
         }
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.4})"));
-        print_line(&format!("mean validation loss {}{floor} nats/byte", number(summary.mean_validation_loss(), 4)));
+        let loss = number(summary.mean_validation_loss(), 4);
+        print_line(&format!("mean validation loss {loss}{floor} nats/{}", self.prediction));
+        if let Some((mean, lowest)) = summary.accuracy() {
+            let (mean, lowest) = (100.0 * mean, 100.0 * lowest);
+            print_line(&format!("mean accuracy {mean:.2} % of held-out images (lowest {lowest:.2} %)"));
+        }
         print_line(&format!(
             "consensus distance {} · {} bytes per parameter and exchange · {:.0} s",
             number(summary.consensus_distance, 4),
@@ -170,8 +178,12 @@ impl View {
         // From zero, since an empty sum of floats is a negative zero.
         let speed = reports().fold(0.0, |sum, report| sum + report.tokens_per_second);
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.3})"));
+        let right = mean(reports().filter_map(|report| report.accuracy));
+        let right = right.map_or(String::new(), |share| format!(" ({:.2} % right)", 100.0 * share));
+        let each = if self.prediction == "image" { "image" } else { "token" };
         let seconds = self.begin.elapsed().as_secs();
-        format!("{seconds:>4} s · loss {} · validation {}{floor} · {speed:.0} tokens/s", shown(loss), shown(validation))
+        let (loss, validation) = (shown(loss), shown(validation));
+        format!("{seconds:>4} s · loss {loss} · validation {validation}{right}{floor} · {speed:.0} {each}s/s")
     }
 }
 
@@ -192,11 +204,6 @@ fn row(report: &NodeReport, is_gone: bool) -> String {
 
 fn shown(value: Option<f64>) -> String {
     value.map_or("–".to_owned(), |value| format!("{value:.3}"))
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let values: Vec<f64> = values.collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// The end of a peer id, which tells peers apart.

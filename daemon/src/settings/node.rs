@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use murmur_network::Connectivity;
+use murmur_training::DataPlace;
 use serde::{Deserialize, Serialize};
 
 use crate::rest::{QuietHours, parse_offset};
@@ -73,9 +74,14 @@ impl ModelSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// Files to train on, read as bytes in this order. Needed when the run's `data.source` is "files"; where it shares
-    /// them, by its founder alone.
+    /// Files and folders to train on, in this order. Needed unless the run's `data.source` is "grammar"; where the run
+    /// shares them, by its founder alone.
     pub files: Vec<PathBuf>,
+    /// The `tokenizer.json` of a run that reads its text with one; empty: none.
+    pub tokenizer: PathBuf,
+    /// Where data is kept in the form that training reads (tokens, decoded images); empty: `prepared` in the data
+    /// directory.
+    pub cache: PathBuf,
 }
 
 /// Where a node listens and whom it dials first.
@@ -124,6 +130,15 @@ pub struct CheckpointSettings {
 pub struct StatusSettings {
     /// A loopback address and port; empty turns it off.
     pub address: String,
+}
+
+impl DataSettings {
+    /// The same as training wants it; `cache` is where prepared data goes unless the settings say otherwise.
+    pub fn place(&self, cache: Option<PathBuf>) -> DataPlace {
+        let given = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
+        let (tokenizer, cache) = (given(&self.tokenizer), given(&self.cache).or(cache));
+        DataPlace { files: self.files.clone(), tokenizer, cache }
+    }
 }
 
 impl Default for TrainingSettings {

@@ -125,6 +125,11 @@ impl DataDirectory {
         self.root.join("checkpoints")
     }
 
+    /// The folder of tokens and decoded images.
+    pub fn prepared_path(&self) -> PathBuf {
+        self.root.join("prepared")
+    }
+
     /// The run that a directory belongs to, where it does and the file is sound.
     pub fn claimed_manifest(root: &Path) -> Option<RunManifest> {
         RunManifest::from_text(&std::fs::read_to_string(root.join("run.toml")).ok()?).ok()

@@ -188,7 +188,7 @@ impl Engine {
                 Box::new(DeviceReplica::new(model, &parameters, device, optimizer, options.micro_batch)?)
             }
         };
-        let (corpus, batch_sequences) = (Arc::new(corpus), manifest.optimizer.batch_sequences as usize);
+        let corpus = Arc::new(corpus);
         Ok(Engine {
             replica,
             learning_rate: LearningRate::new(&manifest.optimizer, &manifest.schedule),
@@ -196,9 +196,9 @@ impl Engine {
             warm_up_again: WarmUpAgain::default(),
             local_progress,
             outer,
-            validation: validation_batches(&corpus, manifest),
+            validation: corpus.validation_batches(manifest),
             manifest: manifest.clone(),
-            sampler: Sampler::new(corpus, manifest.run.seed, node, spec.context as usize, batch_sequences),
+            sampler: Sampler::new(corpus, manifest, node),
             steps: 0,
         })
     }
@@ -215,7 +215,7 @@ impl Engine {
     pub fn add_shard(&mut self, index: usize, shard: Payload) {
         self.sampler.add_shard(index, shard);
         if self.validation.is_empty() {
-            self.validation = validation_batches(self.sampler.corpus(), &self.manifest);
+            self.validation = self.sampler.corpus().validation_batches(&self.manifest);
         }
     }
 
@@ -389,13 +389,5 @@ fn outer_momentum(gossip: &GossipSpec, parameters: &[f32]) -> Option<OuterMoment
 }
 
 /// The held-out windows in batches; none while shards of them are missing.
-fn validation_batches(corpus: &Corpus, manifest: &RunManifest) -> Vec<Batch> {
-    if !corpus.suffices() {
-        return Vec::new();
-    }
-    let windows = corpus.validation(manifest);
-    windows.chunks(manifest.optimizer.batch_sequences as usize).map(Batch::of).collect()
-}
-
 #[cfg(test)]
 mod tests;

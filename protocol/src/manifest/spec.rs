@@ -20,6 +20,17 @@ pub struct RunSpec {
 pub enum ModelKind {
     /// Llama-style decoder: RMSNorm, rotary positions, SwiGLU, no biases.
     Transformer,
+    /// Image classifier of fully connected layers with ReLU between them.
+    Mlp,
+    /// Image classifier: 3 × 3 convolutions, each with ReLU and 2 × 2 max pooling, then fully connected layers.
+    Cnn,
+}
+
+impl ModelKind {
+    /// Whether it reads images with labels, instead of text.
+    pub fn reads_images(self) -> bool {
+        matches!(self, ModelKind::Mlp | ModelKind::Cnn)
+    }
 }
 
 /// The model's kind and size.
@@ -49,6 +60,18 @@ pub struct ModelSpec {
     pub rope_theta: f64,
     /// Added to RMSNorm's mean square, above 0, at most 0.01.
     pub norm_epsilon: f64,
+    /// Of models that read images: rows of pixels, 1 to 1,024.
+    pub image_height: u32,
+    /// Columns of pixels, 1 to 1,024.
+    pub image_width: u32,
+    /// 1 (grey) or 3 (red, green, blue).
+    pub image_channels: u32,
+    /// Classes that a label names, from 0; 2 to 65,536.
+    pub classes: u32,
+    /// Sizes of the fully connected layers between the input, or the last convolution, and the classes; up to 8.
+    pub hidden: Vec<u32>,
+    /// Of a CNN: output channels of each convolution, 1 to 8 of them.
+    pub convolutions: Vec<u32>,
 }
 
 impl ModelSpec {
@@ -74,7 +97,7 @@ pub struct OptimizerSpec {
     pub weight_decay: f64,
     /// The gradient is scaled down to this Euclidean norm, above 0.
     pub gradient_norm_max: f64,
-    /// Sequences in a node's batch, 1 to 65,536.
+    /// Sequences or images in a node's batch, 1 to 65,536.
     pub batch_sequences: u32,
 }
 
@@ -92,12 +115,27 @@ pub struct ScheduleSpec {
 
 /// Where training data comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum DataSource {
     /// The built-in story grammar: endless, seeded, with a known entropy rate.
     Grammar,
-    /// Files, read as bytes: each node's own (`data.files` in its node file), or with `share` those of the founder.
+    /// Text files and folders of them: each node's own (`data.files` in its node file), or with `share` the founder's.
     Files,
+    /// JSON Lines with a text field, gzip-compressed or not.
+    JsonLines,
+    /// Parquet with a text column.
+    Parquet,
+    /// Pairs of IDX files (MNIST and its family), gzip-compressed or not: images, labels.
+    Idx,
+    /// Folders with a sub-folder of PNG or JPEG images for each class.
+    ImageFolders,
+}
+
+impl DataSource {
+    /// Whether it gives images with labels, instead of text.
+    pub fn gives_images(self) -> bool {
+        matches!(self, DataSource::Idx | DataSource::ImageFolders)
+    }
 }
 
 /// What the model reads.
@@ -108,9 +146,24 @@ pub struct DataSpec {
     pub source: DataSource,
     /// BLAKE3 of the corpus in hexadecimal when all nodes must hold the same; empty when each may hold its own.
     pub digest: String,
-    /// Share of the corpus, at its end, that is only ever validated on; above 0, at most 0.5.
+    /// Field of JSON Lines, or column of Parquet, that holds the text; 1 to 128 characters.
+    pub field: String,
+    /// Follows each text of JSON Lines or Parquet, such as "<|endoftext|>" for a tokenizer that knows it; up to 64
+    /// characters.
+    pub separator: String,
+    /// BLAKE3 of the `tokenizer.json` that reads the text, in hexadecimal; empty: the text is read as bytes.
+    pub tokenizer: String,
+    /// Names of the classes in order, where sub-folders are classes; empty lets the founder list its sub-folders.
+    pub class_names: Vec<String>,
+    /// α of a Dirichlet distribution from which each node draws how much of each class it reads (Hsu et al.,
+    /// arXiv 1909.06335), 0.01 to 1,000; small is skewed. 0: every node reads all images.
+    pub label_skew: f64,
+    /// Training images are shifted by up to this many pixels in each direction, anew each time; 0 to 8.
+    pub shift_pixels: u32,
+    /// Share of the corpus that is only ever validated on; above 0, at most 0.5. Of text files their end; of documents
+    /// and images a draw that the run's seed makes.
     pub validation_fraction: f64,
-    /// Sequences of the fixed held-out slice that an evaluation reads, 1 to 65,536.
+    /// Sequences or images of the fixed held-out slice that an evaluation reads, 1 to 65,536.
     pub validation_sequences: u32,
     /// Whether members fetch the corpus from each other. `false`: data never leaves a node.
     pub share: bool,
@@ -183,6 +236,13 @@ impl Default for ModelSpec {
             tied_head: false,
             rope_theta: 10_000.0,
             norm_epsilon: 1e-5,
+            // MNIST's.
+            image_height: 28,
+            image_width: 28,
+            image_channels: 1,
+            classes: 10,
+            hidden: vec![256],
+            convolutions: vec![16, 32],
         }
     }
 }
@@ -212,6 +272,12 @@ impl Default for DataSpec {
         DataSpec {
             source: DataSource::Grammar,
             digest: String::new(),
+            field: "text".to_owned(),
+            separator: "\n\n".to_owned(),
+            tokenizer: String::new(),
+            class_names: Vec::new(),
+            label_skew: 0.0,
+            shift_pixels: 0,
             validation_fraction: 0.1,
             validation_sequences: 64,
             share: false,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::Window;
+use super::{Image, ImageShape, Window};
 
 /// Examples of one kind and size.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,17 +38,29 @@ pub struct ImageBatch {
 }
 
 impl Batch {
-    /// The batch of `windows` of bytes.
+    /// The batch of `windows` of bytes or tokens.
     ///
     /// # Panics
     /// When there is none.
     pub fn of(windows: &[Window]) -> Batch {
         assert!(!windows.is_empty(), "a batch has at least one window");
-        let ids = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).collect::<Vec<u32>>();
         Batch::Tokens(TokenBatch {
-            inputs: windows.iter().flat_map(|window| ids(&window[..window.len() - 1])).collect(),
-            targets: windows.iter().flat_map(|window| ids(&window[1..])).collect(),
+            inputs: windows.iter().flat_map(|window| &window[..window.len() - 1]).copied().collect(),
+            targets: windows.iter().flat_map(|window| &window[1..]).copied().collect(),
             sequences: windows.len(),
+        })
+    }
+
+    /// The batch of `images` of this shape, black as 0 and white as 1.
+    pub fn of_images(images: &[Image], shape: ImageShape) -> Batch {
+        let mut pixels = Vec::with_capacity(images.len() * shape.values());
+        for image in images {
+            pixels.extend(image.pixels.iter().map(|value| f32::from(*value) * (1.0 / 255.0)));
+        }
+        Batch::Images(ImageBatch {
+            pixels,
+            shape: [shape.channels, shape.height, shape.width],
+            labels: images.iter().map(|image| image.label).collect(),
         })
     }
 

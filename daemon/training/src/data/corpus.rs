@@ -1,114 +1,153 @@
-//! The text of a run: the built-in grammar, the bytes of files, or shards of them, with a part held out for validation.
+//! The data of a run: the built-in grammar, text of files as bytes or tokens, shards of it, or images, with a part held
+//! out for validation.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use bytes::Bytes;
 use murmur_protocol::Payload;
 use murmur_protocol::manifest::{DataSource, DataSpec, RunManifest};
 use murmur_protocol::random::stream;
 use murmur_protocol::shards::{ShardSet, Sharding};
 
+use super::files::{JoinedFiles, digest_of};
+use super::images::ImageSet;
 use super::shared::SharedText;
-use super::{Grammar, Window};
+use super::tokens::TokenFile;
+use super::{Batch, CorpusError, Grammar, Image, Tokenizer, Window, ids, image_folders};
 
 /// Where batches and validation windows come from.
 pub struct Corpus {
-    text: Text,
-    /// Bytes that are trained on.
+    content: Content,
+    /// Bytes or tokens that are trained on.
     training: Range<usize>,
-    /// Bytes from here on are only validated on.
-    validation_start: usize,
+    /// Bytes or tokens that are only validated on.
+    held_out: Range<usize>,
 }
 
-/// The kinds of text.
-pub(crate) enum Text {
+/// The kinds of data.
+pub(crate) enum Content {
     /// Endless.
     Grammar(Grammar),
     /// The files' content.
-    Bytes(Vec<u8>),
+    Bytes(JoinedFiles),
+    /// Tokens of texts.
+    Tokens(TokenFile),
     /// What there is so far of data that the swarm shares.
     Shared(SharedText),
+    /// Images with labels.
+    Images(ImageSet),
 }
 
-/// Why there is no corpus.
-#[derive(Debug, thiserror::Error)]
-pub enum CorpusError {
-    /// The run reads files and none were given.
-    #[error("this run trains on files, but no data file was given")]
-    NoFiles,
-    /// The run reads its built-in text and files were given.
-    #[error("this run trains on the built-in stories (data.source = \"grammar\"), but data files were given")]
-    FilesUnused,
-    /// A file could not be read.
-    #[error("data file {path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// A file holds nothing.
-    #[error("data file {0} is empty")]
-    Empty(PathBuf),
-    /// A part of the corpus does not hold one window.
-    #[error("the data is too short: its {part} part has {bytes} bytes, and one window needs {needed}")]
-    TooShort {
-        /// Training or validation.
-        part: &'static str,
-        /// Bytes there are.
-        bytes: usize,
-        /// Bytes of one window: context + 1.
-        needed: usize,
-    },
-    /// The content is not that of the run.
-    #[error("the data differs from this run's: BLAKE3 {actual}, but data.digest is {expected}")]
-    OtherData {
-        /// What the run says.
-        expected: String,
-        /// What the files hold.
-        actual: String,
-    },
+/// Where a machine has the data of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataPlace {
+    /// Files and folders, in order.
+    pub files: Vec<PathBuf>,
+    /// The run's `tokenizer.json`, where it reads with one.
+    pub tokenizer: Option<PathBuf>,
+    /// Where data is kept in the form that training reads; without it that is done anew each time.
+    pub cache: Option<PathBuf>,
+}
+
+impl DataPlace {
+    /// These files, and nothing else.
+    pub fn of_files(files: &[PathBuf]) -> DataPlace {
+        DataPlace { files: files.to_vec(), ..DataPlace::default() }
+    }
+
+    /// Fills in what a founder's data say about its run: the digest of its tokenizer, the names of its classes.
+    ///
+    /// # Errors
+    /// When the tokenizer or the folders cannot be read.
+    pub fn complete(&self, mut manifest: RunManifest) -> Result<RunManifest, CorpusError> {
+        let data = &mut manifest.data;
+        let reads_text = data.source != DataSource::Grammar && !data.source.gives_images();
+        if let Some(path) = self.tokenizer.as_ref().filter(|_| data.tokenizer.is_empty() && reads_text && !data.share) {
+            data.tokenizer = Tokenizer::open(path)?.digest().to_owned();
+        }
+        if data.source == DataSource::ImageFolders && data.class_names.is_empty() {
+            let names = image_folders::class_names(&self.files)?;
+            let classes = manifest.model.classes as usize;
+            if names.len() != classes {
+                return Err(CorpusError::ClassCount { names: names.len(), classes });
+            }
+            data.class_names = names;
+        }
+        Ok(manifest)
+    }
+
+    /// The run's tokenizer; `None` where it reads bytes.
+    fn tokenizer(&self, manifest: &RunManifest) -> Result<Option<Tokenizer>, CorpusError> {
+        let digest = &manifest.data.tokenizer;
+        match &self.tokenizer {
+            None if digest.is_empty() => Ok(None),
+            None => Err(CorpusError::NoTokenizer(digest.clone())),
+            Some(path) if digest.is_empty() => Err(CorpusError::TokenizerUnused(path.clone())),
+            Some(path) => Tokenizer::of_run(path, digest, manifest.model.vocabulary as usize).map(Some),
+        }
+    }
 }
 
 impl Corpus {
-    /// The corpus of a run: the grammar, or `files` one after the other in the given order.
+    /// The corpus of a run: the grammar, or what `place` holds, in the given order.
     ///
     /// # Errors
-    /// When files are missing, unwanted, unreadable, empty, too short or not the run's.
-    pub fn open(manifest: &RunManifest, files: &[PathBuf]) -> Result<Corpus, CorpusError> {
-        match (manifest.data.source, files) {
-            (DataSource::Grammar, []) => Ok(Corpus::grammar()),
-            (DataSource::Grammar, _) => Err(CorpusError::FilesUnused),
-            (DataSource::Files, files) => {
-                let bytes = Corpus::read_files(files)?;
-                Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)
-            }
+    /// When something is missing, unwanted, unreadable, too short or not the run's.
+    pub fn open(manifest: &RunManifest, place: &DataPlace) -> Result<Corpus, CorpusError> {
+        let (data, context) = (&manifest.data, manifest.model.context as usize);
+        if data.source == DataSource::Grammar {
+            return if place.files.is_empty() { Ok(Corpus::grammar()) } else { Err(CorpusError::FilesUnused) };
         }
+        if data.source == DataSource::Files && data.tokenizer.is_empty() && place.tokenizer.is_none() {
+            return Corpus::of_bytes(JoinedFiles::open(&place.files)?, data, context);
+        }
+        if !data.digest.is_empty() {
+            check_digest(digest_of(&place.files)?, data)?;
+        }
+        if data.source.gives_images() {
+            let images = ImageSet::open(manifest, &place.files, place.cache.as_deref())?;
+            return Ok(Corpus { content: Content::Images(images), training: 0..0, held_out: 0..0 });
+        }
+        let tokenizer = place.tokenizer(manifest)?;
+        let tokens = TokenFile::open(manifest, &place.files, tokenizer.as_ref(), place.cache.as_deref())?;
+        let (training, held_out) = (tokens.training(), tokens.held_out());
+        let unit = if tokenizer.is_some() { "tokens" } else { "bytes" };
+        Corpus::with_windows(Content::Tokens(tokens), training, held_out, unit, context)
     }
 
-    /// The content of `files`, one after the other.
+    /// The content of `files` and folders, one after the other, mapped where it is a single file.
     ///
     /// # Errors
     /// When there are none, or one is unreadable or empty.
-    pub fn read_files(files: &[PathBuf]) -> Result<Vec<u8>, CorpusError> {
-        if files.is_empty() {
-            return Err(CorpusError::NoFiles);
-        }
-        let mut bytes = Vec::new();
-        for file in files {
-            bytes.extend(read(file)?);
-        }
-        Ok(bytes)
+    pub fn read_files(files: &[PathBuf]) -> Result<Bytes, CorpusError> {
+        Ok(JoinedFiles::open(files)?.into_bytes())
+    }
+
+    /// BLAKE3 of the content of files and folders in hexadecimal, as for `data.digest`.
+    ///
+    /// # Errors
+    /// As [`Corpus::read_files`].
+    pub fn digest_of(files: &[PathBuf]) -> Result<String, CorpusError> {
+        Ok(digest_of(files)?.to_hex().to_string())
     }
 
     /// The built-in stories.
     pub fn grammar() -> Corpus {
-        Corpus { text: Text::Grammar(Grammar::stories()), training: 0..0, validation_start: 0 }
+        Corpus { content: Content::Grammar(Grammar::stories()), training: 0..0, held_out: 0..0 }
+    }
+
+    /// Data of a run's kind for measuring how fast its model trains: the built-in stories, or noise for images.
+    pub fn made_up(manifest: &RunManifest) -> Corpus {
+        if !manifest.model.kind.reads_images() {
+            return Corpus::grammar();
+        }
+        Corpus { content: Content::Images(ImageSet::made_up(manifest)), training: 0..0, held_out: 0..0 }
     }
 
     /// A corpus that the swarm shares, without any of its shards so far.
     pub fn shared(sharding: Sharding) -> Corpus {
-        Corpus { text: Text::Shared(SharedText::new(sharding)), training: 0..0, validation_start: 0 }
+        Corpus { content: Content::Shared(SharedText::new(sharding)), training: 0..0, held_out: 0..0 }
     }
 
     /// Adds a shard of a shared corpus; other kinds stay as they are.
@@ -116,19 +155,19 @@ impl Corpus {
     /// # Panics
     /// When there is no such shard, or its length is another.
     pub fn add_shard(&mut self, index: usize, shard: Payload) {
-        if let Text::Shared(text) = &mut self.text {
+        if let Content::Shared(text) = &mut self.content {
             text.add(index, shard);
         }
     }
 
     /// Whether training and evaluation may begin: always, but for a shared corpus of which too little is here.
     pub fn suffices(&self) -> bool {
-        if let Text::Shared(text) = &self.text { text.suffices() } else { true }
+        if let Content::Shared(text) = &self.content { text.suffices() } else { true }
     }
 
     /// The shards of a shared corpus that are here.
     pub fn held(&self) -> ShardSet {
-        if let Text::Shared(text) = &self.text { text.held() } else { ShardSet::EMPTY }
+        if let Content::Shared(text) = &self.content { text.held() } else { ShardSet::EMPTY }
     }
 
     /// `bytes` as a corpus for windows of `context` bytes.
@@ -136,99 +175,127 @@ impl Corpus {
     /// # Errors
     /// When they are too few, or `data.digest` is set and not theirs.
     pub fn from_bytes(bytes: Vec<u8>, data: &DataSpec, context: usize) -> Result<Corpus, CorpusError> {
-        let actual = blake3::hash(&bytes).to_hex().to_string();
-        if !data.digest.is_empty() && !data.digest.eq_ignore_ascii_case(&actual) {
-            return Err(CorpusError::OtherData { expected: data.digest.clone(), actual });
-        }
-        let training_end = data.training_bytes(bytes.len() as u64) as usize;
-        let needed = context + 1;
-        for (part, bytes) in [("training", training_end), ("validation", bytes.len() - training_end)] {
-            if bytes < needed {
-                return Err(CorpusError::TooShort { part, bytes, needed });
-            }
-        }
-        Ok(Corpus { text: Text::Bytes(bytes), training: 0..training_end, validation_start: training_end })
+        Corpus::of_bytes(JoinedFiles::of([bytes.into()]), data, context)
     }
 
-    /// Trains on one of `count` equal shares of the bytes alone, for nodes whose texts differ; validates as before. The
-    /// grammar has no shares, and a shared corpus is shared out by the swarm: they stay whole.
+    fn of_bytes(bytes: JoinedFiles, data: &DataSpec, context: usize) -> Result<Corpus, CorpusError> {
+        if !data.digest.is_empty() {
+            check_digest(bytes.digest(), data)?;
+        }
+        let (training, length) = (data.training_bytes(bytes.len() as u64) as usize, bytes.len());
+        Corpus::with_windows(Content::Bytes(bytes), 0..training, training..length, "bytes", context)
+    }
+
+    fn with_windows(
+        content: Content,
+        training: Range<usize>,
+        held_out: Range<usize>,
+        unit: &'static str,
+        context: usize,
+    ) -> Result<Corpus, CorpusError> {
+        let needed = context + 1;
+        for (part, length) in [("training", training.len()), ("validation", held_out.len())] {
+            if length < needed {
+                return Err(CorpusError::TooShort { part, length, unit, needed });
+            }
+        }
+        Ok(Corpus { content, training, held_out })
+    }
+
+    /// Trains on one of `count` equal shares alone, for nodes whose data differ; validates as before. The grammar has no
+    /// shares, and a shared corpus is shared out by the swarm: they stay whole.
     ///
     /// # Errors
-    /// When the share does not hold one window of `context` bytes.
+    /// When the share does not hold one window of `context` bytes or tokens, or one image.
     ///
     /// # Panics
     /// When `index` is not below `count`.
-    pub fn into_share(self, index: usize, count: usize, context: usize) -> Result<Corpus, CorpusError> {
+    pub fn into_share(mut self, index: usize, count: usize, context: usize) -> Result<Corpus, CorpusError> {
         assert!(index < count, "a share is one of its count");
-        if !matches!(self.text, Text::Bytes(_)) {
-            return Ok(self);
+        match &mut self.content {
+            Content::Grammar(_) | Content::Shared(_) => {}
+            Content::Images(images) => images.keep_share(index, count)?,
+            Content::Bytes(_) | Content::Tokens(_) => {
+                let length = self.training.len() / count;
+                let start = self.training.start + index * length;
+                if length < context + 1 {
+                    let unit = if matches!(self.content, Content::Bytes(_)) { "bytes" } else { "tokens" };
+                    return Err(CorpusError::TooShort { part: "training", length, unit, needed: context + 1 });
+                }
+                self.training = start..start + length;
+            }
         }
-        let length = self.training.len() / count;
-        let start = self.training.start + index * length;
-        if length < context + 1 {
-            return Err(CorpusError::TooShort { part: "training", bytes: length, needed: context + 1 });
-        }
-        Ok(Corpus { training: start..start + length, ..self })
+        Ok(self)
     }
 
-    pub(crate) fn text(&self) -> &Text {
-        &self.text
+    pub(crate) fn content(&self) -> &Content {
+        &self.content
     }
 
-    /// The stretches of the files that are here and trained on, in order; none for the grammar.
+    /// The stretches of the text that are here and trained on, in order; none for the grammar and for images.
     pub(crate) fn stretches(&self) -> Vec<Range<usize>> {
-        match &self.text {
-            Text::Grammar(_) => Vec::new(),
-            Text::Bytes(_) => vec![self.training.clone()],
-            Text::Shared(text) => text.stretches(),
+        match &self.content {
+            Content::Grammar(_) | Content::Images(_) => Vec::new(),
+            Content::Bytes(_) | Content::Tokens(_) => vec![self.training.clone()],
+            Content::Shared(text) => text.stretches(),
         }
     }
 
-    /// A window of the files; `None` where it is not all here.
+    /// A window of the text; `None` where it is not all here.
     pub(crate) fn read(&self, range: Range<usize>) -> Option<Window> {
-        match &self.text {
-            Text::Grammar(_) => None,
-            Text::Bytes(bytes) => bytes.get(range).map(<[u8]>::to_vec),
-            Text::Shared(text) => text.read(range),
-        }
-    }
-
-    /// BLAKE3 of the files' content in hexadecimal, as for `data.digest`; `None` for the grammar and for shared
-    /// data, of which the manifest says more.
-    pub fn digest(&self) -> Option<String> {
-        match &self.text {
-            Text::Grammar(_) | Text::Shared(_) => None,
-            Text::Bytes(bytes) => Some(blake3::hash(bytes).to_hex().to_string()),
+        match &self.content {
+            Content::Grammar(_) | Content::Images(_) => None,
+            Content::Bytes(bytes) => bytes.read(range).map(|bytes| ids(&bytes)),
+            Content::Tokens(tokens) => tokens.read(range),
+            Content::Shared(text) => text.read(range).map(|bytes| ids(&bytes)),
         }
     }
 
     /// The lowest loss that any model can reach on unseen text, in nats per byte, where it is known.
     pub fn entropy_rate(&self) -> Option<f64> {
-        match &self.text {
-            Text::Grammar(grammar) => Some(grammar.entropy_rate()),
-            Text::Bytes(_) | Text::Shared(_) => None,
+        match &self.content {
+            Content::Grammar(grammar) => Some(grammar.entropy_rate()),
+            _ => None,
         }
     }
 
     /// The fixed held-out windows of a run, the same on every node with the same data: `data.validation_sequences`
-    /// windows of `model.context + 1` bytes.
+    /// windows of `model.context + 1` bytes or tokens.
     ///
-    /// Files: evenly spaced over the held-out end (they overlap where it is short). Grammar: one after the other in a
-    /// text from a stream of its own. None where shards of them are still missing.
+    /// Text: evenly spaced over what is held out (they overlap where it is short). Grammar: one after the other in a
+    /// text from a stream of its own. None where shards of them are still missing, and of images.
     ///
     /// # Panics
     /// When the corpus was opened for a longer context.
     pub fn validation(&self, manifest: &RunManifest) -> Vec<Window> {
         let length = manifest.model.context as usize + 1;
         let count = manifest.data.validation_sequences as usize;
-        match &self.text {
-            Text::Grammar(grammar) => {
+        match &self.content {
+            Content::Grammar(grammar) => {
                 let mut generator = stream(manifest.run.seed, "validation stories", &[]);
-                let text = grammar.window(&mut generator, count * length);
-                text.chunks_exact(length).map(<[u8]>::to_vec).collect()
+                grammar.window(&mut generator, count * length).chunks_exact(length).map(ids).collect()
             }
-            Text::Bytes(bytes) => self.spaced(self.validation_start..bytes.len(), length, count),
-            Text::Shared(text) => self.spaced(text.held_out(), length, count),
+            Content::Bytes(_) | Content::Tokens(_) => self.spaced(self.held_out.clone(), length, count),
+            Content::Shared(text) => self.spaced(text.held_out(), length, count),
+            Content::Images(_) => Vec::new(),
+        }
+    }
+
+    /// What a run evaluates with, the same on every node with the same data: the windows of [`Corpus::validation`], or up
+    /// to `data.validation_sequences` held-out images. None where shards of it are still missing.
+    ///
+    /// # Panics
+    /// When the corpus was opened for a longer context.
+    pub fn validation_batches(&self, manifest: &RunManifest) -> Vec<Batch> {
+        let size = manifest.optimizer.batch_sequences as usize;
+        match &self.content {
+            Content::Images(images) => {
+                let numbers = images.held_out().iter().take(manifest.data.validation_sequences as usize);
+                let examples: Vec<Image> = numbers.map(|number| images.image(*number)).collect();
+                examples.chunks(size).map(|examples| Batch::of_images(examples, images.shape())).collect()
+            }
+            _ if self.suffices() => self.validation(manifest).chunks(size).map(Batch::of).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -241,16 +308,17 @@ impl Corpus {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, CorpusError> {
-    match std::fs::read(file) {
-        Ok(bytes) if bytes.is_empty() => Err(CorpusError::Empty(file.to_owned())),
-        Ok(bytes) => Ok(bytes),
-        Err(source) => Err(CorpusError::Unreadable { path: file.to_owned(), source }),
+fn check_digest(actual: blake3::Hash, data: &DataSpec) -> Result<(), CorpusError> {
+    let actual = actual.to_hex().to_string();
+    if data.digest.eq_ignore_ascii_case(&actual) {
+        return Ok(());
     }
+    Err(CorpusError::OtherData { expected: data.digest.clone(), actual })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tokenizer::tests::write_tokenizer;
     use super::*;
 
     fn manifest(source: DataSource) -> RunManifest {
@@ -272,14 +340,15 @@ mod tests {
         std::fs::write(&first, vec![b'a'; 200]).expect("written");
         std::fs::write(&second, vec![b'b'; 200]).expect("written");
         let manifest = manifest(DataSource::Files);
-        let corpus = Corpus::open(&manifest, &[second.clone(), first.clone()]).expect("a corpus");
-        assert_eq!(corpus.digest(), Some(blake3::hash(&[[b'b'; 200], [b'a'; 200]].concat()).to_hex().to_string()));
+        let open = |files: &[PathBuf]| Corpus::open(&manifest, &DataPlace::of_files(files));
+        let corpus = open(&[second.clone(), first.clone()]).expect("a corpus");
+        assert_eq!(corpus.read(199..201), Some(vec![u32::from(b'b'), u32::from(b'a')]));
         assert_eq!(corpus.stretches().first(), Some(&(0..360)));
         std::fs::write(&second, b"").expect("written");
-        assert!(message(Corpus::open(&manifest, &[first.clone(), second])).ends_with("second.txt is empty"));
+        assert!(message(open(&[first.clone(), second])).ends_with("second.txt is empty"));
         let missing = directory.path().join("third.txt");
-        assert!(message(Corpus::open(&manifest, &[first, missing])).contains("third.txt: No such file"));
-        assert!(message(Corpus::open(&manifest, &[])).contains("no data file"));
+        assert!(message(open(&[first, missing])).contains("third.txt: No such file"));
+        assert!(message(open(&[])).contains("no data file"));
     }
 
     #[test]
@@ -312,11 +381,35 @@ mod tests {
     }
 
     #[test]
+    fn a_run_with_a_tokenizer_reads_tokens_and_wants_that_very_tokenizer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (text, tokenizer) = (folder.path().join("text.txt"), folder.path().join("tokenizer.json"));
+        std::fs::write(&text, "a b c d e f g h i j k l m n o p q r s t u v w x y z\n".repeat(20)).expect("written");
+        write_tokenizer(&tokenizer);
+        let place = DataPlace { tokenizer: Some(tokenizer), ..DataPlace::of_files(&[text]) };
+        let bytes = manifest(DataSource::Files);
+        assert!(message(Corpus::open(&bytes, &place)).starts_with("this run reads bytes, but a tokenizer was given"));
+        let tokens = place.complete(bytes).expect("a tokenizer");
+        let corpus = Corpus::open(&tokens, &place).expect("a corpus");
+        assert_eq!(corpus.stretches(), [0..468]);
+        assert_eq!(corpus.read(24..28), Some(vec![25, 26, 1, 2]));
+        let without = DataPlace { tokenizer: None, ..place.clone() };
+        assert!(message(Corpus::open(&tokens, &without)).contains("but none was given"));
+        let mut small = tokens.clone();
+        small.model.vocabulary = 20;
+        assert!(message(Corpus::open(&small, &place)).contains("27 tokens, but the model's vocabulary has 20"));
+        let mut long = tokens;
+        long.model.context = 60;
+        let text = message(Corpus::open(&long, &place));
+        assert_eq!(text, "the data is too short: its validation part has 52 tokens, and one window needs 61");
+    }
+
+    #[test]
     fn validation_windows_are_fixed_and_held_out() {
         let bytes: Vec<u8> = (0..=255).collect();
         let corpus = Corpus::from_bytes(bytes, &DataSpec::default(), 16).expect("long enough");
         let windows = corpus.validation(&manifest(DataSource::Files));
-        let starts: Vec<u8> = windows.iter().map(|window| window[0]).collect();
+        let starts: Vec<u32> = windows.iter().map(|window| window[0]).collect();
         assert_eq!(starts, [231, 233, 235, 237, 239]);
         assert!(windows.iter().all(|window| window.len() == 17));
         let grammar = Corpus::grammar();

@@ -1,16 +1,34 @@
-//! What the model reads: the story grammar or files, held-out windows, and each node's own order of batches.
+//! What the model reads: the story grammar, texts or images, held-out examples, and each node's own order of batches.
 
 pub mod batch;
 pub mod corpus;
+mod error;
+pub mod files;
 pub mod grammar;
+mod idx;
+mod image_folders;
+pub mod images;
+mod json_lines;
+mod parquet;
+mod prepared;
 pub mod sampler;
 mod shared;
 pub mod stories;
+pub mod tokenizer;
+mod tokens;
 
 pub use batch::{Batch, ImageBatch, TokenBatch};
-pub use corpus::{Corpus, CorpusError};
+pub use corpus::{Corpus, DataPlace};
+pub use error::CorpusError;
 pub use grammar::Grammar;
+pub use images::{Image, ImageShape};
 pub use sampler::{DataPosition, Sampler};
+pub use tokenizer::Tokenizer;
 
-/// `context + 1` consecutive bytes: each but the last is an input, each but the first a target.
-pub type Window = Vec<u8>;
+/// `context + 1` consecutive bytes or tokens: each but the last is an input, each but the first a target.
+pub type Window = Vec<u32>;
+
+/// Bytes as token ids.
+fn ids(bytes: &[u8]) -> Window {
+    bytes.iter().map(|byte| u32::from(*byte)).collect()
+}

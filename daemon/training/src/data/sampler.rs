@@ -1,25 +1,26 @@
 //! Each node's own endless order of batches, and a position in it that survives a restart.
 //!
-//! Files: the training region is cut into windows, shuffled anew every epoch by a seeded stream of the node's own, so
-//! that no two nodes read in the same order and no node has to know the others. Of shared data the part that is here is
+//! Text: the training region is cut into windows, shuffled anew every epoch by a seeded stream of the node's own, so
+//! that no two nodes read in the same order and no node has to know the others. Images: the same, one by one. Of shared data the part that is here is
 //! read; a shard that arrives begins a new epoch, over what is here then. Grammar: every sequence is generated
 //! from its own stream, named by node and number. Either way a position is two numbers.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use murmur_protocol::Payload;
-use murmur_protocol::random::{RngExt, stream};
+use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_protocol::{Payload, RunManifest};
 
-use super::corpus::{Corpus, Text};
-use super::{Batch, Window};
+use super::corpus::{Content, Corpus};
+use super::images::{ImageSet, shuffle};
+use super::{Batch, Image, Window, ids};
 
 /// Where a node is in its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataPosition {
-    /// Passes over the training region that are complete; always 0 for the endless grammar.
+    /// Passes over the training data that are complete; always 0 for the endless grammar.
     pub epoch: u64,
-    /// Windows of this epoch that were read; for the grammar, of all.
+    /// Windows or images of this epoch that were read; for the grammar, of all.
     pub cursor: u64,
 }
 
@@ -30,22 +31,33 @@ pub struct Sampler {
     node: [u8; 32],
     context: usize,
     batch_sequences: usize,
+    label_skew: f64,
+    shift_pixels: u32,
     position: DataPosition,
-    /// The order of the current epoch's windows, with the epoch that it belongs to.
+    /// The order of the current epoch's windows or images, with the epoch that it belongs to.
     order: Option<EpochOrder>,
 }
 
 struct EpochOrder {
     epoch: u64,
-    /// Where each window begins.
-    windows: Vec<usize>,
+    /// Where each window begins, or which image comes.
+    places: Vec<usize>,
 }
 
 impl Sampler {
-    /// The data of `node`, from its beginning.
-    pub fn new(corpus: Arc<Corpus>, seed: u64, node: [u8; 32], context: usize, batch_sequences: usize) -> Sampler {
-        let position = DataPosition::default();
-        Sampler { corpus, seed, node, context, batch_sequences, position, order: None }
+    /// The data of `node` in a run, from its beginning.
+    pub fn new(corpus: Arc<Corpus>, manifest: &RunManifest, node: [u8; 32]) -> Sampler {
+        Sampler {
+            corpus,
+            seed: manifest.run.seed,
+            node,
+            context: manifest.model.context as usize,
+            batch_sequences: manifest.optimizer.batch_sequences as usize,
+            label_skew: manifest.data.label_skew,
+            shift_pixels: manifest.data.shift_pixels,
+            position: DataPosition::default(),
+            order: None,
+        }
     }
 
     /// Where the next batch begins.
@@ -80,44 +92,65 @@ impl Sampler {
     /// # Panics
     /// When a shared corpus has no window here: [`Corpus::suffices`] says when it has.
     pub fn next_batch(&mut self) -> Batch {
+        let corpus = Arc::clone(&self.corpus);
+        if let Content::Images(images) = corpus.content() {
+            let examples: Vec<Image> = (0..self.batch_sequences).map(|_| self.next_image(images)).collect();
+            return Batch::of_images(&examples, images.shape());
+        }
         let windows: Vec<Window> = (0..self.batch_sequences).map(|_| self.next_window()).collect();
         Batch::of(&windows)
     }
 
     fn next_window(&mut self) -> Window {
         let corpus = Arc::clone(&self.corpus);
-        match corpus.text() {
-            Text::Grammar(grammar) => {
-                let sequence = self.position.cursor.to_le_bytes();
-                self.position.cursor += 1;
-                let mut generator = stream(self.seed, "training stories", &[&self.node, &sequence]);
-                grammar.window(&mut generator, self.context + 1)
-            }
-            Text::Bytes(_) | Text::Shared(_) => self.next_window_of_bytes(&corpus),
+        if let Content::Grammar(grammar) = corpus.content() {
+            let sequence = self.position.cursor.to_le_bytes();
+            self.position.cursor += 1;
+            let mut generator = stream(self.seed, "training stories", &[&self.node, &sequence]);
+            return ids(&grammar.window(&mut generator, self.context + 1));
         }
+        let start = self.next_place(|sampler, generator| sampler.windows(&corpus.stretches(), generator));
+        corpus.read(start..start + self.context + 1).expect("a window lies within a stretch")
     }
 
-    fn next_window_of_bytes(&mut self, corpus: &Corpus) -> Window {
+    fn next_image(&mut self, images: &ImageSet) -> Image {
+        let number = self.next_place(|sampler, _| images.share_of(&sampler.node, sampler.seed, sampler.label_skew));
+        let image = images.image(number);
+        if self.shift_pixels == 0 {
+            return image;
+        }
+        let parts = [self.position.epoch.to_le_bytes(), self.position.cursor.to_le_bytes()];
+        let mut generator = stream(self.seed, "image shifts", &[&self.node, &parts[0], &parts[1]]);
+        images.shifted(image, self.shift_pixels, &mut generator)
+    }
+
+    /// The next place of this epoch, or of the one after it: a shuffle of `places`.
+    fn next_place(&mut self, places: impl Fn(&Sampler, &mut Generator) -> Vec<usize>) -> usize {
         loop {
             let order = match self.order.take() {
                 Some(order) if order.epoch == self.position.epoch => order,
-                _ => self.shuffle(&corpus.stretches()),
+                _ => self.shuffled(&places),
             };
-            let start = order.windows.get(self.position.cursor as usize).copied();
+            let place = order.places.get(self.position.cursor as usize).copied();
             self.order = Some(order);
-            match start {
-                Some(start) => {
-                    self.position.cursor += 1;
-                    return corpus.read(start..start + self.context + 1).expect("a window lies within a stretch");
-                }
-                None => self.position = DataPosition { epoch: self.position.epoch.wrapping_add(1), cursor: 0 },
+            if let Some(place) = place {
+                self.position.cursor += 1;
+                return place;
             }
+            self.position = DataPosition { epoch: self.position.epoch.wrapping_add(1), cursor: 0 };
         }
     }
 
-    fn shuffle(&self, stretches: &[Range<usize>]) -> EpochOrder {
+    fn shuffled(&self, places: impl Fn(&Sampler, &mut Generator) -> Vec<usize>) -> EpochOrder {
         let epoch = self.position.epoch;
         let mut generator = stream(self.seed, "data assignment", &[&self.node, &epoch.to_le_bytes()]);
+        let mut places = places(self, &mut generator);
+        shuffle(&mut places, &mut generator);
+        EpochOrder { epoch, places }
+    }
+
+    /// Where windows begin in `stretches` of text.
+    fn windows(&self, stretches: &[Range<usize>], generator: &mut Generator) -> Vec<usize> {
         // A window needs one byte more than the context, for its last target.
         let spares = stretches.iter().filter_map(|stretch| stretch.len().checked_sub(1 + self.context));
         let spare = spares.max().expect("the corpus holds at least one window");
@@ -127,20 +160,14 @@ impl Sampler {
             let (first, count) = (stretch.start + phase, stretch.len().saturating_sub(1 + phase) / self.context);
             (0..count).map(move |index| first + index * self.context)
         };
-        let mut windows: Vec<usize> = stretches.iter().flat_map(starts).collect();
-        // Fisher–Yates by hand: a library's shuffle may change its draws, which would move every node's data.
-        for last in (1..windows.len()).rev() {
-            windows.swap(last, generator.random_range(0..=last as u64) as usize);
-        }
-        EpochOrder { epoch, windows }
+        stretches.iter().flat_map(starts).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use murmur_protocol::RunManifest;
-    use murmur_protocol::manifest::{DataSource, DataSpec};
+    use murmur_protocol::manifest::{DataSource, DataSpec, ModelKind, OptimizerSpec};
     use murmur_protocol::shards::{Sharding, list_shards};
 
     fn bytes_corpus(length: usize) -> Arc<Corpus> {
@@ -149,7 +176,9 @@ mod tests {
     }
 
     fn sampler(corpus: &Arc<Corpus>, node: u8) -> Sampler {
-        Sampler::new(corpus.clone(), 1, [node; 32], 16, 3)
+        let mut manifest = RunManifest::default();
+        (manifest.model.context, manifest.optimizer.batch_sequences) = (16, 3);
+        Sampler::new(corpus.clone(), &manifest, [node; 32])
     }
 
     #[test]
@@ -180,14 +209,37 @@ mod tests {
         let mut sampler = sampler(&corpus, 1);
         let mut starts = Vec::new();
         while sampler.position().epoch == 0 {
-            starts.push(sampler.next_window()[0]);
+            starts.push(sampler.next_window()[0] as usize);
         }
         // The last window read already belongs to the next epoch.
         starts.pop();
         starts.sort_unstable();
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 16), "{starts:?}");
-        assert!(usize::from(*starts.last().expect("windows")) + 17 <= 225);
+        assert!(*starts.last().expect("windows") + 17 <= 225);
         assert!(starts.len() >= 12);
+    }
+
+    #[test]
+    fn images_are_each_read_once_an_epoch_and_a_restored_sampler_continues() {
+        let mut manifest = RunManifest::default();
+        manifest.model.kind = ModelKind::Mlp;
+        (manifest.data.source, manifest.data.shift_pixels) = (DataSource::Idx, 2);
+        (manifest.model.classes, manifest.optimizer.batch_sequences) = (50, 7);
+        let corpus = Arc::new(Corpus::made_up(&RunManifest {
+            optimizer: OptimizerSpec { batch_sequences: 49, ..OptimizerSpec::default() },
+            ..manifest.clone()
+        }));
+        let sampler = |node: u8| Sampler::new(corpus.clone(), &manifest, [node; 32]);
+        let mut first = sampler(1);
+        let batches: Vec<Batch> = (0..7).map(|_| first.next_batch()).collect();
+        let mut labels: Vec<u32> = batches.iter().flat_map(|batch| batch.targets().to_vec()).collect();
+        assert_ne!(labels, (0..49).collect::<Vec<_>>());
+        labels.sort_unstable();
+        assert_eq!(labels, (0..49).collect::<Vec<_>>());
+        assert_ne!(sampler(2).next_batch(), batches[0], "nodes read in orders of their own");
+        let mut restored = sampler(1);
+        restored.seek(first.position());
+        assert_eq!(restored.next_batch(), first.next_batch());
     }
 
     #[test]
@@ -240,7 +292,7 @@ mod tests {
             // The text repeats after 251 bytes: a window is at one of few places.
             windows
                 .map(|window| {
-                    let found = bytes.windows(17).position(|candidate| candidate == window);
+                    let found = bytes.windows(17).position(|candidate| ids(candidate) == window);
                     found.expect("a window of the corpus")
                 })
                 .collect()

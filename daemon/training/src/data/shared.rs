@@ -9,8 +9,6 @@ use std::ops::Range;
 use murmur_protocol::Payload;
 use murmur_protocol::shards::{ShardSet, Sharding};
 
-use super::Window;
-
 /// The shards at hand.
 pub(crate) struct SharedText {
     sharding: Sharding,
@@ -59,7 +57,7 @@ impl SharedText {
     }
 
     /// The bytes in a range of the corpus; `None` where they are not all here.
-    pub(crate) fn read(&self, range: Range<usize>) -> Option<Window> {
+    pub(crate) fn read(&self, range: Range<usize>) -> Option<Vec<u8>> {
         let mut window = Vec::with_capacity(range.len());
         while window.len() < range.len() {
             let position = range.start + window.len();

@@ -32,6 +32,17 @@ pub fn initial_parameters(layout: &ModelLayout, layers: u32, seed: u64) -> Vec<f
     values
 }
 
+/// All parameters of a classifier of images, flat in the order of `layout`: biases zero, weights as He et al.
+/// (arXiv 1502.01852) draw them for ReLU, with variance two over the layer's inputs.
+pub fn initial_classifier(layout: &ModelLayout, seed: u64) -> Vec<f32> {
+    let mut values = vec![0.0; layout.parameters()];
+    for tensor in layout.tensors().iter().filter(|tensor| tensor.shape.len() > 1) {
+        let inputs: usize = tensor.shape[1..].iter().product();
+        fill_normal(&mut values[tensor.range()], (2.0 / inputs as f64).sqrt(), seed, &tensor.name);
+    }
+    values
+}
+
 /// `None` for the scales of norms.
 fn deviation(tensor: &TensorSpec, layers: u32) -> Option<f64> {
     let &[_, inputs] = tensor.shape.as_slice() else { return None };
@@ -46,7 +57,8 @@ fn deviation(tensor: &TensorSpec, layers: u32) -> Option<f64> {
     Some(GAIN / (inputs as f64 * depth).sqrt())
 }
 
-fn fill_normal(place: &mut [f32], deviation: f64, seed: u64, name: &str) {
+/// Fills a tensor of this name with draws of mean 0 and this standard deviation.
+pub(crate) fn fill_normal(place: &mut [f32], deviation: f64, seed: u64, name: &str) {
     let mut generator = stream(seed, "initial weights", &[name.as_bytes()]);
     // Each 16-bit draw is uniform on 0..2^16: mean (2^16 − 1)/2, variance (2^32 − 1)/12.
     let mean = f64::from(DRAWS) * 65_535.0 / 2.0;

@@ -5,8 +5,10 @@
 //! a file here with [`Model`]'s first three methods (the others have defaults, by candle's autograd) and a line in
 //! [`build`].
 
+pub mod cnn;
 pub mod initial;
 pub mod lora;
+pub mod mlp;
 pub mod transformer;
 
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use crate::data::Batch;
 use crate::ops::cross_entropy;
 
 pub use crate::ops::product::Write;
+pub use cnn::Cnn;
+pub use mlp::Mlp;
 pub use transformer::Transformer;
 
 /// An architecture that classifies: next tokens, or images.
@@ -69,6 +73,8 @@ pub trait Model: Send + Sync {
 pub fn build(spec: &ModelSpec) -> Box<dyn Model> {
     match spec.kind {
         ModelKind::Transformer => Box::new(Transformer::new(spec)),
+        ModelKind::Mlp => Box::new(Mlp::new(spec)),
+        ModelKind::Cnn => Box::new(Cnn::new(spec)),
     }
 }
 
@@ -154,6 +160,20 @@ impl Evaluation {
     }
 }
 
+/// How well flat `parameters` of the model of `spec` predict the targets of `batches`, on the CPU.
+///
+/// # Errors
+/// When a batch holds the wrong kind or size of examples, or memory runs out.
+///
+/// # Panics
+/// When the number of parameters is not the model's: check with [`parameter_count`] what comes from outside.
+pub fn evaluate(spec: &ModelSpec, parameters: &[f32], batches: &[Batch]) -> Result<Evaluation> {
+    let model = build(spec);
+    assert_eq!(parameters.len(), model.layout().parameters(), "one value per parameter");
+    let add = |sum: Evaluation, batch: &Batch| Ok(sum.with(model.evaluate(parameters, batch)?));
+    batches.iter().try_fold(Evaluation::default(), add)
+}
+
 /// The tensors of flat parameters on the CPU, in the order of the layout.
 pub(crate) fn tensors_of(layout: &ModelLayout, parameters: &[f32]) -> Result<Vec<Tensor>> {
     let tensor = |tensor: &murmur_protocol::TensorSpec| {
@@ -209,4 +229,48 @@ fn gradient_by_autograd<M: Model + ?Sized>(
         }
     }
     Ok(f64::from(loss.to_scalar::<f32>()?) * f64::from(predictions))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::data::ImageBatch;
+    use crate::ops::gradient_check::{random_tokens, random_values};
+
+    /// Random images with random labels.
+    pub(crate) fn images(spec: &ModelSpec, count: usize) -> Batch {
+        let shape = [spec.image_channels, spec.image_height, spec.image_width].map(|size| size as usize);
+        let pixels = random_values(count * shape.iter().product::<usize>(), 1);
+        let labels = random_tokens(count, spec.classes, 2);
+        Batch::Images(ImageBatch { pixels, shape, labels })
+    }
+
+    /// Compares a classifier's own gradient and evaluation with those of its composed operations, as a whole and in parts.
+    pub(crate) fn check_against_autograd(model: &mut dyn Model, batch: &Batch) -> Result<()> {
+        let parameters = model.initial_parameters(1);
+        let (examples, mut gradient) = (batch.examples(), vec![f32::NAN; parameters.len()]);
+        let share = 1.0 / examples as f32;
+        let loss = model.gradient(&parameters, batch, share, Write::Replace, &mut gradient)?;
+        let tensors = tensors_of(model.layout(), &parameters)?;
+        let variables = tensors.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+        let (expected_loss, expected) = gradients_by_autograd(model, &variables, batch)?;
+        assert!((loss / examples as f64 - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
+        for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
+            let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
+            let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+            assert!(largest > 0.0, "{} receives a gradient", tensor.name);
+            let pairs = actual.iter().zip(&expected);
+            let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+            assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
+        }
+        let mut parts = vec![f32::NAN; parameters.len()];
+        model.gradient(&parameters, &batch.part(0..3), share, Write::Replace, &mut parts)?;
+        model.gradient(&parameters, &batch.part(3..examples), share, Write::Add, &mut parts)?;
+        let error = gradient.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
+        assert!(error < 1e-5, "{error}");
+        let (own, composed) = (model.evaluate(&parameters, batch)?, evaluate_composed(model, &tensors, batch)?);
+        assert!((own.loss_sum - composed.loss_sum).abs() < 1e-3, "{own:?} {composed:?}");
+        assert_eq!((own.predictions, own.correct), (composed.predictions, composed.correct));
+        Ok(())
+    }
 }

@@ -8,7 +8,9 @@
 //! Every sum has a fixed order: equal inputs give equal bits for any number of threads.
 
 pub(crate) mod attention;
+pub(crate) mod convolution;
 pub(crate) mod cross_entropy;
+pub(crate) mod dense;
 pub(crate) mod embedding;
 pub(crate) mod exponential;
 #[cfg(test)]

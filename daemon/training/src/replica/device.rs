@@ -165,7 +165,7 @@ mod tests {
         let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
         let mut host = HostReplica::new(build(&spec), parameters.clone(), optimizer.clone(), 4);
         let mut device = DeviceReplica::new(build(&spec), &parameters, Device::Cpu, optimizer, 2)?;
-        let windows: Vec<Vec<u8>> = (0..4).map(|first| (first..first + 9).map(|byte| byte * 7).collect()).collect();
+        let windows: Vec<Vec<u32>> = (0..4).map(|first| (first..first + 9).map(|byte| byte * 7).collect()).collect();
         let batch = Batch::of(&windows);
         let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-5);
         for _ in 0..3 {

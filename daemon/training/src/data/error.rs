@@ -1,0 +1,278 @@
+//! What can be wrong with the data that people have: each error names the file, the place in it and the remedy.
+
+use std::path::PathBuf;
+
+use super::images::ImageShape;
+
+/// Why there is no corpus.
+#[derive(Debug, thiserror::Error)]
+pub enum CorpusError {
+    /// The run reads files and none were given.
+    #[error("this run trains on files, but no data file was given")]
+    NoFiles,
+    /// The run reads its built-in text and files were given.
+    #[error("this run trains on the built-in stories (data.source = \"grammar\"), but data files were given")]
+    FilesUnused,
+    /// A file could not be read.
+    #[error("data file {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file holds nothing.
+    #[error("data file {0} is empty")]
+    Empty(PathBuf),
+    /// A folder holds no file of the kind that the run reads.
+    #[error("data folder {path} holds no {wanted}")]
+    NothingIn {
+        /// The folder.
+        path: PathBuf,
+        /// What was looked for.
+        wanted: &'static str,
+    },
+    /// A part of the corpus does not hold one window.
+    #[error("the data is too short: its {part} part has {length} {unit}, and one window needs {needed}")]
+    TooShort {
+        /// Training or validation.
+        part: &'static str,
+        /// What there is.
+        length: usize,
+        /// Bytes or tokens.
+        unit: &'static str,
+        /// The length of one window: context + 1.
+        needed: usize,
+    },
+    /// A part of the images is empty.
+    #[error("the data is too little: none of {images} images is left for its {part} part")]
+    TooFewImages {
+        /// Training or validation.
+        part: &'static str,
+        /// Images there are.
+        images: usize,
+    },
+    /// The content is not that of the run.
+    #[error("the data differs from this run's: BLAKE3 {actual}, but data.digest is {expected}")]
+    OtherData {
+        /// What the run says.
+        expected: String,
+        /// What the files hold.
+        actual: String,
+    },
+    /// A tokenizer reads text, and this is none.
+    #[error("data file {path} is not UTF-8 text: byte {offset} cannot be read")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// The first offending byte, from 0.
+        offset: usize,
+    },
+    /// A line that is no JSON object.
+    #[error("{path}:{line}: not a JSON object: {reason}")]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What the parser says.
+        reason: String,
+    },
+    /// An object without the field, or with something else than text in it.
+    #[error("{path}:{line}: no text in the field {field:?}; the line has {found}")]
+    NoField {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// The run's `data.field`.
+        field: String,
+        /// The fields there are, or what the field holds.
+        found: String,
+    },
+    /// A file that is no Parquet, or damaged.
+    #[error("data file {path} cannot be read as Parquet: {reason}")]
+    NotParquet {
+        /// The file.
+        path: PathBuf,
+        /// What the reader says.
+        reason: String,
+    },
+    /// A Parquet file without the column, or with something else than text in it.
+    #[error("{path} has no text column {column:?}; its text columns: {columns}")]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The run's `data.field`.
+        column: String,
+        /// Those it has.
+        columns: String,
+    },
+    /// The run reads tokens and no tokenizer was given.
+    #[error("this run reads its text with a tokenizer (BLAKE3 {0}), but none was given")]
+    NoTokenizer(String),
+    /// A tokenizer was given to a run that reads bytes.
+    #[error("this run reads bytes, but a tokenizer was given: {0}")]
+    TokenizerUnused(PathBuf),
+    /// A file that is no tokenizer.
+    #[error("tokenizer {path}: {reason}")]
+    TokenizerUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Another tokenizer than the run's.
+    #[error("tokenizer {path} is not this run's: BLAKE3 {actual}, but data.tokenizer is {expected}")]
+    OtherTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What the run says.
+        expected: String,
+        /// What the file holds.
+        actual: String,
+    },
+    /// Token ids that the model has no embedding for.
+    #[error("tokenizer {path} has {tokens} tokens, but the model's vocabulary has {vocabulary}")]
+    VocabularyTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The largest id, plus one.
+        tokens: usize,
+        /// The run's `model.vocabulary`.
+        vocabulary: usize,
+    },
+    /// A text that the tokenizer fails on.
+    #[error("{path}: the tokenizer fails on a text: {reason}")]
+    NotTokenized {
+        /// The data file.
+        path: PathBuf,
+        /// What it says.
+        reason: String,
+    },
+    /// A file that is no IDX file, or of another length than its header says.
+    #[error("data file {path} is not a whole IDX file: {reason}")]
+    NotIdx {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Images without labels or the other way round.
+    #[error("{images} IDX files of images, but {labels} of labels")]
+    Unpaired {
+        /// Files of images.
+        images: usize,
+        /// Files of labels.
+        labels: usize,
+    },
+    /// A pair of files of different counts.
+    #[error("{images_path} holds {images} images, but {labels_path} {labels} labels")]
+    CountMismatch {
+        /// The images' file.
+        images_path: PathBuf,
+        /// Its images.
+        images: usize,
+        /// The labels' file.
+        labels_path: PathBuf,
+        /// Its labels.
+        labels: usize,
+    },
+    /// A label that the model has no output for.
+    #[error("{path}: label {label} of image {index} is out of range: the model has {classes} classes, from 0")]
+    LabelOutOfRange {
+        /// The labels' file.
+        path: PathBuf,
+        /// From 0.
+        index: usize,
+        /// What it says.
+        label: u32,
+        /// The run's `model.classes`.
+        classes: usize,
+    },
+    /// Images of another size than the model's.
+    #[error("{path}: images of {actual} pixels, but the model reads {expected}")]
+    ImageSize {
+        /// The file.
+        path: PathBuf,
+        /// In the file.
+        actual: ImageShape,
+        /// Of the run's model.
+        expected: ImageShape,
+    },
+    /// An image that cannot be decoded.
+    #[error("image {path}: {reason}")]
+    NotAnImage {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder says.
+        reason: String,
+    },
+    /// A sub-folder that is none of the run's classes.
+    #[error("folder {path} is none of the run's classes: {classes}")]
+    UnknownClass {
+        /// The sub-folder.
+        path: PathBuf,
+        /// The run's `data.class_names`.
+        classes: String,
+    },
+    /// A number of class names that is not the model's.
+    #[error("{names} classes (sub-folders of the data), but the model has {classes}")]
+    ClassCount {
+        /// How many names there are.
+        names: usize,
+        /// The run's `model.classes`.
+        classes: usize,
+    },
+    /// The data in the form that training reads could not be written.
+    #[error("cannot write prepared data to {path}: {source}")]
+    CacheUnwritable {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+impl CorpusError {
+    /// What to do about it, in one line.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            CorpusError::NoFiles => "name them with --data FILE… (a run with data.share = true brings them along)",
+            CorpusError::FilesUnused => "leave --data out, or use a run whose data.source is \"files\"",
+            CorpusError::Unreadable { .. } | CorpusError::Empty(_) => "check the path and the content of the file",
+            CorpusError::NothingIn { .. } => "give the files themselves, or the folder that they lie in",
+            CorpusError::TooShort { .. } | CorpusError::TooFewImages { .. } => {
+                "give more data, a smaller model.context, or another data.validation_fraction"
+            }
+            CorpusError::OtherData { .. } => "every node of this run trains on the same files, in the same order",
+            CorpusError::NotText { .. } => {
+                "convert the file to UTF-8, or leave it out; without a tokenizer any bytes are read"
+            }
+            CorpusError::NotJson { .. } => "one JSON object a line; correct or remove the line",
+            CorpusError::NoField { .. } => "every line needs the field; data.field in the run file names it",
+            CorpusError::NotParquet { .. } => "check that the file is whole, and compressed with snappy, gzip or zstd",
+            CorpusError::NoColumn { .. } => "data.field in the run file names the column",
+            CorpusError::NoTokenizer(_) => "give it with --tokenizer FILE (its tokenizer.json)",
+            CorpusError::TokenizerUnused(_) => {
+                "leave --tokenizer out, or use a run whose data.tokenizer is its BLAKE3 digest"
+            }
+            CorpusError::TokenizerUnreadable { .. } => "it takes the tokenizer.json of a Hugging Face model",
+            CorpusError::OtherTokenizer { .. } => "every node of a run needs the very same tokenizer.json",
+            CorpusError::VocabularyTooLarge { .. } => "set model.vocabulary in the run file to the tokenizer's size",
+            CorpusError::NotTokenized { .. } => "check the text and the tokenizer",
+            CorpusError::NotIdx { .. } => "fetch the file again; plain and .gz files are read",
+            CorpusError::Unpaired { .. } | CorpusError::CountMismatch { .. } => {
+                "give pairs of files in the same order: images, labels, images, labels…"
+            }
+            CorpusError::LabelOutOfRange { .. } => "set model.classes in the run file, or correct the labels",
+            CorpusError::ImageSize { .. } => "set model.image_height, image_width and image_channels in the run file",
+            CorpusError::NotAnImage { .. } => "PNG and JPEG are read; replace or remove the file",
+            CorpusError::UnknownClass { .. } => {
+                "classes are the sub-folders' names: rename it, or add it to data.class_names and model.classes"
+            }
+            CorpusError::ClassCount { .. } => "set model.classes in the run file to their number",
+            CorpusError::CacheUnwritable { .. } => "free or repair the disk, or choose another folder with data.cache",
+        }
+    }
+}

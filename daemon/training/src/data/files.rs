@@ -1,0 +1,201 @@
+//! Files and folders of the user's, mapped into memory: a corpus may be larger than memory.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use memmap2::Mmap;
+
+use super::CorpusError;
+
+/// Folders in folders are followed this deep; more is a loop of links. A guess.
+const DEPTH_MAX: usize = 16;
+
+/// Smaller files are read as they are: 65,530 of them may be mapped on Linux, and folders can hold more. A guess.
+const MAPPED_BYTES_MIN: u64 = 64 << 10;
+
+/// The files that `paths` name, in order: a folder stands for all files in it and below, sorted by path, without hidden
+/// ones.
+///
+/// # Errors
+/// When there is no path, one cannot be read, or a folder holds nothing.
+pub fn list_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
+    if paths.is_empty() {
+        return Err(CorpusError::NoFiles);
+    }
+    let mut files = Vec::new();
+    for path in paths {
+        let before = files.len();
+        collect(path, DEPTH_MAX, &mut files)?;
+        if files.len() == before {
+            return Err(CorpusError::NothingIn { path: path.clone(), wanted: "file" });
+        }
+    }
+    Ok(files)
+}
+
+fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CorpusError> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let entries = if depth == 0 { Vec::new() } else { entries(path)? };
+    entries.iter().try_for_each(|entry| collect(entry, depth - 1, files))
+}
+
+/// What lies in a folder, sorted by name, without hidden entries.
+pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CorpusError> {
+    let unreadable = |source| CorpusError::Unreadable { path: folder.to_owned(), source };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// A file's content: mapped, or read where it is small, since systems limit how many files a process maps.
+///
+/// # Errors
+/// When it cannot be read or is empty.
+pub fn map_file(path: &Path) -> Result<Bytes, CorpusError> {
+    let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    match file.metadata().map_err(unreadable)?.len() {
+        0 => Err(CorpusError::Empty(path.to_owned())),
+        1..MAPPED_BYTES_MIN => std::fs::read(path).map(Bytes::from).map_err(unreadable),
+        _ => map(&file).map_err(unreadable),
+    }
+}
+
+/// BLAKE3 of the content of files and folders, one after the other.
+///
+/// # Errors
+/// As [`list_files`] and [`map_file`].
+pub fn digest_of(paths: &[PathBuf]) -> Result<blake3::Hash, CorpusError> {
+    let mut hasher = blake3::Hasher::new();
+    for path in list_files(paths)? {
+        hasher.update(&map_file(&path)?);
+    }
+    Ok(hasher.finalize())
+}
+
+pub(super) fn map(file: &File) -> std::io::Result<Bytes> {
+    // SAFETY: the bytes are only read, and any value is valid for them. A user who shortens a file while it is trained
+    // on ends the process (SIGBUS); larger-than-memory data has no other way, and a restart resumes.
+    let mapped = unsafe { Mmap::map(file)? };
+    Ok(Bytes::from_owner(mapped))
+}
+
+/// Bytes of several files, one after the other.
+#[derive(Clone)]
+pub struct JoinedFiles {
+    /// Each file with where it begins.
+    files: Vec<(usize, Bytes)>,
+    length: usize,
+}
+
+impl JoinedFiles {
+    /// The files and folders at `paths`, in order.
+    ///
+    /// # Errors
+    /// As [`list_files`] and [`map_file`].
+    pub fn open(paths: &[PathBuf]) -> Result<JoinedFiles, CorpusError> {
+        let files = list_files(paths)?.iter().map(|path| map_file(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(JoinedFiles::of(files))
+    }
+
+    /// Contents that are here already.
+    pub fn of(contents: impl IntoIterator<Item = Bytes>) -> JoinedFiles {
+        let mut joined = JoinedFiles { files: Vec::new(), length: 0 };
+        for content in contents {
+            joined.files.push((joined.length, content.clone()));
+            joined.length += content.len();
+        }
+        joined
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// A copy of a range; `None` beyond the end.
+    pub fn read(&self, range: Range<usize>) -> Option<Vec<u8>> {
+        if range.end > self.length {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(range.len());
+        let first = self.files.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
+        for (start, content) in &self.files[first..] {
+            let from = (range.start + bytes.len()).saturating_sub(*start).min(content.len());
+            let to = range.end.saturating_sub(*start).min(content.len());
+            bytes.extend_from_slice(&content[from..to]);
+            if bytes.len() == range.len() {
+                break;
+            }
+        }
+        Some(bytes)
+    }
+
+    /// BLAKE3 of all bytes.
+    pub fn digest(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for (_, content) in &self.files {
+            hasher.update(content);
+        }
+        hasher.finalize()
+    }
+
+    /// All bytes in one piece: without a copy where there is one file.
+    pub fn into_bytes(self) -> Bytes {
+        match self.files.as_slice() {
+            [(_, content)] => content.clone(),
+            files => files.iter().flat_map(|(_, content)| content.iter().copied()).collect::<Vec<u8>>().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_stand_for_their_files_in_order_and_hidden_ones_are_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("b")).expect("a folder");
+        for name in ["c.txt", "a.txt", "b/z.txt", ".hidden"] {
+            std::fs::write(folder.path().join(name), name).expect("written");
+        }
+        let files = list_files(&[folder.path().to_owned()]).expect("files");
+        let names: Vec<_> = files.iter().map(|file| file.strip_prefix(folder.path()).expect("inside")).collect();
+        assert_eq!(names, ["a.txt", "b/z.txt", "c.txt"].map(Path::new));
+        let empty = tempfile::tempdir().expect("a folder");
+        let error = list_files(&[empty.path().to_owned()]).expect_err("nothing in it").to_string();
+        assert!(error.contains("holds no file"), "{error}");
+    }
+
+    #[test]
+    fn joined_files_are_read_like_one() {
+        let whole: Vec<u8> = (0..100).collect();
+        let joined =
+            JoinedFiles::of([&whole[..10], &whole[10..11], &whole[11..60], &whole[60..]].map(Bytes::copy_from_slice));
+        for start in 0..=100 {
+            for end in start..=100 {
+                assert_eq!(joined.read(start..end).as_deref(), Some(&whole[start..end]));
+            }
+        }
+        assert_eq!(joined.read(90..101), None);
+        assert_eq!(joined.digest(), blake3::hash(&whole));
+        assert_eq!(joined.into_bytes(), whole);
+    }
+}

@@ -1,0 +1,346 @@
+//! Images with labels: which are held out, which a node reads, and how they are shifted.
+//!
+//! A seeded draw holds out a part. With label skew each node draws how much of each class it reads from a Dirichlet
+//! distribution, as in Hsu et al., "Measuring the Effects of Non-Identical Data Distribution" (arXiv 1909.06335): no node
+//! has to know the others, and the same node reads the same images again after a restart.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use murmur_protocol::manifest::{DataSource, ModelSpec, RunManifest};
+use murmur_protocol::random::{Generator, Rng, RngExt, stream};
+
+use super::files::JoinedFiles;
+use super::tokens::uniform;
+use super::{CorpusError, idx, image_folders};
+
+/// The size of a model's images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageShape {
+    /// 1 or 3.
+    pub channels: usize,
+    /// Pixels from top to bottom.
+    pub height: usize,
+    /// Pixels from left to right.
+    pub width: usize,
+}
+
+/// One image and what it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// `[channels, rows, columns]`, each from 0 to 255.
+    pub pixels: Vec<u8>,
+    /// The class, from 0.
+    pub label: u32,
+}
+
+/// All images of a run that are here.
+pub(crate) struct ImageSet {
+    shape: ImageShape,
+    pixels: JoinedFiles,
+    labels: Vec<u32>,
+    /// Numbers of the images that are trained on, in order.
+    training: Vec<usize>,
+    /// Numbers of the images that are held out, in the order in which they are evaluated.
+    held_out: Vec<usize>,
+}
+
+impl ImageShape {
+    /// That of a model.
+    pub fn of(model: &ModelSpec) -> ImageShape {
+        ImageShape {
+            channels: model.image_channels as usize,
+            height: model.image_height as usize,
+            width: model.image_width as usize,
+        }
+    }
+
+    /// Values of one image.
+    pub fn values(&self) -> usize {
+        self.channels * self.height * self.width
+    }
+}
+
+impl std::fmt::Display for ImageShape {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} × {} × {}", self.height, self.width, self.channels)
+    }
+}
+
+impl ImageSet {
+    /// The run's images at `paths`.
+    ///
+    /// # Errors
+    /// When they are not what the run and its model read, or too few.
+    pub(super) fn open(
+        manifest: &RunManifest,
+        paths: &[PathBuf],
+        folder: Option<&Path>,
+    ) -> Result<ImageSet, CorpusError> {
+        let shape = ImageShape::of(&manifest.model);
+        let (pixels, labels) = match manifest.data.source {
+            DataSource::Idx => from_idx(paths, &manifest.model, folder)?,
+            _ => from_folders(manifest, paths, shape, folder)?,
+        };
+        let (training, held_out) = split(labels.len(), manifest)?;
+        Ok(ImageSet { shape, pixels, labels, training, held_out })
+    }
+
+    /// Noise: as many images as a batch holds, and one that is held out.
+    pub(super) fn made_up(manifest: &RunManifest) -> ImageSet {
+        let (shape, count) = (ImageShape::of(&manifest.model), manifest.optimizer.batch_sequences as usize + 1);
+        let mut generator = stream(manifest.run.seed, "made-up images", &[]);
+        let mut pixels = vec![0; count * shape.values()];
+        generator.fill_bytes(&mut pixels);
+        let labels = (0..count as u32).map(|number| number % manifest.model.classes).collect();
+        let pixels = JoinedFiles::of([pixels.into()]);
+        ImageSet { shape, pixels, labels, training: (0..count - 1).collect(), held_out: vec![count - 1] }
+    }
+
+    pub(crate) fn held_out(&self) -> &[usize] {
+        &self.held_out
+    }
+
+    pub(crate) fn shape(&self) -> ImageShape {
+        self.shape
+    }
+
+    /// Keeps one of `count` equal shares of the images to train on.
+    pub(super) fn keep_share(&mut self, index: usize, count: usize) -> Result<(), CorpusError> {
+        let images = self.training.len();
+        let length = images / count;
+        if length == 0 {
+            return Err(CorpusError::TooFewImages { part: "training", images });
+        }
+        self.training = self.training[index * length..][..length].to_vec();
+        Ok(())
+    }
+
+    /// # Panics
+    /// When there is no such image.
+    pub(crate) fn image(&self, number: usize) -> Image {
+        let values = self.shape.values();
+        let pixels = self.pixels.read(number * values..(number + 1) * values).expect("an image of the set");
+        Image { pixels, label: self.labels[number] }
+    }
+
+    /// The images that `node` trains on: all, or with label skew those that its draw leaves it.
+    pub(crate) fn share_of(&self, node: &[u8; 32], seed: u64, label_skew: f64) -> Vec<usize> {
+        if label_skew == 0.0 {
+            return self.training.clone();
+        }
+        let mut generator = stream(seed, "label skew", &[node]);
+        let classes = self.training.iter().map(|number| self.labels[*number] as usize + 1).max().unwrap_or(0);
+        let weights: Vec<f64> = (0..classes).map(|_| gamma(&mut generator, label_skew)).collect();
+        let largest = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let mut numbers = self.training.clone();
+        shuffle(&mut numbers, &mut generator);
+        // The class of the largest weight is read as a whole, the others in proportion.
+        let mut left = vec![0.0; classes];
+        numbers.iter().for_each(|number| left[self.labels[*number] as usize] += 1.0);
+        let mut left: Vec<usize> =
+            left.iter().zip(&weights).map(|(count, weight)| (count * weight / largest).ceil() as usize).collect();
+        numbers.retain(|number| {
+            let left = &mut left[self.labels[*number] as usize];
+            std::mem::replace(left, left.saturating_sub(1)) > 0
+        });
+        numbers
+    }
+
+    /// `image` moved by up to `pixels` in each direction; what comes in is black.
+    pub(crate) fn shifted(&self, image: Image, pixels: u32, generator: &mut Generator) -> Image {
+        let ImageShape { height: rows, width: columns, .. } = self.shape;
+        let mut draw = || generator.random_range(0..=2 * u64::from(pixels)) as isize - pixels as isize;
+        let (down, right) = (draw(), draw());
+        let mut moved = vec![0; image.pixels.len()];
+        let from = |to: usize, by: isize, end: usize| to.checked_add_signed(-by).filter(|from| *from < end);
+        for (row, line) in moved.chunks_exact_mut(columns).enumerate() {
+            let (channel, row) = (row / rows, row % rows);
+            let Some(source) = from(row, down, rows) else { continue };
+            let source = &image.pixels[(channel * rows + source) * columns..][..columns];
+            for (column, value) in line.iter_mut().enumerate() {
+                *value = from(column, right, columns).map_or(0, |column| source[column]);
+            }
+        }
+        Image { pixels: moved, ..image }
+    }
+}
+
+fn from_idx(
+    paths: &[PathBuf],
+    model: &ModelSpec,
+    folder: Option<&Path>,
+) -> Result<(JoinedFiles, Vec<u32>), CorpusError> {
+    let pairs = idx::open_pairs(paths, ImageShape::of(model), folder)?;
+    let mut labels = Vec::new();
+    for pair in &pairs {
+        let of_pair = pair.labels.iter().map(|label| u32::from(*label));
+        if let Some((index, label)) = of_pair.clone().enumerate().find(|(_, label)| *label >= model.classes) {
+            let (path, classes) = (pair.labels_path.clone(), model.classes as usize);
+            return Err(CorpusError::LabelOutOfRange { path, index, label, classes });
+        }
+        labels.extend(of_pair);
+    }
+    Ok((JoinedFiles::of(pairs.into_iter().map(|pair| pair.pixels)), labels))
+}
+
+fn from_folders(
+    manifest: &RunManifest,
+    paths: &[PathBuf],
+    shape: ImageShape,
+    folder: Option<&Path>,
+) -> Result<(JoinedFiles, Vec<u32>), CorpusError> {
+    let named = &manifest.data.class_names;
+    let names = if named.is_empty() { image_folders::class_names(paths)? } else { named.clone() };
+    let classes = manifest.model.classes as usize;
+    if names.len() != classes {
+        return Err(CorpusError::ClassCount { names: names.len(), classes });
+    }
+    let (pixels, labels) = image_folders::open(paths, &names, shape, folder)?;
+    Ok((JoinedFiles::of([pixels]), labels))
+}
+
+/// (numbers to train on in order, numbers held out in the order of the draw).
+fn split(images: usize, manifest: &RunManifest) -> Result<(Vec<usize>, Vec<usize>), CorpusError> {
+    let held_out = (images as f64 * manifest.data.validation_fraction).round() as usize;
+    let mut numbers: Vec<usize> = (0..images).collect();
+    shuffle(&mut numbers, &mut stream(manifest.run.seed, "held-out images", &[]));
+    let mut training = numbers.split_off(held_out.min(images));
+    training.sort_unstable();
+    for (part, numbers) in [("training", &training), ("validation", &numbers)] {
+        if numbers.is_empty() {
+            return Err(CorpusError::TooFewImages { part, images });
+        }
+    }
+    Ok((training, numbers))
+}
+
+/// Fisher–Yates by hand: a library's shuffle may change its draws, which would move every node's data.
+pub(crate) fn shuffle(numbers: &mut [usize], generator: &mut Generator) {
+    for last in (1..numbers.len()).rev() {
+        numbers.swap(last, generator.random_range(0..=last as u64) as usize);
+    }
+}
+
+/// A draw of the gamma distribution of this shape and scale 1 (Marsaglia and Tsang 2000); normalised, several make one
+/// draw of a Dirichlet distribution.
+fn gamma(generator: &mut Generator, shape: f64) -> f64 {
+    if shape < 1.0 {
+        let boost = (1.0 - uniform(generator)).powf(1.0 / shape);
+        return gamma(generator, shape + 1.0) * boost;
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        let x = normal(generator);
+        let v = (1.0 + c * x).powi(3);
+        let u = 1.0 - uniform(generator);
+        if v > 0.0 && u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+            return d * v;
+        }
+    }
+}
+
+/// Box and Muller 1958.
+fn normal(generator: &mut Generator) -> f64 {
+    let radius = (-2.0 * (1.0 - uniform(generator)).ln()).sqrt();
+    radius * (std::f64::consts::TAU * uniform(generator)).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::idx::tests::write_pair;
+    use super::*;
+
+    fn manifest() -> RunManifest {
+        let mut manifest = RunManifest::default();
+        manifest.data.source = DataSource::Idx;
+        manifest.data.validation_fraction = 0.2;
+        (manifest.model.image_height, manifest.model.image_width, manifest.model.classes) = (2, 3, 3);
+        manifest
+    }
+
+    fn set(images: u8) -> ImageSet {
+        let folder = tempfile::tempdir().expect("a folder");
+        ImageSet::open(&manifest(), &write_pair(folder.path(), images, "set"), None).expect("images")
+    }
+
+    #[test]
+    fn a_seeded_draw_holds_out_its_part_and_every_image_is_in_one_of_both() {
+        let (images, again) = (set(200), set(200));
+        assert_eq!((images.training.len(), images.held_out().len()), (160, 40));
+        let mut all = [&images.training[..], images.held_out()].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..200).collect::<Vec<_>>());
+        assert_eq!(images.held_out(), again.held_out());
+        let mut other = manifest();
+        other.run.seed = 2;
+        assert_ne!(split(200, &other).expect("enough").1, images.held_out());
+        assert_eq!(images.image(7), Image { pixels: vec![7; 6], label: 1 });
+        assert!(split(1, &manifest()).expect_err("one image").to_string().contains("validation part"));
+    }
+
+    #[test]
+    fn labels_that_the_model_has_no_class_for_are_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut manifest = manifest();
+        manifest.model.classes = 2;
+        let result = ImageSet::open(&manifest, &write_pair(folder.path(), 9, "set"), None);
+        let message = result.err().expect("an error").to_string();
+        assert!(
+            message.ends_with("set-labels.idx: label 2 of image 2 is out of range: the model has 2 classes, from 0")
+        );
+    }
+
+    #[test]
+    fn skew_gives_nodes_classes_of_their_own_and_much_of_it_none() {
+        let images = set(240);
+        let counts = |node: u8, skew: f64| {
+            let mut counts = [0; 3];
+            images
+                .share_of(&[node; 32], 1, skew)
+                .iter()
+                .for_each(|number| counts[images.labels[*number] as usize] += 1);
+            counts
+        };
+        assert_eq!(counts(1, 0.0).iter().sum::<usize>(), 192);
+        assert_eq!(counts(1, 0.1), counts(1, 0.1));
+        let spread = |skew| -> f64 {
+            let share = |node| {
+                let counts = counts(node, skew);
+                *counts.iter().max().expect("three") as f64 / counts.iter().sum::<usize>() as f64
+            };
+            (0..40).map(share).sum::<f64>() / 40.0
+        };
+        // Even shares give 0.35, a single class 1.
+        let (skewed, even) = (spread(0.1), spread(1000.0));
+        assert!(skewed > 0.75 && even < 0.4, "{skewed} {even}");
+        assert!((0..40).all(|node| !images.share_of(&[node; 32], 1, 0.01).is_empty()));
+    }
+
+    #[test]
+    fn a_gamma_draw_has_its_mean_and_variance() {
+        let mut generator = stream(1, "test", &[]);
+        for shape in [0.3, 1.0, 4.5] {
+            let draws: Vec<f64> = (0..40_000).map(|_| gamma(&mut generator, shape)).collect();
+            let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+            let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / draws.len() as f64;
+            assert!((mean / shape - 1.0).abs() < 0.03 && (variance / shape - 1.0).abs() < 0.1, "{mean} {variance}");
+        }
+    }
+
+    #[test]
+    fn shifts_move_an_image_within_its_frame() {
+        let images = set(10);
+        let mut generator = stream(1, "test", &[]);
+        let image = Image { pixels: vec![1, 2, 3, 4, 5, 6], label: 0 };
+        let mut seen: Vec<Vec<u8>> =
+            (0..200).map(|_| images.shifted(image.clone(), 1, &mut generator).pixels).collect();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 9);
+        for expected in [vec![1, 2, 3, 4, 5, 6], vec![0, 0, 0, 0, 1, 2], vec![5, 6, 0, 0, 0, 0]] {
+            assert!(seen.contains(&expected), "{expected:?} in {seen:?}");
+        }
+    }
+}

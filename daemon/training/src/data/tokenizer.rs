@@ -1,0 +1,108 @@
+//! A Hugging Face `tokenizer.json`, the same file on all nodes of a run.
+
+use std::path::{Path, PathBuf};
+
+use tokenizers::Tokenizer as HuggingFace;
+
+use super::CorpusError;
+
+/// Turns texts into token ids.
+pub struct Tokenizer {
+    path: PathBuf,
+    inner: HuggingFace,
+    digest: String,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When it cannot be read or is none.
+    pub fn open(path: &Path) -> Result<Tokenizer, CorpusError> {
+        let unreadable = |reason| CorpusError::TokenizerUnreadable { path: path.to_owned(), reason };
+        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let mut inner = HuggingFace::from_bytes(&bytes).map_err(|error| unreadable(error.to_string()))?;
+        // Some files say how to fill or cut a batch of their own model's: whole texts are wanted here.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Tokenizer { path: path.to_owned(), inner, digest: blake3::hash(&bytes).to_hex().to_string() })
+    }
+
+    /// The run's tokenizer at `path`: the file that `digest` names, for a model of `vocabulary` tokens.
+    ///
+    /// # Errors
+    /// When it is another file, or has ids that the model has no place for.
+    pub fn of_run(path: &Path, digest: &str, vocabulary: usize) -> Result<Tokenizer, CorpusError> {
+        let tokenizer = Tokenizer::open(path)?;
+        if !digest.eq_ignore_ascii_case(&tokenizer.digest) {
+            let (expected, actual) = (digest.to_owned(), tokenizer.digest);
+            return Err(CorpusError::OtherTokenizer { path: path.to_owned(), expected, actual });
+        }
+        if tokenizer.tokens() > vocabulary {
+            let tokens = tokenizer.tokens();
+            return Err(CorpusError::VocabularyTooLarge { path: path.to_owned(), tokens, vocabulary });
+        }
+        Ok(tokenizer)
+    }
+
+    /// BLAKE3 of the file in hexadecimal: `data.tokenizer` of a run.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// The largest token id, plus one.
+    pub fn tokens(&self) -> usize {
+        self.inner.get_vocab(true).into_values().max().map_or(0, |largest| largest as usize + 1)
+    }
+
+    /// The ids of a text of the data file `source`, without tokens around it.
+    ///
+    /// # Errors
+    /// When the tokenizer has no token for a part of it.
+    pub(super) fn encode(&self, text: &str, source: &Path) -> Result<Vec<u32>, CorpusError> {
+        match self.inner.encode_fast(text, false) {
+            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
+            Err(error) => Err(CorpusError::NotTokenized { path: source.to_owned(), reason: error.to_string() }),
+        }
+    }
+
+    /// Where it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Words of one lower-case letter each, and an unknown one: ids 0 to 26.
+    pub(in super::super) fn write_tokenizer(path: &Path) {
+        let letters: String = ('a'..='z').zip(1..).map(|(letter, id)| format!(", \"{letter}\": {id}")).collect();
+        let text = format!(
+            "{{\"version\": \"1.0\", \"pre_tokenizer\": {{\"type\": \"Whitespace\"}}, \"model\": {{\"type\": \
+             \"WordLevel\", \"vocab\": {{\"?\": 0{letters}}}, \"unk_token\": \"?\"}}}}"
+        );
+        std::fs::write(path, text).expect("written");
+    }
+
+    #[test]
+    fn a_tokenizer_that_does_not_fit_is_refused_by_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokenizer.json");
+        write_tokenizer(&path);
+        let tokenizer = Tokenizer::open(&path).expect("a tokenizer");
+        assert_eq!(tokenizer.tokens(), 27);
+        assert_eq!(tokenizer.encode("a c z", &path).expect("known"), [1, 3, 26]);
+        let digest = tokenizer.digest().to_owned();
+        assert!(Tokenizer::of_run(&path, &digest.to_uppercase(), 27).is_ok());
+        let message = |digest: &str, vocabulary| match Tokenizer::of_run(&path, digest, vocabulary) {
+            Ok(_) => panic!("refused"),
+            Err(error) => error.to_string(),
+        };
+        assert!(message(&digest, 26).ends_with("has 27 tokens, but the model's vocabulary has 26"));
+        assert!(message(&"00".repeat(32), 27).contains("is not this run's"));
+        std::fs::write(&path, "{}").expect("written");
+        assert!(Tokenizer::open(&path).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! The part of a manifest about kinds of data and of models beyond bytes and transformers: its ranges, and what belongs
+//! together.
+//!
+//! Such a field is told only where it has not its default, so that runs without it keep the id that they had before there
+//! was such a thing.
+
+use super::{DataSource, DataSpec, ManifestError, ModelKind, ModelSpec, RunManifest, check};
+
+/// All names of classes together, in bytes: a manifest holds them. For 1,000 classes of eight letters each.
+const CLASS_NAMES_BYTES_MAX: usize = 8 * 1024;
+
+const MODEL_FIELDS: [&str; 11] = [
+    "key_value_heads",
+    "vocabulary",
+    "tied_head",
+    "rope_theta",
+    "norm_epsilon",
+    "image_height",
+    "image_width",
+    "image_channels",
+    "classes",
+    "hidden",
+    "convolutions",
+];
+const DATA_FIELDS: [&str; 6] = ["field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
+
+/// Checks the fields of models and data against each other.
+pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
+    let fits = model.kind.reads_images() == data.source.gives_images();
+    let rule = "\"idx\" or \"image-folders\" for the models mlp and cnn, any other source for the transformer";
+    let source = toml::Value::try_from(data.source).expect("the name of a source");
+    check("data.source", source, fits, rule)?;
+    images(model)?;
+    text(data)?;
+    classes(model, data)
+}
+
+fn images(model: &ModelSpec) -> Result<(), ManifestError> {
+    let ModelSpec { image_height, image_width, image_channels, classes, hidden, convolutions, .. } = model;
+    check("model.image_height", image_height, (1..=1024).contains(image_height), "1 to 1024")?;
+    check("model.image_width", image_width, (1..=1024).contains(image_width), "1 to 1024")?;
+    check("model.image_channels", image_channels, matches!(image_channels, 1 | 3), "1 (grey) or 3 (colours)")?;
+    check("model.classes", classes, (2..=65_536).contains(classes), "2 to 65536")?;
+    let sizes = hidden.len() <= 8 && hidden.iter().all(|size| (1..=65_536).contains(size));
+    check("model.hidden", format!("{hidden:?}"), sizes, "up to 8 sizes of 1 to 65536")?;
+    let channels = (1..=8).contains(&convolutions.len()) && convolutions.iter().all(|size| (1..=4096).contains(size));
+    // Each pooling halves rows and columns.
+    let remains = model.kind != ModelKind::Cnn || image_height.min(image_width) >> convolutions.len() > 0;
+    let rule = "1 to 8 numbers of channels of 1 to 4096, and no more than halvings of the image";
+    check("model.convolutions", format!("{convolutions:?}"), channels && remains, rule)
+}
+
+fn text(data: &DataSpec) -> Result<(), ManifestError> {
+    let DataSpec { field, separator, tokenizer, .. } = data;
+    check("data.field", field, (1..=128).contains(&field.chars().count()), "1 to 128 characters")?;
+    check("data.separator", separator, separator.chars().count() <= 64, "up to 64 characters")?;
+    let hexadecimal = tokenizer.len() == 64 && tokenizer.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let none = tokenizer.is_empty();
+    check(
+        "data.tokenizer",
+        tokenizer,
+        none || hexadecimal,
+        "empty (bytes) or 64 hexadecimal digits: the file's BLAKE3",
+    )?;
+    let files = data.source != DataSource::Grammar && !data.source.gives_images() && !data.share;
+    let rule = "empty unless text of files is read; shared data (data.share = true) is read as bytes";
+    check("data.tokenizer", tokenizer, none || files, rule)
+}
+
+fn classes(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
+    let DataSpec { class_names, label_skew, shift_pixels, .. } = data;
+    let count = class_names.len();
+    let folders = data.source == DataSource::ImageFolders;
+    let rule = "empty unless data.source = \"image-folders\"";
+    check("data.class_names", format!("{count} names"), count == 0 || folders, rule)?;
+    let rule = "empty (the founder lists them) or model.classes different names of 8192 bytes together";
+    let bytes: usize = class_names.iter().map(String::len).sum();
+    let different = class_names.iter().enumerate().all(|(place, name)| !class_names[..place].contains(name));
+    let fits = count == model.classes as usize && bytes <= CLASS_NAMES_BYTES_MAX && different;
+    check("data.class_names", format!("{count} names"), count == 0 || fits, rule)?;
+    let images = data.source.gives_images();
+    let skew = *label_skew == 0.0 || images && (0.01..=1000.0).contains(label_skew);
+    check("data.label_skew", label_skew, skew, "0 (off), or 0.01 to 1000 where images are read")?;
+    let shift = *shift_pixels == 0 || images && *shift_pixels <= 8;
+    check("data.shift_pixels", shift_pixels, shift, "0 (off), or up to 8 where images are read")
+}
+
+/// Whether a field has no line in the canonical text: one of those above, at its default.
+pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bool {
+    let listed = match section {
+        "model" => MODEL_FIELDS.contains(&field),
+        "data" => DATA_FIELDS.contains(&field),
+        _ => false,
+    };
+    listed && default_of(section, field).as_ref() == Some(value)
+}
+
+fn default_of(section: &str, field: &str) -> Option<toml::Value> {
+    let defaults = toml::Table::try_from(RunManifest::default()).ok()?;
+    defaults.get(section)?.get(field).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digits() -> RunManifest {
+        let mut manifest = RunManifest::default();
+        manifest.model.kind = ModelKind::Cnn;
+        manifest.data.source = DataSource::Idx;
+        manifest
+    }
+
+    #[test]
+    fn what_has_its_default_is_not_told_and_what_has_not_reads_back() {
+        let mut manifest = digits();
+        let text = manifest.canonical_text();
+        assert!(!text.contains("classes") && !text.contains("tokenizer"), "{text}");
+        assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
+        manifest.data.source = DataSource::ImageFolders;
+        manifest.model.classes = 2;
+        manifest.model.hidden = vec![32, 16];
+        manifest.data.class_names = vec!["cat".to_owned(), "dog".to_owned()];
+        manifest.data.label_skew = 0.5;
+        let text = manifest.canonical_text();
+        assert!(text.contains("data.source = \"image-folders\"\n"), "{text}");
+        assert_eq!(RunManifest::from_text(&text), Ok(manifest));
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_refused_by_name() {
+        let refused = |change: fn(&mut RunManifest)| {
+            let mut manifest = digits();
+            change(&mut manifest);
+            manifest.validate().expect_err("a contradiction").to_string()
+        };
+        assert!(refused(|manifest| manifest.model.kind = ModelKind::Transformer).starts_with("data.source = \"idx\""));
+        assert!(refused(|manifest| manifest.model.convolutions = vec![8; 5]).starts_with("model.convolutions"));
+        assert!(refused(|manifest| manifest.model.image_channels = 2).starts_with("model.image_channels"));
+        assert!(refused(|manifest| manifest.data.tokenizer = "0".repeat(64)).starts_with("data.tokenizer"));
+        assert!(refused(|manifest| manifest.data.class_names = vec!["a".to_owned()]).starts_with("data.class_names"));
+        assert!(refused(|manifest| manifest.data.label_skew = f64::NAN).starts_with("data.label_skew"));
+        assert!(refused(|manifest| manifest.data.share = true).starts_with("data.share"));
+        let mut text = RunManifest::default();
+        text.data.source = DataSource::Files;
+        text.data.tokenizer = "0".repeat(64);
+        assert_eq!(text.validate(), Ok(()));
+        text.data.share = true;
+        assert!(text.validate().expect_err("bytes only").to_string().starts_with("data.tokenizer"));
+    }
+}
