@@ -24,8 +24,10 @@ impl Setting {
     }
 
     fn tell(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
         self.node.handle(self.now, event);
-        std::iter::from_fn(|| self.node.poll_effect()).collect()
+        effects.extend(std::iter::from_fn(|| self.node.poll_effect()));
+        effects
     }
 
     fn becomes_relayed(&mut self) -> Vec<Effect> {
