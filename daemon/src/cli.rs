@@ -42,6 +42,8 @@ pub enum Command {
     Doctor(DoctorOptions),
     /// Ask a running daemon how it goes.
     Status(StatusOptions),
+    /// Print who this node is, and where it is found while it runs.
+    Id(IdOptions),
     /// Print a fresh ticket of a running daemon, and the line with which others join.
     Ticket(StatusOptions),
     /// Generate text from a checkpoint.
@@ -209,6 +211,20 @@ pub struct LocalOptions {
 #[derive(Debug, Args)]
 pub struct StatusOptions {
     /// Where the daemon answers.
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS", default_value = "127.0.0.1:4780")]
+    pub address: String,
+    /// Lines for people, or JSON.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Console,
+}
+
+/// Options of `id`.
+#[derive(Debug, Args)]
+pub struct IdOptions {
+    /// Folder of the node [default: the daemon that runs on this machine].
+    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "DIRECTORY")]
+    pub data_dir: Option<PathBuf>,
+    /// Where that daemon answers.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", default_value = "127.0.0.1:4780")]
     pub address: String,
     /// Lines for people, or JSON.

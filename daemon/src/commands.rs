@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod doctor;
+mod id;
 mod init;
 mod join;
 mod membership;
@@ -26,6 +27,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Sim(command) => sim::run(command),
         Command::Doctor(options) => doctor::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Id(options) => id::run(&options),
         Command::Ticket(options) => ticket::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),

@@ -162,6 +162,11 @@ impl Membership {
         self.connections.iter().filter(move |(_, connection)| is_here(connection)).map(|(peer, _)| peer)
     }
 
+    /// Those of them to whom more than messages gets through.
+    pub(crate) fn directly_connected(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.connected().filter(|peer| self.connections.get(*peer).is_some_and(|connection| connection.is_direct))
+    }
+
     pub(crate) fn is_connected(&self, peer: PeerId) -> bool {
         self.connections.get(peer).is_some_and(|connection| connection.standing != Standing::Closing)
     }

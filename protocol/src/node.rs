@@ -170,7 +170,7 @@ impl Node {
             Event::AddressFound { address } => self.membership.on_address_found(address),
             Event::AddressLost { address } => self.membership.on_address_lost(&address),
             Event::PeersFound { peers } => self.membership.on_found(now, &peers),
-            Event::PathChanged { peer, is_direct } => self.membership.on_path_changed(peer, is_direct),
+            Event::PathChanged { peer, is_direct } => self.on_path_changed(now, peer, is_direct),
             Event::MessageReceived { peer, message } => self.on_message(now, peer, message),
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
             Event::TransferFinished { transfer } => self.on_transfer_ended(transfer, true),
@@ -293,11 +293,23 @@ impl Node {
 
     fn on_disconnected(&mut self, now: Time, peer: PeerId) {
         if self.membership.on_disconnected(now, peer, &mut self.outbox) {
-            self.starter.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
-            self.responder.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
-            self.joining.on_partner_lost(now, peer);
-            self.giving.give_up(peer);
+            self.on_transfers_impossible(now, peer);
         }
+    }
+
+    fn on_path_changed(&mut self, now: Time, peer: PeerId, is_direct: bool) {
+        self.membership.on_path_changed(peer, is_direct);
+        if !is_direct {
+            self.on_transfers_impossible(now, peer);
+        }
+    }
+
+    /// The peer is gone, or only a relay leads to it, which carries messages alone.
+    fn on_transfers_impossible(&mut self, now: Time, peer: PeerId) {
+        self.starter.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
+        self.responder.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
+        self.joining.on_partner_lost(now, peer);
+        self.giving.give_up(peer);
     }
 
     fn judge(&mut self, now: Time, peer: PeerId, verdict: Result<(), Misbehaviour>) {

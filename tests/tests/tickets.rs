@@ -116,6 +116,30 @@ fn a_fresh_ticket_comes_from_a_running_daemon_and_another_machine_joins_with_it(
     }
 }
 
+#[test]
+fn an_identity_is_told_with_its_addresses_while_the_node_runs_and_without_them_afterwards() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let (peer, status, directory) =
+        (ticket_of(&founder).peer.to_string(), founder.status_address(), founder.directory.clone());
+    let directory = directory.to_str().expect("UTF-8");
+    let id = |arguments: &[&str]| -> serde_json::Value {
+        let output = run(MURMUR, &[&["id", "--format", "json"], arguments].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    };
+    for arguments in [&["--address", &*status] as &[&str], &["--address", &status, "--data-dir", directory]] {
+        let told = id(arguments);
+        assert_eq!((told["peer"].as_str(), told["addresses"][0].as_str()), (Some(&*peer), Some(&*founder.address())));
+    }
+    founder.stop();
+    let told = id(&["--address", &status, "--data-dir", directory]);
+    assert_eq!((told["peer"].as_str(), told["addresses"].as_array().map(Vec::len)), (Some(&*peer), Some(0)));
+    let missing = folder.path().join("missing");
+    let output = run(MURMUR, &["id", "--address", &status, "--data-dir", missing.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(!missing.exists(), "no identity is made up");
+}
+
 /// The ticket page as any program on this machine sees it.
 fn page(address: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");

@@ -23,7 +23,7 @@ pub(crate) const MEMBER_ORDERS_MAX: usize = 64;
 /// matters.
 pub(crate) const OUTGOING_MESSAGES_MAX: usize = 64;
 
-/// Dials under way at once: the core starts a few per second, each lasts ten seconds at most.
+/// Dials under way at once: the core starts a few per second, each lasts eight seconds at most.
 pub(crate) const DIALS_MAX: usize = 64;
 
 /// Addresses tried in one dial: the core remembers fewer for a peer.
@@ -119,8 +119,10 @@ pub(crate) const CONTROL_MESSAGE_COST: usize = 128;
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
 
-/// Opening a connection, encryption and multiplexing included.
-pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Opening a connection, encryption and multiplexing included. Less than the ten seconds after which libp2p gives up a
+/// probe of reachability: a NAT answers a dial with silence, and whoever is asked to try one has to say in time that
+/// nothing came back, or nodes behind NATs never learn where they are.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Opening a stream on an established connection.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);

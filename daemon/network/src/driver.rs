@@ -51,6 +51,8 @@ pub(crate) struct Driver {
     connectivity: Connectivity,
     finding: Finding,
     nat: Nat,
+    /// Connections through relays; libp2p's limits bound them.
+    circuits: HashMap<ConnectionId, libp2p::PeerId>,
     /// When to look after what takes its time.
     looks: Interval,
 }
@@ -119,6 +121,7 @@ impl Driver {
             connectivity,
             finding,
             nat: Nat::new(connectivity.exposure),
+            circuits: HashMap::new(),
             looks,
         }
     }
@@ -286,6 +289,7 @@ impl Driver {
 
     fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let dial = self.dials.remove(&connection);
+        self.on_way_found(peer, connection, endpoint);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
         let is_flooded = dial.is_none() && self.handshakes.len() >= HANDSHAKES_MAX;
         if self.is_closing() || is_flooded {

@@ -1,5 +1,7 @@
 //! What `start` and `join` have in common: settings from file, environment and flags, and the data directory.
 
+use std::path::Path;
+
 use murmur_network::{Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
 use murmur_training::Pretrained;
@@ -88,7 +90,12 @@ pub(super) fn directory(settings: &NodeSettings, name: &str) -> anyhow::Result<D
 }
 
 pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
-    murmur_network::load_or_create(&directory.identity_path()).map_err(|error| {
+    identity_at(&directory.identity_path())
+}
+
+/// The identity in a file, which is made where it is missing.
+pub(super) fn identity_at(path: &Path) -> Result<Keypair, Failure> {
+    murmur_network::load_or_create(path).map_err(|error| {
         Failure::new(ExitCode::Files, error.to_string())
             .hint("restore the file from a backup, or delete it to begin with a new identity")
     })

@@ -142,7 +142,7 @@ impl Node {
 
     /// Asks a peer for its model, and others whether it is like theirs.
     fn copy(&mut self, now: Time) {
-        let connected: Vec<PeerId> = self.membership.connected().collect();
+        let connected: Vec<PeerId> = self.membership.directly_connected().collect();
         self.joining.proceed(now, &connected, &self.averaging.reputation, &mut self.outbox);
         if self.joining.is_checking() && self.starter.is_idle() {
             self.check_copy(now);

@@ -19,8 +19,22 @@ static TURN: Mutex<()> = Mutex::new(());
 pub enum Family {
     /// 10.77.0.0/24 alone.
     V4,
+    /// 198.18.77.0/24 alone: set aside for measurements (RFC 2544), and so of no private network. To daemons it is the
+    /// internet.
+    Public,
     /// fd00:77::/64 alone.
     V6,
+}
+
+impl Family {
+    /// What all addresses of the network begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Family::V4 => "10.77.0.",
+            Family::Public => "198.18.77.",
+            Family::V6 => "fd00:77::",
+        }
+    }
 }
 
 /// Hosts on a bridge. Dropping it removes everything, after a panic as well.
@@ -111,13 +125,13 @@ impl Lan {
     /// spoke first. Nothing, and a line that says why, where the kernel or its tools cannot translate.
     ///
     /// # Panics
-    /// When there are [`HOSTS_MAX`] hosts already, or the network is not [`Family::V4`].
+    /// When there are [`HOSTS_MAX`] hosts already, or the network is [`Family::V6`].
     pub fn add_host_behind_router(&mut self) -> Option<usize> {
         let number = self.hosts.len();
-        assert!(number < HOSTS_MAX && self.family == Family::V4);
+        assert!(number < HOSTS_MAX && self.family != Family::V6);
         let router = format!("{}-router{number}", self.name);
         self.add_namespace(&router);
-        let outside = format!("10.77.0.{}/24", number + 101);
+        let outside = format!("{}{}/24", self.family.prefix(), number + 101);
         must("ip", &format!("-n {router} link add eth0 type veth peer name port{number} netns {}", self.bridges()));
         must("ip", &format!("-n {} link set port{number} master near up", self.bridges()));
         must("ip", &format!("-n {router} addr add {outside} dev eth0"));
@@ -159,10 +173,11 @@ impl Lan {
         self.add_namespace(&namespace);
         must("ip", &format!("-n {namespace} link add eth0 type veth peer name {port} netns {bridges}"));
         must("ip", &format!("-n {bridges} link set {port} master near up"));
-        let (address, length) = match self.family {
-            Family::V4 => (format!("10.77.0.{}", number + 1), "24"),
+        let address = format!("{}{}", self.family.prefix(), number + 1);
+        let length = match self.family {
+            Family::V4 | Family::Public => "24",
             // Without a search for duplicates an address can be listened on at once.
-            Family::V6 => (format!("fd00:77::{}", number + 1), "64 nodad"),
+            Family::V6 => "64 nodad",
         };
         // The length and its options go behind the address.
         let (length, options) = length.split_once(' ').unwrap_or((length, ""));
@@ -196,7 +211,7 @@ impl Host {
     /// Where a daemon has to be told to listen, TCP and QUIC: on IPv4 alone its default settings do.
     pub(crate) fn listen(&self) -> &'static [&'static str] {
         match self.family {
-            Family::V4 => &[],
+            Family::V4 | Family::Public => &[],
             Family::V6 => &["/ip6/::/tcp/4711", "/ip6/::/udp/4711/quic-v1"],
         }
     }

@@ -19,6 +19,10 @@ pub(super) fn translate(router: &str) -> Result<(), String> {
         "add table ip home",
         "add chain ip home leaving { type nat hook postrouting priority 100 ; }",
         "add rule ip home leaving oifname eth0 masquerade",
+        // What nobody asked for is answered with nothing, not even that the port is closed.
+        "add chain ip home arriving { type filter hook input priority 0 ; policy drop ; }",
+        "add rule ip home arriving iifname inside accept",
+        "add rule ip home arriving ct state established,related accept",
         "add chain ip home passing { type filter hook forward priority 0 ; policy drop ; }",
         "add rule ip home passing iifname inside accept",
         "add rule ip home passing ct state established,related accept",

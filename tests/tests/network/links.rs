@@ -1,5 +1,7 @@
 //! What kinds of links a swarm lives on: IPv6 alone, unlike speeds, a router that translates addresses.
 
+use std::time::Instant;
+
 use murmur_protocol::Ticket;
 use murmur_tests::netns::{Family, Lan};
 use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
@@ -45,8 +47,7 @@ fn links_of_unlike_speed_slow_nobody_down() {
     println!("the slowest link carried {megabits:.1} Mbit/s");
 }
 
-/// A host behind a router takes part by dialling out. (That two such hosts reach each other takes a relay or a hole
-/// punched in both routers: to be added here with the daemon's means for it.)
+/// A host behind a router takes part by dialling out.
 #[test]
 fn a_host_behind_a_router_takes_part() {
     let Some(mut lan) = Lan::new(Family::V4, 2) else { return };
@@ -62,4 +63,42 @@ fn a_host_behind_a_router_takes_part() {
     for daemon in &swarm.daemons[..hidden] {
         daemon.wait_for("the hidden one stays", |report| report.peers == 2);
     }
+}
+
+/// Two hosts, each behind a router of its own, and a member on the open internet that relays for them. Each router lets in
+/// only what answers its own side.
+fn two_hidden_hosts_meet(listen: &str) {
+    let Some(mut lan) = Lan::new(Family::Public, 1) else { return };
+    let Some(first) = lan.add_host_behind_router() else { return };
+    let Some(second) = lan.add_host_behind_router() else { return };
+    let begin = Instant::now();
+    let settings = format!("[network]\nlisten = [\"{listen}\"]\n");
+    let swarm = Swarm::with_settings(MURMUR, lan, 3, CALM_RUN, &settings);
+    swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.standing == "reachable");
+    println!("the open one is known to be reachable after {:.1} s", begin.elapsed().as_secs_f64());
+    for hidden in [first, second] {
+        swarm.daemons[hidden].wait_for("both others", |report| report.peers == 2);
+        swarm.daemons[hidden]
+            .wait_for("a hole", |report| matches!(report.reachability.standing.as_str(), "hole-punching"));
+        println!("host {hidden} has punched a hole after {:.1} s", begin.elapsed().as_secs_f64());
+    }
+    // Without the open one they have only each other.
+    swarm.lan.unplug(0);
+    let before = [first, second].map(|hidden| swarm.daemons[hidden].latest().expect("it reported"));
+    for (hidden, before) in [first, second].into_iter().zip(before) {
+        swarm.daemons[hidden].wait_for("exchanges through the hole", |report| {
+            report.peers == 1 && report.exchanges_completed >= before.exchanges_completed + 10
+        });
+        println!("host {hidden} averages through the hole after {:.1} s", begin.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
+    two_hidden_hosts_meet("/ip4/0.0.0.0/tcp/4711");
+}
+
+#[test]
+fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_quic() {
+    two_hidden_hosts_meet("/ip4/0.0.0.0/udp/4711/quic-v1");
 }

@@ -1,5 +1,6 @@
 //! The part of the swarm task that finds out where the node stands: who else is there, and who can reach it.
 
+use libp2p::core::ConnectedPoint;
 use libp2p::core::transport::ListenerId;
 use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetProvidersOk, InboundRequest, QueryResult};
@@ -65,7 +66,12 @@ impl Driver {
             // Circuits are known by their listeners.
             SwarmEvent::ExternalAddrConfirmed { address } if !is_circuit(&address) => self.on_confirmed(address),
             SwarmEvent::ExternalAddrExpired { address } if !is_circuit(&address) => self.on_expired(address),
-            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, .. } => self.nat.relay_gone(peer_id),
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, .. } => {
+                self.circuits.remove(&connection_id);
+                if num_established == 0 {
+                    self.nat.relay_gone(peer_id);
+                }
+            }
             SwarmEvent::Behaviour(event) => self.on_behaviour(event),
             _ => {}
         }
@@ -168,6 +174,30 @@ impl Driver {
         self.publish();
     }
 
+    /// A connection is there. Where somebody outside has opened it to a public address of this machine, without the help of
+    /// a relay, that address is confirmed: probes are asked only of peers that this node has dialled, and a member whose
+    /// peers are all behind NATs dials none. (A hole is punched while a circuit to the peer is open.)
+    pub(super) fn on_way_found(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
+        if endpoint.is_relayed() {
+            self.circuits.insert(connection, *peer);
+            return;
+        }
+        let ConnectedPoint::Listener { local_addr, send_back_addr } = endpoint else { return };
+        let is_helped = self.circuits.values().any(|other| other == peer);
+        if !self.connectivity.nat || is_helped || !is_global(send_back_addr) {
+            return;
+        }
+        let listen = self.views.listen.borrow().clone();
+        let mut reached = listen.into_iter().filter(|own| is_global(own) && is_at(own, local_addr));
+        // Where a socket of all addresses does not tell which one it was, nobody knows.
+        if let (Some(address), None) = (reached.next(), reached.next())
+            && !self.nat.external_addresses().contains(&address)
+        {
+            self.swarm.add_external_address(address.clone());
+            self.on_confirmed(address);
+        }
+    }
+
     fn on_confirmed(&mut self, address: Multiaddr) {
         let address = split_peer(address).1;
         if self.nat.confirm(address.clone()) {
@@ -268,5 +298,29 @@ impl Driver {
             *known = reachability;
             is_new
         });
+    }
+}
+
+/// Whether a connection that came in at `local` was to this address: QUIC names a socket of all addresses.
+fn is_at(own: &Multiaddr, local: &Multiaddr) -> bool {
+    let is_everywhere = match local.iter().next() {
+        Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
+        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
+        _ => false,
+    };
+    own == local || (is_everywhere && own.iter().skip(1).eq(local.iter().skip(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_all_addresses_is_at_each_of_them() {
+        let is_at = |own: &str, local: &str| is_at(&own.parse().expect("sound"), &local.parse().expect("sound"));
+        assert!(is_at("/ip4/8.8.8.8/tcp/1", "/ip4/8.8.8.8/tcp/1"));
+        assert!(!is_at("/ip4/8.8.8.8/tcp/1", "/ip4/8.8.4.4/tcp/1"));
+        assert!(is_at("/ip4/8.8.8.8/udp/1/quic-v1", "/ip4/0.0.0.0/udp/1/quic-v1"));
+        assert!(!is_at("/ip4/8.8.8.8/tcp/1", "/ip4/0.0.0.0/udp/1/quic-v1"));
     }
 }

@@ -93,7 +93,7 @@ async fn a_manifest_is_fetched_through_a_relay() {
     let address = format!("{circuit}/p2p/{}", hidden.peer).parse().expect("an address");
     let identity = murmur_network::Keypair::generate_ed25519();
     let question = murmur_network::Question { identity: &identity, address: &address, ticket: None };
-    let (_, peer) = murmur_network::fetch_manifest(question, DEADLINE).await.expect("it answers");
+    let peer = murmur_network::fetch_manifest(question, DEADLINE).await.expect("it answers").peer;
     assert_eq!(peer, hidden.peer);
 }
 

@@ -1,0 +1,53 @@
+//! `murmur id`: who this node is, and where it is found while it runs.
+
+use std::path::Path;
+
+use murmur_protocol::{PeerId, Ticket};
+use serde_json::json;
+
+use super::{node, status};
+use crate::cli::IdOptions;
+use crate::console::{Console, note, print_line};
+use crate::failure::{ExitCode, Failure};
+use crate::invitation::Invitation;
+
+pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
+    let running = status::ask::<Invitation>(&options.address, "ticket");
+    let kept = options.data_dir.as_deref().map(kept_identity).transpose()?;
+    let (peer, addresses) = match (kept, running.map(|invitation| invitation.ticket(None))) {
+        // Another daemon may answer there.
+        (Some(peer), Ok(Some(ticket))) if ticket.peer == peer => (peer, addresses(&ticket)),
+        (Some(peer), _) => (peer, Vec::new()),
+        (None, Ok(Some(ticket))) => (ticket.peer, addresses(&ticket)),
+        (None, Ok(None)) => {
+            return Err(Failure::new(ExitCode::Network, format!("the daemon at {} names no peer", options.address))
+                .hint("it may have no address yet, or be of another version of murmur")
+                .into());
+        }
+        (None, Err(failure)) => {
+            return Err(failure.hint("give the folder of a node that does not run with --data-dir").into());
+        }
+    };
+    if options.format == Console::Json {
+        print_line(&json!({ "peer": peer.to_string(), "addresses": addresses }).to_string());
+        return Ok(());
+    }
+    print_line(&peer.to_string());
+    addresses.iter().for_each(|address| note(&format!("address     {address}")));
+    Ok(())
+}
+
+/// The identity in a data directory. One that is not there is not made: the folder may be misspelt.
+fn kept_identity(directory: &Path) -> Result<PeerId, Failure> {
+    let path = directory.join("identity.key");
+    if !path.exists() {
+        let message = format!("{} holds no identity", directory.display());
+        let hint = "a node makes its own when it starts; its folder is the data directory that it prints";
+        return Err(Failure::new(ExitCode::Files, message).hint(hint));
+    }
+    node::identity_at(&path).map(|identity| murmur_network::peer_id(&identity))
+}
+
+fn addresses(ticket: &Ticket) -> Vec<String> {
+    ticket.addresses.iter().map(|address| format!("{address}/p2p/{}", ticket.peer)).collect()
+}
