@@ -6,6 +6,11 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Models of fewer parameters are trained in small pages: with gradient and moments this one takes 16 MB, and 1,536 entries
+/// of a second-level TLB reach 6 MiB. A step of 0.13 million parameters took as long in either, one of 10 million 7 % longer
+/// in small ones; huge ones held 22 MB more around small remainders.
+const HUGE_PAGES_FROM: usize = 1_000_000;
+
 /// How often all threads were to give back what they hold.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
@@ -27,6 +32,13 @@ pub(crate) fn follow() {
     let rounds = ROUNDS.load(Ordering::Relaxed);
     if ROUNDS_HERE.replace(rounds) != rounds {
         collect();
+    }
+}
+
+/// To be called before memory is taken for a model of so many parameters.
+pub(crate) fn choose_pages(parameters: usize) {
+    if parameters < HUGE_PAGES_FROM {
+        use_small_pages();
     }
 }
 

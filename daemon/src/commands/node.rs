@@ -11,6 +11,7 @@ use crate::cli::NodeOptions;
 use crate::console::Console;
 use crate::daemon::Plan;
 use crate::failure::{ExitCode, Failure};
+use crate::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
 use crate::store::DataDirectory;
 
@@ -136,6 +137,7 @@ pub(super) fn run(
     directory.claim(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
+    memory::choose_pages(murmur_training::parameter_count(&manifest.model));
     crate::daemon::run(Plan {
         manifest,
         settings,
