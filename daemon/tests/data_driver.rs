@@ -198,7 +198,7 @@ async fn a_resting_node_fetches_nothing_and_gives_nothing_until_its_rest_is_over
     assert_eq!(source.network.ask_holdings(me).await.expect("it answers").len(), 8);
     joiner.member.pictures.send_replace(rest(true));
     let emptied = async {
-        while source.network.ask_holdings(me).await.expect("it answers").len() > 0 {
+        while !source.network.ask_holdings(me).await.expect("it answers").is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
