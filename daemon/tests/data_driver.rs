@@ -86,6 +86,12 @@ impl Member {
     }
 
     async fn connect(&mut self, others: &[&Member]) {
+        let connected = self.dial(others).await;
+        self.pictures.send_replace(picture(self.network.peer_id(), &connected));
+    }
+
+    /// Connects without a word to the driver.
+    async fn dial(&mut self, others: &[&Member]) -> Vec<PeerId> {
         for other in others {
             let address = other.network.listen_addresses().first().expect("it listens").to_string();
             let order = NetworkOrder::Dial {
@@ -101,7 +107,7 @@ impl Member {
                 connected.push(peer);
             }
         }
-        self.pictures.send_replace(picture(self.network.peer_id(), &connected));
+        connected
     }
 }
 
@@ -168,6 +174,35 @@ impl Drop for Joiner {
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resting_node_fetches_nothing_and_gives_nothing_until_its_rest_is_over() {
+    let folder = folder();
+    let (manifest, sharding, corpus) = run(64 * 1024);
+    let source = Member::source(&manifest, cut(&sharding, &corpus)).await;
+    let mut joiner = Joiner::start(&manifest, folder.path(), &[]).await;
+    let (me, source_peer) = (joiner.member.network.peer_id(), source.network.peer_id());
+    let rest = |is_resting: bool| {
+        let mut picture = picture(me, &[source_peer]);
+        picture.status.is_resting = is_resting;
+        picture
+    };
+    joiner.member.pictures.send_replace(rest(true));
+    joiner.member.dial(&[&source]).await;
+    // Several looks of the driver, each of which would fetch.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(joiner.view.borrow().held, 0, "it rests");
+    joiner.member.pictures.send_replace(rest(false));
+    joiner.wait_for("all shards", |view| view.held == 8).await;
+    assert_eq!(source.network.ask_holdings(me).await.expect("it answers").len(), 8);
+    joiner.member.pictures.send_replace(rest(true));
+    let emptied = async {
+        while !source.network.ask_holdings(me).await.expect("it answers").is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(DEADLINE, emptied).await.expect("nothing is offered any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use murmur_protocol::{Address, Bootstrap, PeerId, RunId};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::address::{is_loopback, split_peer, to_core_address, to_libp2p_peer};
+use crate::address::{is_loopback, to_core_address, to_libp2p_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{SEARCH_ADDRESSES_MAX, SEARCH_ASKED_AT_ONCE, SEARCH_ASKED_MAX, SEARCH_LOOK_PERIOD};
 use crate::connectivity::Connectivity;
@@ -173,7 +173,7 @@ impl<'a> Looking<'a> {
             SwarmEvent::Behaviour(BehaviourEvent::LocalNetwork(libp2p::mdns::Event::Discovered(found))) => {
                 let mut by_peer = BTreeMap::<_, Vec<Multiaddr>>::new();
                 for (peer, address) in found {
-                    by_peer.entry(peer).or_default().push(split_peer(address).1);
+                    by_peer.entry(peer).or_default().push(crate::address::split_peer(address).1);
                 }
                 remember(&mut self.on_local_network, by_peer.keys());
                 self.note(by_peer);

@@ -3,7 +3,7 @@
 //! It follows the members that the core knows, works out which shards are this node's, fetches them from whoever is
 //! connected and has them, and hands each to the trainer and to the shelf from which peers are served. Nobody waits for
 //! it: the trainer takes shards up at its step boundaries. What was fetched is kept, also when a newcomer's weight is
-//! higher: it is paid for, and another copy does no harm.
+//! higher: it is paid for, and another copy does no harm. While the node rests, nothing is asked for or given.
 
 mod fetch;
 mod peers;
@@ -75,6 +75,8 @@ pub struct DataDriver {
     under_way: BTreeMap<usize, PeerId>,
     tasks: JoinSet<TaskEnd>,
     disk_rests_until: Instant,
+    /// Whether the owner wants the network left alone for now.
+    is_resting: bool,
     bytes_fetched: Arc<AtomicU64>,
     shelf: Shelf,
     shelf_sender: watch::Sender<HeldShards>,
@@ -130,6 +132,7 @@ impl DataDriver {
             under_way: BTreeMap::new(),
             tasks: JoinSet::new(),
             disk_rests_until: Instant::now(),
+            is_resting: false,
             bytes_fetched: Arc::new(AtomicU64::new(0)),
             shelf: shelf.shelf,
             shelf_sender: shelf.sender,
@@ -153,8 +156,10 @@ impl DataDriver {
                 Some(ended) = self.tasks.join_next() => self.on_ended(ended),
                 _ = looks.tick() => {}
             }
-            self.ask_around();
-            self.fetch_more();
+            if !self.is_resting {
+                self.ask_around();
+                self.fetch_more();
+            }
             self.show();
         }
     }
@@ -162,6 +167,7 @@ impl DataDriver {
     /// Takes over who is there.
     fn follow(&mut self, picture: &Picture) {
         let status = &picture.status;
+        self.rest(status.is_resting);
         self.peers.keep_connected(&status.connected);
         let mut members: Vec<PeerId> = status.known.iter().map(|known| known.peer).collect();
         members.extend(&status.connected);
@@ -171,6 +177,20 @@ impl DataDriver {
             self.members = members;
             self.assign();
         }
+    }
+
+    /// In a rest nothing is fetched and nobody is given anything; what is on its way still arrives, as exchanges do.
+    fn rest(&mut self, is_resting: bool) {
+        if self.is_resting != is_resting {
+            self.is_resting = is_resting;
+            self.offer();
+        }
+    }
+
+    /// Puts on the shelf what peers may fetch.
+    fn offer(&self) {
+        let offered = if self.is_resting { HeldShards::default() } else { self.held.clone() };
+        self.shelf_sender.send_replace(offered);
     }
 
     /// What every node needs, and what falls to this one.
@@ -252,7 +272,7 @@ impl DataDriver {
                     // There is room for all shards; without a trainer nobody needs them any more.
                     let _ = self.arrivals.try_send((equal, shard.clone()));
                 }
-                self.shelf_sender.send_replace(self.held.clone());
+                self.offer();
             }
             // It was whole on disk already, and wrong.
             Outcome::WrongHash if arrived == 0 => self.peers.forget_partial(index),
