@@ -124,7 +124,7 @@ pub const STATE_CHUNKS_MAX: u32 = 16;
 /// A donor's copy of its state serves requests for this long: one copy at a time, as large as the state, beside chunks of
 /// the one before that are still on their way. Older ones would be far behind the model (a guess); with a new one for each
 /// request a joiner waits for a step boundary each time.
-pub const STATE_COPY_KEPT: Duration = Duration::from_secs(10);
+pub const STATE_COPY_KEPT: Duration = Duration::from_secs(3);
 
 /// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
 pub const STATE_CHUNKS_SENT_MAX: usize = 2;
