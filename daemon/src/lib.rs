@@ -19,5 +19,6 @@ mod rest;
 pub mod settings;
 pub mod sharing;
 pub mod store;
+mod usage;
 
 pub use commands::run;

@@ -9,6 +9,7 @@ use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError};
 use super::Finding;
 use crate::console::human_bytes;
 use crate::settings::NodeSettings;
+use crate::usage::{available_memory, peak_memory};
 
 /// Steps are taken for about this long.
 const MEASURING: Duration = Duration::from_secs(3);
@@ -109,32 +110,5 @@ fn judge_memory(free: Option<u64>) -> Finding {
         Finding::good("memory", text)
     } else {
         Finding::warning("memory", text, "it is tight: close other programs, or lower optimizer.batch_sequences")
-    }
-}
-
-/// Free for new programs, in bytes; `None` where the system does not say.
-fn available_memory() -> Option<u64> {
-    kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
-}
-
-/// The most that this process has held, in bytes.
-fn peak_memory() -> Option<u64> {
-    kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
-}
-
-fn kibibytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(1024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_systems_tables_are_read() {
-        assert_eq!(kibibytes("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "MemAvailable:"), Some(2048 * 1024));
-        assert_eq!(kibibytes("MemTotal: 9 kB\n", "MemAvailable:"), None);
-        assert_eq!(kibibytes("VmHWM:\tmany\n", "VmHWM:"), None);
     }
 }

@@ -22,8 +22,10 @@ use crate::replica::{DeviceReplica, HostReplica, Replica};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
+mod timed;
 
 pub use gradient::BatchGradient;
+pub use timed::TimedStep;
 
 /// Trains one model.
 pub struct Engine {
@@ -254,13 +256,9 @@ impl Engine {
         // One hop into the pool for the whole step, instead of one for each operation.
         rayon::scope(|_| {
             let batch = self.sampler.next_batch();
-            self.train_on(&batch, learning_rate * self.warm_up_again.factor())
+            let loss = self.replica.compute_gradient(&batch)?;
+            self.advance(loss, batch.predictions(), learning_rate * self.warm_up_again.factor())
         })
-    }
-
-    fn train_on(&mut self, batch: &Batch, learning_rate: f64) -> Result<StepReport, TrainingError> {
-        let loss = self.replica.compute_gradient(batch)?;
-        self.advance(loss, batch.predictions(), learning_rate)
     }
 
     /// The optimizer's part of a step, with the gradient that the replica has.
