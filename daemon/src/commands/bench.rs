@@ -13,7 +13,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{DataSource, DataSpec};
 use murmur_training::engine::TimedStep;
 use murmur_training::measure::{operations_per_token, timed_product};
-use murmur_training::{Corpus, Device, Engine, TrainingOptions};
+use murmur_training::{Corpus, DataPlace, Device, Engine, TrainingOptions};
 use serde::Serialize;
 use serde_json::json;
 
@@ -98,7 +98,7 @@ fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engi
     let mut training = TrainingOptions::for_device(&Device::Cpu);
     training.recompute = options.recompute;
     training.micro_batch = options.micro_batch.unwrap_or(training.micro_batch);
-    Ok(Engine::with_options(manifest, Corpus::open(manifest, &options.data)?, [0; 32], Device::Cpu, training)?)
+    Ok(Engine::with_options(manifest, Corpus::open(manifest, &DataPlace::of_files(&options.data))?, [0; 32], Device::Cpu, training)?)
 }
 
 fn measure(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Report> {
