@@ -98,7 +98,13 @@ fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engi
     let mut training = TrainingOptions::for_device(&Device::Cpu);
     training.recompute = options.recompute;
     training.micro_batch = options.micro_batch.unwrap_or(training.micro_batch);
-    Ok(Engine::with_options(manifest, Corpus::open(manifest, &DataPlace::of_files(&options.data))?, [0; 32], Device::Cpu, training)?)
+    Ok(Engine::with_options(
+        manifest,
+        Corpus::open(manifest, &DataPlace::of_files(&options.data))?,
+        [0; 32],
+        Device::Cpu,
+        training,
+    )?)
 }
 
 fn measure(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Report> {
