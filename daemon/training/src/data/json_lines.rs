@@ -55,7 +55,7 @@ fn read_lines(
 fn text_of(line: &[u8], path: &Path, number: usize, field: &str) -> Result<String, CorpusError> {
     let not_json = |reason: String| CorpusError::NotJson { path: path.to_owned(), line: number, reason };
     let no_field = |found| CorpusError::NoField { path: path.to_owned(), line: number, field: field.to_owned(), found };
-    let value: Value = serde_json::from_slice(line).map_err(|error| not_json(error.to_string()))?;
+    let value: Value = serde_json::from_slice(line.trim_ascii_end()).map_err(|error| not_json(reason(&error)))?;
     let Value::Object(mut object) = value else { return Err(not_json(format!("it is {}", kind(&value)))) };
     match object.remove(field) {
         Some(Value::String(text)) => Ok(text),
@@ -63,6 +63,13 @@ fn text_of(line: &[u8], path: &Path, number: usize, field: &str) -> Result<Strin
         None if object.is_empty() => Err(no_field("no fields".to_owned())),
         None => Err(no_field(object.keys().map(|key| format!("{key:?}")).collect::<Vec<_>>().join(", "))),
     }
+}
+
+/// The parser takes each line for a text of its own and calls it line 1: only the column is of use.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let (what, _) = text.split_once(" at line ").unwrap_or((&text, ""));
+    format!("{what} at column {}", error.column())
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -107,7 +114,10 @@ mod tests {
     #[test]
     fn errors_name_file_line_and_what_is_there() {
         let error = |content: &str| texts(content.as_bytes(), "text").expect_err("wrong");
-        assert!(error("{\"text\": \"a\"}\n{\"text\":").contains("texts.jsonl:2: not a JSON object: EOF"));
+        assert!(
+            error("{\"text\": \"a\"}\n{\"text\":")
+                .contains("texts.jsonl:2: not a JSON object: EOF while parsing a value at column 8")
+        );
         assert!(error("\n[1]").contains("texts.jsonl:2: not a JSON object: it is a list"));
         let missing = error("{\"body\": \"a\", \"id\": 1}");
         assert!(missing.contains(":1: no text in the field \"text\"; the line has \"body\", \"id\""), "{missing}");
