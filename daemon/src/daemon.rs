@@ -20,6 +20,7 @@ use crate::drivers::{
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::invitation::Invitation;
+use crate::memory;
 use crate::report::{NodeReport, Surroundings};
 use crate::rest::{Rest, RestView};
 use crate::settings::{AfterCompletion, NodeSettings};
@@ -139,6 +140,7 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
+    memory::check(&plan.manifest, &device)?;
     let weights = base::weights(&plan.manifest, &plan.settings, base, resumed || starts_from_peer(plan))?;
     let options = TrainingOptions::for_device(&device);
     let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, device, options)

@@ -15,6 +15,7 @@ pub mod engine;
 pub mod failure;
 mod invitation;
 pub mod local;
+mod memory;
 pub mod report;
 mod rest;
 pub mod settings;

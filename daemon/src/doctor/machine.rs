@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::bounds::state_bytes;
 use murmur_protocol::manifest::DataSpec;
-use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError};
+use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError, TrainingOptions};
 
 use super::Finding;
 use crate::console::human_bytes;
+use crate::memory;
 use crate::settings::NodeSettings;
 
 /// Steps are taken for about this long.
@@ -19,9 +19,6 @@ const STEPS_MIN: usize = 3;
 
 /// At most so many: tiny models take microseconds.
 const STEPS_MAX: usize = 2000;
-
-/// Bytes for each parameter before a step is taken: θ, its gradient, two moments of AdamW, and a snapshot.
-const BYTES_PER_PARAMETER: u64 = 5 * 4;
 
 /// What the machine can do with the run's model.
 #[derive(Clone, Copy, Debug)]
@@ -50,13 +47,9 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         None => Finding::good("device", name),
         Some(warning) => Finding::warning("device", name, warning),
     });
-    let parameters = murmur_training::parameter_count(&manifest.model);
-    let least = BYTES_PER_PARAMETER * parameters as u64 + state_bytes(parameters, &manifest.gossip) as u64;
-    let free = available_memory();
-    if device.is_cpu() && free.is_some_and(|free| free < least) {
-        let free = human_bytes(free.unwrap_or_default());
-        let text = format!("the model needs at least {}, {free} are free", human_bytes(least));
-        findings.push(Finding::problem("memory", text, "close other programs, or join a run with a smaller model"));
+    let free = memory::available();
+    if let Err(failure) = memory::check(manifest, &device) {
+        findings.push(Finding::problem("memory", failure.to_string(), failure.remedy()));
         return None;
     }
     match take_steps(manifest, device) {
@@ -84,7 +77,10 @@ struct Times {
 fn take_steps(manifest: &RunManifest, device: Device) -> Result<(Times, usize), TrainingError> {
     let manifest = RunManifest { data: DataSpec::default(), ..manifest.clone() };
     let corpus = Corpus::open(&manifest, &[]).expect("the stories need no files");
-    let mut engine = Engine::new(&manifest, corpus, [0; 32], device)?;
+    // A step on any base takes as long as on the run's.
+    let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(0));
+    let options = TrainingOptions::for_device(&device);
+    let mut engine = Engine::on_base(&manifest, base, corpus, [0; 32], device, options)?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
     while times.len() < STEPS_MIN || (begin.elapsed() < MEASURING && times.len() < STEPS_MAX) {
         let step = Instant::now();
@@ -111,33 +107,11 @@ fn judge_memory(free: Option<u64>) -> Finding {
     if peak + peak / 3 < free {
         Finding::good("memory", text)
     } else {
-        Finding::warning("memory", text, "it is tight: close other programs, or lower optimizer.batch_sequences")
+        Finding::warning("memory", text, format!("it is tight: {}", memory::REMEDY))
     }
-}
-
-/// Free for new programs, in bytes; `None` where the system does not say.
-fn available_memory() -> Option<u64> {
-    kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
 /// The most that this process has held, in bytes.
 fn peak_memory() -> Option<u64> {
-    kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
-}
-
-fn kibibytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(1024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_systems_tables_are_read() {
-        assert_eq!(kibibytes("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "MemAvailable:"), Some(2048 * 1024));
-        assert_eq!(kibibytes("MemTotal: 9 kB\n", "MemAvailable:"), None);
-        assert_eq!(kibibytes("VmHWM:\tmany\n", "VmHWM:"), None);
-    }
+    memory::kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
