@@ -1,5 +1,6 @@
 //! The command line: what can be typed. The options of a daemon are also environment variables, `MURMUR_…`.
 
+mod bench;
 mod simulation;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::console::Console;
+pub use bench::BenchOptions;
 pub use simulation::{
     SeedOptions, Seeds, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions, SimRunOptions,
     SimShowOptions, WorkOptions,
@@ -40,6 +42,8 @@ pub enum Command {
     Sim(SimCommand),
     /// Will this machine work, and what will it contribute: device, speed, ports, network, disk.
     Doctor(DoctorOptions),
+    /// How fast this machine trains, beside its own matrix products and beside PyTorch.
+    Bench(BenchOptions),
     /// Ask a running daemon how it goes.
     Status(StatusOptions),
     /// Print a fresh ticket of a running daemon, and the line with which others join.

@@ -1,5 +1,6 @@
 //! One file per command: from options to work.
 
+mod bench;
 mod checkpoints;
 mod doctor;
 mod init;
@@ -25,6 +26,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Local(options) => crate::local::run(options),
         Command::Sim(command) => sim::run(command),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Ticket(options) => ticket::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),

@@ -28,9 +28,10 @@ const JSON_PERIOD: Duration = Duration::from_millis(500);
 const COPY_PERIOD: Duration = Duration::from_secs(1);
 
 /// Who reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Console {
     /// People.
+    #[default]
     Text,
     /// Machines: one JSON object a line.
     Json,

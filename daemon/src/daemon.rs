@@ -25,6 +25,7 @@ use crate::report::{NodeReport, Surroundings};
 use crate::rest::{Rest, RestView};
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
+use crate::signal::signal;
 use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
 
 /// Facts waiting for the engine, which takes microseconds for each.
@@ -486,19 +487,4 @@ async fn watch_for_stop(
     signal().await;
     eprintln!("warning: ended without leaving; the last checkpoint stays");
     std::process::exit(ExitCode::Interrupted as i32);
-}
-
-#[cfg(unix)]
-pub(crate) async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).expect("the runtime handles signals");
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
-}
-
-#[cfg(not(unix))]
-pub(crate) async fn signal() {
-    let _ = tokio::signal::ctrl_c().await;
 }

@@ -20,6 +20,8 @@ pub mod report;
 mod rest;
 pub mod settings;
 pub mod sharing;
+mod signal;
 pub mod store;
+mod usage;
 
 pub use commands::run;

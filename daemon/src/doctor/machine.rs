@@ -10,6 +10,7 @@ use super::Finding;
 use crate::console::human_bytes;
 use crate::memory;
 use crate::settings::NodeSettings;
+use crate::usage::{available_memory, peak_memory};
 
 /// Steps are taken for about this long.
 const MEASURING: Duration = Duration::from_secs(3);
@@ -47,7 +48,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         None => Finding::good("device", name),
         Some(warning) => Finding::warning("device", name, warning),
     });
-    let free = memory::available();
+    let free = available_memory();
     if let Err(failure) = memory::check(manifest, &device) {
         findings.push(Finding::problem("memory", failure.to_string(), failure.remedy()));
         return None;
@@ -109,9 +110,4 @@ fn judge_memory(free: Option<u64>) -> Finding {
     } else {
         Finding::warning("memory", text, format!("it is tight: {}", memory::REMEDY))
     }
-}
-
-/// The most that this process has held, in bytes.
-fn peak_memory() -> Option<u64> {
-    memory::kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }

@@ -12,7 +12,7 @@ use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
 
-use crate::data::{Batch, Corpus, DataPosition, Sampler};
+use crate::data::{Batch, Corpus, Sampler};
 use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
@@ -22,8 +22,12 @@ use crate::replica::{DeviceReplica, HostReplica, Replica};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
+mod state;
+mod timed;
 
 pub use gradient::BatchGradient;
+pub use state::{Counters, EngineState};
+pub use timed::TimedStep;
 
 /// Trains one model.
 pub struct Engine {
@@ -80,38 +84,6 @@ pub struct StepReport {
     pub learning_rate: f64,
     /// Bytes trained on.
     pub tokens: usize,
-}
-
-/// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EngineState {
-    /// θ.
-    pub parameters: Vec<f32>,
-    /// AdamW's running mean of the gradient.
-    pub first_moment: Vec<f32>,
-    /// AdamW's running mean of the gradient's square.
-    pub second_moment: Vec<f32>,
-    /// φ, with the outer momentum on.
-    pub slow_weights: Option<Vec<f32>>,
-    /// u, with the outer momentum on.
-    pub outer_momentum: Option<Vec<f32>>,
-    /// Steps and positions.
-    pub counters: Counters,
-}
-
-/// The small part of an [`EngineState`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Steps that this engine has taken in all, skipped ones not counted.
-    pub steps: u64,
-    /// Steps since the optimizer's moments were zero.
-    pub optimizer_steps: u64,
-    /// Length of the ramp after a join, in own steps; 0: none.
-    pub warm_up_again_steps: u64,
-    /// Steps taken on that ramp.
-    pub warm_up_again_taken: u64,
-    /// Where the node is in its data.
-    pub position: DataPosition,
 }
 
 /// Why the engine could not do as told.
@@ -276,13 +248,9 @@ impl Engine {
         // One hop into the pool for the whole step, instead of one for each operation.
         rayon::scope(|_| {
             let batch = self.sampler.next_batch();
-            self.train_on(&batch, learning_rate * self.warm_up_again.factor())
+            let loss = self.replica.compute_gradient(&batch)?;
+            self.advance(loss, batch.predictions(), learning_rate * self.warm_up_again.factor())
         })
-    }
-
-    fn train_on(&mut self, batch: &Batch, learning_rate: f64) -> Result<StepReport, TrainingError> {
-        let loss = self.replica.compute_gradient(batch)?;
-        self.advance(loss, batch.predictions(), learning_rate)
     }
 
     /// The optimizer's part of a step, with the gradient that the replica has.

@@ -9,6 +9,7 @@ pub mod device;
 pub mod engine;
 pub mod generate;
 pub mod local_progress;
+pub mod measure;
 pub mod memory;
 pub mod model;
 pub mod ops;

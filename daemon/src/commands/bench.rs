@@ -1,0 +1,264 @@
+//! `murmur bench`: how fast this machine trains, beside its own matrix products, and beside PyTorch on the same model.
+//!
+//! Everything is measured in rounds, one after the other in turn, so that whatever else the machine does weighs on all
+//! alike; figures are medians over the rounds. Processor time is the second witness: on a busy machine the clock on the
+//! wall counts what others took.
+
+mod parity;
+mod pytorch;
+
+use std::time::{Duration, Instant};
+
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::{DataSource, DataSpec};
+use murmur_training::engine::TimedStep;
+use murmur_training::measure::{operations_per_token, timed_product};
+use murmur_training::{Corpus, Device, Engine, TrainingOptions};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::BenchOptions;
+use crate::console::{Console, human_bytes, note, print_line};
+use crate::usage::{peak_memory, processor_time};
+use parity::Parity;
+use pytorch::{PyTorch, Workplace};
+
+/// Steps before the first round: buffers are made, PyTorch compiles.
+const WARM_UP_STEPS: usize = 3;
+
+/// Rounds; figures are their medians.
+const ROUNDS: usize = 5;
+
+/// Steps whose losses are compared with PyTorch's.
+const PARITY_STEPS: usize = 50;
+
+/// What training does in a second.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Speed {
+    tokens_per_second: f64,
+    /// Counting only the time that processors spent on it; `None` where the system does not say.
+    tokens_per_processor_second: Option<f64>,
+    /// The most memory held, in bytes.
+    peak_bytes: Option<u64>,
+}
+
+/// Where a step's time goes, in seconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Split {
+    data: f64,
+    forward: f64,
+    backward: f64,
+    optimizer: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    parameters: usize,
+    threads: usize,
+    speed: Speed,
+    /// Thousand millions of operations a second.
+    gigaflops: f64,
+    /// Of plain matrix products, in the same unit.
+    product_gigaflops: f64,
+    seconds: Split,
+    /// Eager, then compiled.
+    pytorch: Vec<(&'static str, Speed)>,
+}
+
+pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
+    let manifest = manifest(options)?;
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+    if options.parity {
+        let python = options.python.as_ref().expect("the command line demands it");
+        let threads = rayon::current_num_threads();
+        let parity = parity::compare(python, &manifest, engine(&manifest, options)?, threads, PARITY_STEPS)?;
+        show_parity(options.format, &parity);
+        return Ok(());
+    }
+    let report = measure(&manifest, options)?;
+    match options.format {
+        Console::Json => print_line(&serde_json::to_string(&report)?),
+        Console::Text => show(&report),
+    }
+    Ok(())
+}
+
+fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
+    let mut manifest = match &options.run {
+        Some(path) => crate::settings::load_run_manifest(path)?,
+        None => RunManifest::default(),
+    };
+    // A step takes as long on any bytes, so the stories do where no files are given.
+    let source = if options.data.is_empty() { DataSource::Grammar } else { DataSource::Files };
+    manifest.data = DataSpec { source, ..DataSpec::default() };
+    Ok(manifest)
+}
+
+fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engine> {
+    let mut training = TrainingOptions::for_device(&Device::Cpu);
+    training.recompute = options.recompute;
+    training.micro_batch = options.micro_batch.unwrap_or(training.micro_batch);
+    Ok(Engine::with_options(manifest, Corpus::open(manifest, &options.data)?, [0; 32], Device::Cpu, training)?)
+}
+
+fn measure(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Report> {
+    let (mut engine, steps) = (engine(manifest, options)?, options.steps as usize);
+    let threads = rayon::current_num_threads();
+    let workplace = Workplace::new()?;
+    let mut others = Vec::new();
+    for (name, arguments) in [("eager", &[][..]), ("compiled", &["--compile".to_owned()])] {
+        if let Some(python) = &options.python {
+            note(&format!("starting PyTorch, {name}"));
+            let mut other = PyTorch::start(python, &workplace, manifest, threads, arguments)?;
+            other.take_steps(WARM_UP_STEPS)?;
+            others.push((name, other, Vec::new()));
+        }
+    }
+    for step in 0..WARM_UP_STEPS {
+        engine.timed_step(step as f64)?;
+    }
+    let tokens = (manifest.optimizer.batch_sequences * manifest.model.context) as f64;
+    let (mut rounds, mut products) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        note(&format!("round {} of {ROUNDS}", round + 1));
+        rounds.push(Round::of(&mut engine, steps)?);
+        let (duration, operations) = timed_product(&manifest.model, tokens as usize);
+        products.push(operations / duration.as_secs_f64() / 1e9);
+        for (_, other, results) in &mut others {
+            results.push(other.take_steps(steps)?);
+        }
+    }
+    // After the rounds: evaluating holds buffers of its own.
+    let peak_bytes = peak_memory();
+    let (last, mut forwards) = (engine.timed_step(0.0)?, Vec::new());
+    for _ in 0..ROUNDS {
+        forwards.push(engine.timed_forward(&last.batch)?.as_secs_f64());
+    }
+    let speed = Speed {
+        tokens_per_second: median(rounds.iter().map(|round| round.tokens / round.wall.as_secs_f64())),
+        tokens_per_processor_second: rounds.iter().all(|round| round.processor.is_some()).then(|| {
+            let seconds = |round: &Round| round.processor.unwrap_or_default().as_secs_f64();
+            median(rounds.iter().map(|round| round.tokens / seconds(round)))
+        }),
+        peak_bytes,
+    };
+    let all: Vec<&TimedStep> = rounds.iter().flat_map(|round| &round.steps).collect();
+    let part = |part: fn(&TimedStep) -> Duration| median(all.iter().map(|step| part(step).as_secs_f64()));
+    let (gradient, forward) = (part(|step| step.gradient), median(forwards));
+    let (data, optimizer) = (part(|step| step.data), part(|step| step.optimizer));
+    let pytorch = others.into_iter().map(|(name, _, results)| {
+        let processor = median(results.iter().map(|result| steps as f64 * tokens / result.processor_seconds));
+        let speed = Speed {
+            tokens_per_second: median(results.iter().map(|result| steps as f64 * tokens / result.seconds)),
+            tokens_per_processor_second: Some(processor),
+            peak_bytes: results.last().map(|result| result.peak_bytes),
+        };
+        (name, speed)
+    });
+    Ok(Report {
+        parameters: engine.layout().parameters(),
+        threads,
+        gigaflops: speed.tokens_per_second * operations_per_token(&manifest.model) / 1e9,
+        product_gigaflops: median(products),
+        seconds: Split { data, forward, backward: (gradient - forward).max(0.0), optimizer },
+        pytorch: pytorch.collect(),
+        speed,
+    })
+}
+
+/// Some steps in a row.
+struct Round {
+    steps: Vec<TimedStep>,
+    tokens: f64,
+    wall: Duration,
+    processor: Option<Duration>,
+}
+
+impl Round {
+    fn of(engine: &mut Engine, count: usize) -> anyhow::Result<Round> {
+        let (begin, processor) = (Instant::now(), processor_time());
+        let steps = (0..count).map(|_| engine.timed_step(0.0)).collect::<Result<Vec<_>, _>>()?;
+        let wall = begin.elapsed();
+        let processor = processor_time().zip(processor).map(|(after, before)| after - before);
+        let tokens = steps.iter().map(|step| step.report.tokens as f64).sum();
+        Ok(Round { steps, tokens, wall, processor })
+    }
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn show(report: &Report) {
+    let Report { speed, seconds, .. } = report;
+    print_line(&format!("model       {} parameters, {} threads", report.parameters, report.threads));
+    print_line(&format!("speed       {:.0} tokens/s{}", speed.tokens_per_second, per_processor(speed)));
+    let share = 100.0 * report.gigaflops / report.product_gigaflops;
+    let (ours, most) = (report.gigaflops, report.product_gigaflops);
+    print_line(&format!("arithmetic  {ours:.0} GFLOP/s, {share:.0} % of plain matrix products ({most:.0} GFLOP/s)"));
+    let milliseconds = |seconds: f64| 1e3 * seconds;
+    print_line(&format!(
+        "a step      data {:.1} ms, forward {:.1} ms, backward {:.1} ms, optimizer {:.1} ms",
+        milliseconds(seconds.data),
+        milliseconds(seconds.forward),
+        milliseconds(seconds.backward),
+        milliseconds(seconds.optimizer),
+    ));
+    if let Some(peak) = speed.peak_bytes {
+        print_line(&format!("memory      {} at most", human_bytes(peak)));
+    }
+    for (name, other) in &report.pytorch {
+        let ratio = speed.tokens_per_second / other.tokens_per_second;
+        let processor = speed.tokens_per_processor_second.zip(other.tokens_per_processor_second);
+        let processor =
+            processor.map_or(String::new(), |(ours, theirs)| format!(" ({:.2} × by processor time)", ours / theirs));
+        print_line(&format!(
+            "PyTorch     {name}: {:.0} tokens/s{}, {} at most; murmur is {ratio:.2} × as fast{processor}",
+            other.tokens_per_second,
+            per_processor(other),
+            human_bytes(other.peak_bytes.unwrap_or_default()),
+        ));
+    }
+}
+
+fn per_processor(speed: &Speed) -> String {
+    let told = |tokens: f64| format!(" ({tokens:.0} per second of a processor)");
+    speed.tokens_per_processor_second.map(told).unwrap_or_default()
+}
+
+fn show_parity(format: Console, parity: &Parity) {
+    let Parity { ours, theirs } = parity;
+    let difference = parity.difference();
+    if format == Console::Json {
+        print_line(&json!({ "ours": ours, "theirs": theirs, "difference": difference }).to_string());
+        return;
+    }
+    for (step, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+        print_line(&format!("step {:>3}    murmur {ours:.6}    PyTorch {theirs:.6}", step + 1));
+    }
+    print_line(&format!("largest difference {difference:.2e} nats"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_model_is_measured() {
+        let options = BenchOptions { steps: 1, threads: Some(1), ..BenchOptions::default() };
+        let mut manifest = RunManifest::default();
+        (manifest.model.layers, manifest.model.width, manifest.model.context) = (1, 16, 16);
+        let report = measure(&manifest, &options).expect("a report");
+        assert!(report.speed.tokens_per_second > 0.0 && report.gigaflops < report.product_gigaflops);
+        assert!(report.seconds.optimizer > 0.0 && report.pytorch.is_empty());
+        show(&report);
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert!(median([]).is_nan());
+    }
+}

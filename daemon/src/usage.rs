@@ -1,0 +1,49 @@
+//! What the system says about this process: memory and processor time. Linux tells both; other systems neither.
+
+use std::time::Duration;
+
+/// Ticks of `/proc` a second, on every Linux since 2.6.
+const TICKS: u64 = 100;
+
+/// The most memory that this process has held, in bytes.
+pub(crate) fn peak_memory() -> Option<u64> {
+    kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+}
+
+/// Memory that is free for new programs, in bytes, also by the limit of the container that this runs in.
+pub(crate) fn available_memory() -> Option<u64> {
+    let machine = kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    let number = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok();
+    let (limit, used): (Option<u64>, Option<u64>) = (number("memory.max"), number("memory.current"));
+    Some(limit.zip(used).map_or(machine, |(limit, used)| machine.min(limit.saturating_sub(used))))
+}
+
+/// Processor time of all threads so far, to a hundredth of a second.
+pub(crate) fn processor_time() -> Option<Duration> {
+    ticks(&std::fs::read_to_string("/proc/self/stat").ok()?).map(|ticks| Duration::from_millis(1000 * ticks / TICKS))
+}
+
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(1024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
+}
+
+/// In user and in system mode: fields 14 and 15. The second one, a name, may hold anything but is in parentheses.
+fn ticks(stat: &str) -> Option<u64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_tables_are_read() {
+        assert_eq!(kibibytes("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "MemAvailable:"), Some(2048 * 1024));
+        assert_eq!(kibibytes("MemTotal: 9 kB\n", "MemAvailable:"), None);
+        assert_eq!(kibibytes("VmHWM:\tmany\n", "VmHWM:"), None);
+        assert_eq!(ticks("7 (a) b) c) S 1 7 7 0 -1 4194560 1 0 0 0 120 34 0 0 20"), Some(154));
+        assert_eq!(ticks("nothing"), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a model's step takes in arithmetic, and how fast this machine multiplies matrices: a bound for training.
+
+use std::time::{Duration, Instant};
+
+use murmur_protocol::manifest::ModelSpec;
+
+use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
+
+/// Floating-point operations that training on one token takes: two for each weight of a product forward and four
+/// backward, and the products of causal attention, of which half lies above the diagonal and need not be computed.
+/// Computing activations again does not count.
+pub fn operations_per_token(spec: &ModelSpec) -> f64 {
+    let (width, layers, context) = (f64::from(spec.width), f64::from(spec.layers), f64::from(spec.context));
+    let key_width = width / f64::from(spec.heads) * f64::from(spec.resolved_key_value_heads());
+    let block = 2.0 * width * width + 2.0 * width * key_width + 3.0 * width * f64::from(spec.feed_forward);
+    let weights = layers * block + width * f64::from(spec.vocabulary);
+    6.0 * weights + 6.0 * layers * context * width
+}
+
+/// Seconds and operations of one product of matrices as in the feed-forward part of `spec`, `rows` tokens at once, on all
+/// of rayon's threads: the rate that a step could reach if it were nothing else.
+pub fn timed_product(spec: &ModelSpec, rows: usize) -> (Duration, f64) {
+    let (width, inner) = (spec.width as usize, 2 * spec.feed_forward as usize);
+    let (input, weight, mut output) = (vec![0.5; rows * width], vec![0.5; inner * width], vec![0.0; rows * inner]);
+    let (input, weight) = (Matrix::dense(&input, rows, width), Matrix::dense(&weight, inner, width));
+    let operations = 2.0 * (rows * width * inner) as f64;
+    let repetitions = (PRODUCT_OPERATIONS / operations).ceil();
+    let mut multiply = || {
+        let place = MatrixMut::dense(&mut output, rows, inner);
+        multiply_in_parallel(place, Write::Replace, 1.0, input, weight.transposed());
+    };
+    // The first one meets memory that was never touched.
+    multiply();
+    let begin = Instant::now();
+    for _ in 0..repetitions as usize {
+        multiply();
+    }
+    (begin.elapsed(), repetitions * operations)
+}
+
+/// Long enough to be timed: a tenth of a second on a fast core.
+const PRODUCT_OPERATIONS: f64 = 2e10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_counted_as_by_hand() {
+        let spec = ModelSpec { layers: 2, width: 4, heads: 2, feed_forward: 8, context: 16, ..ModelSpec::default() };
+        // Weights: 2 · (4 · 16 + 3 · 32) + 4 · 256; attention: 6 · 2 · 16 · 4.
+        assert_eq!(operations_per_token(&spec), 6.0 * (320.0 + 1024.0) + 768.0);
+    }
+}
