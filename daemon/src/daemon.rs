@@ -19,11 +19,13 @@ use crate::drivers::{
 };
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
+use crate::fit;
 use crate::invitation::Invitation;
 use crate::report::{NodeReport, Surroundings};
 use crate::rest::{Rest, RestView};
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
+use crate::signal::signal;
 use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
 
 /// Facts waiting for the engine, which takes microseconds for each.
@@ -140,6 +142,7 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
+    fit::check(&plan.manifest, &device)?;
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let weights = base::weights(&plan.manifest, &plan.settings, base, has_model)?;
     let options = TrainingOptions { weightless: has_model, ..TrainingOptions::for_device(&device) };
@@ -477,19 +480,4 @@ async fn watch_for_stop(
     signal().await;
     eprintln!("warning: ended without leaving; the last checkpoint stays");
     std::process::exit(ExitCode::Interrupted as i32);
-}
-
-#[cfg(unix)]
-pub(crate) async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).expect("the runtime handles signals");
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
-}
-
-#[cfg(not(unix))]
-pub(crate) async fn signal() {
-    let _ = tokio::signal::ctrl_c().await;
 }

@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod drivers;
 pub mod engine;
 pub mod failure;
+mod fit;
 mod invitation;
 pub mod local;
 mod memory;
@@ -20,6 +21,7 @@ pub mod report;
 mod rest;
 pub mod settings;
 pub mod sharing;
+mod signal;
 pub mod store;
 mod usage;
 

@@ -290,5 +290,5 @@ impl Said {
 
 /// Ctrl-C or SIGTERM.
 async fn interrupted() {
-    crate::daemon::signal().await;
+    crate::signal::signal().await;
 }

@@ -10,9 +10,12 @@ pub(crate) fn peak_memory() -> Option<u64> {
     kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// Memory that is free for new programs, in bytes.
+/// Memory that is free for new programs, in bytes, also by the limit of the container that this runs in.
 pub(crate) fn available_memory() -> Option<u64> {
-    kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+    let machine = kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    let number = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok();
+    let (limit, used): (Option<u64>, Option<u64>) = (number("memory.max"), number("memory.current"));
+    Some(limit.zip(used).map_or(machine, |(limit, used)| machine.min(limit.saturating_sub(used))))
 }
 
 /// Processor time of all threads so far, to a hundredth of a second.

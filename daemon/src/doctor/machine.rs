@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::bounds::state_bytes;
-use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError};
+use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError, TrainingOptions};
 
 use super::Finding;
 use crate::console::human_bytes;
+use crate::fit;
 use crate::settings::NodeSettings;
 use crate::usage::{available_memory, peak_memory};
 
@@ -19,9 +19,6 @@ const STEPS_MIN: usize = 3;
 
 /// At most so many: tiny models take microseconds.
 const STEPS_MAX: usize = 2000;
-
-/// Bytes for each parameter before a step is taken: θ, its gradient, two moments of AdamW, and a snapshot.
-const BYTES_PER_PARAMETER: u64 = 5 * 4;
 
 /// What the machine can do with the run's model.
 #[derive(Clone, Copy, Debug)]
@@ -50,13 +47,9 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         None => Finding::good("device", name),
         Some(warning) => Finding::warning("device", name, warning),
     });
-    let parameters = murmur_training::parameter_count(&manifest.model);
-    let least = BYTES_PER_PARAMETER * parameters as u64 + state_bytes(parameters, &manifest.gossip) as u64;
     let free = available_memory();
-    if device.is_cpu() && free.is_some_and(|free| free < least) {
-        let free = human_bytes(free.unwrap_or_default());
-        let text = format!("the model needs at least {}, {free} are free", human_bytes(least));
-        findings.push(Finding::problem("memory", text, "close other programs, or join a run with a smaller model"));
+    if let Err(failure) = fit::check(manifest, &device) {
+        findings.push(Finding::problem("memory", failure.to_string(), failure.remedy()));
         return None;
     }
     match take_steps(manifest, device) {
@@ -82,7 +75,10 @@ struct Times {
 
 /// On data that is made up, whatever the run's: a step takes as long on any.
 fn take_steps(manifest: &RunManifest, device: Device) -> Result<(Times, usize), TrainingError> {
-    let mut engine = Engine::new(manifest, Corpus::made_up(manifest), [0; 32], device)?;
+    // A step on any base takes as long as on the run's.
+    let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(0));
+    let (corpus, options) = (Corpus::made_up(manifest), TrainingOptions::for_device(&device));
+    let mut engine = Engine::on_base(manifest, base, corpus, [0; 32], device, options)?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
     while times.len() < STEPS_MIN || (begin.elapsed() < MEASURING && times.len() < STEPS_MAX) {
         let step = Instant::now();
@@ -109,6 +105,6 @@ fn judge_memory(free: Option<u64>) -> Finding {
     if peak + peak / 3 < free {
         Finding::good("memory", text)
     } else {
-        Finding::warning("memory", text, "it is tight: close other programs, or lower optimizer.batch_sequences")
+        Finding::warning("memory", text, format!("it is tight: {}", fit::REMEDY))
     }
 }

@@ -160,8 +160,7 @@ impl Engine {
         Engine::on_base(manifest, None, corpus, node, device, options)
     }
 
-    /// As [`Engine::with_options`], beginning from the weights of a base model, flat in the order of the layout of
-    /// `manifest.model`: trains them, or the run's adapters on them.
+    /// As [`Engine::with_options`] from the flat weights of a base: trains them, or the run's adapters on them.
     ///
     /// # Errors
     /// As [`Engine::with_options`]; also when the base is of another size, or missing where the run trains adapters.

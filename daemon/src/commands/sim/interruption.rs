@@ -14,10 +14,10 @@ pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
     // Ends with the process: nothing waits for it.
     std::thread::Builder::new().name("interruption".to_owned()).spawn(move || {
         runtime.block_on(async {
-            crate::daemon::signal().await;
+            crate::signal::signal().await;
             raised.store(true, Ordering::Relaxed);
             note("interrupted: writing what there is; once more to stop at once");
-            crate::daemon::signal().await;
+            crate::signal::signal().await;
         });
         std::process::exit(ExitCode::Interrupted as i32);
     })?;

@@ -71,8 +71,8 @@ impl Chooser {
 mod tests {
     use super::*;
 
-    /// Probabilities 0.5, 0.3, 0.15, 0.05 in another order.
-    const LOGITS: [f32; 4] = [-1.203_972_8, -0.693_147_2, -2.995_732_3, -1.897_120];
+    /// Probabilities 0.3, 0.5, 0.05, 0.15: their logarithms plus one.
+    const LOGITS: [f32; 4] = [-0.203_973, 0.306_853, -1.995_732, -0.897_12];
 
     fn shares(temperature: f64, top_p: f64) -> [f64; 4] {
         let mut chooser = Chooser::new(&Sampling { temperature, top_p, seed: 3 });

@@ -77,6 +77,11 @@ pub fn merge(base: &ModelLayout, spec: &LoraSpec, weights: &[f32], adapters: &[f
     merged
 }
 
+/// How many values the adapted matrices of the base have together.
+pub(crate) fn lora_targets_length(base: &ModelLayout, spec: &LoraSpec) -> usize {
+    targets(base, spec).map(|(_, target)| target.len()).sum()
+}
+
 fn targets<'a>(base: &'a ModelLayout, spec: &'a LoraSpec) -> impl Iterator<Item = (usize, &'a TensorSpec)> {
     let is_target = |tensor: &TensorSpec| {
         let layer = tensor.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());

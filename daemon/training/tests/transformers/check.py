@@ -63,7 +63,10 @@ def logits(model):
 
 
 def save(variant, folder):
-    model = create(variant).to(DTYPES.get(variant, torch.float32))
+    model = create(variant)
+    # Weights alone: `model.to` would also round the angles of rotary positions, which no checkpoint holds.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(DTYPES.get(variant, torch.float32))
     model.save_pretrained(folder, max_shard_size="20KB" if variant == "sharded" else "1GB")
     return logits(model).tolist()
 

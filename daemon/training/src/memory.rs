@@ -1,0 +1,126 @@
+//! How much memory a run takes, by its sizes alone: to be known before anything is allocated.
+
+use std::fmt;
+
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::{ModelKind, ModelSpec};
+
+use crate::data::ImageShape;
+use crate::model;
+use crate::model::lora::lora_targets_length;
+use crate::ops::Kernels;
+
+/// Bytes of a value.
+const VALUE: u64 = 4;
+
+/// Rows of attention scores that a thread holds at a time, forward and backward.
+const SCORE_ROWS: u64 = 2 * 64;
+
+/// Values of logits that are held at a time on the CPU, unless 128 rows have more.
+const LOGITS: u64 = 8 << 20;
+
+/// Rows of logits that are held at a time, at least.
+const LOGIT_ROWS: u64 = 128;
+
+/// What training takes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEstimate {
+    /// Of the model; with adapters, of the base as well.
+    pub parameters: u64,
+    /// Of the loss by these.
+    pub gradient: u64,
+    /// AdamW's two, and with the outer momentum on its two vectors.
+    pub moments: u64,
+    /// What the backward needs of the forward, by batch and context.
+    pub activations: u64,
+    /// For exchanges and for a checkpoint on its way to the disk; in the machine's memory in any case.
+    pub copies: u64,
+}
+
+impl MemoryEstimate {
+    /// For one node of a run that computes whole batches with these kernels on so many threads.
+    pub fn of(manifest: &RunManifest, kernels: Kernels, threads: usize) -> MemoryEstimate {
+        let trained = model::trained_layout(manifest).parameters() as u64;
+        let whole = model::parameter_count(&manifest.model) as u64;
+        let lora = manifest.lora.is_on();
+        let beside =
+            if lora { whole + lora_targets_length(&model::layout(&manifest.model), &manifest.lora) as u64 } else { 0 };
+        let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
+        // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
+        let copies = 3 * trained + outer + 2 * trained + outer + trained;
+        let sequences = u64::from(manifest.optimizer.batch_sequences);
+        let activations = match manifest.model.kind {
+            ModelKind::Transformer => transformer(&manifest.model, sequences, kernels, threads as u64),
+            ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
+        };
+        MemoryEstimate {
+            parameters: VALUE * (trained + beside),
+            gradient: VALUE * (trained + if lora { whole } else { 0 }),
+            moments: VALUE * (2 * trained + outer),
+            activations: VALUE * activations,
+            copies: VALUE * copies,
+        }
+    }
+
+    /// What the device holds.
+    pub fn on_device(&self) -> u64 {
+        self.parameters + self.gradient + self.moments + self.activations
+    }
+
+    /// What a machine holds that trains on its CPU.
+    pub fn total(&self) -> u64 {
+        self.on_device() + self.copies
+    }
+}
+
+impl fmt::Display for MemoryEstimate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let megabytes = |bytes: u64| bytes.div_ceil(1_000_000);
+        write!(
+            formatter,
+            "parameters {} MB, gradient {} MB, moments {} MB, activations {} MB, copies {} MB",
+            megabytes(self.parameters),
+            megabytes(self.gradient),
+            megabytes(self.moments),
+            megabytes(self.activations),
+            megabytes(self.copies)
+        )
+    }
+}
+
+/// Values of an image classifier's activations: what each layer reads and gives, and its gradient.
+fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
+    let shape = ImageShape::of(spec);
+    let (mut pixels, mut channels) = ((shape.height * shape.width) as u64, shape.channels as u64);
+    let mut per_image = pixels * channels;
+    for outputs in &spec.convolutions {
+        // Nine taps of each input for the product, and the output before pooling halves both sides.
+        per_image += pixels * (9 * channels + 2 * u64::from(*outputs));
+        (pixels, channels) = (pixels / 4, u64::from(*outputs));
+    }
+    per_image += pixels * channels + spec.hidden.iter().map(|hidden| u64::from(*hidden)).sum::<u64>();
+    let copies = if kernels == Kernels::Fused { 2 } else { 6 };
+    copies * images * (per_image + u64::from(spec.classes))
+}
+
+/// Values of a transformer's activations.
+fn transformer(spec: &ModelSpec, sequences: u64, kernels: Kernels, threads: u64) -> u64 {
+    let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), u64::from(spec.layers));
+    let (heads, context, vocabulary) = (u64::from(spec.heads), u64::from(spec.context), u64::from(spec.vocabulary));
+    let joint = width + 2 * (width / heads) * u64::from(spec.resolved_key_value_heads());
+    let rows = sequences * context;
+    match kernels {
+        Kernels::Fused => {
+            // As in `model/transformer/workspace.rs`: streams, what blocks keep, scratch.
+            let kept = layers * (joint + 2 * width + 2 * inner);
+            let per_row = (layers + 1) * width + kept + 3 * width + joint + inner;
+            let logits = vocabulary * rows.min((LOGITS / vocabulary).max(LOGIT_ROWS));
+            rows * per_row + logits + threads * SCORE_ROWS * context
+        }
+        Kernels::Composed => {
+            // Every operation keeps its result, and attention a few tables of all pairs of positions.
+            let per_row = layers * (16 * width + 3 * joint + 6 * inner) + 6 * vocabulary;
+            rows * per_row + layers * 6 * sequences * heads * context * context
+        }
+    }
+}

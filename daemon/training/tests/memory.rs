@@ -1,0 +1,73 @@
+//! The estimate against what training really allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::ModelSpec;
+use murmur_training::memory::MemoryEstimate;
+use murmur_training::ops::Kernels;
+use murmur_training::{Corpus, Device, Engine, TrainingOptions};
+
+/// Counts what is allocated, and the most at any time.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on to the system's allocator as it is; only numbers are kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(held, Ordering::Relaxed);
+        // SAFETY: the caller's promise about `layout` is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `place` came from `alloc` above with this layout.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most that two steps of the run hold beyond what was held before, in bytes.
+fn measured(manifest: &RunManifest, kernels: Kernels) -> f64 {
+    let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(1));
+    let base_bytes = base.as_ref().map_or(0, |base| base.len() * 4);
+    let before = HELD.load(Ordering::Relaxed) - base_bytes;
+    let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+    let corpus = Corpus::grammar();
+    let mut engine = Engine::on_base(manifest, base, corpus, [1; 32], Device::Cpu, options).expect("an engine");
+    PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
+    for progress in [0.0, 1.0] {
+        engine.step(progress).expect("a step");
+    }
+    (PEAK.load(Ordering::Relaxed) - before) as f64
+}
+
+/// One test alone: others would allocate at the same time.
+#[test]
+fn the_estimate_is_near_what_training_takes() {
+    let small = ModelSpec { layers: 2, width: 128, heads: 4, feed_forward: 256, context: 128, ..ModelSpec::default() };
+    let deep = ModelSpec { layers: 6, width: 64, feed_forward: 176, vocabulary: 4096, ..small.clone() };
+    let grouped = ModelSpec { key_value_heads: 1, tied_head: true, context: 256, ..small.clone() };
+    for (spec, rank, kernels) in [
+        (small.clone(), 0, Kernels::Fused),
+        (deep, 0, Kernels::Fused),
+        (grouped, 0, Kernels::Fused),
+        (small.clone(), 8, Kernels::Fused),
+        (small, 0, Kernels::Composed),
+    ] {
+        let mut manifest = RunManifest { model: spec, ..RunManifest::default() };
+        manifest.lora.rank = rank;
+        let estimate = MemoryEstimate::of(&manifest, kernels, rayon::current_num_threads());
+        let ratio = estimate.on_device() as f64 / measured(&manifest, kernels);
+        // Too little would end in a crash, far too much would turn machines away that can do it.
+        println!("{:?} rank {rank} {kernels:?}: {ratio:.2} ({estimate})", manifest.model);
+        assert!((0.85..1.6).contains(&ratio), "{:?} rank {rank} {kernels:?}: {ratio} ({estimate})", manifest.model);
+    }
+}
