@@ -90,7 +90,7 @@ impl Giving {
         }
         // What was asked for before and is not on its way yet, nobody waits for any more.
         let sending = self.joiners.remove(&peer).map(|given| given.sending).unwrap_or_default();
-        let is_waiting = !self.copy.as_ref().is_some_and(|copy| now < copy.taken_at + STATE_COPY_KEPT);
+        let is_waiting = self.copy.as_ref().is_none_or(|copy| copy.taken_at + STATE_COPY_KEPT <= now);
         let unsent = chunks.first..chunks.first + chunks.count;
         self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sending });
         if !is_waiting {
