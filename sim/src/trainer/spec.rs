@@ -13,6 +13,7 @@ use crate::scenario::HostIndex;
 
 /// The problem that all trainers of a swarm work on.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // there is one of it for a whole swarm
 pub enum TrainerSpec {
     /// A noisy quadratic with a known optimum: microseconds a step, for large swarms and long runs.
     Quadratic(QuadraticSpec),

@@ -391,7 +391,7 @@ mod tests {
         assert!(message(Corpus::open(&bytes, &place)).starts_with("this run reads bytes, but a tokenizer was given"));
         let tokens = place.complete(bytes).expect("a tokenizer");
         let corpus = Corpus::open(&tokens, &place).expect("a corpus");
-        assert_eq!(corpus.stretches(), [0..468]);
+        assert_eq!(corpus.stretches().first(), Some(&(0..468)));
         assert_eq!(corpus.read(24..28), Some(vec![25, 26, 1, 2]));
         let without = DataPlace { tokenizer: None, ..place.clone() };
         assert!(message(Corpus::open(&tokens, &without)).contains("but none was given"));

@@ -180,7 +180,9 @@ pub(super) mod tests {
         let open =
             |images: &Path, labels: &Path| message(open_pairs(&[images.to_owned(), labels.to_owned()], SHAPE, None));
         assert!(open(&images, &fewer).contains("whole-images.idx holds 5 images, but"));
-        assert!(message(open_pairs(&[images.clone()], SHAPE, None)).starts_with("1 IDX files of images, but 0"));
+        assert!(
+            message(open_pairs(std::slice::from_ref(&images), SHAPE, None)).starts_with("1 IDX files of images, but 0")
+        );
         let size =
             message(open_pairs(&[images.clone(), labels.clone()], ImageShape { height: 3, width: 2, ..SHAPE }, None));
         assert!(size.ends_with("images of 2 × 3 × 1 pixels, but the model reads 3 × 2 × 1"), "{size}");
