@@ -104,9 +104,9 @@ fn transformer(spec: &ModelSpec, sequences: u64, kernels: Kernels, threads: u64)
             rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)
         }
         Kernels::Composed => {
-            // Every operation keeps its result, and attention a few tables of all pairs of positions.
-            let per_row = layers * (16 * width + 3 * joint + 6 * inner) + 6 * vocabulary;
-            rows * per_row + layers * 6 * sequences * heads * context * context
+            // Every operation keeps its result and its gradient, attention tables of all pairs of positions: measured.
+            let per_row = layers * (28 * width + 5 * joint + 10 * inner) + 10 * vocabulary;
+            rows * per_row + layers * 8 * sequences * heads * context * context
         }
     }
 }
