@@ -96,8 +96,7 @@ fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
 
 fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engine> {
     let mut training = TrainingOptions::for_device(&Device::Cpu);
-    training.recompute = options.recompute;
-    training.micro_batch = options.micro_batch.unwrap_or(training.micro_batch);
+    (training.recompute, training.micro_batch) = (options.recompute, options.micro_batch);
     Ok(Engine::with_options(manifest, Corpus::open(manifest, &options.data)?, [0; 32], Device::Cpu, training)?)
 }
 

@@ -22,9 +22,11 @@ use crate::replica::{DeviceReplica, HostReplica, Replica};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
+mod options;
 mod timed;
 
 pub use gradient::BatchGradient;
+pub use options::{TOKENS_AT_ONCE, TrainingOptions};
 pub use timed::TimedStep;
 
 /// Trains one model.
@@ -40,26 +42,6 @@ pub struct Engine {
     manifest: RunManifest,
     steps: u64,
     local_progress: LocalProgress,
-}
-
-/// How to compute, as this machine likes it: the path of training is the same but for rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrainingOptions {
-    /// Which operations.
-    pub kernels: Kernels,
-    /// Examples of a batch that are computed at once; the rest follow, and their gradients add up. Fewer need less
-    /// memory.
-    pub micro_batch: usize,
-    /// Computes activations again in the backward instead of keeping them, where the model can: less memory, a third
-    /// more arithmetic, the same bits.
-    pub recompute: bool,
-}
-
-impl TrainingOptions {
-    /// The fastest for `device`: whole batches, activations kept.
-    pub fn for_device(device: &Device) -> TrainingOptions {
-        TrainingOptions { kernels: Kernels::for_device(device), micro_batch: usize::MAX, recompute: false }
-    }
 }
 
 /// A copy made at a step boundary.
@@ -189,12 +171,11 @@ impl Engine {
         let parameters = model.initial_parameters(manifest.run.seed);
         let local_progress = LocalProgress::new(&parameters);
         let outer = outer_momentum(&manifest.gossip, &parameters);
+        let micro_batch = options.examples_at_once(spec.context, &device);
         let replica: Box<dyn Replica> = match options.kernels {
             Kernels::Fused if !device.is_cpu() => return Err(TrainingError::FusedElsewhere),
-            Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, options.micro_batch)),
-            Kernels::Composed => {
-                Box::new(DeviceReplica::new(model, &parameters, device, optimizer, options.micro_batch)?)
-            }
+            Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
+            Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device, optimizer, micro_batch)?),
         };
         let (corpus, batch_sequences) = (Arc::new(corpus), manifest.optimizer.batch_sequences as usize);
         Ok(Engine {
