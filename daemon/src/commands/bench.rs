@@ -96,15 +96,9 @@ fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
 
 fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engine> {
     let mut training = TrainingOptions::for_device(&Device::Cpu);
-    training.recompute = options.recompute;
-    training.micro_batch = options.micro_batch.unwrap_or(training.micro_batch);
-    Ok(Engine::with_options(
-        manifest,
-        Corpus::open(manifest, &DataPlace::of_files(&options.data))?,
-        [0; 32],
-        Device::Cpu,
-        training,
-    )?)
+    (training.recompute, training.micro_batch) = (options.recompute, options.micro_batch);
+    let corpus = Corpus::open(manifest, &DataPlace::of_files(&options.data))?;
+    Ok(Engine::with_options(manifest, corpus, [0; 32], Device::Cpu, training)?)
 }
 
 fn measure(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Report> {

@@ -20,10 +20,12 @@ use crate::replica::{DeviceReplica, HostReplica, Replica};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
+pub(crate) mod options;
 mod state;
 mod timed;
 
 pub use gradient::BatchGradient;
+pub use options::{TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState};
 pub use timed::TimedStep;
 
@@ -40,29 +42,6 @@ pub struct Engine {
     manifest: RunManifest,
     steps: u64,
     local_progress: LocalProgress,
-}
-
-/// How to compute, as this machine likes it: the path of training is the same but for rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrainingOptions {
-    /// Which operations.
-    pub kernels: Kernels,
-    /// Examples of a batch that are computed at once; the rest follow, and their gradients add up. Fewer need less
-    /// memory.
-    pub micro_batch: usize,
-    /// Computes activations again in the backward instead of keeping them, where the model can: less memory, a third
-    /// more arithmetic, the same bits.
-    pub recompute: bool,
-    /// Begins with zeros, which take no time to draw: for a node that is about to load a peer's model or a saved state.
-    pub weightless: bool,
-}
-
-impl TrainingOptions {
-    /// The fastest for `device`: whole batches, activations kept.
-    pub fn for_device(device: &Device) -> TrainingOptions {
-        let kernels = Kernels::for_device(device);
-        TrainingOptions { kernels, micro_batch: usize::MAX, recompute: false, weightless: false }
-    }
 }
 
 /// A copy made at a step boundary.
@@ -182,12 +161,11 @@ impl Engine {
         model.set_recompute(options.recompute);
         let local_progress = LocalProgress::new(&parameters);
         let outer = outer_momentum(&manifest.gossip, &parameters);
+        let micro_batch = options.examples_at_once(spec);
         let replica: Box<dyn Replica> = match options.kernels {
             Kernels::Fused if !device.is_cpu() => return Err(TrainingError::FusedElsewhere),
-            Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, options.micro_batch)),
-            Kernels::Composed => {
-                Box::new(DeviceReplica::new(model, &parameters, device, optimizer, options.micro_batch)?)
-            }
+            Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
+            Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device, optimizer, micro_batch)?),
         };
         let corpus = Arc::new(corpus);
         Ok(Engine {

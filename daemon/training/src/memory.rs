@@ -6,6 +6,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
 
 use crate::data::ImageShape;
+use crate::engine::options::examples_at_once;
 use crate::model;
 use crate::model::lora::lora_targets_length;
 use crate::ops::Kernels;
@@ -41,7 +42,7 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// For one node of a run that computes whole batches with these kernels on so many threads.
+    /// For one node of a run that computes with these kernels on so many threads, as it would by itself.
     pub fn of(manifest: &RunManifest, kernels: Kernels, threads: usize) -> MemoryEstimate {
         let trained = model::trained_layout(manifest).parameters() as u64;
         let whole = model::parameter_count(&manifest.model) as u64;
@@ -51,7 +52,8 @@ impl MemoryEstimate {
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
         let copies = 3 * trained + outer + 2 * trained + outer + trained;
-        let sequences = u64::from(manifest.optimizer.batch_sequences);
+        let at_once = examples_at_once(&manifest.model, kernels) as u64;
+        let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let activations = match manifest.model.kind {
             ModelKind::Transformer => transformer(&manifest.model, sequences, kernels, threads as u64),
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),

@@ -167,7 +167,8 @@ fn fused_and_composed_training_walk_the_same_path() -> Result<(), TrainingError>
 #[test]
 fn micro_batches_and_recomputation_walk_the_same_path() -> Result<(), TrainingError> {
     let losses = |micro_batch, recompute| -> Result<Vec<f64>, TrainingError> {
-        let options = TrainingOptions { micro_batch, recompute, ..TrainingOptions::for_device(&Device::Cpu) };
+        let options =
+            TrainingOptions { micro_batch: Some(micro_batch), recompute, ..TrainingOptions::for_device(&Device::Cpu) };
         let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
         (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
     };

@@ -154,7 +154,7 @@ impl Transformer {
                 block.activate(frame, parameters, input, &mut kept[0], scratch);
             }
             let kept = if self.recompute { &mut kept[0] } else { &mut kept[layer] };
-            block.backward(frame, parameters, gradient, input, kept, to_stream, scratch);
+            block.backward(frame, parameters, gradient, (input, kept), to_stream, scratch);
         }
         let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
         let to_table = &mut gradient.values[table];

@@ -254,7 +254,7 @@ mod tests {
             let (rows, width, key_width) = (sizes.rows(), sizes.query_width(), sizes.key_width());
             let joint = random(&[sizes.sequences, sizes.length, sizes.joint_width()], 1);
             let gradient = random_values(rows * width, 2);
-            let expected = by_autograd(&[joint.clone()], &gradient, |tensors| {
+            let expected = by_autograd(std::slice::from_ref(&joint), &gradient, |tensors| {
                 let query = tensors[0].narrow(2, 0, width)?;
                 let (key, value) =
                     (tensors[0].narrow(2, width, key_width)?, tensors[0].narrow(2, width + key_width, key_width)?);

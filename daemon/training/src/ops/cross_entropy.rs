@@ -77,7 +77,7 @@ mod tests {
     fn cross_entropy_agrees_with_autograd() {
         for (rows, classes) in [(1, 2), (80, 33), (150, 256)] {
             let (logits, targets) = (random(&[rows, classes], 1), random_tokens(rows, classes as u32, 3));
-            let expected = by_autograd(&[logits.clone()], &[1.0], |tensors| {
+            let expected = by_autograd(std::slice::from_ref(&logits), &[1.0], |tensors| {
                 composed(&tensors[0], &Tensor::from_slice(&targets, rows, tensors[0].device())?)?.reshape(1)
             });
             let mut gradient = values(&logits);

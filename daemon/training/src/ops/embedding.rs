@@ -39,7 +39,7 @@ mod tests {
     fn embedding_agrees_with_autograd() {
         let (table, tokens) = (random(&[10, 6], 1), random_tokens(120, 10, 3));
         let gradient = random_values(120 * 6, 2);
-        let expected = by_autograd(&[table.clone()], &gradient, |tensors| {
+        let expected = by_autograd(std::slice::from_ref(&table), &gradient, |tensors| {
             composed(&tensors[0], &Tensor::from_slice(&tokens, (3, 40), tensors[0].device())?)
         });
         let (mut output, mut to_table) = (vec![0.0; 120 * 6], vec![0.0; 60]);

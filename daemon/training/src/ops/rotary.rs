@@ -108,7 +108,7 @@ mod tests {
             let (rows, turned) = (batch * length, heads * head_width);
             let input = random(&[batch, length, turned + 3], 1);
             let gradient = random_values(rows * (turned + 3), 2);
-            let expected = by_autograd(&[input.clone()], &gradient, |tensors| {
+            let expected = by_autograd(std::slice::from_ref(&input), &gradient, |tensors| {
                 let turned_part = tables.composed(&tensors[0].narrow(2, 0, turned)?.contiguous()?)?;
                 Tensor::cat(&[turned_part, tensors[0].narrow(2, turned, 3)?], 2)
             });

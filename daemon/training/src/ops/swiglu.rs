@@ -67,7 +67,7 @@ mod tests {
         for (rows, inner) in [(1, 1), (21, 11), (200, 100)] {
             let input = random(&[rows, 2 * inner], 1);
             let gradient = random_values(rows * inner, 2);
-            let expected = by_autograd(&[input.clone()], &gradient, |tensors| {
+            let expected = by_autograd(std::slice::from_ref(&input), &gradient, |tensors| {
                 composed(&tensors[0].narrow(1, 0, inner)?, &tensors[0].narrow(1, inner, inner)?)
             });
             let (mut gate_up, mut hidden) = (values(&input), vec![0.0; rows * inner]);

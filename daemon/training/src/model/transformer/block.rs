@@ -134,13 +134,12 @@ impl Block {
         frame: &Frame<'_>,
         parameters: &[f32],
         gradient: &mut Gradient<'_>,
-        input: &[f32],
-        kept: &mut Kept,
+        (input, kept): (&[f32], &mut Kept),
         stream: &mut [f32],
         scratch: &mut Scratch,
     ) {
         self.feed_forward_backward(frame, parameters, gradient, kept, stream, scratch);
-        self.attention_backward(frame, parameters, gradient, input, kept, stream, scratch);
+        self.attention_backward(frame, parameters, gradient, (input, kept), stream, scratch);
     }
 
     fn feed_forward_backward(
@@ -176,8 +175,7 @@ impl Block {
         frame: &Frame<'_>,
         parameters: &[f32],
         gradient: &mut Gradient<'_>,
-        input: &[f32],
-        kept: &Kept,
+        (input, kept): (&[f32], &Kept),
         stream: &mut [f32],
         scratch: &mut Scratch,
     ) {

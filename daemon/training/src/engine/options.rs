@@ -1,0 +1,46 @@
+//! How this machine computes a step; the path of training is the same but for rounding.
+
+use candle_core::Device;
+use murmur_protocol::manifest::ModelSpec;
+
+use crate::ops::Kernels;
+
+/// Tokens that the CPU computes at once unless told otherwise: enough for matrix products at nearly full speed, and half
+/// of the memory that 2,048 take.
+pub const TOKENS_AT_ONCE: usize = 1024;
+
+/// How to compute, as this machine likes it: the path of training is the same but for rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingOptions {
+    /// Which operations.
+    pub kernels: Kernels,
+    /// Examples of a batch that are computed at once; the rest follow, and their gradients add up. Fewer need less
+    /// memory. `None` chooses: on the CPU as many as [`TOKENS_AT_ONCE`] allows, elsewhere all.
+    pub micro_batch: Option<usize>,
+    /// Computes activations again in the backward instead of keeping them, where the model can: less memory, a third
+    /// more arithmetic, the same bits.
+    pub recompute: bool,
+    /// Begins with zeros, which take no time to draw: for a node that is about to load a peer's model or a saved state.
+    pub weightless: bool,
+}
+
+impl TrainingOptions {
+    /// The fastest for `device`: activations kept, and [`TOKENS_AT_ONCE`] on the CPU.
+    pub fn for_device(device: &Device) -> TrainingOptions {
+        let kernels = Kernels::for_device(device);
+        TrainingOptions { kernels, micro_batch: None, recompute: false, weightless: false }
+    }
+
+    /// Examples of a batch of `spec` computed at once.
+    pub(super) fn examples_at_once(&self, spec: &ModelSpec) -> usize {
+        self.micro_batch.unwrap_or_else(|| examples_at_once(spec, self.kernels))
+    }
+}
+
+/// Examples computed at once where nothing else is asked for: an image needs little memory.
+pub(crate) fn examples_at_once(spec: &ModelSpec, kernels: Kernels) -> usize {
+    match kernels {
+        Kernels::Fused if !spec.kind.reads_images() => (TOKENS_AT_ONCE / spec.context as usize).max(1),
+        _ => usize::MAX,
+    }
+}
