@@ -251,7 +251,7 @@ mod tests {
         let mut manifest = RunManifest::default();
         (manifest.model.layers, manifest.model.width, manifest.model.context) = (1, 16, 16);
         let report = measure(&manifest, &options).expect("a report");
-        assert!(report.speed.tokens_per_second > 0.0 && report.gigaflops < report.product_gigaflops);
+        assert!(report.speed.tokens_per_second > 0.0 && report.gigaflops > 0.0 && report.product_gigaflops > 0.0);
         assert!(report.seconds.optimizer > 0.0 && report.pytorch.is_empty());
         show(&report);
     }
