@@ -84,14 +84,19 @@ fn missing_empty_and_short_data_files_are_named() {
     assert!(message.contains("hint: name them with --data FILE…"), "{message}");
     let file = folder.path().join("text");
     let path = file.to_str().expect("UTF-8");
-    for (content, word) in [(None, "No such file"), (Some(""), "empty"), (Some("short"), "too short")] {
+    let cases = [
+        (None, "No such file", "hint: check the path and the content of the file"),
+        (Some(""), "empty", "hint: check the path and the content of the file"),
+        (Some("short"), "too short", "hint: give more data, a smaller model.context"),
+    ];
+    for (content, word, hint) in cases {
         if let Some(content) = content {
             std::fs::write(&file, content).expect("written");
         }
         let (code, message) = start_failure(folder.path(), &run_content, &["--data", path]);
         assert_eq!(code, 5, "{message}");
         assert!(message.starts_with("error: ") && message.contains(word), "{word}: {message}");
-        assert!(message.contains("hint: check the path and the content of the file"), "{message}");
+        assert!(message.contains(hint), "{message}");
     }
 }
 
