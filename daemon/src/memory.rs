@@ -5,11 +5,15 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Models of fewer parameters are trained in small pages: with gradient and moments this one takes 16 MB, and 1,536 entries
 /// of a second-level TLB reach 6 MiB. A step of 0.13 million parameters took as long in either, one of 10 million 7 % longer
 /// in small ones; huge ones held 22 MB more around small remainders.
 const HUGE_PAGES_FROM: usize = 1_000_000;
+
+/// A thread that does not train gives memory back once it had nothing to do for this long: exchanges come in rows.
+const IDLE_BEFORE_GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// How often all threads were to give back what they hold.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
@@ -17,6 +21,16 @@ static ROUNDS: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// Rounds in which this thread has.
     static ROUNDS_HERE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Gives memory back once, where there was nothing to do for long enough since `busy_at`, which is emptied then.
+pub(crate) fn rest(busy_at: &mut Option<Instant>, has_ended: bool) {
+    if busy_at.take_if(|busy_at| busy_at.elapsed() >= IDLE_BEFORE_GIVING_BACK).is_some() {
+        if has_ended {
+            use_small_pages();
+        }
+        give_back();
+    }
 }
 
 /// Gives back what this thread's allocator and those of the threads for training hold and nobody uses; other threads do

@@ -34,9 +34,6 @@ const AVERAGE_WEIGHT: f64 = 0.1;
 /// How often an idle trainer looks whether its kept facts can go out.
 const IDLE_PERIOD: Duration = Duration::from_millis(50);
 
-/// A thread that does not train gives memory back once it had nothing to do for this long: exchanges come in rows.
-const IDLE_BEFORE_GIVING_BACK: Duration = Duration::from_secs(1);
-
 /// What the engine may order.
 #[derive(Debug)]
 pub enum TrainerOrder {
@@ -295,20 +292,10 @@ impl Desk {
                 self.carry_out(order);
                 self.busy_at = Some(Instant::now());
             }
-            Err(RecvTimeoutError::Timeout) => self.give_memory_back(),
+            Err(RecvTimeoutError::Timeout) => memory::rest(&mut self.busy_at, self.stage == Stage::Ended),
             Err(RecvTimeoutError::Disconnected) => return false,
         }
         true
-    }
-
-    fn give_memory_back(&mut self) {
-        let is_idle = |busy_at: &mut Instant| busy_at.elapsed() >= IDLE_BEFORE_GIVING_BACK;
-        if self.busy_at.take_if(is_idle).is_some() {
-            if self.stage == Stage::Ended {
-                memory::use_small_pages();
-            }
-            memory::give_back();
-        }
     }
 
     fn carry_out(&mut self, order: TrainerOrder) {
