@@ -213,6 +213,12 @@ impl Correction {
         correction
     }
 
+    /// One per block of [`BLOCK`] parameters: the step of the codes times the share of a difference that is moved, with its
+    /// sign.
+    pub fn scaled_steps(&self) -> &[f32] {
+        &self.0.scaled_steps
+    }
+
     /// Number of parameters.
     pub fn len(&self) -> usize {
         match &self.0.codes {

@@ -11,8 +11,11 @@ use crate::record::ExchangeRecord;
 /// Rounding of the corrections and of the models, relative to the models' length.
 const ROUNDING: f64 = 8.0 * f32::EPSILON as f64;
 
-/// What is read from codes that have not wrapped is the distance but for the quantization, far below this.
-const UNWRAPPED_SHARE: f64 = 0.9;
+/// What the narrowest codes of a model can tell apart, in steps; those of the wider ones are multiples of it.
+const CODES: f64 = 64.0;
+
+/// Rounding of a difference that was read from codes, in steps: half a step on each side, and that of its factors.
+const READING_ERROR: f64 = 1.5;
 
 /// Checks one exchange of which both sides have merged.
 ///
@@ -33,9 +36,9 @@ pub fn pair_distance(exchange: &ExchangeRecord) -> Result<(), Violation> {
         after += (one + f64::from(*to_one) - other - f64::from(*to_other)).powi(2);
         length += one.powi(2) + other.powi(2);
     }
-    // Codes have wrapped where the distance that was read from them is too short. The check on a block has 16 bits, so one
-    // in 65,536 blocks that wrap many times slips through it; the law is about exchanges without wraps.
-    if exchange.starter.distance < UNWRAPPED_SHARE * before.sqrt() && exchange.starter.masked_blocks == 0 {
+    // The check on a block has 16 bits, so one in 65,536 blocks that wrap slips through it; the law is about exchanges
+    // without wraps.
+    if has_wrapped(exchange) {
         return Ok(());
     }
     // The two corrections together close this share of the difference, and with it of its error.
@@ -57,6 +60,25 @@ pub fn pair_distance(exchange: &ExchangeRecord) -> Result<(), Violation> {
     Err(Violation::new("pair distance", finding))
 }
 
+/// Whether some difference was read wrong by a whole turn of the codes, as only wraps do it.
+fn has_wrapped(exchange: &ExchangeRecord) -> bool {
+    let reading = exchange.starter.factor * exchange.starter.clip_scale;
+    let [starter, responder] = exchange.snapshots.each_ref().map(|snapshot| snapshot.values().chunks(BLOCK));
+    let correction = &exchange.corrections[0];
+    let read = correction.to_values();
+    let blocks = read.chunks(BLOCK).zip(starter.zip(responder)).zip(correction.scaled_steps());
+    reading > 0.0
+        && blocks.into_iter().any(|((read, (one, other)), scaled_step)| {
+            let step = f64::from(scaled_step.abs()) / reading;
+            let differences = one.iter().zip(other).map(|(one, other)| f64::from(*other) - f64::from(*one));
+            read.iter().zip(differences).any(|(read, difference)| {
+                let missed = (difference - f64::from(*read) / reading) / step;
+                let turns = (missed / CODES).round();
+                turns != 0.0 && (missed - turns * CODES).abs() <= READING_ERROR
+            })
+        })
+}
+
 /// An upper bound on the quantization error of a correction's difference, as a Euclidean norm: a block's step is at
 /// most its smallest movement.
 fn quantum(correction: &[f32], factor: f64) -> f64 {
@@ -70,6 +92,8 @@ fn quantum(correction: &[f32], factor: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::Snapshot;
+
     use super::*;
     use crate::checks::forged::exchange;
 
@@ -77,5 +101,15 @@ mod tests {
     fn a_pair_that_moves_apart_is_refused() {
         assert_eq!(pair_distance(&exchange([[-3, 2], [3, -2]])), Ok(()));
         assert!(pair_distance(&exchange([[3, -2], [-3, 2]])).is_err());
+    }
+
+    #[test]
+    fn a_difference_that_is_wrong_by_a_turn_of_the_codes_has_wrapped() {
+        let mut wrapped = exchange([[-3, 2], [3, -2]]);
+        assert!(!has_wrapped(&wrapped));
+        // Half of a difference is moved, so the step is 2; the models were 6 apart, and are a turn more now.
+        wrapped.snapshots[1] = Snapshot::from(vec![4.0 - 6.0 + 2.0 * CODES as f32, 3.0]);
+        assert!(has_wrapped(&wrapped));
+        assert_eq!(pair_distance(&wrapped), Ok(()));
     }
 }
