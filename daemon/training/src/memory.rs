@@ -98,7 +98,8 @@ fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
     let shape = ImageShape::of(spec);
     let (mut pixels, mut channels) = ((shape.height * shape.width) as u64, shape.channels as u64);
     let mut per_image = pixels * channels;
-    for outputs in &spec.convolutions {
+    let convolutions = if spec.kind == ModelKind::Cnn { &spec.convolutions[..] } else { &[] };
+    for outputs in convolutions {
         // Nine taps of each input for the product, and the output before pooling halves both sides.
         per_image += pixels * (9 * channels + 2 * u64::from(*outputs));
         (pixels, channels) = (pixels / 4, u64::from(*outputs));
