@@ -3,16 +3,19 @@
 
 use std::sync::atomic::AtomicBool;
 
-use murmur_sim::file::{ScenarioFile, built_in};
+use murmur_sim::file::{Drawn, ScenarioFile, built_in};
 use murmur_sim::runner::{Trace, run_seeds};
 
 /// The command line runs thousands: `murmur sim run everything --seeds 0..20000`.
 const SEEDS: u64 = 400;
 
+fn file() -> ScenarioFile {
+    toml::from_str(built_in("everything").expect("a built-in scenario").text).expect("it parses")
+}
+
 #[test]
 fn the_first_seeds_hold() {
-    let text = built_in("everything").expect("a built-in scenario").text;
-    let file: ScenarioFile = toml::from_str(text).expect("it parses");
+    let file = file();
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let reports = run_seeds(&file, 0..SEEDS, jobs, Trace::Off, &AtomicBool::new(false), |_| ());
     assert_eq!(reports.len() as u64, SEEDS);
@@ -24,4 +27,19 @@ fn the_first_seeds_hold() {
         })
         .collect();
     assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Exchanges of the other fragments, which were well, hid that nobody could measure one of a node's any more: it stood 28
+/// from the others for ever.
+#[test]
+fn a_node_that_is_beyond_the_grid_in_one_fragment_of_three_comes_back() {
+    let mut file = file();
+    file.swarm.nodes = Drawn::fixed(16);
+    file.phases.calm_seconds = Drawn::fixed(300.0);
+    (file.gossip.bits, file.gossip.fragments) = (vec![6], Drawn::fixed(3));
+    for seed in [8, 12, 27] {
+        let reports = run_seeds(&file, seed..seed + 1, 1, Trace::Off, &AtomicBool::new(false), |_| ());
+        let found = reports.iter().flat_map(|report| &report.verdicts).find_map(|verdict| verdict.finding.as_ref());
+        assert_eq!(found, None, "seed {seed}");
+    }
 }

@@ -234,23 +234,6 @@ fn a_node_whose_model_is_beyond_the_grid_comes_back() {
     }
 }
 
-/// The same in one fragment of three: exchanges of the others, which are well, must not hide it.
-#[test]
-fn a_node_whose_model_is_beyond_the_grid_in_one_fragment_comes_back() {
-    for seed in 0..5 {
-        let mut scenario = Scenario::calm(8);
-        scenario.parameters = 40;
-        scenario.gossip.fragments = 3;
-        let scenario = scenario
-            .at(seconds(20), Incident::Split(vec![3]))
-            .at(seconds(25), Incident::Pause(3, seconds(30)))
-            .then_calm(seconds(60), seconds(300));
-        let mut swarm = Swarm::new(scenario, seed);
-        swarm.run_until(seconds(325));
-        assert_eq!(converged(&swarm.record(), 8, 0.01), Ok(()), "seed {seed}");
-    }
-}
-
 /// How old a copied model is, it tells itself: the spot check must not believe that it is a million rounds.
 #[test]
 fn a_forged_progress_is_not_copied() {
