@@ -325,11 +325,12 @@ impl Engine {
             outer.apply_to_momentum(range, correction);
             return Ok(());
         }
-        let before = self.replica.parameters()?.into_owned();
-        let mut parameters = before.clone();
-        correction.add_to(&mut parameters[range.clone()]);
-        self.replica.set_parameters(&parameters)?;
-        self.local_progress.leave_out(&before, &parameters);
+        let local_progress = &mut self.local_progress;
+        self.replica.edit_parameters(&mut |parameters| {
+            let before = parameters.to_vec();
+            correction.add_to(&mut parameters[range.clone()]);
+            local_progress.leave_out(&before, parameters);
+        })?;
         if let Some(outer) = &mut self.outer {
             outer.apply(range, correction);
         }
@@ -363,6 +364,5 @@ fn outer_momentum(gossip: &GossipSpec, parameters: &[f32]) -> Option<OuterMoment
     (gossip.outer_learning_rate > 0.0).then(|| OuterMomentum::new(gossip, parameters.to_vec()))
 }
 
-/// The held-out windows in batches; none while shards of them are missing.
 #[cfg(test)]
 mod tests;

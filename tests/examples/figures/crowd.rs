@@ -2,36 +2,13 @@
 
 use std::time::Duration;
 
-use murmur_tests::TINY_RUN;
 use murmur_tests::crowd::watch_crowd;
+use murmur_tests::{LARGE_RUN, TINY_RUN};
 use serde_json::{Value, json};
 
 const JOINERS: usize = 30;
 const SPREAD: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// Two and a half million parameters: a state of 10 MB in three chunks, of which the crowd copies 300 MB in all.
-const LARGE_RUN: &str = "\
-[run]
-name = \"large\"
-[model]
-layers = 3
-width = 256
-heads = 4
-feed_forward = 768
-context = 16
-[optimizer]
-batch_sequences = 1
-[schedule]
-total_steps = 100000
-warmup_steps = 20
-[data]
-validation_sequences = 1
-[gossip]
-interval_steps = 50
-interval_steps_min = 50
-final_exchanges = 1
-";
 
 /// How long each takes until it trains, and until it averages, with a model of no size and with one of 10 MB.
 pub(crate) fn measure(murmur: &str) -> Option<Value> {

@@ -2,34 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use murmur_tests::Daemon;
 use murmur_tests::netns::{Family, Lan};
 use murmur_tests::swarm::Swarm;
+use murmur_tests::{Daemon, LARGE_RUN};
 
 use crate::MURMUR;
-
-/// Two and a half million parameters: a state of 10 MB, which takes 4 s over 20 Mbit/s. Little work a step.
-const LARGE_RUN: &str = "\
-[run]
-name = \"large\"
-[model]
-layers = 3
-width = 256
-heads = 4
-feed_forward = 768
-context = 16
-[optimizer]
-batch_sequences = 1
-[schedule]
-total_steps = 100000
-warmup_steps = 20
-[data]
-validation_sequences = 1
-[gossip]
-interval_steps = 50
-interval_steps_min = 50
-final_exchanges = 1
-";
 
 #[test]
 fn a_joiner_whose_donor_dies_halfway_gets_its_model_elsewhere() {
