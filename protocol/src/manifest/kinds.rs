@@ -43,9 +43,12 @@ fn images(model: &ModelSpec) -> Result<(), ManifestError> {
     check("model.classes", classes, (2..=65_536).contains(classes), "2 to 65536")?;
     let sizes = hidden.len() <= 8 && hidden.iter().all(|size| (1..=65_536).contains(size));
     check("model.hidden", format!("{hidden:?}"), sizes, "up to 8 sizes of 1 to 65536")?;
+    if model.kind != ModelKind::Cnn {
+        return Ok(());
+    }
     let channels = (1..=8).contains(&convolutions.len()) && convolutions.iter().all(|size| (1..=4096).contains(size));
     // Each pooling halves rows and columns.
-    let remains = model.kind != ModelKind::Cnn || image_height.min(image_width) >> convolutions.len() > 0;
+    let remains = image_height.min(image_width) >> convolutions.len() > 0;
     let rule = "1 to 8 numbers of channels of 1 to 4096, and no more than halvings of the image";
     check("model.convolutions", format!("{convolutions:?}"), channels && remains, rule)
 }
@@ -141,6 +144,9 @@ mod tests {
         assert!(refused(|manifest| manifest.data.class_names = vec!["a".to_owned()]).starts_with("data.class_names"));
         assert!(refused(|manifest| manifest.data.label_skew = f64::NAN).starts_with("data.label_skew"));
         assert!(refused(|manifest| manifest.data.share = true).starts_with("data.share"));
+        let mut mlp = digits();
+        (mlp.model.kind, mlp.model.convolutions) = (ModelKind::Mlp, Vec::new());
+        assert_eq!(mlp.validate(), Ok(()));
         let mut text = RunManifest::default();
         text.data.source = DataSource::Files;
         text.data.tokenizer = "0".repeat(64);
