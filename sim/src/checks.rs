@@ -110,6 +110,7 @@ pub(crate) mod forged {
     use std::time::Duration;
 
     use murmur_protocol::bulk::Codes;
+    use murmur_protocol::numerics::CodeWidth;
     use murmur_protocol::{Correction, Snapshot, Time};
 
     use crate::record::{ExchangeRecord, LifeRecord, MergeRecord, Side};
@@ -125,6 +126,7 @@ pub(crate) mod forged {
             side,
             at: Time::ZERO,
             age: Duration::ZERO,
+            width: CodeWidth::Six,
             partner_share: 0.5,
             factor: 0.5,
             clip: 2.0 * length,

@@ -11,9 +11,6 @@ use crate::record::ExchangeRecord;
 /// Rounding of the corrections and of the models, relative to the models' length.
 const ROUNDING: f64 = 8.0 * f32::EPSILON as f64;
 
-/// What the narrowest codes of a model can tell apart, in steps; those of the wider ones are multiples of it.
-const CODES: f64 = 64.0;
-
 /// Rounding of a difference that was read from codes, in steps: half a step on each side, and that of its factors.
 const READING_ERROR: f64 = 1.5;
 
@@ -62,6 +59,7 @@ pub fn pair_distance(exchange: &ExchangeRecord) -> Result<(), Violation> {
 
 /// Whether some difference was read wrong by a whole turn of the codes, as only wraps do it.
 fn has_wrapped(exchange: &ExchangeRecord) -> bool {
+    let turn = f64::from(1u32 << exchange.starter.width.bits());
     let reading = exchange.starter.factor * exchange.starter.clip_scale;
     let [starter, responder] = exchange.snapshots.each_ref().map(|snapshot| snapshot.values().chunks(BLOCK));
     let correction = &exchange.corrections[0];
@@ -73,8 +71,8 @@ fn has_wrapped(exchange: &ExchangeRecord) -> bool {
             let differences = one.iter().zip(other).map(|(one, other)| f64::from(*other) - f64::from(*one));
             read.iter().zip(differences).any(|(read, difference)| {
                 let missed = (difference - f64::from(*read) / reading) / step;
-                let turns = (missed / CODES).round();
-                turns != 0.0 && (missed - turns * CODES).abs() <= READING_ERROR
+                let turns = (missed / turn).round();
+                turns != 0.0 && (missed - turns * turn).abs() <= READING_ERROR
             })
         })
 }
@@ -108,7 +106,7 @@ mod tests {
         let mut wrapped = exchange([[-3, 2], [3, -2]]);
         assert!(!has_wrapped(&wrapped));
         // Half of a difference is moved, so the step is 2; the models were 6 apart, and are a turn more now.
-        wrapped.snapshots[1] = Snapshot::from(vec![4.0 - 6.0 + 2.0 * CODES as f32, 3.0]);
+        wrapped.snapshots[1] = Snapshot::from(vec![4.0 - 6.0 + 2.0 * 64.0, 3.0]);
         assert!(has_wrapped(&wrapped));
         assert_eq!(pair_distance(&wrapped), Ok(()));
     }

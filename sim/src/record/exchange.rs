@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::numerics::CodeWidth;
 use murmur_protocol::{Correction, Snapshot, Time};
 
 use crate::scenario::HostIndex;
@@ -33,6 +34,8 @@ pub struct MergeRecord {
     pub at: Time,
     /// How long before that the snapshot was taken.
     pub age: Duration,
+    /// Of the codes that were compared.
+    pub width: CodeWidth,
     /// The share of the joint weight that is the partner's, 0 to 1.
     pub partner_share: f64,
     /// 2γ · partner's share.

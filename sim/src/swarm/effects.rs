@@ -132,6 +132,7 @@ impl Swarm {
                 side: if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter },
                 at: now,
                 age: Duration::ZERO,
+                width: job.width,
                 partner_share: job.partner_share(),
                 factor: 2.0 * job.gamma * job.partner_share(),
                 clip: declared.map_or(f64::INFINITY, |declared| declared.clip),
