@@ -26,7 +26,7 @@ mod responder;
 mod starter;
 mod terms;
 
-pub(crate) use averaging::Averaging;
+pub(crate) use averaging::{Averaging, is_progress_odd};
 pub use gain::stability_bound;
 pub(crate) use patience::Patience;
 pub(crate) use responder::{Admission, Responder};

@@ -11,6 +11,7 @@ use crate::Payload;
 use crate::bounds::*;
 use crate::effect::{Effect, Notice};
 use crate::event::Misbehaviour;
+use crate::exchange::is_progress_odd;
 use crate::layout::ModelLayout;
 use crate::message::{Message, TransferHeader};
 use crate::outbox::{Outbox, Purpose};
@@ -31,6 +32,8 @@ pub(crate) struct Joining {
     copying: Copying,
     /// Whether the last copy was doubted, and nobody could say whose part of it was false: the next one has one donor.
     has_one_donor: bool,
+    /// What several partners declared as the swarm's progress before the model was to be copied anew; a joiner knows none.
+    expected_progress: Option<f64>,
     /// Who sent the model that is being loaded, and its progress.
     loading: Option<(Vec<PeerId>, f64)>,
     /// When to ask the next ones.
@@ -79,6 +82,7 @@ impl Joining {
             chunking,
             copying: Copying::new(chunking),
             has_one_donor: false,
+            expected_progress: None,
             loading: None,
             ask_at: now,
             next_notice: now + WAITING_NOTICE_PERIOD,
@@ -198,6 +202,11 @@ impl Joining {
             self.ask_at = now + STATE_RETRY;
             return verdict;
         }
+        if self.is_unexpected(*progress) && self.doubt_donor(now, peer) {
+            self.copying.drop_request(|asked| asked.peer == peer);
+            self.ask_at = now;
+            return Ok(());
+        }
         if self.copying.take(now, peer, *chunk, payload, *progress) {
             self.ask_at = now;
         }
@@ -207,6 +216,15 @@ impl Joining {
             out.request(Purpose::StateLoad, |request| Effect::LoadState { request, chunks, progress });
         }
         Ok(())
+    }
+
+    /// The model is to be copied anew, from somebody of about this progress.
+    pub(crate) fn expect_progress(&mut self, progress: Option<f64>) {
+        self.expected_progress = progress;
+    }
+
+    fn is_unexpected(&self, progress: f64) -> bool {
+        self.expected_progress.is_some_and(|expected| is_progress_odd(progress - expected, expected))
     }
 
     /// The trainer has taken the copied model over, or found it unfit.
@@ -265,16 +283,26 @@ impl Joining {
         let donors = self.checking.take().map(|check| check.donors).unwrap_or_default();
         self.has_one_donor = true;
         if let [donor] = donors[..] {
-            self.doubted.push((donor, now + DOUBT_PERIOD));
+            self.doubt_donor(now, donor);
         }
         self.ask_at = now;
         Some(donors)
+    }
+
+    /// Asks `donor` no more for a while. False after too many: then it is rather the expectation that is wrong.
+    fn doubt_donor(&mut self, now: Time, donor: PeerId) -> bool {
+        let has_room = self.doubted.len() < DONORS_MAX as usize;
+        if has_room {
+            self.doubted.push((donor, now + DOUBT_PERIOD));
+        }
+        has_room
     }
 
     /// The copied model is believed.
     pub(crate) fn end_check(&mut self) {
         self.checking = None;
         self.has_one_donor = false;
+        self.expected_progress = None;
     }
 }
 

@@ -7,7 +7,7 @@ use super::cadence::Cadence;
 use super::clip::ClipHistory;
 use super::gain::LoopGain;
 use super::patience::Patience;
-use super::place::Place;
+use super::place::{Place, Seen};
 use super::terms::Terms;
 use crate::bounds::*;
 use crate::bulk::BLOCK;
@@ -150,6 +150,11 @@ impl Averaging {
         self.parts.values().any(|state| state.place.is_outlier())
     }
 
+    /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
+    pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
+        self.parts.values().find(|state| state.place.is_outlier())?.place.progress()
+    }
+
     /// Seconds of one step, 0 before that is known.
     pub(crate) fn step_seconds(&self) -> f64 {
         self.pace.step_seconds
@@ -241,7 +246,12 @@ impl Averaging {
         };
         let is_model = terms.part.vector == Vector::Model;
         let is_progress_odd = self.is_progress_odd(terms.progress_difference);
-        self.parts.entry(terms.part).or_default().take_in(merged, terms, about.partner, is_progress_odd);
+        let seen = Seen {
+            partner: about.partner,
+            progress: self.training.progress + terms.progress_difference,
+            is_rebuff: is_progress_odd,
+        };
+        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen);
         if is_model {
             self.last_distance = Some(merged.distance);
             self.last_merge_steps = self.training.steps;
@@ -292,7 +302,7 @@ impl Averaging {
 
     /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.
     pub(crate) fn is_progress_odd(&self, difference: f64) -> bool {
-        difference.abs() > ODD_PROGRESS_STEPS.max(ODD_PROGRESS_SHARE * self.training.progress)
+        is_progress_odd(difference, self.training.progress)
     }
 
     /// What this exchange says of the partner; returns its trust from now on.
@@ -319,7 +329,7 @@ impl Averaging {
 }
 
 impl PartState {
-    fn take_in(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, is_progress_odd: bool) {
+    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen) {
         let has_wrapped = masked_share(merged) > 0.5;
         self.wraps_in_row = if has_wrapped { self.wraps_in_row.saturating_add(1) } else { 0 };
         // One odd partner must not blow up the grid, a swarm that has moved apart must.
@@ -332,8 +342,13 @@ impl PartState {
         }
         // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
         let is_far = merged.distance > self.clip.least_telling() && terms.is_rebuff(merged.distance);
-        self.place.record(partner, has_wrapped || is_far || is_progress_odd);
+        self.place.record(Seen { is_rebuff: has_wrapped || is_far || seen.is_rebuff, ..seen });
     }
+}
+
+/// Whether no honest pace explains a difference from `progress`, in steps.
+pub(crate) fn is_progress_odd(difference: f64, progress: f64) -> bool {
+    difference.abs() > ODD_PROGRESS_STEPS.max(ODD_PROGRESS_SHARE * progress)
 }
 
 fn masked_share(merged: &Merged) -> f64 {

@@ -11,6 +11,11 @@ const SPREAD: f64 = 1.5;
 /// distances shrink to rounding errors.
 const TELLING_SHARE: f64 = 0.001;
 
+/// The usual norm is at least this share of what it was an exchange ago. Where nobody learns any more, averaging halves
+/// distances with every exchange; did the limit follow at once, two groups that are a little closer within than between
+/// them would freeze apart (a guess: a tenth in forty-five exchanges).
+const USUAL_LEFT: f64 = 0.95;
+
 /// What is left of the largest usual norm after each exchange: a node that was once far away must not be blunt for ever (a
 /// guess: half of it after seventy exchanges).
 const LARGEST_LEFT: f64 = 0.99;
@@ -20,6 +25,8 @@ const LARGEST_LEFT: f64 = 0.99;
 pub(crate) struct ClipHistory {
     /// Oldest first, at most [`CLIP_HISTORY`].
     norms: VecDeque<f64>,
+    /// The usual norm; meaningless without [`CLIP_HISTORY_MIN`] norms.
+    usual: f64,
     /// The largest usual norm, less [`LARGEST_LEFT`] with every exchange since.
     largest: f64,
 }
@@ -32,24 +39,31 @@ impl ClipHistory {
             self.norms.pop_front();
         }
         self.norms.push_back(norm);
+        self.usual = (USUAL_LEFT * self.usual).max(self.middle());
         self.largest = (LARGEST_LEFT * self.largest).max(self.usual().unwrap_or_default());
     }
 
     /// The model is another one: only the scale of distances in this swarm remains known.
     pub(crate) fn forget(&mut self) {
         self.norms.clear();
+        self.usual = 0.0;
     }
 
-    /// The usual norm, once there are enough: between the lower third of the recent ones and their median, so that it
-    /// holds against more than a few that lie. Honest norms lie close together.
+    /// The usual norm, once there are enough.
     pub(crate) fn usual(&self) -> Option<f64> {
+        (self.norms.len() >= CLIP_HISTORY_MIN).then_some(self.usual)
+    }
+
+    /// Between the lower third of the recent norms and their median, so that it holds against more than a few that lie:
+    /// honest norms lie close together. Zero while there are too few.
+    fn middle(&self) -> f64 {
         if self.norms.len() < CLIP_HISTORY_MIN {
-            return None;
+            return 0.0;
         }
         let mut sorted: Vec<f64> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let (third, median) = (sorted[(sorted.len() - 1) / 3], sorted[sorted.len() / 2]);
-        Some(median.min(SPREAD * third))
+        median.min(SPREAD * third)
     }
 
     /// The norm beyond which a partner is further away than mere rounding puts it.
@@ -84,18 +98,31 @@ mod tests {
     fn rounding_errors_do_not_become_the_measure_of_distances() {
         let mut clip = ClipHistory::default();
         (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
-        (0..CLIP_HISTORY).for_each(|_| clip.record(1e-7));
-        assert_eq!(clip.usual(), Some(1e-7));
-        assert!(clip.least_telling() > 0.8 * TELLING_SHARE);
+        (0..200).for_each(|_| clip.record(1e-7));
+        assert!(clip.usual().expect("there are enough") < TELLING_SHARE);
+        assert!(clip.least_telling() > 0.1 * TELLING_SHARE);
         clip.forget();
-        assert!(clip.least_telling() > 0.8 * TELLING_SHARE, "nor after a copy");
+        assert!(clip.least_telling() > 0.1 * TELLING_SHARE, "nor after a copy");
     }
 
     #[test]
     fn old_norms_are_forgotten() {
         let mut clip = ClipHistory::default();
         (0..CLIP_HISTORY).for_each(|_| clip.record(100.0));
-        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
+        (0..200).for_each(|_| clip.record(1.0));
         assert_eq!(clip.norm(1.0, 0.0), 1.0);
+    }
+
+    #[test]
+    fn the_limit_falls_slowly_until_another_model_comes() {
+        let mut clip = ClipHistory::default();
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
+        for round in 1..=CLIP_HISTORY {
+            clip.record(0.01);
+            assert!(clip.norm(1.0, 0.0) >= USUAL_LEFT.powi(round as i32));
+        }
+        clip.forget();
+        (0..CLIP_HISTORY_MIN).for_each(|_| clip.record(0.01));
+        assert_eq!(clip.norm(1.0, 0.0), 0.01, "another model has norms of its own");
     }
 }

@@ -14,10 +14,14 @@ const HISTORY: usize = 8;
 /// Rebuffs among them that make an outlier (a guess: a fifth of hostile partners reach this once in 10^4 times).
 const REBUFFS: usize = 6;
 
+/// One exchange, as it bears on this.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    partner: PeerId,
-    is_rebuff: bool,
+pub(super) struct Seen {
+    pub(super) partner: PeerId,
+    /// Of the swarm, in steps, as the partner declared it.
+    pub(super) progress: f64,
+    /// Whether the partner hardly lets this model in.
+    pub(super) is_rebuff: bool,
 }
 
 /// The last exchanges, oldest first, at most [`HISTORY`].
@@ -27,11 +31,18 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn record(&mut self, partner: PeerId, is_rebuff: bool) {
+    pub(super) fn record(&mut self, seen: Seen) {
         if self.recent.len() == HISTORY {
             self.recent.pop_front();
         }
-        self.recent.push_back(Seen { partner, is_rebuff });
+        self.recent.push_back(seen);
+    }
+
+    /// The median of what recent partners declared as the swarm's progress.
+    pub(crate) fn progress(&self) -> Option<f64> {
+        let mut progress: Vec<f64> = self.recent.iter().map(|seen| seen.progress).collect();
+        progress.sort_by(f64::total_cmp);
+        progress.get(progress.len() / 2).copied()
     }
 
     pub(crate) fn is_outlier(&self) -> bool {
@@ -54,19 +65,34 @@ mod tests {
         PeerId::from_public_key([key; 32])
     }
 
+    fn seen(partner: PeerId, progress: f64, is_rebuff: bool) -> Seen {
+        Seen { partner, progress, is_rebuff }
+    }
+
     #[test]
     fn what_several_partners_say_again_and_again_counts() {
         let mut place = Place::default();
-        (0..8).for_each(|key| place.record(peer(key % 3), true));
+        (0..8).for_each(|key| place.record(seen(peer(key % 3), 1.0, true)));
         assert!(place.is_outlier());
-        (0..3).for_each(|key| place.record(peer(key), false));
+        (0..3).for_each(|key| place.record(seen(peer(key), 1.0, false)));
         assert!(!place.is_outlier());
+    }
+
+    #[test]
+    fn one_forged_progress_does_not_move_the_median() {
+        let mut place = Place::default();
+        assert_eq!(place.progress(), None);
+        [40.0, 9e8, 42.0]
+            .into_iter()
+            .zip(0..)
+            .for_each(|(progress, key)| place.record(seen(peer(key), progress, true)));
+        assert_eq!(place.progress(), Some(42.0));
     }
 
     #[test]
     fn one_partner_alone_does_not() {
         let mut place = Place::default();
-        (0..100).for_each(|_| place.record(peer(1), true));
+        (0..100).for_each(|_| place.record(seen(peer(1), 1.0, true)));
         assert!(!place.is_outlier());
     }
 }

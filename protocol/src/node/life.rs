@@ -36,7 +36,10 @@ impl Node {
             // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
             Phase::Training if self.is_copying_anew() && self.is_resting => {}
             Phase::Training if self.is_copying_anew() => self.copy(now),
-            Phase::Training if self.averaging.is_outlier() => self.is_outlier = true,
+            Phase::Training if self.averaging.is_outlier() => {
+                self.is_outlier = true;
+                self.joining.expect_progress(self.averaging.progress_seen_by_outlier());
+            }
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
             Phase::Leaving => self.finish_leaving(now),
