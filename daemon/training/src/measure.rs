@@ -27,7 +27,7 @@ pub fn timed_product(spec: &ModelSpec, rows: usize) -> (Duration, f64) {
     let repetitions = (PRODUCT_OPERATIONS / operations).ceil();
     let mut multiply = || {
         let place = MatrixMut::dense(&mut output, rows, inner);
-        multiply_in_parallel(place, Write::Replace, 1.0, input, weight.transposed());
+        multiply_in_parallel(rayon::current_num_threads(), place, Write::Replace, 1.0, input, weight.transposed());
     };
     // The first one meets memory that was never touched.
     multiply();

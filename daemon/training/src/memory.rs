@@ -10,6 +10,7 @@ use crate::engine::options::examples_at_once;
 use crate::model;
 use crate::model::lora::lora_targets_length;
 use crate::ops::Kernels;
+use crate::replica::has_two_lanes;
 
 /// Bytes of a value.
 const VALUE: u64 = 4;
@@ -54,13 +55,16 @@ impl MemoryEstimate {
         let copies = 3 * trained + outer + 2 * trained + outer + trained;
         let at_once = examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
+        let examples = manifest.optimizer.batch_sequences as usize;
+        let has_lanes = manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora;
+        let lanes = if has_lanes && has_two_lanes(trained as usize, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
-            ModelKind::Transformer => transformer(&manifest.model, sequences, kernels, threads as u64),
+            ModelKind::Transformer => transformer(&manifest.model, sequences, lanes, kernels, threads as u64),
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
         MemoryEstimate {
             parameters: VALUE * (trained + beside),
-            gradient: VALUE * (trained + if lora { whole } else { 0 }),
+            gradient: VALUE * (lanes * trained + if lora { whole } else { 0 }),
             moments: VALUE * (2 * trained + outer),
             activations: VALUE * activations,
             copies: VALUE * copies,
@@ -110,7 +114,7 @@ fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
 }
 
 /// Values of a transformer's activations.
-fn transformer(spec: &ModelSpec, sequences: u64, kernels: Kernels, threads: u64) -> u64 {
+fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, kernels: Kernels, threads: u64) -> u64 {
     let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), u64::from(spec.layers));
     let (heads, context, vocabulary) = (u64::from(spec.heads), u64::from(spec.context), u64::from(spec.vocabulary));
     let joint = width + 2 * (width / heads) * u64::from(spec.resolved_key_value_heads());
@@ -120,7 +124,7 @@ fn transformer(spec: &ModelSpec, sequences: u64, kernels: Kernels, threads: u64)
             // As in `model/transformer/workspace.rs`: streams, what blocks keep, scratch.
             let kept = layers * (joint + 2 * width + 2 * inner);
             let per_row = (layers + 1) * width + kept + 3 * width + joint + inner;
-            let logits = vocabulary * rows.min((LOGITS / vocabulary).max(LOGIT_ROWS));
+            let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
             rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)
         }
         Kernels::Composed => {

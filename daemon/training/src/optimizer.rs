@@ -11,7 +11,7 @@ use crate::ops::vector::vectorised;
 
 /// Values that one task handles, and the unit in which squares are summed: a constant, so that a sum does not depend
 /// on the number of threads.
-const TASK_VALUES: usize = 16 * 1024;
+pub(crate) const TASK_VALUES: usize = 16 * 1024;
 
 /// The numbers of one step that are equal for all parameters.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use crate::model::Evaluation;
 use crate::optimizer::Moments;
 
 pub(crate) use device::DeviceReplica;
-pub(crate) use host::HostReplica;
+pub(crate) use host::{HostReplica, has_two_lanes};
 
 /// What the engine asks of either kind. All vectors are flat in the order of the layout; errors are those of the device.
 pub(crate) trait Replica: Send + Sync {

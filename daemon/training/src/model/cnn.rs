@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::initial::initial_classifier;
 use super::mlp::{composed_dense, images_of};
-use super::{Evaluation, Model, Write};
+use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, ImageBatch, ImageShape};
 use crate::ops::convolution::{Convolution, Scratch, composed};
 use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
@@ -196,17 +196,11 @@ impl Model for Cnn {
         composed_dense(&self.layout, parameters, stream.flatten_from(1)?)
     }
 
-    fn gradient(
-        &mut self,
-        parameters: &[f32],
-        batch: &Batch,
-        share: f32,
-        write: Write,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
+    fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
         let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
         let (features, traces) = self.convolve(parameters, pixels);
         let outputs = self.dense.forward(parameters, &features);
+        let Task { share, write, .. } = *task;
         let mut place = GradientPlace { gradient, write, share };
         let (loss, to_features) = self.dense.backward(parameters, &features, outputs, labels, &mut place, true);
         let to_convolutions = self.convolve_back(parameters, &traces, &to_features);

@@ -15,7 +15,7 @@ use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use murmur_protocol::manifest::LoraSpec;
 
 use super::initial::initial_parameters;
-use super::{Evaluation, Model, Write};
+use super::{Evaluation, Model, Task, Write};
 use crate::data::Batch;
 use crate::ops::product::{Matrix, MatrixMut, multiply};
 
@@ -190,21 +190,14 @@ impl Model for Lora {
         self.base.logits(&weights, batch)
     }
 
-    fn gradient(
-        &mut self,
-        parameters: &[f32],
-        batch: &Batch,
-        share: f32,
-        write: Write,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
+    fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
         let Folded { weights, gradient: of_weights, .. } =
             self.folded.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.adapters.iter().for_each(|adapter| adapter.fold(self.scale, parameters, weights));
         of_weights.resize(weights.len(), 0.0);
-        let loss = self.base.gradient(weights, batch, share, Write::Replace, of_weights)?;
+        let loss = self.base.gradient(weights, batch, &Task { write: Write::Replace, ..*task }, of_weights)?;
         for adapter in &self.adapters {
-            adapter.unfold(self.scale, parameters, of_weights, write, gradient);
+            adapter.unfold(self.scale, parameters, of_weights, task.write, gradient);
         }
         Ok(loss)
     }
@@ -276,7 +269,7 @@ mod tests {
             random_values(lora.layout().parameters(), 5).into_iter().map(|value| 0.2 * value).collect();
         let mut gradient = vec![f32::NAN; parameters.len()];
         let share = 1.0 / 36.0;
-        let loss = lora.gradient(&parameters, &batch(), share, Write::Replace, &mut gradient)? / 36.0;
+        let loss = lora.gradient(&parameters, &batch(), &Task::alone(share, Write::Replace), &mut gradient)? / 36.0;
         let variables =
             tensors_of(lora.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
         let (expected_loss, expected) = gradients_by_autograd(&lora, &variables, &batch())?;
@@ -289,7 +282,7 @@ mod tests {
             assert!(largest > 0.0 && error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
         }
         let mut twice = gradient.clone();
-        lora.gradient(&parameters, &batch(), share, Write::Add, &mut twice)?;
+        lora.gradient(&parameters, &batch(), &Task::alone(share, Write::Add), &mut twice)?;
         assert!(twice.iter().zip(&gradient).all(|(twice, once)| (twice - 2.0 * once).abs() < 1e-6));
         Ok(())
     }

@@ -7,7 +7,7 @@ use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_classifier;
-use super::{Evaluation, Model, Write};
+use super::{Evaluation, Model, Task};
 use crate::data::{Batch, ImageBatch, ImageShape};
 use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
 
@@ -71,16 +71,10 @@ impl Model for Mlp {
         composed_dense(&self.layout, parameters, features)
     }
 
-    fn gradient(
-        &mut self,
-        parameters: &[f32],
-        batch: &Batch,
-        share: f32,
-        write: Write,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
+    fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
         let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
         let outputs = self.layers.forward(parameters, pixels);
+        let Task { share, write, .. } = *task;
         let mut place = GradientPlace { gradient, write, share };
         Ok(self.layers.backward(parameters, pixels, outputs, labels, &mut place, false).0)
     }

@@ -25,6 +25,24 @@ pub use cnn::Cnn;
 pub use mlp::Mlp;
 pub use transformer::Transformer;
 
+/// How a gradient is computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// The gradient is that of so much of the losses' sum.
+    pub share: f32,
+    /// What happens to the values already there.
+    pub write: Write,
+    /// Threads that matrix products are shared out among. Bits do not depend on it.
+    pub threads: usize,
+}
+
+impl Task {
+    /// On all of rayon's threads.
+    pub fn alone(share: f32, write: Write) -> Task {
+        Task { share, write, threads: rayon::current_num_threads() }
+    }
+}
+
 /// An architecture that classifies: next tokens, or images.
 pub trait Model: Send + Sync {
     /// Which tensors it has, and where each lies in a flat vector.
@@ -40,21 +58,20 @@ pub trait Model: Send + Sync {
     /// When the batch holds the wrong kind or size of examples, or memory runs out.
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor>;
 
-    /// Writes or adds the gradient of `share` times the sum of the losses of `batch` to `gradient`, and returns that sum
-    /// (without `share`), in nats. With [`Write::Replace`] every value of `gradient` is written. `parameters` and
-    /// `gradient` are flat, in the order of the layout.
+    /// Writes or adds the gradient of the losses of `batch` to `gradient`, and returns their sum (without the task's share),
+    /// in nats. With [`Write::Replace`] every value of `gradient` is written. `parameters` and `gradient` are flat, in the
+    /// order of the layout.
     ///
     /// # Errors
     /// When the batch holds the wrong kind or size of examples, or memory runs out.
-    fn gradient(
-        &mut self,
-        parameters: &[f32],
-        batch: &Batch,
-        share: f32,
-        write: Write,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
-        gradient_by_autograd(self, parameters, batch, share, write, gradient)
+    fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
+        gradient_by_autograd(self, parameters, batch, task, gradient)
+    }
+
+    /// Another of the same architecture, to compute a part of each batch beside this one. `None` for a model that keeps
+    /// all threads busy by itself.
+    fn another(&self) -> Option<Box<dyn Model>> {
+        None
     }
 
     /// Whether to compute activations again in the backward instead of keeping them. Ignored by models that cannot.
@@ -213,8 +230,7 @@ fn gradient_by_autograd<M: Model + ?Sized>(
     model: &M,
     parameters: &[f32],
     batch: &Batch,
-    share: f32,
-    write: Write,
+    task: &Task,
     gradient: &mut [f32],
 ) -> Result<f64> {
     let tensors = tensors_of(model.layout(), parameters)?;
@@ -224,8 +240,8 @@ fn gradient_by_autograd<M: Model + ?Sized>(
     for (tensor, spec) in gradients.iter().zip(model.layout().tensors()) {
         let place = gradient[spec.range()].iter_mut();
         for (place, value) in place.zip(tensor.flatten_all()?.to_vec1::<f32>()?) {
-            let kept = if write == Write::Add { *place } else { 0.0 };
-            *place = kept + share * predictions * value;
+            let kept = if task.write == Write::Add { *place } else { 0.0 };
+            *place = kept + task.share * predictions * value;
         }
     }
     Ok(f64::from(loss.to_scalar::<f32>()?) * f64::from(predictions))
@@ -250,7 +266,7 @@ pub(crate) mod tests {
         let parameters = model.initial_parameters(1);
         let (examples, mut gradient) = (batch.examples(), vec![f32::NAN; parameters.len()]);
         let share = 1.0 / examples as f32;
-        let loss = model.gradient(&parameters, batch, share, Write::Replace, &mut gradient)?;
+        let loss = model.gradient(&parameters, batch, &Task::alone(share, Write::Replace), &mut gradient)?;
         let tensors = tensors_of(model.layout(), &parameters)?;
         let variables = tensors.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
         let (expected_loss, expected) = gradients_by_autograd(model, &variables, batch)?;
@@ -264,8 +280,8 @@ pub(crate) mod tests {
             assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
         }
         let mut parts = vec![f32::NAN; parameters.len()];
-        model.gradient(&parameters, &batch.part(0..3), share, Write::Replace, &mut parts)?;
-        model.gradient(&parameters, &batch.part(3..examples), share, Write::Add, &mut parts)?;
+        model.gradient(&parameters, &batch.part(0..3), &Task::alone(share, Write::Replace), &mut parts)?;
+        model.gradient(&parameters, &batch.part(3..examples), &Task::alone(share, Write::Add), &mut parts)?;
         let error = gradient.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
         assert!(error < 1e-5, "{error}");
         let (own, composed) = (model.evaluate(&parameters, batch)?, evaluate_composed(model, &tensors, batch)?);

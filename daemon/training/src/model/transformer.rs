@@ -10,7 +10,7 @@ use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_parameters;
-use super::{Evaluation, Model, Write};
+use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, TokenBatch};
 use crate::ops::attention::Attention;
 use crate::ops::rotary::RotaryTables;
@@ -113,7 +113,14 @@ impl Transformer {
             head_width: (spec.width / spec.heads) as usize,
         };
         let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
-        Ok(Frame { attention, width, inner, epsilon: spec.norm_epsilon as f32, rotary: &self.rotary })
+        Ok(Frame {
+            attention,
+            width,
+            inner,
+            epsilon: spec.norm_epsilon as f32,
+            rotary: &self.rotary,
+            threads: rayon::current_num_threads(),
+        })
     }
 
     fn new_workspace(&self, frame: &Frame<'_>, kept: usize) -> Workspace {
@@ -210,24 +217,22 @@ impl Model for Transformer {
         linear::composed(&normalised, head)?.reshape((batch.predictions(), ()))
     }
 
-    fn gradient(
-        &mut self,
-        parameters: &[f32],
-        batch: &Batch,
-        share: f32,
-        write: Write,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
+    fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
         let kept = if self.recompute { 1 } else { self.blocks.len() };
         let workspace = self.workspace.take();
-        let (batch, mut gradient) = (batch.tokens()?, Gradient { values: gradient, write });
-        let frame = self.frame(batch)?;
+        let Task { share, write, threads } = *task;
+        let (batch, mut gradient) = (batch.tokens()?, Gradient { values: gradient, write, threads });
+        let frame = Frame { threads, ..self.frame(batch)? };
         let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), kept));
         let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, kept));
         self.forward(&frame, parameters, &batch.inputs, &mut workspace);
         let loss = self.backward(&frame, parameters, batch, share, &mut gradient, &mut workspace);
         self.workspace = Some(workspace);
         Ok(loss)
+    }
+
+    fn another(&self) -> Option<Box<dyn Model>> {
+        (!self.recompute).then(|| Box::new(Transformer::new(&self.spec)) as Box<dyn Model>)
     }
 
     fn set_recompute(&mut self, recompute: bool) {
@@ -272,7 +277,8 @@ mod tests {
             let parameters = model.initial_parameters(1);
             let mut gradient = vec![f32::NAN; parameters.len()];
             let share = 1.0 / 36.0;
-            let loss = model.gradient(&parameters, &batch(&spec), share, Write::Replace, &mut gradient)?;
+            let loss =
+                model.gradient(&parameters, &batch(&spec), &Task::alone(share, Write::Replace), &mut gradient)?;
             let variables: Vec<Var> =
                 tensors_of(model.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<_>>()?;
             let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
@@ -299,9 +305,10 @@ mod tests {
             let mut model = Transformer::new(&spec);
             let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
             let (mut whole, mut parts) = (vec![0.0; parameters.len()], vec![f32::NAN; parameters.len()]);
-            let loss = model.gradient(&parameters, &batch, 0.1, Write::Replace, &mut whole)?;
-            let first = model.gradient(&parameters, &batch.part(0..1), 0.1, Write::Replace, &mut parts)?;
-            let second = model.gradient(&parameters, &batch.part(1..3), 0.1, Write::Add, &mut parts)?;
+            let loss = model.gradient(&parameters, &batch, &Task::alone(0.1, Write::Replace), &mut whole)?;
+            let first =
+                model.gradient(&parameters, &batch.part(0..1), &Task::alone(0.1, Write::Replace), &mut parts)?;
+            let second = model.gradient(&parameters, &batch.part(1..3), &Task::alone(0.1, Write::Add), &mut parts)?;
             assert!((loss - first - second).abs() < 1e-3, "{loss} {first} {second}");
             let error = whole.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
             assert!(error < 1e-5, "{error}");

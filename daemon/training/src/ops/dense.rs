@@ -72,7 +72,14 @@ impl DenseLayers {
             let input = Matrix::dense(outputs.last().map_or(input, Vec::as_slice), examples, layer.inputs);
             let mut output = vec![0.0; examples * layer.outputs];
             let place = MatrixMut::dense(&mut output, examples, layer.outputs);
-            multiply_in_parallel(place, Write::Replace, 1.0, input, layer.weight(parameters).transposed());
+            multiply_in_parallel(
+                rayon::current_num_threads(),
+                place,
+                Write::Replace,
+                1.0,
+                input,
+                layer.weight(parameters).transposed(),
+            );
             let is_last = number + 1 == self.layers.len();
             add_bias(&mut output, &parameters[layer.bias.clone()], if is_last { f32::NEG_INFINITY } else { 0.0 });
             outputs.push(output);
@@ -101,13 +108,20 @@ impl DenseLayers {
             let incoming = Matrix::dense(&to_output, examples, layer.outputs);
             add_columns(&mut into.gradient[layer.bias.clone()], into.write, &to_output);
             let place = MatrixMut::dense(&mut into.gradient[layer.weight.clone()], layer.outputs, layer.inputs);
-            multiply_in_parallel(place, into.write, 1.0, incoming.transposed(), input);
+            multiply_in_parallel(rayon::current_num_threads(), place, into.write, 1.0, incoming.transposed(), input);
             if previous.is_none() && !of_input {
                 return (loss, Vec::new());
             }
             let mut to_input = vec![0.0; examples * layer.inputs];
             let place = MatrixMut::dense(&mut to_input, examples, layer.inputs);
-            multiply_in_parallel(place, Write::Replace, 1.0, incoming, layer.weight(parameters));
+            multiply_in_parallel(
+                rayon::current_num_threads(),
+                place,
+                Write::Replace,
+                1.0,
+                incoming,
+                layer.weight(parameters),
+            );
             if let Some(previous) = previous {
                 cut(&mut to_input, &previous);
             }

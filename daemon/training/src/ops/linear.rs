@@ -14,18 +14,30 @@ pub(crate) fn composed(input: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 /// The same: rows of `output` `[rows, outputs]` from those of `input` `[rows, inputs]`.
-pub(crate) fn forward(output: MatrixMut<'_>, write: Write, input: Matrix<'_>, weight: Matrix<'_>) {
-    multiply_in_parallel(output, write, 1.0, input, weight.transposed());
+pub(crate) fn forward(threads: usize, output: MatrixMut<'_>, write: Write, input: Matrix<'_>, weight: Matrix<'_>) {
+    multiply_in_parallel(threads, output, write, 1.0, input, weight.transposed());
 }
 
 /// The gradient of the input: `dx = g · W`.
-pub(crate) fn to_input(to_input: MatrixMut<'_>, write: Write, gradient: Matrix<'_>, weight: Matrix<'_>) {
-    multiply_in_parallel(to_input, write, 1.0, gradient, weight);
+pub(crate) fn to_input(
+    threads: usize,
+    to_input: MatrixMut<'_>,
+    write: Write,
+    gradient: Matrix<'_>,
+    weight: Matrix<'_>,
+) {
+    multiply_in_parallel(threads, to_input, write, 1.0, gradient, weight);
 }
 
 /// The gradient of the weight: `dW = gᵀ · x`.
-pub(crate) fn to_weight(to_weight: MatrixMut<'_>, write: Write, gradient: Matrix<'_>, input: Matrix<'_>) {
-    multiply_in_parallel(to_weight, write, 1.0, gradient.transposed(), input);
+pub(crate) fn to_weight(
+    threads: usize,
+    to_weight: MatrixMut<'_>,
+    write: Write,
+    gradient: Matrix<'_>,
+    input: Matrix<'_>,
+) {
+    multiply_in_parallel(threads, to_weight, write, 1.0, gradient.transposed(), input);
 }
 
 #[cfg(test)]
@@ -43,12 +55,12 @@ mod tests {
             let gradient = Matrix::dense(&g, rows, outputs);
             let (input, weight) = (Matrix::dense(&x, rows, inputs), Matrix::dense(&w, outputs, inputs));
             let mut output = vec![f32::NAN; rows * outputs];
-            forward(MatrixMut::dense(&mut output, rows, outputs), Write::Replace, input, weight);
+            forward(2, MatrixMut::dense(&mut output, rows, outputs), Write::Replace, input, weight);
             assert_close("output", &output, &expected[0]);
             let (mut dx, mut dw) = (vec![f32::NAN; rows * inputs], vec![f32::NAN; outputs * inputs]);
-            to_input(MatrixMut::dense(&mut dx, rows, inputs), Write::Replace, gradient, weight);
+            to_input(2, MatrixMut::dense(&mut dx, rows, inputs), Write::Replace, gradient, weight);
             assert_close("input", &dx, &expected[1]);
-            to_weight(MatrixMut::dense(&mut dw, outputs, inputs), Write::Replace, gradient, input);
+            to_weight(2, MatrixMut::dense(&mut dw, outputs, inputs), Write::Replace, gradient, input);
             assert_close("weight", &dw, &expected[2]);
         }
     }

@@ -131,11 +131,13 @@ const PART_MIN: usize = 128;
 /// Narrower products are not shared out: gemm has other ways for vectors and for at most 256 values, whose sums differ.
 const SIDE_MIN: usize = 4;
 
-/// As [`multiply`] on all of rayon's threads, each computing some rows (or, where they are few, columns) of the output.
+/// As [`multiply`], shared out among so many of rayon's threads: each computes some rows (or, where they are few, columns)
+/// of the output.
 ///
 /// An element's sum does not depend on how they are shared out, so bits do not depend on the number of threads. A few
 /// large parts: a part of 128 rows runs at four fifths of the rate of one of 1,024.
 pub(crate) fn multiply_in_parallel(
+    threads: usize,
     output: MatrixMut<'_>,
     write: Write,
     scale: f32,
@@ -143,7 +145,7 @@ pub(crate) fn multiply_in_parallel(
     right: Matrix<'_>,
 ) {
     let shared_out = output.rows.min(output.columns) >= SIDE_MIN;
-    let threads = if shared_out { rayon::current_num_threads() } else { 1 };
+    let threads = if shared_out { threads } else { 1 };
     let part = |length: usize| length.div_ceil((length / PART_MIN).clamp(1, threads)).max(1);
     let (rows, columns) = (part(output.rows), part(output.columns));
     if rows < output.rows || columns == output.columns {
@@ -228,7 +230,7 @@ mod tests {
                     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
                     let mut output = vec![0.0; rows * columns];
                     let place = MatrixMut::dense(&mut output, rows, columns);
-                    pool.install(|| multiply_in_parallel(place, Write::Replace, 1.0, left, right));
+                    pool.install(|| multiply_in_parallel(threads, place, Write::Replace, 1.0, left, right));
                     output
                 };
                 let whole = product(1);

@@ -6,16 +6,19 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
+use rayon::prelude::*;
 
 use super::{Replica, parts};
 use crate::data::Batch;
-use crate::model::{Evaluation, Model, Write};
-use crate::optimizer::{self, Moments, StepFactors, gradient_norm};
+use crate::model::{Evaluation, Model, Task, Write};
+use crate::optimizer::{self, Moments, StepFactors, TASK_VALUES, gradient_norm};
 
 pub(crate) struct HostReplica {
     model: Box<dyn Model>,
     parameters: Vec<f32>,
     gradient: Vec<f32>,
+    /// From the first batch of at least two examples on.
+    second_lane: Option<Lane>,
     moments: Moments,
     /// Since the moments were zero.
     steps: u64,
@@ -32,8 +35,49 @@ impl HostReplica {
         micro_batch: usize,
     ) -> HostReplica {
         let (gradient, moments) = (vec![0.0; parameters.len()], Moments::new(parameters.len()));
-        HostReplica { model, parameters, gradient, moments, steps: 0, optimizer, micro_batch }
+        HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
     }
+}
+
+/// What computes the second half of a batch beside the first.
+///
+/// Two lanes meet once in a step, where threads that share every operation meet after each: 1.3 × as fast on two threads
+/// for a model of 0.8M parameters, 1.15 × for one of 10M. Bits do not depend on the number of threads, for there are two
+/// lanes on any.
+struct Lane {
+    model: Box<dyn Model>,
+    gradient: Vec<f32>,
+}
+
+/// Larger models have operations so long that a second gradient costs more than waiting: 128 MiB of it.
+const LANE_PARAMETERS_MAX: usize = 32 << 20;
+
+/// Whether a batch of so many examples is computed in two lanes, where the model can.
+pub(crate) fn has_two_lanes(parameters: usize, examples: usize, micro_batch: usize) -> bool {
+    parameters <= LANE_PARAMETERS_MAX && examples.min(micro_batch) > 1
+}
+
+/// Returns the sum of the losses.
+fn gradient_in_parts(
+    model: &mut dyn Model,
+    parameters: &[f32],
+    batch: &Batch,
+    micro_batch: usize,
+    mut task: Task,
+    gradient: &mut [f32],
+) -> Result<f64> {
+    let mut loss = 0.0;
+    for part in parts(batch, micro_batch) {
+        loss += model.gradient(parameters, &part, &task, gradient)?;
+        task.write = Write::Add;
+    }
+    Ok(loss)
+}
+
+/// Adds `values` to `sums`, in parallel.
+fn add(sums: &mut [f32], values: &[f32]) {
+    let tasks = sums.par_chunks_mut(TASK_VALUES).zip(values.par_chunks(TASK_VALUES));
+    tasks.for_each(|(sums, values)| sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value));
 }
 
 impl Replica for HostReplica {
@@ -56,12 +100,29 @@ impl Replica for HostReplica {
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
-        let share = 1.0 / batch.predictions() as f32;
-        let (mut loss, mut write) = (0.0, Write::Replace);
-        for part in parts(batch, self.micro_batch) {
-            loss += self.model.gradient(&self.parameters, &part, share, write, &mut self.gradient)?;
-            write = Write::Add;
+        if self.second_lane.is_none() && has_two_lanes(self.parameters.len(), batch.examples(), self.micro_batch) {
+            let lane = |model| Lane { model, gradient: vec![0.0; self.parameters.len()] };
+            self.second_lane = self.model.another().map(lane);
         }
+        let HostReplica { model, parameters, gradient, second_lane, micro_batch, .. } = self;
+        let task = Task::alone(1.0 / batch.predictions() as f32, Write::Replace);
+        let loss = match second_lane.as_mut().filter(|_| batch.examples() > 1) {
+            None => gradient_in_parts(&mut **model, parameters, batch, *micro_batch, task, gradient)?,
+            Some(second) => {
+                let middle = batch.examples().div_ceil(2);
+                let halves = [batch.part(0..middle), batch.part(middle..batch.examples())];
+                let (micro_batch, task) = (*micro_batch / 2, Task { threads: task.threads.div_ceil(2), ..task });
+                let (loss, second_loss) = rayon::join(
+                    || gradient_in_parts(&mut **model, parameters, &halves[0], micro_batch, task, gradient),
+                    || {
+                        let Lane { model, gradient } = &mut *second;
+                        gradient_in_parts(&mut **model, parameters, &halves[1], micro_batch, task, gradient)
+                    },
+                );
+                add(gradient, &second.gradient);
+                loss? + second_loss?
+            }
+        };
         Ok(loss / batch.predictions() as f64)
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Frame<'a> {
     pub(super) inner: usize,
     pub(super) epsilon: f32,
     pub(super) rotary: &'a RotaryTables,
+    /// That products are shared out among.
+    pub(super) threads: usize,
 }
 
 impl Frame<'_> {
@@ -45,17 +47,18 @@ impl Frame<'_> {
     }
 }
 
-/// A gradient and whether it is written or added to.
+/// A gradient, whether it is written or added to, and by how many threads at once.
 pub(super) struct Gradient<'a> {
     pub(super) values: &'a mut [f32],
     pub(super) write: Write,
+    pub(super) threads: usize,
 }
 
 impl Gradient<'_> {
     /// Writes the gradient of the weight in `range`, `[outputs, inputs]`, of a product of `input` with it.
     fn of_weight(&mut self, range: &Range<usize>, gradient: Matrix<'_>, input: Matrix<'_>) {
         let place = MatrixMut::dense(&mut self.values[range.clone()], gradient.width(), input.width());
-        linear::to_weight(place, self.write, gradient, input);
+        linear::to_weight(self.threads, place, self.write, gradient, input);
     }
 }
 
@@ -95,20 +98,26 @@ impl Block {
         for (weight, columns) in self.joint(frame) {
             let place = MatrixMut::dense(&mut kept.joint, rows, frame.attention.joint_width());
             let weight = Matrix::dense(&parameters[weight], columns.len(), width);
-            linear::forward(place.columns(columns.start, columns.len()), Write::Replace, normalised, weight);
+            linear::forward(
+                frame.threads,
+                place.columns(columns.start, columns.len()),
+                Write::Replace,
+                normalised,
+                weight,
+            );
         }
         frame.turn(&mut kept.joint, Turn::Forwards);
         frame.attention.forward(&mut kept.attended, &kept.joint);
         kept.middle.copy_from_slice(input);
         let attended = Matrix::dense(&kept.attended, rows, width);
         let weight = Matrix::dense(&parameters[self.output.clone()], width, width);
-        linear::forward(MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
+        linear::forward(frame.threads, MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
         let scale = &parameters[self.feed_forward_norm.clone()];
         rms_norm::forward(&mut scratch.normalised, &kept.middle, scale, frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
         let place = MatrixMut::dense(&mut kept.gate_up, rows, 2 * frame.inner);
         let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * frame.inner, width);
-        linear::forward(place, Write::Replace, normalised, weight);
+        linear::forward(frame.threads, place, Write::Replace, normalised, weight);
     }
 
     /// The output `[rows, width]` of an activated block.
@@ -125,7 +134,7 @@ impl Block {
         output.copy_from_slice(&kept.middle);
         let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
         let hidden = Matrix::dense(&scratch.hidden, rows, inner);
-        linear::forward(MatrixMut::dense(output, rows, width), Write::Add, hidden, weight);
+        linear::forward(frame.threads, MatrixMut::dense(output, rows, width), Write::Add, hidden, weight);
     }
 
     /// Turns `stream`, the gradient of the output, into that of the input. Uses up what was kept.
@@ -155,7 +164,7 @@ impl Block {
         let to_output = Matrix::dense(stream, rows, width);
         let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
         let to_hidden = MatrixMut::dense(&mut scratch.hidden, rows, inner);
-        linear::to_input(to_hidden, Write::Replace, to_output, weight);
+        linear::to_input(frame.threads, to_hidden, Write::Replace, to_output, weight);
         // From here on `hidden` holds the hidden values and `gate_up` its gradient.
         swiglu::backward(&mut scratch.hidden, &mut kept.gate_up, inner);
         gradient.of_weight(&self.down, to_output, Matrix::dense(&scratch.hidden, rows, inner));
@@ -165,7 +174,7 @@ impl Block {
         gradient.of_weight(&self.gate_up, to_gate_up, Matrix::dense(&scratch.normalised, rows, width));
         let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * inner, width);
         let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-        linear::to_input(to_normalised, Write::Replace, to_gate_up, weight);
+        linear::to_input(frame.threads, to_normalised, Write::Replace, to_gate_up, weight);
         let to_scale = (&mut gradient.values[self.feed_forward_norm.clone()], gradient.write);
         rms_norm::backward(stream, to_scale, &kept.middle, &scratch.to_normalised, scale, frame.epsilon);
     }
@@ -184,7 +193,7 @@ impl Block {
         gradient.of_weight(&self.output, to_middle, Matrix::dense(&kept.attended, rows, width));
         let weight = Matrix::dense(&parameters[self.output.clone()], width, width);
         let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-        linear::to_input(to_attended, Write::Replace, to_middle, weight);
+        linear::to_input(frame.threads, to_attended, Write::Replace, to_middle, weight);
         frame.attention.backward(&mut scratch.to_joint, &kept.joint, &scratch.to_normalised);
         frame.turn(&mut scratch.to_joint, Turn::Backwards);
         let scale = &parameters[self.attention_norm.clone()];
@@ -197,7 +206,7 @@ impl Block {
             gradient.of_weight(&range, to_columns, normalised);
             let weight = Matrix::dense(&parameters[range], columns.len(), width);
             let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-            linear::to_input(to_normalised, write, to_columns, weight);
+            linear::to_input(frame.threads, to_normalised, write, to_columns, weight);
             write = Write::Add;
         }
         let to_scale = (&mut gradient.values[self.attention_norm.clone()], gradient.write);
