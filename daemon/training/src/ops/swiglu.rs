@@ -22,7 +22,12 @@ pub(crate) fn forward(hidden: &mut [f32], gate_up: &[f32], inner: usize) {
 /// becomes the output, which the next layer's weights need for their own gradient.
 pub(crate) fn backward(hidden: &mut [f32], gate_up: &mut [f32], inner: usize) {
     let rows = hidden.par_chunks_mut(inner * TASK_ROWS).zip(gate_up.par_chunks_mut(2 * inner * TASK_ROWS));
-    rows.for_each(|(hidden, gate_up)| backward_rows(hidden, gate_up, inner));
+    rows.for_each(|(hidden, gate_up)| {
+        for (hidden, gate_up) in hidden.chunks_exact_mut(inner).zip(gate_up.chunks_exact_mut(2 * inner)) {
+            let (gate, up) = gate_up.split_at_mut(inner);
+            backward_row(hidden, gate, up);
+        }
+    });
 }
 
 #[inline(always)]
@@ -42,17 +47,15 @@ vectorised! {
 }
 
 vectorised! {
-    fn backward_rows(hidden: &mut [f32], gate_up: &mut [f32], inner: usize) {
-        for (hidden, gate_up) in hidden.chunks_exact_mut(inner).zip(gate_up.chunks_exact_mut(2 * inner)) {
-            let (gate, up) = gate_up.split_at_mut(inner);
-            for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
-                let sigmoid = sigmoid(*gate);
-                let silu = *gate * sigmoid;
-                let (gradient, value) = (*hidden, *up);
-                *hidden = silu * value;
-                *up = gradient * silu;
-                *gate = gradient * value * (sigmoid + silu * (1.0 - sigmoid));
-            }
+    /// One row: three slices that are told apart, or the compiler would go value by value.
+    fn backward_row(hidden: &mut [f32], gate: &mut [f32], up: &mut [f32]) {
+        for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
+            let sigmoid = sigmoid(*gate);
+            let silu = *gate * sigmoid;
+            let (gradient, value) = (*hidden, *up);
+            *hidden = silu * value;
+            *up = gradient * silu;
+            *gate = gradient * value * (sigmoid + silu * (1.0 - sigmoid));
         }
     }
 }
