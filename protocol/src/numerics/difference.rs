@@ -5,7 +5,7 @@ use super::check;
 use super::check::{weighted_sum, weighted_sum_of_codes};
 use super::code::Code;
 use super::encode::{Blocks, codes_of};
-use super::grid::{Grid, Indices};
+use super::grid::{Grid, Indices, saturates};
 use super::instruction_set::{InstructionSet, Kernel};
 use super::packing::copy_block;
 use super::steps::{step_after_exchange, step_from_wire};
@@ -226,8 +226,14 @@ impl OwnSide<'_, '_> {
             }
             OwnSide::Made(making) => {
                 let mut indices: Indices = [0; BLOCK];
-                making.grid.indices(making.blocks.get(number), number, step, &mut indices);
-                let sum = weighted_sum(&indices);
+                let block = making.blocks.get(number);
+                making.grid.indices(block, number, step, &mut indices);
+                let mut sum = weighted_sum(&indices);
+                // Indices that saturate are all wrong by about the same power of two, which the check's 16 bits often do
+                // not see, and never in a whole block of one sign. With one more it sees them.
+                if saturates(block, step) {
+                    sum = sum.wrapping_add(1 << width.bits());
+                }
                 making.checks[number] = check::of_sum(sum, width).to_le_bytes();
                 codes_of(&indices, codes);
                 let bytes = width.packed_bytes(BLOCK);

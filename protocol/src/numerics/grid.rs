@@ -44,7 +44,7 @@ impl Grid {
 
     /// Writes the indices of `block`, the `number`-th of the model, on the grid of `step`.
     ///
-    /// Values beyond [`QUOTIENT_MAX`] steps saturate: their blocks then fail the check and are left out.
+    /// Values beyond [`QUOTIENT_MAX`] steps saturate: see [`saturates`].
     #[inline(always)]
     pub(super) fn indices(&self, block: &[f32; BLOCK], number: usize, step: f32, output: &mut Indices) {
         let inverse = 1.0 / step;
@@ -69,6 +69,22 @@ impl Grid {
         let window = self.table[offset..].first_chunk().expect("a window from the first half fits");
         (window, 1f32.to_bits() | (drawn >> 41) as u32)
     }
+}
+
+/// Whether some index of `block` would be another on a grid without limits. A proposal's steps fit its own values, but a
+/// reply's values may be far beyond them.
+#[inline(always)]
+pub(super) fn saturates(block: &[f32; BLOCK], step: f32) -> bool {
+    // Two less, for the dither; written so that NaN saturates.
+    !(largest(block) * (1.0 / step) < QUOTIENT_MAX - 2.0)
+}
+
+/// The largest absolute value; NaN is above all others.
+#[inline(always)]
+pub(super) fn largest(block: &[f32; BLOCK]) -> f32 {
+    // Without their sign, the bits of floats are in the order of the floats.
+    let bits = |value: &f32| (value.to_bits() & 0x7fff_ffff) as i32;
+    f32::from_bits(block.iter().fold(0, |largest, value| largest.max(bits(value))) as u32)
 }
 
 /// Spreads a nonce and a number over 64 bits (the finalizer of SplitMix64, Steele et al. 2014).

@@ -122,6 +122,22 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
     }
 }
 
+/// A step that fits values near zero, as those of a momentum after a calm, says nothing of a partner's.
+#[test]
+fn a_block_far_beyond_the_grid_is_left_out_on_both_sides() {
+    for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
+        for (parameters, sign) in [(BLOCK, 1.0), (BLOCK, -1.0), (64, 1.0), (2 * BLOCK + 10, 1.0)] {
+            let near = Snapshot::from(vec![0.0; parameters]);
+            let far: Snapshot =
+                (0..parameters).map(|index| sign * (0.3 + 1e-4 * index as f32)).collect::<Vec<_>>().into();
+            let steps = Some(steps_of(parameters, 1e-8));
+            let (_, starter, responder) = exchange([&near, &far], width, steps);
+            let blocks = parameters.div_ceil(BLOCK) as u32;
+            assert_eq!((starter.masked_blocks, responder.masked_blocks), (blocks, blocks), "{width:?} {parameters}");
+        }
+    }
+}
+
 #[test]
 fn a_difference_without_an_opposite_is_left_out_on_both_sides() {
     for width in WIDTHS {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::buffers::Pooled;
 use super::encode::Blocks;
+use super::grid::largest;
 use crate::bulk::BLOCK;
 
 /// A step grows at most this much from one exchange to the next: a single odd partner must not blow up the grid.
@@ -73,13 +74,8 @@ pub(super) fn first_step(block: &[f32; BLOCK], length: usize) -> f32 {
 /// A step on whose grid the block's values are representable: `step`, or the next larger one that will do.
 #[inline(always)]
 pub(super) fn step_for_values(step: f32, block: &[f32; BLOCK]) -> f32 {
-    // Without their sign, the bits of floats are in the order of the floats.
-    let mut largest = 0i32;
-    for value in block {
-        largest = largest.max((value.to_bits() & 0x7fff_ffff) as i32);
-    }
-    // A NaN, which only a diverged model has, is above all others, and `>` is then false.
-    let smallest = f32::from_bits(largest as u32) * STEP_FRACTION_OF_LARGEST_MIN;
+    // With a NaN, which only a diverged model has, `>` is false.
+    let smallest = largest(block) * STEP_FRACTION_OF_LARGEST_MIN;
     if smallest > step { to_wire_precision(smallest) } else { step }
 }
 
