@@ -75,8 +75,9 @@ impl Grid {
 /// reply's values may be far beyond them.
 #[inline(always)]
 pub(super) fn saturates(block: &[f32; BLOCK], step: f32) -> bool {
-    // Two less, for the dither; written so that NaN saturates.
-    !(largest(block) * (1.0 / step) < QUOTIENT_MAX - 2.0)
+    let quotient = largest(block) * (1.0 / step);
+    // Two less, for the dither.
+    quotient.is_nan() || quotient >= QUOTIENT_MAX - 2.0
 }
 
 /// The largest absolute value; NaN is above all others.
