@@ -4,8 +4,9 @@ use std::path::Path;
 
 use murmur_protocol::RunManifest;
 use murmur_training::model::lora;
-use murmur_training::{Device, DeviceChoice, Pretrained, PretrainedConfig, PretrainedError};
+use murmur_training::{Pretrained, PretrainedConfig, PretrainedError};
 
+use crate::devices::Devices;
 use crate::failure::{ExitCode, Failure};
 use crate::fit;
 use crate::settings::NodeSettings;
@@ -27,7 +28,10 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
     };
     let mut manifest = described(manifest, settings)?;
     // Sizes first: a model that is too large is not read.
-    fit::check(&manifest, &device(settings))?;
+    // A device that cannot be opened is told of later.
+    if let Ok(devices) = Devices::open(&settings.training) {
+        fit::check(&manifest, &settings.training, &devices)?;
+    }
     let base = Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?;
     let digest = base.digest();
     if manifest.base.digest.is_empty() {
@@ -36,12 +40,6 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
         check_digest(&manifest, folder, &digest)?;
     }
     Ok((manifest, Some(base)))
-}
-
-/// Where the run would be trained; a device that cannot be opened is told of later.
-fn device(settings: &NodeSettings) -> Device {
-    let choice: Option<DeviceChoice> = settings.training.device.parse().ok();
-    choice.and_then(|choice| choice.open().ok()).map_or(Device::Cpu, |(device, _)| device)
 }
 
 /// The manifest with the architecture of this node's base, where it has one; the weights are not read.

@@ -78,7 +78,7 @@ pub struct NodeOptions {
     /// Identity, known peers and checkpoints [default: murmur/<run> in the user's data directory].
     #[arg(long, env = "MURMUR_DATA_DIR", value_name = "DIRECTORY")]
     pub data_dir: Option<PathBuf>,
-    /// auto, cpu or cuda:N.
+    /// auto, cpu or cuda:N; several as cuda:0,cuda:1 train as one node.
     #[arg(long, env = "MURMUR_DEVICE")]
     pub device: Option<String>,
     /// CPU threads that train; 0 takes all cores.

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability, Shelf};
 use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
-use murmur_training::{Corpus, CorpusError, DeviceChoice, Pretrained, TrainingOptions};
+use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::base;
 use crate::console::Console;
+use crate::devices::Devices;
 use crate::drivers::{
     DataDriver, DataView, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers,
 };
@@ -123,10 +124,8 @@ struct Model {
 
 fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model> {
     let training = &plan.settings.training;
-    let choice: DeviceChoice =
-        training.device.parse().map_err(|error| Failure::new(ExitCode::Settings, format!("{error}")))?;
-    let (device, warning) = choice.open().map_err(|error| Failure::new(ExitCode::Settings, error.to_string()))?;
-    if let Some(warning) = warning {
+    let devices = Devices::open(training).map_err(|error| Failure::new(ExitCode::Settings, error.to_string()))?;
+    if let Some(warning) = &devices.warning {
         eprintln!("warning: {warning}");
     }
     let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
@@ -138,22 +137,21 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
         Some(shared) => shared.corpus(),
         None => open_corpus(&plan.manifest, &plan.settings, Some(plan.directory.prepared_path()))?,
     };
-    let device_name = if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
-    fit::check(&plan.manifest, &device)?;
+    fit::check(&plan.manifest, training, &devices)?;
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let weights = base::weights(&plan.manifest, &plan.settings, base, has_model)?;
-    let options = TrainingOptions { weightless: has_model, ..TrainingOptions::for_device(&device) };
-    let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, device, options)
+    let options = TrainingOptions { weightless: has_model, ..training.options() };
+    let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, &devices.all, options)
         .context("cannot set up the model on its device")?;
     let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
-    Ok(Model { engine, progress, resumed, device: device_name, shared })
+    Ok(Model { engine, progress, resumed, device: devices.name, shared })
 }
 
 /// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.

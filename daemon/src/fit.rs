@@ -1,35 +1,36 @@
 //! Whether a run fits into this machine's memory, before any of it is taken.
 
 use murmur_protocol::RunManifest;
+use murmur_training::MemoryEstimate;
 use murmur_training::ops::Kernels;
-use murmur_training::{Device, MemoryEstimate};
 
 use crate::console::human_bytes;
+use crate::devices::Devices;
 use crate::failure::{ExitCode, Failure};
+use crate::settings::TrainingSettings;
 use crate::usage::available_memory;
 
 /// What lowers the need, most effective first.
-pub(crate) const REMEDY: &str = "lower optimizer.batch_sequences or model.context (activations), train adapters with \
+pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or optimizer.batch_sequences (activations), train adapters with \
      lora.rank (moments and copies), choose a smaller model, or close other programs";
-
-/// The need of a run on this device.
-pub(crate) fn estimate(manifest: &RunManifest, device: &Device) -> MemoryEstimate {
-    MemoryEstimate::of(manifest, Kernels::for_device(device), rayon::current_num_threads())
-}
 
 /// Refuses a run that does not fit.
 ///
 /// # Errors
 /// With the numbers, and what to lower.
-pub(crate) fn check(manifest: &RunManifest, device: &Device) -> Result<(), Failure> {
+pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Result<(), Failure> {
     // What is free on a GPU only its driver knows; there the model's set-up fails with the device's own error.
-    let Some(free) = available_memory().filter(|_| device.is_cpu()) else { return Ok(()) };
-    let estimate = estimate(manifest, device);
-    if estimate.total() <= free {
+    let workers = devices.on_cpu() as u64;
+    let Some(free) = available_memory().filter(|_| workers > 0) else { return Ok(()) };
+    let threads = rayon::current_num_threads();
+    let estimate = MemoryEstimate::of(manifest, &settings.options(), Kernels::Fused, threads);
+    let needed = workers * estimate.on_device() + estimate.copies;
+    if needed <= free {
         return Ok(());
     }
-    let (needed, free) = (human_bytes(estimate.total()), human_bytes(free));
-    let message = format!("training this run takes about {needed} of memory, and {free} are free ({estimate})");
+    let (needed, free) = (human_bytes(needed), human_bytes(free));
+    let times = if workers > 1 { format!("; all but copies {workers} times") } else { String::new() };
+    let message = format!("training this run takes about {needed} of memory, and {free} are free ({estimate}{times})");
     Err(Failure::new(ExitCode::Failure, message).hint(REMEDY))
 }
 
@@ -39,8 +40,9 @@ mod tests {
 
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_its_numbers_and_what_to_lower() {
-        let mut manifest = RunManifest::default();
-        assert!(check(&manifest, &Device::Cpu).is_ok());
+        let (mut manifest, settings) = (RunManifest::default(), TrainingSettings::default());
+        let devices = Devices::open(&settings).expect("there is always a CPU");
+        assert!(check(&manifest, &settings, &devices).is_ok());
         manifest.model.width = 16_384;
         manifest.model.feed_forward = 65_536;
         manifest.model.layers = 128;
@@ -48,7 +50,7 @@ mod tests {
         if available_memory().is_none() {
             return; // this system does not tell
         }
-        let failure = check(&manifest, &Device::Cpu).expect_err("terabytes");
+        let failure = check(&manifest, &settings, &devices).expect_err("terabytes");
         let message = failure.to_string();
         for part in ["parameters", "gradient", "moments", "activations", "copies", "are free"] {
             assert!(message.contains(part), "{message}");

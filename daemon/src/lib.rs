@@ -9,6 +9,7 @@ pub mod cli;
 mod commands;
 pub mod console;
 pub mod daemon;
+mod devices;
 pub mod doctor;
 pub mod drivers;
 pub mod engine;

@@ -95,8 +95,8 @@ fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
 }
 
 fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engine> {
-    let mut training = TrainingOptions::for_device(&Device::Cpu);
-    (training.recompute, training.micro_batch) = (options.recompute, options.micro_batch);
+    let (recompute, micro_batch) = (options.recompute, options.micro_batch);
+    let training = TrainingOptions { recompute, micro_batch, ..TrainingOptions::default() };
     let corpus = Corpus::open(manifest, &DataPlace::of_files(&options.data))?;
     Ok(Engine::with_options(manifest, corpus, [0; 32], Device::Cpu, training)?)
 }

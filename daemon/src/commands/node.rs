@@ -26,7 +26,11 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
         checkpoint.directory = directory.clone();
     }
     if let Some(device) = &options.device {
-        training.device = device.clone();
+        let names: Vec<String> = device.split(',').map(|name| name.trim().to_owned()).collect();
+        (training.device, training.devices) = match names.as_slice() {
+            [one] => (one.clone(), Vec::new()),
+            _ => (training.device.clone(), names),
+        };
     }
     if let Some(threads) = options.threads {
         training.threads = threads;

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_training::{Corpus, Device, DeviceChoice, Engine, TrainingError, TrainingOptions};
+use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions};
 
 use super::Finding;
 use crate::console::human_bytes;
+use crate::devices::Devices;
 use crate::fit;
 use crate::settings::NodeSettings;
 use crate::usage::{available_memory, peak_memory};
@@ -33,8 +34,7 @@ pub struct Measured {
 
 /// Checks device, memory and speed; `None` where no step could be taken.
 pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: &mut Vec<Finding>) -> Option<Measured> {
-    let choice: DeviceChoice = settings.training.device.parse().ok()?;
-    let (device, warning) = match choice.open() {
+    let devices = match Devices::open(&settings.training) {
         Ok(opened) => opened,
         Err(error) => {
             findings.push(Finding::problem("device", error.to_string(), "use --device cpu, or install its driver"));
@@ -42,17 +42,17 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         }
     };
     let threads = rayon::current_num_threads();
-    let name = if device.is_cpu() { format!("cpu, {threads} threads") } else { settings.training.device.clone() };
-    findings.push(match warning {
+    let name = if devices.on_cpu() > 0 { format!("{}, {threads} threads", devices.name) } else { devices.name.clone() };
+    findings.push(match devices.warning.clone() {
         None => Finding::good("device", name),
         Some(warning) => Finding::warning("device", name, warning),
     });
     let free = available_memory();
-    if let Err(failure) = fit::check(manifest, &device) {
+    if let Err(failure) = fit::check(manifest, &settings.training, &devices) {
         findings.push(Finding::problem("memory", failure.to_string(), failure.remedy()));
         return None;
     }
-    match take_steps(manifest, device) {
+    match take_steps(manifest, &devices.all, settings.training.options()) {
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
@@ -74,11 +74,15 @@ struct Times {
 }
 
 /// On data that is made up, whatever the run's: a step takes as long on any.
-fn take_steps(manifest: &RunManifest, device: Device) -> Result<(Times, usize), TrainingError> {
+fn take_steps(
+    manifest: &RunManifest,
+    devices: &[Device],
+    options: TrainingOptions,
+) -> Result<(Times, usize), TrainingError> {
     // A step on any base takes as long as on the run's.
     let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(0));
-    let (corpus, options) = (Corpus::made_up(manifest), TrainingOptions::for_device(&device));
-    let mut engine = Engine::on_base(manifest, base, corpus, [0; 32], device, options)?;
+    let corpus = Corpus::made_up(manifest);
+    let mut engine = Engine::on_base(manifest, base, corpus, [0; 32], devices, options)?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
     while times.len() < STEPS_MIN || (begin.elapsed() < MEASURING && times.len() < STEPS_MAX) {
         let step = Instant::now();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use murmur_network::Connectivity;
-use murmur_training::DataPlace;
+use murmur_training::{DataPlace, DeviceChoice, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::rest::{QuietHours, parse_offset};
@@ -34,8 +34,15 @@ pub struct NodeSettings {
 pub struct TrainingSettings {
     /// "auto", "cpu" or "cuda:N".
     pub device: String,
+    /// Several devices that train as one node, such as ["cuda:0", "cuda:1"]; where it is not empty, `device` is not read.
+    /// Each takes a batch of the run's size at every step.
+    pub devices: Vec<String>,
     /// CPU threads that train; 0 takes all cores.
     pub threads: usize,
+    /// Compute activations again in the backward instead of keeping them: less memory, a third more arithmetic.
+    pub recompute: bool,
+    /// Examples of a batch that are computed at once; 0 chooses. Fewer need less memory.
+    pub micro_batch: usize,
     /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
     pub steps: u64,
     /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
@@ -141,11 +148,22 @@ impl DataSettings {
     }
 }
 
+impl TrainingSettings {
+    /// How the engine is to compute.
+    pub fn options(&self) -> TrainingOptions {
+        let micro_batch = (self.micro_batch > 0).then_some(self.micro_batch);
+        TrainingOptions { micro_batch, recompute: self.recompute, ..TrainingOptions::default() }
+    }
+}
+
 impl Default for TrainingSettings {
     fn default() -> Self {
         TrainingSettings {
             device: "auto".to_owned(),
+            devices: Vec::new(),
             threads: 0,
+            recompute: false,
+            micro_batch: 0,
             steps: 0,
             evaluate_every: 100,
             after_completion: AfterCompletion::Exit,
@@ -252,6 +270,9 @@ impl NetworkSettings {
     }
 }
 
+/// Workers of one node, at most.
+const DEVICES_MAX: usize = 64;
+
 impl NodeSettings {
     /// Checks what serde cannot: the first value out of its range, as (field, value, rule).
     ///
@@ -259,8 +280,15 @@ impl NodeSettings {
     /// That value.
     pub fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
         let NodeSettings { training, network, checkpoint, status, .. } = self;
-        if training.device.parse::<murmur_training::DeviceChoice>().is_err() {
+        if training.device.parse::<DeviceChoice>().is_err() {
             return Err(("training.device", format!("{:?}", training.device), "\"auto\", \"cpu\" or \"cuda:N\""));
+        }
+        let names = |text: &String| text.parse().is_ok_and(|choice: DeviceChoice| choice != DeviceChoice::Auto);
+        if let Some(bad) = training.devices.iter().find(|text| !names(text)) {
+            return Err(("training.devices", format!("{bad:?}"), "a list of \"cpu\" and \"cuda:N\""));
+        }
+        if training.devices.len() > DEVICES_MAX {
+            return Err(("training.devices", format!("{} of them", training.devices.len()), "at most 64"));
         }
         if training.threads > 1024 {
             return Err(("training.threads", training.threads.to_string(), "0 (all cores) to 1024"));

@@ -26,7 +26,7 @@ fn training_step(criterion: &mut Criterion) {
         let tokens = u64::from(manifest.optimizer.batch_sequences * manifest.model.context);
         group.throughput(Throughput::Elements(tokens)).sample_size(10);
         for kernels in [Kernels::Fused, Kernels::Composed] {
-            let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+            let options = TrainingOptions { kernels: Some(kernels), ..TrainingOptions::default() };
             let engine = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options);
             let mut engine = engine.expect("an engine");
             group.bench_function(format!("{kernels:?}"), |bencher| {

@@ -16,7 +16,7 @@ use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
 use crate::outer::OuterMomentum;
-use crate::replica::{DeviceReplica, HostReplica, Replica};
+use crate::replica::{DeviceReplica, HostReplica, Replica, Team};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
@@ -121,8 +121,7 @@ impl Engine {
         node: [u8; 32],
         device: Device,
     ) -> Result<Engine, TrainingError> {
-        let options = TrainingOptions::for_device(&device);
-        Engine::with_options(manifest, corpus, node, device, options)
+        Engine::with_options(manifest, corpus, node, device, TrainingOptions::default())
     }
 
     /// As [`Engine::new`] with a choice of how to compute.
@@ -136,37 +135,42 @@ impl Engine {
         device: Device,
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
-        Engine::on_base(manifest, None, corpus, node, device, options)
+        Engine::on_base(manifest, None, corpus, node, &[device], options)
     }
 
-    /// As [`Engine::with_options`] from the flat weights of a base: trains them, or the run's adapters on them.
+    /// As [`Engine::with_options`] from the flat weights of a base: trains them, or the run's adapters on them. With several
+    /// devices a step takes a batch for each and moves all by the mean of their gradients.
     ///
     /// # Errors
     /// As [`Engine::with_options`]; also when the base is of another size, or missing where the run trains adapters.
+    ///
+    /// # Panics
+    /// When there is no device; also when the corpus was opened for another run.
     pub fn on_base(
         manifest: &RunManifest,
         base: Option<Vec<f32>>,
         corpus: Corpus,
         node: [u8; 32],
-        device: Device,
+        devices: &[Device],
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
-        let (spec, optimizer) = (&manifest.model, manifest.optimizer.clone());
+        let spec = &manifest.model;
         let (expected, actual) = (model::parameter_count(spec), base.as_ref().map(Vec::len));
         if let Some(actual) = actual.filter(|actual| *actual != expected) {
             return Err(TrainingError::WrongLength { what: "the base", expected, actual });
         }
-        let (mut model, parameters) =
-            model::begin(manifest, base, options.weightless).ok_or(TrainingError::BaseMissing)?;
-        model.set_recompute(options.recompute);
+        let bases = std::iter::repeat_n(base, devices.len());
+        let replicas = devices.iter().zip(bases).map(|(device, base)| replica(manifest, base, device, &options));
+        let mut replicas = replicas.collect::<Result<Vec<_>, TrainingError>>()?;
+        let replica = match replicas.len() {
+            0 => panic!("training needs a device"),
+            1 => replicas.remove(0),
+            _ => Box::new(Team::new(replicas)),
+        };
+        let parameters = replica.parameters()?;
         let local_progress = LocalProgress::new(&parameters);
         let outer = outer_momentum(&manifest.gossip, &parameters);
-        let micro_batch = options.examples_at_once(spec);
-        let replica: Box<dyn Replica> = match options.kernels {
-            Kernels::Fused if !device.is_cpu() => return Err(TrainingError::FusedElsewhere),
-            Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
-            Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device, optimizer, micro_batch)?),
-        };
+        drop(parameters);
         let corpus = Arc::new(corpus);
         Ok(Engine {
             replica,
@@ -177,7 +181,7 @@ impl Engine {
             outer,
             validation: corpus.validation_batches(manifest),
             manifest: manifest.clone(),
-            sampler: Sampler::new(corpus, manifest, node),
+            sampler: Sampler::new(corpus, manifest, node).several_batches(devices.len()),
             steps: 0,
         })
     }
@@ -358,6 +362,25 @@ impl Engine {
 fn check_finite(what: &'static str, values: &[f32]) -> Result<(), TrainingError> {
     let finite = values.iter().all(|value| value.is_finite());
     if finite { Ok(()) } else { Err(TrainingError::NotFiniteValues(what)) }
+}
+
+/// One device's replica of the run's model, with its initial weights.
+fn replica(
+    manifest: &RunManifest,
+    base: Option<Vec<f32>>,
+    device: &Device,
+    options: &TrainingOptions,
+) -> Result<Box<dyn Replica>, TrainingError> {
+    let begun = model::begin(manifest, base, options.weightless);
+    let (mut model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
+    model.set_recompute(options.recompute);
+    let kernels = options.kernels.unwrap_or_else(|| Kernels::for_device(device));
+    let (optimizer, micro_batch) = (manifest.optimizer.clone(), options.examples_at_once(&manifest.model, kernels));
+    Ok(match kernels {
+        Kernels::Fused if !device.is_cpu() => return Err(TrainingError::FusedElsewhere),
+        Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
+        Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device.clone(), optimizer, micro_batch)?),
+    })
 }
 
 fn outer_momentum(gossip: &GossipSpec, parameters: &[f32]) -> Option<OuterMomentum> {

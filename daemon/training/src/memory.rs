@@ -6,7 +6,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
 
 use crate::data::ImageShape;
-use crate::engine::options::examples_at_once;
+use crate::engine::options::TrainingOptions;
 use crate::model;
 use crate::model::lora::lora_targets_length;
 use crate::ops::Kernels;
@@ -43,8 +43,8 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// For one node of a run that computes with these kernels on so many threads, as it would by itself.
-    pub fn of(manifest: &RunManifest, kernels: Kernels, threads: usize) -> MemoryEstimate {
+    /// For one device of a node of a run, computing as told with these kernels on so many threads.
+    pub fn of(manifest: &RunManifest, options: &TrainingOptions, kernels: Kernels, threads: usize) -> MemoryEstimate {
         let trained = model::trained_layout(manifest).parameters() as u64;
         let whole = model::parameter_count(&manifest.model) as u64;
         let lora = manifest.lora.is_on();
@@ -53,13 +53,16 @@ impl MemoryEstimate {
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
         let copies = 3 * trained + outer + 2 * trained + outer + trained;
-        let at_once = examples_at_once(&manifest.model, kernels) as u64;
+        let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let examples = manifest.optimizer.batch_sequences as usize;
-        let has_lanes = manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora;
+        let has_lanes =
+            manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora && !options.recompute;
         let lanes = if has_lanes && has_two_lanes(trained as usize, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
-            ModelKind::Transformer => transformer(&manifest.model, sequences, lanes, kernels, threads as u64),
+            ModelKind::Transformer => {
+                transformer(&manifest.model, sequences, lanes, options.recompute, kernels, threads as u64)
+            }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
         MemoryEstimate {
@@ -114,7 +117,7 @@ fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
 }
 
 /// Values of a transformer's activations.
-fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, kernels: Kernels, threads: u64) -> u64 {
+fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, recompute: bool, kernels: Kernels, threads: u64) -> u64 {
     let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), u64::from(spec.layers));
     let (heads, context, vocabulary) = (u64::from(spec.heads), u64::from(spec.context), u64::from(spec.vocabulary));
     let joint = width + 2 * (width / heads) * u64::from(spec.resolved_key_value_heads());
@@ -122,7 +125,7 @@ fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, kernels: Kernels, t
     match kernels {
         Kernels::Fused => {
             // As in `model/transformer/workspace.rs`: streams, what blocks keep, scratch.
-            let kept = layers * (joint + 2 * width + 2 * inner);
+            let kept = if recompute { 1 } else { layers } * (joint + 2 * width + 2 * inner);
             let per_row = (layers + 1) * width + kept + 3 * width + joint + inner;
             let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
             rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)

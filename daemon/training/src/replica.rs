@@ -1,10 +1,11 @@
 //! One copy of a model on one device, with what training it needs: parameters, their gradient, the optimizer's moments.
 //!
-//! Two kinds: [`host`] keeps flat vectors in memory and uses the model's own backward; [`device`] keeps tensors on a GPU
-//! and uses candle's autograd.
+//! [`host`] keeps flat vectors in memory and uses the model's own backward; [`device`] keeps tensors on a GPU and uses
+//! candle's autograd; [`team`] is several of them that train as one.
 
 pub(crate) mod device;
 pub(crate) mod host;
+pub(crate) mod team;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::optimizer::Moments;
 
 pub(crate) use device::DeviceReplica;
 pub(crate) use host::{HostReplica, has_two_lanes};
+pub(crate) use team::Team;
 
 /// What the engine asks of either kind. All vectors are flat in the order of the layout; errors are those of the device.
 pub(crate) trait Replica: Send + Sync {

@@ -35,13 +35,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// The most that two steps of the run hold beyond what was held before, in bytes.
-fn measured(manifest: &RunManifest, kernels: Kernels) -> f64 {
+fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
     let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(1));
     let base_bytes = base.as_ref().map_or(0, |base| base.len() * 4);
     let before = HELD.load(Ordering::Relaxed) - base_bytes;
-    let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
     let corpus = Corpus::grammar();
-    let mut engine = Engine::on_base(manifest, base, corpus, [1; 32], Device::Cpu, options).expect("an engine");
+    let mut engine = Engine::on_base(manifest, base, corpus, [1; 32], &[Device::Cpu], options).expect("an engine");
     PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
     for progress in [0.0, 1.0] {
         engine.step(progress).expect("a step");
@@ -55,19 +54,28 @@ fn the_estimate_is_near_what_training_takes() {
     let small = ModelSpec { layers: 2, width: 128, heads: 4, feed_forward: 256, context: 128, ..ModelSpec::default() };
     let deep = ModelSpec { layers: 6, width: 64, feed_forward: 176, vocabulary: 4096, ..small.clone() };
     let grouped = ModelSpec { key_value_heads: 1, tied_head: true, context: 256, ..small.clone() };
-    for (spec, rank, kernels) in [
-        (small.clone(), 0, Kernels::Fused),
-        (deep, 0, Kernels::Fused),
-        (grouped, 0, Kernels::Fused),
-        (small.clone(), 8, Kernels::Fused),
-        (small, 0, Kernels::Composed),
+    let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
+    let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };
+    for (spec, rank, options) in [
+        (small.clone(), 0, plain),
+        (deep.clone(), 0, plain),
+        (deep, 0, TrainingOptions { recompute: true, ..plain }),
+        (small.clone(), 0, TrainingOptions { micro_batch: Some(2), ..plain }),
+        (grouped, 0, plain),
+        (small.clone(), 8, plain),
+        (small, 0, composed),
     ] {
         let mut manifest = RunManifest { model: spec, ..RunManifest::default() };
         manifest.lora.rank = rank;
-        let estimate = MemoryEstimate::of(&manifest, kernels, rayon::current_num_threads());
-        let ratio = estimate.on_device() as f64 / measured(&manifest, kernels);
+        let estimate = MemoryEstimate::of(
+            &manifest,
+            &options,
+            options.kernels.unwrap_or(Kernels::Fused),
+            rayon::current_num_threads(),
+        );
+        let ratio = estimate.on_device() as f64 / measured(&manifest, options);
         // Too little would end in a crash, far too much would turn machines away that can do it.
-        println!("{:?} rank {rank} {kernels:?}: {ratio:.2} ({estimate})", manifest.model);
-        assert!((0.85..1.6).contains(&ratio), "{:?} rank {rank} {kernels:?}: {ratio} ({estimate})", manifest.model);
+        println!("{:?} rank {rank} {options:?}: {ratio:.2} ({estimate})", manifest.model);
+        assert!((0.85..1.6).contains(&ratio), "{:?} rank {rank} {options:?}: {ratio} ({estimate})", manifest.model);
     }
 }

@@ -60,6 +60,12 @@ impl Sampler {
         }
     }
 
+    /// The same, with so many of the run's batches in one.
+    pub fn several_batches(mut self, batches: usize) -> Sampler {
+        self.batch_sequences *= batches;
+        self
+    }
+
     /// Where the next batch begins.
     pub fn position(&self) -> DataPosition {
         self.position

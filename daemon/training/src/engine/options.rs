@@ -1,6 +1,5 @@
 //! How this machine computes a step; the path of training is the same but for rounding.
 
-use candle_core::Device;
 use murmur_protocol::manifest::ModelSpec;
 
 use crate::ops::Kernels;
@@ -10,10 +9,10 @@ use crate::ops::Kernels;
 pub const TOKENS_AT_ONCE: usize = 1024;
 
 /// How to compute, as this machine likes it: the path of training is the same but for rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrainingOptions {
-    /// Which operations.
-    pub kernels: Kernels,
+    /// Which operations; `None`: the fastest on each device.
+    pub kernels: Option<Kernels>,
     /// Examples of a batch that are computed at once; the rest follow, and their gradients add up. Fewer need less
     /// memory. `None` chooses: on the CPU as many as [`TOKENS_AT_ONCE`] allows, elsewhere all.
     pub micro_batch: Option<usize>,
@@ -25,22 +24,13 @@ pub struct TrainingOptions {
 }
 
 impl TrainingOptions {
-    /// The fastest for `device`: activations kept, and [`TOKENS_AT_ONCE`] on the CPU.
-    pub fn for_device(device: &Device) -> TrainingOptions {
-        let kernels = Kernels::for_device(device);
-        TrainingOptions { kernels, micro_batch: None, recompute: false, weightless: false }
-    }
-
     /// Examples of a batch of `spec` computed at once.
-    pub(super) fn examples_at_once(&self, spec: &ModelSpec) -> usize {
-        self.micro_batch.unwrap_or_else(|| examples_at_once(spec, self.kernels))
-    }
-}
-
-/// Examples computed at once where nothing else is asked for: an image needs little memory.
-pub(crate) fn examples_at_once(spec: &ModelSpec, kernels: Kernels) -> usize {
-    match kernels {
-        Kernels::Fused if !spec.kind.reads_images() => (TOKENS_AT_ONCE / spec.context as usize).max(1),
-        _ => usize::MAX,
+    pub(crate) fn examples_at_once(&self, spec: &ModelSpec, kernels: Kernels) -> usize {
+        match kernels {
+            _ if let Some(micro_batch) = self.micro_batch => micro_batch,
+            Kernels::Fused if !spec.kind.reads_images() => (TOKENS_AT_ONCE / spec.context as usize).max(1),
+            // An image needs little memory.
+            _ => usize::MAX,
+        }
     }
 }

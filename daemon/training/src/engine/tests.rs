@@ -155,7 +155,7 @@ fn values_of_another_model_or_not_finite_are_refused() -> Result<(), TrainingErr
 #[test]
 fn fused_and_composed_training_walk_the_same_path() -> Result<(), TrainingError> {
     let losses = |kernels| -> Result<Vec<f64>, TrainingError> {
-        let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
+        let options = TrainingOptions { kernels: Some(kernels), ..TrainingOptions::default() };
         let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
         (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
     };
@@ -167,8 +167,7 @@ fn fused_and_composed_training_walk_the_same_path() -> Result<(), TrainingError>
 #[test]
 fn micro_batches_and_recomputation_walk_the_same_path() -> Result<(), TrainingError> {
     let losses = |micro_batch, recompute| -> Result<Vec<f64>, TrainingError> {
-        let options =
-            TrainingOptions { micro_batch: Some(micro_batch), recompute, ..TrainingOptions::for_device(&Device::Cpu) };
+        let options = TrainingOptions { micro_batch: Some(micro_batch), recompute, ..TrainingOptions::default() };
         let mut engine = Engine::with_options(&manifest(), Corpus::grammar(), [1; 32], Device::Cpu, options)?;
         (0..5).map(|step| engine.step(f64::from(step)).map(|report| report.loss)).collect()
     };
@@ -177,6 +176,35 @@ fn micro_batches_and_recomputation_walk_the_same_path() -> Result<(), TrainingEr
     for (micro_batch, recompute) in [(1, false), (3, false), (2, false), (usize::MAX, true)] {
         let parts = losses(micro_batch, recompute)?;
         assert!(whole.iter().zip(&parts).all(|(left, right)| (left - right).abs() < 1e-3), "{whole:?} {parts:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn several_workers_walk_the_path_of_one_with_as_many_batches() -> Result<(), TrainingError> {
+    let narrow = manifest();
+    let mut wide = manifest();
+    wide.optimizer.batch_sequences *= 2;
+    let options = |kernels| TrainingOptions { kernels, ..TrainingOptions::default() };
+    let engine = |manifest: &RunManifest, workers: usize, kernels| {
+        let devices = vec![Device::Cpu; workers];
+        Engine::on_base(manifest, None, Corpus::grammar(), [1; 32], &devices, options(kernels))
+    };
+    for kernels in [Kernels::Fused, Kernels::Composed] {
+        let (mut team, mut one) = (engine(&narrow, 2, Some(kernels))?, engine(&wide, 1, Some(kernels))?);
+        for step in 0..3 {
+            let (report, expected) = (team.step(f64::from(step))?, one.step(f64::from(step))?);
+            assert_eq!(report.tokens, expected.tokens);
+            assert!((report.loss - expected.loss).abs() < 1e-4, "{report:?} {expected:?}");
+        }
+        // A correction and a saved state reach all workers, or the next step would begin from two places.
+        team.apply(Part::MODEL, &correction(team.layout(), 0.25))?;
+        one.apply(Part::MODEL, &correction(one.layout(), 0.25))?;
+        assert!((team.step(3.0)?.loss - one.step(3.0)?.loss).abs() < 1e-3);
+        let saved = team.save()?;
+        let mut again = engine(&narrow, 2, Some(kernels))?;
+        again.restore(saved)?;
+        assert_eq!(again.step(4.0)?, team.step(4.0)?);
     }
     Ok(())
 }
@@ -191,8 +219,8 @@ fn adapters_learn_while_their_base_stays() -> Result<(), TrainingError> {
     let weights = base.parameters()?;
     manifest.lora.rank = 4;
     let on_base = |weights: Option<Vec<f32>>, kernels| {
-        let options = TrainingOptions { kernels, ..TrainingOptions::for_device(&Device::Cpu) };
-        Engine::on_base(&manifest, weights, Corpus::grammar(), [1; 32], Device::Cpu, options)
+        let options = TrainingOptions { kernels: Some(kernels), ..TrainingOptions::default() };
+        Engine::on_base(&manifest, weights, Corpus::grammar(), [1; 32], &[Device::Cpu], options)
     };
     assert!(matches!(on_base(None, Kernels::Fused), Err(TrainingError::BaseMissing)));
     assert!(matches!(on_base(Some(vec![0.0; 3]), Kernels::Fused), Err(TrainingError::WrongLength { actual: 3, .. })));
@@ -214,8 +242,8 @@ fn adapters_learn_while_their_base_stays() -> Result<(), TrainingError> {
 }
 
 fn on_base_all(manifest: &RunManifest, weights: Vec<f32>) -> Result<Engine, TrainingError> {
-    let options = TrainingOptions::for_device(&Device::Cpu);
-    Engine::on_base(manifest, Some(weights), Corpus::grammar(), [1; 32], Device::Cpu, options)
+    let options = TrainingOptions::default();
+    Engine::on_base(manifest, Some(weights), Corpus::grammar(), [1; 32], &[Device::Cpu], options)
 }
 
 #[test]
@@ -224,7 +252,7 @@ fn a_state_makes_a_weightless_engine_like_one_that_drew_its_weights() -> Result<
         let mut manifest = manifest();
         manifest.gossip.outer_learning_rate = outer_learning_rate;
         let mut drawn = engine(&manifest);
-        let options = TrainingOptions { weightless: true, ..TrainingOptions::for_device(&Device::Cpu) };
+        let options = TrainingOptions { weightless: true, ..TrainingOptions::default() };
         let mut weightless = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options)?;
         assert!(weightless.parameters()?.iter().all(|value| *value == 0.0));
         let state = drawn.snapshot(Selection::State)?.values;
