@@ -256,6 +256,9 @@ pub struct SampleOptions {
     /// Folder of the base model, where the run trains adapters on one.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER")]
     pub base: Option<PathBuf>,
+    /// The run's tokenizer.json, where it has one [default: the one beside the base].
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
     /// Equal seeds give equal texts.
     #[arg(long, default_value = "1")]
     pub seed: u64,

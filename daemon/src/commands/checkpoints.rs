@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use murmur_protocol::RunManifest;
 use murmur_training::generate::Sampling;
 use murmur_training::pretrained::{self, ExportType};
-use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig};
+use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, Tokenizer};
 use serde_json::json;
 
 use crate::base::{self, pretrained_failure};
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::{Console, note, print_line};
-use crate::daemon::open_corpus;
+use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::sharing::held_out_corpus;
@@ -23,24 +23,68 @@ const BYTES: u32 = 256;
 
 pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
     let (checkpoint, model) = load(options.checkpoint.as_deref(), options.base.as_deref())?;
-    let vocabulary = checkpoint.manifest.model.vocabulary;
-    if vocabulary > BYTES {
-        let message = format!("this model's {vocabulary} tokens are not bytes: murmur cannot write them as text yet");
-        let failure = Failure::new(ExitCode::Failure, message);
-        return Err(failure.hint("`murmur export` it, and sample with the transformers library").into());
-    }
+    let tokenizer = tokenizer(&checkpoint.manifest, options)?;
+    let prompt = match &tokenizer {
+        None => options.prompt.bytes().map(u32::from).collect(),
+        // Every text begins after a line's end, as it does without a tokenizer.
+        Some(tokenizer) if options.prompt.is_empty() => encode(tokenizer, "\n")?,
+        Some(tokenizer) => encode(tokenizer, &options.prompt)?,
+    };
+    let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
     note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
     let mut output = std::io::stdout().lock();
     output.write_all(options.prompt.as_bytes())?;
-    let prompt: Vec<u32> = options.prompt.bytes().map(u32::from).collect();
+    if let Some(decode) = &mut decode {
+        // Spaces and parts of characters depend on what stands in front.
+        prompt.iter().try_for_each(|token| decode(*token).map(drop))?;
+    }
     let sampling = Sampling { temperature: options.temperature, top_p: options.top_p, seed: options.seed };
     for token in model.generate(&prompt, &sampling)?.take(usize::try_from(options.tokens)?) {
-        output.write_all(&[u8::try_from(token?)?])?;
+        match &mut decode {
+            None => output.write_all(&[u8::try_from(token?)?])?,
+            Some(decode) => output.write_all(decode(token?)?.as_bytes())?,
+        }
         // Each as it comes.
         output.flush()?;
     }
     output.write_all(b"\n")?;
     Ok(())
+}
+
+/// What a run's tokens are as text; `None` where they are bytes.
+fn tokenizer(manifest: &RunManifest, options: &SampleOptions) -> Result<Option<Tokenizer>, Failure> {
+    let (digest, vocabulary) = (&manifest.data.tokenizer, manifest.model.vocabulary);
+    let beside_base = || options.base.as_ref().map(|base| base.join("tokenizer.json")).filter(|path| path.exists());
+    match options.tokenizer.clone().or_else(beside_base) {
+        Some(path) if !digest.is_empty() => {
+            let tokenizer = Tokenizer::of_run(&path, digest, vocabulary as usize);
+            tokenizer.map(Some).map_err(|error| corpus_failure(&error))
+        }
+        None if !digest.is_empty() => {
+            let failure = Failure::new(ExitCode::Settings, "this run reads its text with a tokenizer");
+            Err(failure.hint("give it with --tokenizer FILE: the tokenizer.json that its nodes have"))
+        }
+        _ if options.tokenizer.is_some() => {
+            let failure = Failure::new(ExitCode::Settings, "this run reads bytes, so it has no tokenizer");
+            Err(failure.hint("leave --tokenizer out"))
+        }
+        _ if vocabulary > BYTES => {
+            let message = format!("this model's {vocabulary} tokens are not bytes, and its run names no tokenizer");
+            Err(Failure::new(ExitCode::Failure, message)
+                .hint("`murmur export` it, and sample with the transformers library"))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, Failure> {
+    let tokens = tokenizer.encode_prompt(prompt).map_err(|error| corpus_failure(&error))?;
+    if tokens.is_empty() {
+        let failure =
+            Failure::new(ExitCode::Settings, format!("the tokenizer makes no token of the prompt {prompt:?}"));
+        return Err(failure.hint("give some text with --prompt"));
+    }
+    Ok(tokens)
 }
 
 pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {

@@ -20,7 +20,7 @@ mod replica;
 pub mod schedule;
 
 pub use candle_core::Device;
-pub use data::{Corpus, CorpusError, DataPlace, DataPosition};
+pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError};
 pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError, TrainingOptions};
 pub use generate::LanguageModel;

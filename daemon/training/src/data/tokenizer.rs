@@ -66,6 +66,23 @@ impl Tokenizer {
         }
     }
 
+    /// The ids of a prompt, without tokens around it.
+    ///
+    /// # Errors
+    /// When it has no token for a part of it.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, CorpusError> {
+        self.encode(prompt, &self.path)
+    }
+
+    /// Turns token after token into text: what each adds, which is nothing while a character is not complete.
+    pub fn decoding(&self) -> impl FnMut(u32) -> Result<String, CorpusError> + '_ {
+        let mut stream = self.inner.decode_stream(false);
+        move |token| match stream.step(token) {
+            Ok(text) => Ok(text.unwrap_or_default()),
+            Err(error) => Err(CorpusError::NotTokenized { path: self.path.clone(), reason: error.to_string() }),
+        }
+    }
+
     /// Where it was read from.
     pub fn path(&self) -> &Path {
         &self.path
@@ -94,6 +111,9 @@ pub(super) mod tests {
         let tokenizer = Tokenizer::open(&path).expect("a tokenizer");
         assert_eq!(tokenizer.tokens(), 27);
         assert_eq!(tokenizer.encode("a c z", &path).expect("known"), [1, 3, 26]);
+        let mut decode = tokenizer.decoding();
+        let pieces: Vec<String> = [1, 3, 26].map(|token| decode(token).expect("known")).into();
+        assert_eq!(pieces.concat(), "a c z");
         let digest = tokenizer.digest().to_owned();
         assert!(Tokenizer::of_run(&path, &digest.to_uppercase(), 27).is_ok());
         let message = |digest: &str, vocabulary| match Tokenizer::of_run(&path, digest, vocabulary) {
