@@ -13,6 +13,13 @@ fn file() -> ScenarioFile {
     toml::from_str(built_in("everything").expect("a built-in scenario").text).expect("it parses")
 }
 
+/// What the checks found in one seed.
+fn finding(file: &ScenarioFile, seed: u64) -> Option<String> {
+    let reports = run_seeds(file, seed..seed + 1, 1, Trace::Off, &AtomicBool::new(false), |_| ());
+    assert_eq!(reports.len(), 1);
+    reports.iter().flat_map(|report| &report.verdicts).find_map(|verdict| verdict.finding.clone())
+}
+
 #[test]
 fn the_first_seeds_hold() {
     let file = file();
@@ -29,6 +36,18 @@ fn the_first_seeds_hold() {
     assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Seeds that failed once, in this order: momentum in 4-bit codes that wrapped unseen, which the check took for the core's
+/// doing; a momentum so far beyond the grid that its indices saturated, which passed for equal; two groups that froze apart,
+/// because the limit on distances fell faster than they met; a node whose distance no check saw, because all checks had the
+/// same weights.
+#[test]
+fn seeds_that_failed_once_hold() {
+    let file = file();
+    for seed in [688, 720, 1929, 14469] {
+        assert_eq!(finding(&file, seed), None, "seed {seed}");
+    }
+}
+
 /// Exchanges of the other fragments, which were well, hid that nobody could measure one of a node's any more: it stood 28
 /// from the others for ever.
 #[test]
@@ -38,8 +57,6 @@ fn a_node_that_is_beyond_the_grid_in_one_fragment_of_three_comes_back() {
     file.phases.calm_seconds = Drawn::fixed(300.0);
     (file.gossip.bits, file.gossip.fragments) = (vec![6], Drawn::fixed(3));
     for seed in [8, 12, 27] {
-        let reports = run_seeds(&file, seed..seed + 1, 1, Trace::Off, &AtomicBool::new(false), |_| ());
-        let found = reports.iter().flat_map(|report| &report.verdicts).find_map(|verdict| verdict.finding.as_ref());
-        assert_eq!(found, None, "seed {seed}");
+        assert_eq!(finding(&file, seed), None, "seed {seed}");
     }
 }

@@ -1,55 +1,54 @@
 //! The check on a block's indices: 16 bits that their codes do not already tell.
 //!
-//! The sum `S = Σ (2k + 1) · Q_k` over the *unwrapped* indices is known modulo `2^bits` to whoever knows the codes, so
-//! its next 16 bits are the ones worth sending. The sum is linear: `S_partner − S_own = Σ (2k + 1) · d_k`, which holds
-//! in those bits for the differences `d` that were read from the codes unless a code wrapped. A wrap by `m` at position
-//! `k` shifts them by `(2k + 1) · m`: odd weights up to 511 leave no single wrap, no pair and no triple of wraps by one
-//! unseen.
+//! The sum `S = Σ w_k · Q_k` over the *unwrapped* indices is known modulo `2^bits` to whoever knows the codes, so its next
+//! 16 bits are the ones worth sending. The sum is linear: `S_partner − S_own = Σ w_k · d_k`, which holds in those bits for
+//! the differences `d` that were read from the codes unless a code wrapped. A wrap by `m` at position `k` shifts them by
+//! `w_k · m`: odd weights, all different and below 2^15, leave no single wrap, no pair and no triple of wraps by one
+//! unseen. Each exchange has weights of its own: whatever wraps slip through one check (one set in 65,536) would slip
+//! through the same check for ever, and two models stay apart whose distance nobody sees.
 
-use super::grid::Indices;
+use super::grid::{Indices, hash};
 use super::width::CodeWidth;
 use crate::bulk::BLOCK;
 
-/// The weights, odd and all different.
-const WEIGHTS: [i32; BLOCK] = {
-    let mut weights = [0; BLOCK];
-    let mut position = 0;
-    while position < BLOCK {
-        weights[position] = 2 * position as i32 + 1;
-        position += 1;
-    }
-    weights
-};
-
-/// The same for codes: vectors multiply numbers of 16 bits at twice the rate, and add pairs on the way.
-const CODE_WEIGHTS: [i16; BLOCK] = {
-    let mut weights = [0; BLOCK];
-    let mut position = 0;
-    while position < BLOCK {
-        weights[position] = WEIGHTS[position] as i16;
-        position += 1;
-    }
-    weights
-};
-
-/// `S` of a block's indices, modulo 2^32.
-#[inline(always)]
-pub(super) fn weighted_sum(indices: &Indices) -> u32 {
-    let mut sum = 0i32;
-    for (index, weight) in indices.iter().zip(&WEIGHTS) {
-        sum = sum.wrapping_add(index.wrapping_mul(*weight));
-    }
-    sum as u32
+/// The weights of one exchange.
+pub(super) struct Weights {
+    of_indices: [i32; BLOCK],
+    /// The same for codes: vectors multiply numbers of 16 bits at twice the rate, and add pairs on the way.
+    of_codes: [i16; BLOCK],
 }
 
-/// The same sum of codes or of differences of codes.
-#[inline(always)]
-pub(super) fn weighted_sum_of_codes<Code: Copy + Into<i32>>(codes: &[Code; BLOCK]) -> u32 {
-    let mut sum = 0i32;
-    for (code, weight) in codes.iter().zip(&CODE_WEIGHTS) {
-        sum = sum.wrapping_add((*code).into().wrapping_mul(i32::from(*weight)));
+impl Weights {
+    /// In the lower nine bits the odd numbers in a random order, above them six random bits.
+    pub(super) fn new(nonce: u64) -> Weights {
+        // Numbers that the grid does not use: it counts up from zero, and down from the largest.
+        let mut drawn: [u64; BLOCK] = std::array::from_fn(|position| hash(nonce, (1 << 62) + position as u64));
+        // The low byte tells positions apart, so that the order is one of them; it comes from no random bits.
+        drawn.iter_mut().enumerate().for_each(|(position, drawn)| *drawn = (*drawn & !0xff) | position as u64);
+        drawn.sort_unstable();
+        let of_codes = drawn.map(|drawn| (drawn >> 8 & 0x3f) as i16 * 512 + 2 * (drawn & 0xff) as i16 + 1);
+        Weights { of_indices: of_codes.map(i32::from), of_codes }
     }
-    sum as u32
+
+    /// `S` of a block's indices, modulo 2^32.
+    #[inline(always)]
+    pub(super) fn sum(&self, indices: &Indices) -> u32 {
+        let mut sum = 0i32;
+        for (index, weight) in indices.iter().zip(&self.of_indices) {
+            sum = sum.wrapping_add(index.wrapping_mul(*weight));
+        }
+        sum as u32
+    }
+
+    /// The same sum of codes or of differences of codes.
+    #[inline(always)]
+    pub(super) fn sum_of_codes<Code: Copy + Into<i32>>(&self, codes: &[Code; BLOCK]) -> u32 {
+        let mut sum = 0i32;
+        for (code, weight) in codes.iter().zip(&self.of_codes) {
+            sum = sum.wrapping_add((*code).into().wrapping_mul(i32::from(*weight)));
+        }
+        sum as u32
+    }
 }
 
 /// The bits of `S` that are sent.
@@ -77,19 +76,20 @@ mod tests {
     #[test]
     fn no_one_or_two_wraps_escape_the_check() {
         let base = [0; BLOCK];
-        for width in WIDTHS {
-            let clean = of_sum(weighted_sum(&base), width);
+        for (width, nonce) in WIDTHS.into_iter().zip(1..) {
+            let weights = Weights::new(nonce);
+            let clean = of_sum(weights.sum(&base), width);
             let wrap = 1 << width.bits();
             for first in 0..BLOCK {
                 for sign in [-wrap, wrap] {
                     let mut wrapped = base;
                     wrapped[first] += sign;
-                    assert_ne!(of_sum(weighted_sum(&wrapped), width), clean, "a wrap at {first}");
+                    assert_ne!(of_sum(weights.sum(&wrapped), width), clean, "a wrap at {first}");
                     for second in first + 1..BLOCK {
                         let mut twice = wrapped;
                         for second_sign in [-wrap, wrap] {
                             twice[second] = base[second] + second_sign;
-                            let check = of_sum(weighted_sum(&twice), width);
+                            let check = of_sum(weights.sum(&twice), width);
                             assert_ne!(check, clean, "wraps at {first} and {second} of {width:?}");
                         }
                     }
@@ -98,12 +98,29 @@ mod tests {
         }
     }
 
+    /// What one check does not see, the next one does: a pattern of wraps that sums to zero under equal weights for all.
+    #[test]
+    fn no_pattern_of_wraps_escapes_one_check_after_the_other() {
+        for turns in [1, 8, 64] {
+            let mut wrapped = [0; BLOCK];
+            for (position, sign) in
+                [(0, 1), (5, 1), (14, 1), (26, 1), (61, 1), (66, 1), (29, -1), (35, -1), (42, -1), (67, -1)]
+            {
+                wrapped[position] = sign * turns << CodeWidth::Six.bits();
+            }
+            let unseen = |nonce: &u64| of_sum(Weights::new(*nonce).sum(&wrapped), CodeWidth::Six) == 0;
+            // By chance one in 32,768 / turns: the sum of ten odd weights is even.
+            assert!((0..1000).filter(unseen).count() <= 10, "{turns} turns");
+        }
+    }
+
     #[test]
     fn a_check_and_the_codes_tell_all_bits_that_count() {
-        let sum = weighted_sum(&some_indices());
+        let weights = Weights::new(7);
+        let sum = weights.sum(&some_indices());
         for width in WIDTHS {
             let codes: Indices = some_indices().map(|index| index & ((1 << width.bits()) - 1));
-            let known = sum_of(of_sum(sum, width), weighted_sum(&codes), width);
+            let known = sum_of(of_sum(sum, width), weights.sum(&codes), width);
             let bits = u32::from(width.bits()) + 16;
             assert_eq!(u64::from(known), u64::from(sum) & ((1 << bits) - 1), "{width:?}");
         }

@@ -1,8 +1,7 @@
 //! The differences of two sets of codes, block by block, in one pass over all that an exchange touches.
 
 use super::buffers::{Buffers, Pooled};
-use super::check;
-use super::check::{weighted_sum, weighted_sum_of_codes};
+use super::check::{self, Weights};
 use super::code::Code;
 use super::encode::{Blocks, codes_of};
 use super::grid::{Grid, Indices, saturates};
@@ -129,6 +128,7 @@ impl<C: Code> Kernel for Pass<'_, C> {
     #[inline(always)]
     fn run(self) -> Differences {
         let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
+        let weights = Weights::new(terms.nonce);
         let mut making;
         let mut side = match own {
             Own::Sent(sent) => OwnSide::Sent(sent),
@@ -145,9 +145,9 @@ impl<C: Code> Kernel for Pass<'_, C> {
         let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
         for (number, (differences, mean_square)) in outputs.enumerate() {
             let step = step_from_wire(terms.wire_steps[number]);
-            let own_sum = side.codes(number, step, terms.width, &mut own);
+            let own_sum = side.codes(&weights, number, step, terms.width, &mut own);
             partner.unpack(number, terms.width, &mut theirs);
-            let block = compare(&own, &theirs, own_sum, partner.check(number), terms.width);
+            let block = compare(&weights, (&own, own_sum), (&theirs, partner.check(number)), terms.width);
             *mean_square = match block.squares {
                 None => {
                     differences.fill(C::default());
@@ -218,17 +218,24 @@ struct Making<'a> {
 impl OwnSide<'_, '_> {
     /// Writes the codes of the `number`-th block; returns the weighted sum of its indices, in the bits that count.
     #[inline(always)]
-    fn codes<C: Code>(&mut self, number: usize, step: f32, width: CodeWidth, codes: &mut [C; BLOCK]) -> u32 {
+    fn codes<C: Code>(
+        &mut self,
+        weights: &Weights,
+        number: usize,
+        step: f32,
+        width: CodeWidth,
+        codes: &mut [C; BLOCK],
+    ) -> u32 {
         match self {
             OwnSide::Sent(sent) => {
                 sent.unpack(number, width, codes);
-                check::sum_of(sent.check(number), weighted_sum_of_codes(codes), width)
+                check::sum_of(sent.check(number), weights.sum_of_codes(codes), width)
             }
             OwnSide::Made(making) => {
                 let mut indices: Indices = [0; BLOCK];
                 let block = making.blocks.get(number);
                 making.grid.indices(block, number, step, &mut indices);
-                let mut sum = weighted_sum(&indices);
+                let mut sum = weights.sum(&indices);
                 // Indices that saturate are all wrong by about the same power of two, which the check's 16 bits often do
                 // not see, and never in a whole block of one sign. With one more it sees them.
                 if saturates(block, step) {
@@ -248,7 +255,7 @@ impl OwnSide<'_, '_> {
 
 struct BlockDifferences<C> {
     differences: [C; BLOCK],
-    /// Σ (2k + 1) · d_k, modulo 2^32.
+    /// Σ w_k · d_k, modulo 2^32.
     sum: u32,
     /// Σ d²; `None` where a code wrapped or lies half way.
     squares: Option<u64>,
@@ -256,10 +263,9 @@ struct BlockDifferences<C> {
 
 #[inline(always)]
 fn compare<C: Code>(
-    own: &[C; BLOCK],
-    partner: &[C; BLOCK],
-    own_sum: u32,
-    partner_check: u16,
+    weights: &Weights,
+    (own, own_sum): (&[C; BLOCK], u32),
+    (partner, partner_check): (&[C; BLOCK], u16),
     width: CodeWidth,
 ) -> BlockDifferences<C> {
     let half_way = C::half_way(width);
@@ -271,7 +277,7 @@ fn compare<C: Code>(
     }
     // The one difference that has no opposite: both sides would move the same way.
     let lies_half_way = smallest.into() == -1 << (width.bits() - 1);
-    let sum = weighted_sum_of_codes(&differences);
+    let sum = weights.sum_of_codes(&differences);
     let partner_sum = own_sum.wrapping_add(sum);
     let wrapped = check::of_sum(partner_sum, width) != partner_check;
     let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));

@@ -4,7 +4,7 @@
 //! and 1.008 bytes a parameter at 8 bits.
 
 use super::buffers::Buffers;
-use super::check;
+use super::check::{self, Weights};
 use super::code::Code;
 use super::grid::{Grid, Indices};
 use super::instruction_set::{InstructionSet, Kernel};
@@ -80,7 +80,7 @@ impl<C: Code> Kernel for Encoding<'_, C> {
     #[inline(always)]
     fn run(self) {
         let Encoding { values, job, output, .. } = self;
-        let grid = Grid::new(job.nonce);
+        let (grid, weights) = (Grid::new(job.nonce), Weights::new(job.nonce));
         let blocks = Blocks::new(values);
         let (mut indices, mut codes): (Indices, _) = ([0; BLOCK], [C::default(); BLOCK]);
         let packed = output.codes.chunks_mut(job.width.packed_bytes(BLOCK));
@@ -94,7 +94,7 @@ impl<C: Code> Kernel for Encoding<'_, C> {
             };
             *wire_step = step_to_wire(step);
             grid.indices(block, number, step, &mut indices);
-            *check = check::of_sum(check::weighted_sum(&indices), job.width).to_le_bytes();
+            *check = check::of_sum(weights.sum(&indices), job.width).to_le_bytes();
             codes_of(&indices, &mut codes);
             C::pack(&codes, job.width, packed);
         }

@@ -90,7 +90,7 @@ pub(super) fn largest(block: &[f32; BLOCK]) -> f32 {
 
 /// Spreads a nonce and a number over 64 bits (the finalizer of SplitMix64, Steele et al. 2014).
 #[inline(always)]
-fn hash(nonce: u64, number: u64) -> u64 {
+pub(super) fn hash(nonce: u64, number: u64) -> u64 {
     let mut mixed = nonce ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
