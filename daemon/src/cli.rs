@@ -14,12 +14,15 @@ pub use simulation::{
     SimShowOptions, WorkOptions,
 };
 
+/// Warnings, but not that a founder's lookup table is still empty.
+pub const DEFAULT_LOG: &str = "warn,libp2p_kad=error";
+
 /// Train one model together on machines that come and go: no coordinator, no barrier.
 #[derive(Debug, Parser)]
 #[command(name = "murmur", version, max_term_width = 100)]
 pub struct Cli {
     /// What to log on stderr: error, warn, info, debug, or per module as in murmur_network=debug.
-    #[arg(long, global = true, env = "MURMUR_LOG", default_value = "warn", value_name = "FILTER")]
+    #[arg(long, global = true, env = "MURMUR_LOG", default_value = DEFAULT_LOG, value_name = "FILTER")]
     pub log: String,
     /// What to do.
     #[command(subcommand)]

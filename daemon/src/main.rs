@@ -1,9 +1,10 @@
 //! The `murmur` command.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use murmur::cli::Cli;
+use murmur::cli::{Cli, DEFAULT_LOG};
 
 /// Training allocates and frees the same large buffers at every step; the system's allocator gives them back to the
 /// kernel each time, which costs up to half of the speed.
@@ -21,10 +22,11 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).unwrap_or_else(|error| {
-        eprintln!("warning: --log {}: {error}; using warn", cli.log);
-        tracing_subscriber::EnvFilter::new("warn")
+        eprintln!("warning: --log {}: {error}; using {DEFAULT_LOG}", cli.log);
+        tracing_subscriber::EnvFilter::new(DEFAULT_LOG)
     });
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     match murmur::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(murmur::failure::report(&error)),

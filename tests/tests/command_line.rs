@@ -172,6 +172,9 @@ fn devices_that_do_not_exist_are_refused() {
     let (code, message) = start_failure(folder.path(), TINY_RUN, &["--device", "gpu"]);
     assert_eq!(code, 3);
     assert!(message.contains("training.device") && message.contains("cuda:N"), "{message}");
+    let (code, message) = start_failure(folder.path(), TINY_RUN, &["--device", "cpu,auto"]);
+    assert_eq!(code, 3);
+    assert!(message.contains("training.devices = \"auto\"") && message.contains("a list of"), "{message}");
 }
 
 #[test]

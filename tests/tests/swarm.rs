@@ -219,6 +219,36 @@ fn a_run_ends_by_itself_with_a_checkpoint_that_generates() {
 }
 
 #[test]
+fn two_workers_of_one_node_train_on_tokens_that_sample_writes_as_text() {
+    let folder = folder();
+    let letters: String = ('a'..='z').zip(1..).map(|(letter, id)| format!(", \"{letter}\": {id}")).collect();
+    let tokenizer = format!(
+        "{{\"version\": \"1.0\", \"pre_tokenizer\": {{\"type\": \"Whitespace\"}}, \"model\": {{\"type\": \
+         \"WordLevel\", \"vocab\": {{\"?\": 0{letters}}}, \"unk_token\": \"?\"}}}}"
+    );
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    std::fs::write(path("tokenizer.json"), tokenizer).expect("written");
+    std::fs::write(path("text.txt"), "a b c d ".repeat(2000)).expect("written");
+    let run_text = TINY_RUN
+        .replace("[model]", "[model]\nvocabulary = 27")
+        .replace("[data]", "[data]\nsource = \"files\"")
+        .replace("total_steps = 100000", "total_steps = 60");
+    let run_file = write_run(folder.path(), &run_text);
+    let (run_path, text, tokens) = (run_file.to_str().expect("UTF-8"), path("text.txt"), path("tokenizer.json"));
+    let arguments = ["start", run_path, "--device", "cpu,cpu", "--data", &text, "--tokenizer", &tokens];
+    let finished = start(&folder, "node-0", &arguments).wait_for_end();
+    assert!(finished.status.success(), "{}", finished.errors);
+    let directory = path("node-0");
+    let output = run(MURMUR, &["sample", &directory]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && errors.contains("hint: give it with --tokenizer FILE"), "{errors}");
+    let sample =
+        ["sample", &directory, "--tokenizer", &tokens, "--prompt", "a b", "--tokens", "4", "--temperature", "0"];
+    let output = run(MURMUR, &sample);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a b c d a b\n");
+}
+
+#[test]
 fn status_tells_how_a_daemon_does() {
     let folder = folder();
     let daemon = swarm(&folder, 0).pop().expect("one");
