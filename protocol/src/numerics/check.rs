@@ -106,7 +106,7 @@ mod tests {
             for (position, sign) in
                 [(0, 1), (5, 1), (14, 1), (26, 1), (61, 1), (66, 1), (29, -1), (35, -1), (42, -1), (67, -1)]
             {
-                wrapped[position] = sign * turns << CodeWidth::Six.bits();
+                wrapped[position] = (sign * turns) << CodeWidth::Six.bits();
             }
             let unseen = |nonce: &u64| of_sum(Weights::new(*nonce).sum(&wrapped), CodeWidth::Six) == 0;
             // By chance one in 32,768 / turns: the sum of ten odd weights is even.
