@@ -7,5 +7,5 @@ pub(crate) use file::{line_of_field, nearest, parse};
 pub use file::{load_node_settings, load_run_manifest};
 pub use node::{
     AfterCompletion, CheckpointSettings, DataSettings, LimitsSettings, NetworkSettings, NodeSettings, StatusSettings,
-    TrainingSettings,
+    THREADS_MAX, TrainingSettings,
 };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::console::Console;
+use crate::settings::THREADS_MAX;
 
 /// Options of `bench`.
 #[derive(Debug, Default, Args)]
@@ -12,7 +13,7 @@ pub struct BenchOptions {
     /// The run file [default: the built-in stories].
     pub run: Option<PathBuf>,
     /// CPU threads; 0 takes all cores.
-    #[arg(long, env = "MURMUR_THREADS")]
+    #[arg(long, env = "MURMUR_THREADS", value_parser = threads)]
     pub threads: Option<usize>,
     /// Steps of each of the five rounds.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
@@ -30,9 +31,17 @@ pub struct BenchOptions {
     #[arg(long)]
     pub recompute: bool,
     /// Sequences computed at once [default: as the engine likes it].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub micro_batch: Option<usize>,
     /// Lines for people, or JSON.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Console,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count <= THREADS_MAX).ok_or_else(|| format!("0 (all cores) to {THREADS_MAX}"))
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "a whole number of at least 1".to_owned())
 }

@@ -270,6 +270,9 @@ impl NetworkSettings {
     }
 }
 
+/// Threads that train, at most.
+pub const THREADS_MAX: usize = 1024;
+
 /// Workers of one node, at most.
 const DEVICES_MAX: usize = 64;
 
@@ -290,7 +293,7 @@ impl NodeSettings {
         if training.devices.len() > DEVICES_MAX {
             return Err(("training.devices", format!("{} of them", training.devices.len()), "at most 64"));
         }
-        if training.threads > 1024 {
+        if training.threads > THREADS_MAX {
             return Err(("training.threads", training.threads.to_string(), "0 (all cores) to 1024"));
         }
         if !(2..=100).contains(&checkpoint.keep) {
