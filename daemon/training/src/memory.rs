@@ -78,11 +78,6 @@ impl MemoryEstimate {
     pub fn on_device(&self) -> u64 {
         self.parameters + self.gradient + self.moments + self.activations
     }
-
-    /// What a machine holds that trains on its CPU.
-    pub fn total(&self) -> u64 {
-        self.on_device() + self.copies
-    }
 }
 
 impl fmt::Display for MemoryEstimate {

@@ -26,11 +26,10 @@ pub struct TrainingOptions {
 impl TrainingOptions {
     /// Examples of a batch of `spec` computed at once.
     pub(crate) fn examples_at_once(&self, spec: &ModelSpec, kernels: Kernels) -> usize {
-        match kernels {
-            _ if let Some(micro_batch) = self.micro_batch => micro_batch,
+        self.micro_batch.unwrap_or_else(|| match kernels {
             Kernels::Fused if !spec.kind.reads_images() => (TOKENS_AT_ONCE / spec.context as usize).max(1),
             // An image needs little memory.
             _ => usize::MAX,
-        }
+        })
     }
 }

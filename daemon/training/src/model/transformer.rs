@@ -84,7 +84,8 @@ impl Transformer {
     ///
     /// # Errors
     /// When there are no tokens, more than the context, or one outside of the vocabulary.
-    pub fn next_token_logits(&self, parameters: &[f32], tokens: &[u32]) -> Result<Vec<f32>> {
+    #[cfg(test)]
+    pub(crate) fn next_token_logits(&self, parameters: &[f32], tokens: &[u32]) -> Result<Vec<f32>> {
         let batch = TokenBatch { inputs: tokens.to_vec(), targets: tokens.to_vec(), sequences: 1 };
         let frame = self.frame(&batch)?;
         let mut workspace = self.new_workspace(&frame, 1);
