@@ -93,6 +93,8 @@ def main():
     parser.add_argument("--model", required=True, help="the run's [model] section as JSON")
     parser.add_argument("--optimizer", required=True, help="the run's [optimizer] section as JSON")
     parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--weights", help="safetensors to begin with")
     parser.add_argument("--tokens", help="u32 windows of context + 1 tokens, one batch after the other")
@@ -109,6 +111,8 @@ def main():
 
         missing = model.load_state_dict(load_file(options.weights), strict=False).missing_keys
         assert set(missing) <= {"lm_head.weight"} and (not missing or spec["tied_head"]), missing
+    model.to(options.device)
+    on_gpu = options.device != "cpu"
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [
@@ -132,8 +136,9 @@ def main():
         for group in optimizer.param_groups:
             group["lr"] = rates[min(taken, len(rates) - 1)]
         taken += 1
-        windows = next(batches)
-        loss = loss_of(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+        windows = next(batches).to(options.device)
+        with torch.autocast(torch.device(options.device).type, torch.bfloat16, enabled=options.bf16):
+            loss = loss_of(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings["gradient_norm_max"])
@@ -147,7 +152,7 @@ def main():
             "seconds": time.perf_counter() - begin,
             "processor_seconds": time.process_time() - processor,
             "losses": losses,
-            "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else host_peak_bytes(),
         }
         print(json.dumps(result), flush=True)
 
@@ -156,6 +161,10 @@ def main():
     else:
         for line in sys.stdin:
             answer(int(line))
+
+
+def host_peak_bytes():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def endless_batches(path, sequences, context, vocabulary):

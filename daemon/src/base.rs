@@ -27,11 +27,7 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
         return Ok((manifest, None));
     };
     let mut manifest = described(manifest, settings)?;
-    // Sizes first: a model that is too large is not read.
-    // A device that cannot be opened is told of later.
-    if let Ok(devices) = Devices::open(&settings.training) {
-        fit::check(&manifest, &settings.training, &devices)?;
-    }
+    check_fit(&manifest, settings)?;
     let base = Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?;
     let digest = base.digest();
     if manifest.base.digest.is_empty() {
@@ -40,6 +36,18 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
         check_digest(&manifest, folder, &digest)?;
     }
     Ok((manifest, Some(base)))
+}
+
+/// The base that a joiner needs, where the run trains adapters: read before anything of the run is written.
+///
+/// # Errors
+/// When it is missing, cannot be read or is not the run's.
+pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<Pretrained>, Failure> {
+    if !manifest.lora.is_on() {
+        return Ok(None);
+    }
+    check_fit(manifest, settings)?;
+    read_as_named(manifest, settings.model.base()).map(Some)
 }
 
 /// The manifest with the architecture of this node's base, where it has one; the weights are not read.
@@ -81,6 +89,20 @@ pub fn weights(
     Ok(Some(base.parameters))
 }
 
+/// What this node's base is, in words, where it needs one: a founder's begins the run, and adapters need it everywhere.
+///
+/// # Errors
+/// When it is missing, cannot be read or is not the run's.
+pub fn inspected(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<String>, Failure> {
+    let base = match (manifest.base.digest.is_empty(), settings.model.base()) {
+        (true, None) => return check_named(manifest).map(|()| None),
+        (true, Some(folder)) => Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?,
+        (false, _) if !manifest.lora.is_on() => return Ok(None),
+        (false, folder) => read_as_named(manifest, folder)?,
+    };
+    Ok(Some(format!("{} parameters, digest {}", base.parameters.len(), base.digest())))
+}
+
 /// All weights of the model that a checkpoint stands for: where it holds adapters, merged into the base in `folder`.
 ///
 /// # Errors
@@ -93,6 +115,12 @@ pub fn whole_model(checkpoint: &Checkpoint, folder: Option<&Path>) -> Result<Vec
     let base = read_as_named(manifest, folder)?;
     let layout = murmur_training::model::layout(&manifest.model);
     Ok(lora::merge(&layout, &manifest.lora, &base.parameters, parameters))
+}
+
+/// Sizes first: a model that is too large is not read.
+fn check_fit(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    // A device that cannot be opened is told of later.
+    Devices::open(&settings.training).map_or(Ok(()), |devices| fit::check(manifest, &settings.training, &devices))
 }
 
 fn check_named(manifest: &RunManifest) -> Result<(), Failure> {

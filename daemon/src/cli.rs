@@ -129,9 +129,9 @@ pub struct NodeOptions {
     /// When it rests every day, such as 22:00-07:00.
     #[arg(long, env = "MURMUR_QUIET_HOURS", value_name = "HOURS")]
     pub quiet_hours: Option<String>,
-    /// What those hours and days count from.
-    #[arg(long, env = "MURMUR_UTC_OFFSET", value_name = "±HH:MM", allow_hyphen_values = true)]
-    pub utc_offset: Option<String>,
+    /// Of those hours and days, such as Europe/Berlin or +02:00 [default: this machine's].
+    #[arg(long, env = "MURMUR_TIME_ZONE", value_name = "ZONE", allow_hyphen_values = true)]
+    pub time_zone: Option<String>,
     /// Loopback address for `murmur status`, or off.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS")]
     pub status_address: Option<String>,

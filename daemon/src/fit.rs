@@ -11,8 +11,9 @@ use crate::settings::TrainingSettings;
 use crate::usage::available_memory;
 
 /// What lowers the need, most effective first.
-pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or optimizer.batch_sequences (activations), train adapters with \
-     lora.rank (moments and copies), choose a smaller model, or close other programs";
+pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or \
+     optimizer.batch_sequences (activations), train adapters with lora.rank (moments and copies), choose a smaller model, \
+     or close other programs";
 
 /// Refuses a run that does not fit.
 ///

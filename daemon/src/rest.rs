@@ -1,11 +1,14 @@
 //! When a node leaves the network alone: in quiet hours, and once a day's bytes are used up.
 //!
-//! Hours and days count in UTC plus an offset that the owner sets: what time it is in some place is a matter of tables
-//! that change, and a fixed rule can be read off the settings.
+//! Hours and days are those of the owner's time zone, summer time included.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
+use jiff::Zoned;
+use jiff::civil::{Date, date};
+use jiff::fmt::temporal::DateTimeParser;
+use jiff::tz::TimeZone;
 use murmur_network::Traffic;
 use murmur_protocol::Event;
 use serde::{Deserialize, Serialize};
@@ -22,8 +25,10 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How often the day's bytes are written: a killed node loses the count of as long.
 const WRITE_PERIOD: Duration = Duration::from_secs(10);
 
-const DAY_SECONDS: i64 = 24 * 3600;
 const DAY_MINUTES: u32 = 24 * 60;
+
+/// Days are counted from here.
+const DAY_ZERO: Date = date(1970, 1, 1);
 
 /// Part of every day, in minutes from midnight; may span midnight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +57,10 @@ impl QuietHours {
     }
 }
 
-/// Reads "+02:00" as seconds ahead of UTC.
-pub(crate) fn parse_offset(text: &str) -> Option<i64> {
-    let (sign, time) = match text.as_bytes().first()? {
-        b'+' => (1, &text[1..]),
-        b'-' => (-1, &text[1..]),
-        _ => return None,
-    };
-    let seconds = sign * i64::from(parse_time(time)?) * 60;
-    (-12 * 3600..=14 * 3600).contains(&seconds).then_some(seconds)
+/// Reads "Europe/Berlin" (the IANA time zone database), "+02:00" or "UTC"; empty: this machine's, or UTC where it has
+/// none.
+pub(crate) fn parse_time_zone(text: &str) -> Option<TimeZone> {
+    if text.is_empty() { Some(TimeZone::system()) } else { DateTimeParser::new().parse_time_zone(text).ok() }
 }
 
 /// Reads "07:30" as minutes from midnight.
@@ -79,8 +79,7 @@ struct Rules {
     quiet: Option<QuietHours>,
     /// Bytes a day.
     budget: Option<u64>,
-    offset_seconds: i64,
-    offset_text: String,
+    time_zone: TimeZone,
 }
 
 impl Rules {
@@ -88,33 +87,38 @@ impl Rules {
         Rules {
             quiet: QuietHours::parse(&limits.quiet_hours).flatten(),
             budget: (limits.daily_gigabytes > 0.0).then_some((limits.daily_gigabytes * 1e9) as u64),
-            offset_seconds: parse_offset(&limits.utc_offset).unwrap_or(0),
-            offset_text: limits.utc_offset.clone(),
+            time_zone: parse_time_zone(&limits.time_zone).unwrap_or(TimeZone::UTC),
         }
     }
 
-    /// Days since 1970, and minutes since midnight.
-    fn day_and_minute(&self, now: SystemTime) -> (i64, u32) {
-        let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64) + self.offset_seconds;
-        (seconds.div_euclid(DAY_SECONDS), (seconds.rem_euclid(DAY_SECONDS) / 60) as u32)
+    /// The owner's clock.
+    fn clock(&self, now: SystemTime) -> Zoned {
+        // A clock beyond the year 9999 is wrong anyway.
+        let now = jiff::Timestamp::try_from(now).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        now.to_zoned(self.time_zone.clone())
     }
 
     /// Why the node rests, and until when, for people.
-    fn reason(&self, minute: u32, bytes_today: u64) -> Option<String> {
-        let zone = if self.offset_seconds == 0 { String::new() } else { self.offset_text.clone() };
+    fn reason(&self, now: &Zoned, bytes_today: u64) -> Option<String> {
         if self.budget.is_some_and(|budget| bytes_today >= budget) {
-            return Some(format!("daily budget used up until 00:00 UTC{zone}"));
+            return Some(format!("daily budget used up until 00:00 {}", now.strftime("%Z")));
         }
+        let minute = 60 * u32::from(now.hour().unsigned_abs()) + u32::from(now.minute().unsigned_abs());
         let quiet = self.quiet.filter(|quiet| quiet.contains(minute))?;
-        Some(format!("quiet hours until {:02}:{:02} UTC{zone}", quiet.to / 60 % 24, quiet.to % 60))
+        Some(format!("quiet hours until {:02}:{:02} {}", quiet.to / 60 % 24, quiet.to % 60, now.strftime("%Z")))
     }
+}
+
+/// Which day it is, from [`DAY_ZERO`].
+fn day_of(now: &Zoned) -> i32 {
+    DAY_ZERO.duration_until(now.date()).as_hours() as i32 / 24
 }
 
 /// The bytes of one day, as they are kept on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct DayCount {
     /// Days since 1970, in the owner's time.
-    day: i64,
+    day: i32,
     bytes: u64,
 }
 
@@ -124,7 +128,7 @@ impl DayCount {
         std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
     }
 
-    fn add(&mut self, day: i64, bytes: u64) {
+    fn add(&mut self, day: i32, bytes: u64) {
         // Not `<`: where the clock was set back, the budget of a day that has not come yet would be used up.
         if self.day != day {
             *self = DayCount { day, bytes: 0 };
@@ -157,11 +161,11 @@ impl Rest {
 
     /// Takes in the traffic so far, and tells how things stand.
     pub(crate) fn look(&mut self, now: SystemTime, traffic: Traffic) -> RestView {
-        let (day, minute) = self.rules.day_and_minute(now);
+        let now = self.rules.clock(now);
         let sum = |traffic: Traffic| traffic.sent + traffic.received;
-        self.count.add(day, sum(traffic).saturating_sub(sum(self.seen)));
+        self.count.add(day_of(&now), sum(traffic).saturating_sub(sum(self.seen)));
         self.seen = traffic;
-        RestView { reason: self.rules.reason(minute, self.count.bytes), bytes_today: self.count.bytes }
+        RestView { reason: self.rules.reason(&now, self.count.bytes), bytes_today: self.count.bytes }
     }
 
     fn write(path: &Path, count: DayCount) {
@@ -207,17 +211,23 @@ impl Rest {
 
     /// Writes the count at the end: `bytes_today` as last looked at.
     pub(crate) fn keep(limits: &LimitsSettings, path: &Path, view: &RestView) {
-        let (day, _) = Rules::new(limits).day_and_minute(SystemTime::now());
+        let day = day_of(&Rules::new(limits).clock(SystemTime::now()));
         Rest::write(path, DayCount { day, bytes: view.bytes_today });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     fn at(hours: u64, minutes: u64) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(20_000 * 86_400 + hours * 3600 + minutes * 60)
+    }
+
+    fn utc() -> LimitsSettings {
+        LimitsSettings { time_zone: "UTC".to_owned(), ..LimitsSettings::default() }
     }
 
     fn traffic(sent: u64, received: u64) -> Traffic {
@@ -225,8 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn quiet_hours_may_span_midnight_and_follow_the_offset() {
-        let limits = LimitsSettings { quiet_hours: "22:00-07:00".to_owned(), ..LimitsSettings::default() };
+    fn quiet_hours_may_span_midnight_and_follow_the_time_zone() {
+        let hours = "22:00-07:00".to_owned();
+        let limits = LimitsSettings { quiet_hours: hours, ..utc() };
         let folder = tempfile::tempdir().expect("a temporary directory");
         let mut rest = Rest::new(&limits, folder.path().join("traffic.json"));
         let mut reason = |hours, minutes| rest.look(at(hours, minutes), traffic(0, 0)).reason;
@@ -234,16 +245,36 @@ mod tests {
         assert_eq!(reason(22, 0).as_deref(), Some("quiet hours until 07:00 UTC"));
         assert_eq!(reason(6, 59).as_deref(), Some("quiet hours until 07:00 UTC"));
         assert_eq!(reason(7, 0), None);
-        let limits = LimitsSettings { utc_offset: "+02:00".to_owned(), ..limits };
+        let limits = LimitsSettings { time_zone: "+02:00".to_owned(), ..limits };
         let mut rest = Rest::new(&limits, folder.path().join("traffic.json"));
         let mut reason = |hours, minutes| rest.look(at(hours, minutes), traffic(0, 0)).reason;
-        assert_eq!(reason(20, 0).as_deref(), Some("quiet hours until 07:00 UTC+02:00"));
+        assert_eq!(reason(20, 0).as_deref(), Some("quiet hours until 07:00 +02"));
         assert_eq!(reason(5, 0), None);
     }
 
     #[test]
+    fn quiet_hours_follow_summer_time() {
+        let zone = |time_zone: &str| LimitsSettings {
+            quiet_hours: "22:00-07:00".to_owned(),
+            time_zone: time_zone.to_owned(),
+            ..LimitsSettings::default()
+        };
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut rest = Rest::new(&zone("Europe/Berlin"), folder.path().join("traffic.json"));
+        let mut reason = |text: &str| {
+            let time: jiff::Timestamp = text.parse().expect("a time");
+            rest.look(time.into(), traffic(0, 0)).reason
+        };
+        assert_eq!(reason("2026-07-01T05:30:00Z"), None, "half past seven in summer");
+        assert_eq!(reason("2026-12-01T05:30:00Z").as_deref(), Some("quiet hours until 07:00 CET"), "half past six");
+        // The night in which the clock goes from two to three.
+        assert_eq!(reason("2026-03-29T04:59:00Z").as_deref(), Some("quiet hours until 07:00 CEST"));
+        assert_eq!(reason("2026-03-29T05:00:00Z"), None);
+    }
+
+    #[test]
     fn a_days_budget_survives_a_restart_and_ends_at_midnight() {
-        let limits = LimitsSettings { daily_gigabytes: 0.001, ..LimitsSettings::default() };
+        let limits = LimitsSettings { daily_gigabytes: 0.001, ..utc() };
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("traffic.json");
         let mut rest = Rest::new(&limits, path.clone());
@@ -260,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn malformed_hours_and_offsets_are_refused() {
+    fn malformed_hours_and_time_zones_are_refused() {
         for text in ["22-7", "22:00", "22:00-25:00", "22:60-07:00", "07:00-07:00", "2:00-3:00", "a-b"] {
             assert_eq!(QuietHours::parse(text), None, "{text}");
         }
-        for text in ["", "02:00", "+2", "+15:00", "-13:00", "+é:00"] {
-            assert_eq!(parse_offset(text), None, "{text}");
+        for text in ["Mars/Phobos", "two", "02:00", "+99:00", "+é:00", "../../etc/passwd"] {
+            assert_eq!(parse_time_zone(text), None, "{text}");
         }
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use murmur_training::{DeviceChoice, Precision};
+
 use crate::console::Console;
 use crate::settings::THREADS_MAX;
 
@@ -15,6 +17,12 @@ pub struct BenchOptions {
     /// CPU threads; 0 takes all cores.
     #[arg(long, env = "MURMUR_THREADS", value_parser = threads)]
     pub threads: Option<usize>,
+    /// "auto", "cpu" or "cuda:N".
+    #[arg(long, env = "MURMUR_DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
+    /// In what a GPU multiplies matrices: f32 or bf16.
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
     /// Steps of each of the five rounds.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,

@@ -38,7 +38,7 @@ struct Speed {
     tokens_per_second: f64,
     /// Counting only the time that processors spent on it; `None` where the system does not say.
     tokens_per_processor_second: Option<f64>,
-    /// The most memory held, in bytes.
+    /// The most memory held, in bytes, of the machine; `None` on GPUs.
     peak_bytes: Option<u64>,
 }
 
@@ -68,14 +68,22 @@ struct Report {
 pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
     let manifest = manifest(options)?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+    let device = options.device.open()?.0;
     if options.parity {
         let python = options.python.as_ref().expect("the command line demands it");
         let threads = rayon::current_num_threads();
-        let parity = parity::compare(python, &manifest, engine(&manifest, options)?, threads, PARITY_STEPS)?;
+        let parity = parity::compare(
+            python,
+            &manifest,
+            engine(&manifest, options, &device)?,
+            (&device, options.precision),
+            threads,
+            PARITY_STEPS,
+        )?;
         show_parity(options.format, &parity);
         return Ok(());
     }
-    let report = measure(&manifest, options)?;
+    let report = measure(&manifest, options, &device)?;
     match options.format {
         Console::Json => print_line(&serde_json::to_string(&report)?),
         Console::Text => show(&report),
@@ -94,22 +102,23 @@ fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
     Ok(manifest)
 }
 
-fn engine(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Engine> {
-    let (recompute, micro_batch) = (options.recompute, options.micro_batch);
-    let training = TrainingOptions { recompute, micro_batch, ..TrainingOptions::default() };
+fn engine(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Engine> {
+    let BenchOptions { recompute, micro_batch, precision, .. } = *options;
+    let training = TrainingOptions { recompute, micro_batch, precision, ..TrainingOptions::default() };
     let corpus = Corpus::open(manifest, &DataPlace::of_files(&options.data))?;
-    Ok(Engine::with_options(manifest, corpus, [0; 32], Device::Cpu, training)?)
+    Ok(Engine::with_options(manifest, corpus, [0; 32], device.clone(), training)?)
 }
 
-fn measure(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Report> {
-    let (mut engine, steps) = (engine(manifest, options)?, options.steps as usize);
+fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Report> {
+    let (mut engine, steps) = (engine(manifest, options, device)?, options.steps as usize);
     let threads = rayon::current_num_threads();
     let workplace = Workplace::new()?;
     let mut others = Vec::new();
     for (name, arguments) in [("eager", &[][..]), ("compiled", &["--compile".to_owned()])] {
         if let Some(python) = &options.python {
             note(&format!("starting PyTorch, {name}"));
-            let mut other = PyTorch::start(python, &workplace, manifest, threads, arguments)?;
+            let mut other =
+                PyTorch::start(python, &workplace, manifest, (device, options.precision), threads, arguments)?;
             other.take_steps(WARM_UP_STEPS)?;
             others.push((name, other, Vec::new()));
         }
@@ -122,14 +131,14 @@ fn measure(manifest: &RunManifest, options: &BenchOptions) -> anyhow::Result<Rep
     for round in 0..ROUNDS {
         note(&format!("round {} of {ROUNDS}", round + 1));
         rounds.push(Round::of(&mut engine, steps)?);
-        let (duration, operations) = timed_product(&manifest.model, tokens as usize);
+        let (duration, operations) = timed_product(&manifest.model, tokens as usize, device, options.precision)?;
         products.push(operations / duration.as_secs_f64() / 1e9);
         for (_, other, results) in &mut others {
             results.push(other.take_steps(steps)?);
         }
     }
     // After the rounds: evaluating holds buffers of its own.
-    let peak_bytes = peak_memory();
+    let peak_bytes = if device.is_cpu() { peak_memory() } else { None };
     let (last, mut forwards) = (engine.timed_step(0.0)?, Vec::new());
     for _ in 0..ROUNDS {
         forwards.push(engine.timed_forward(&last.batch)?.as_secs_f64());
@@ -250,7 +259,7 @@ mod tests {
         let options = BenchOptions { steps: 1, threads: Some(1), ..BenchOptions::default() };
         let mut manifest = RunManifest::default();
         (manifest.model.layers, manifest.model.width, manifest.model.context) = (1, 16, 16);
-        let report = measure(&manifest, &options).expect("a report");
+        let report = measure(&manifest, &options, &Device::Cpu).expect("a report");
         assert!(report.speed.tokens_per_second > 0.0 && report.gigaflops > 0.0 && report.product_gigaflops > 0.0);
         assert!(report.seconds.optimizer > 0.0 && report.pytorch.is_empty());
         show(&report);

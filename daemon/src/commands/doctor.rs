@@ -49,6 +49,10 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     } else if let Err(failure) = open_corpus(&manifest, &settings, None) {
         findings.push(Finding::problem("data", failure.to_string(), failure.remedy().to_owned()));
     }
+    match crate::base::inspected(&manifest, &settings) {
+        Ok(base) => findings.extend(base.map(|base| Finding::good("base", base))),
+        Err(failure) => findings.push(Finding::problem("base", failure.to_string(), failure.remedy().to_owned())),
+    }
     let measured = doctor::check_machine(&manifest, &settings, &mut findings);
     let configured = &settings.checkpoint.directory;
     let default = DataDirectory::default_path(&manifest.run.name);

@@ -7,6 +7,7 @@ use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
 use super::{membership, node};
+use crate::base;
 use crate::cli::JoinOptions;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
@@ -87,8 +88,9 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         }
     };
     tracing::debug!("the run is known");
+    let base = base::joined(&manifest, &settings)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
-    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret, base: None };
+    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

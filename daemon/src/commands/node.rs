@@ -78,8 +78,8 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     if let Some(hours) = &options.quiet_hours {
         limits.quiet_hours = hours.clone();
     }
-    if let Some(offset) = &options.utc_offset {
-        limits.utc_offset = offset.clone();
+    if let Some(zone) = &options.time_zone {
+        limits.time_zone = zone.clone();
     }
     settings.validate().map_err(|(field, value, rule)| {
         Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))

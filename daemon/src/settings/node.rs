@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use murmur_network::Connectivity;
-use murmur_training::{DataPlace, DeviceChoice, TrainingOptions};
+use murmur_training::{DataPlace, DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::rest::{QuietHours, parse_offset};
+use crate::rest::{QuietHours, parse_time_zone};
 
 /// One machine's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub struct TrainingSettings {
     pub recompute: bool,
     /// Examples of a batch that are computed at once; 0 chooses. Fewer need less memory.
     pub micro_batch: usize,
+    /// "f32" or "bf16": in what GPUs multiply matrices; the CPU always does in `f32`.
+    pub precision: Precision,
     /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
     pub steps: u64,
     /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
@@ -152,7 +154,8 @@ impl TrainingSettings {
     /// How the engine is to compute.
     pub fn options(&self) -> TrainingOptions {
         let micro_batch = (self.micro_batch > 0).then_some(self.micro_batch);
-        TrainingOptions { micro_batch, recompute: self.recompute, ..TrainingOptions::default() }
+        let (recompute, precision) = (self.recompute, self.precision);
+        TrainingOptions { micro_batch, recompute, precision, weightless: false, kernels: None }
     }
 }
 
@@ -164,6 +167,7 @@ impl Default for TrainingSettings {
             threads: 0,
             recompute: false,
             micro_batch: 0,
+            precision: Precision::F32,
             steps: 0,
             evaluate_every: 100,
             after_completion: AfterCompletion::Exit,
@@ -213,8 +217,8 @@ pub struct LimitsSettings {
     pub daily_gigabytes: f64,
     /// When it rests every day, such as "22:00-07:00"; empty: never.
     pub quiet_hours: String,
-    /// What those hours and days count from, such as "+02:00".
-    pub utc_offset: String,
+    /// Of those hours and days: "Europe/Berlin", "+02:00" or "UTC"; empty: this machine's.
+    pub time_zone: String,
 }
 
 impl Default for LimitsSettings {
@@ -224,7 +228,7 @@ impl Default for LimitsSettings {
             download_mbit: 0.0,
             daily_gigabytes: 0.0,
             quiet_hours: String::new(),
-            utc_offset: "+00:00".to_owned(),
+            time_zone: String::new(),
         }
     }
 }
@@ -249,8 +253,9 @@ impl LimitsSettings {
             let rule = "hours such as \"22:00-07:00\", or nothing";
             return Err(("limits.quiet_hours", format!("{:?}", self.quiet_hours), rule));
         }
-        if parse_offset(&self.utc_offset).is_none() {
-            return Err(("limits.utc_offset", format!("{:?}", self.utc_offset), "\"-12:00\" to \"+14:00\""));
+        if parse_time_zone(&self.time_zone).is_none() {
+            let rule = "a time zone such as \"Europe/Berlin\" or \"+02:00\", or nothing for this machine's";
+            return Err(("limits.time_zone", format!("{:?}", self.time_zone), rule));
         }
         Ok(())
     }

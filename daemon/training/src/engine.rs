@@ -25,7 +25,7 @@ mod state;
 mod timed;
 
 pub use gradient::BatchGradient;
-pub use options::{TOKENS_AT_ONCE, TrainingOptions};
+pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState};
 pub use timed::TimedStep;
 
@@ -374,6 +374,7 @@ fn replica(
     let begun = model::begin(manifest, base, options.weightless);
     let (mut model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
     model.set_recompute(options.recompute);
+    model.set_precision(options.precision);
     let kernels = options.kernels.unwrap_or_else(|| Kernels::for_device(device));
     let (optimizer, micro_batch) = (manifest.optimizer.clone(), options.examples_at_once(&manifest.model, kernels));
     Ok(match kernels {

@@ -19,10 +19,10 @@ pub mod pretrained;
 mod replica;
 pub mod schedule;
 
-pub use candle_core::Device;
+pub use candle_core::{Device, DeviceLocation};
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError};
-pub use engine::{Counters, Engine, EngineState, StepReport, Taken, TrainingError, TrainingOptions};
+pub use engine::{Counters, Engine, EngineState, Precision, StepReport, Taken, TrainingError, TrainingOptions};
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
 pub use memory::MemoryEstimate;

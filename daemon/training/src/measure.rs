@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use candle_core::{Device, Result, Tensor};
 use murmur_protocol::manifest::ModelSpec;
 
+use crate::engine::Precision;
 use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
 
 /// Floating-point operations that training on one token takes: two for each weight of a product forward and four
@@ -17,10 +19,41 @@ pub fn operations_per_token(spec: &ModelSpec) -> f64 {
     6.0 * weights + 6.0 * layers * context * width
 }
 
-/// Seconds and operations of one product of matrices as in the feed-forward part of `spec`, `rows` tokens at once, on all
-/// of rayon's threads: the rate that a step could reach if it were nothing else.
-pub fn timed_product(spec: &ModelSpec, rows: usize) -> (Duration, f64) {
+/// Seconds and operations of products of matrices as in the feed-forward part of `spec`, `rows` tokens at once: the rate
+/// that a step could reach if it were nothing else. On all of rayon's threads, or on another device in this precision.
+///
+/// # Errors
+/// When the device fails.
+pub fn timed_product(spec: &ModelSpec, rows: usize, device: &Device, precision: Precision) -> Result<(Duration, f64)> {
     let (width, inner) = (spec.width as usize, 2 * spec.feed_forward as usize);
+    if device.is_cpu() { Ok(on_threads(rows, width, inner)) } else { on_device(rows, width, inner, device, precision) }
+}
+
+fn on_device(
+    rows: usize,
+    width: usize,
+    inner: usize,
+    device: &Device,
+    precision: Precision,
+) -> Result<(Duration, f64)> {
+    let matrix = |rows, columns| Tensor::full(0.5_f32, (rows, columns), device)?.to_dtype(precision.dtype());
+    let (input, weight) = (matrix(rows, width)?, matrix(inner, width)?.t()?);
+    let operations = 2.0 * (rows * width * inner) as f64;
+    // The first one loads the library.
+    input.matmul(&weight)?;
+    device.synchronize()?;
+    let (begin, mut repetitions) = (Instant::now(), 0.0);
+    while begin.elapsed() < PRODUCT_DURATION {
+        for _ in 0..PRODUCTS_IN_FLIGHT {
+            input.matmul(&weight)?;
+        }
+        device.synchronize()?;
+        repetitions += f64::from(PRODUCTS_IN_FLIGHT);
+    }
+    Ok((begin.elapsed(), repetitions * operations))
+}
+
+fn on_threads(rows: usize, width: usize, inner: usize) -> (Duration, f64) {
     let (input, weight, mut output) = (vec![0.5; rows * width], vec![0.5; inner * width], vec![0.0; rows * inner]);
     let (input, weight) = (Matrix::dense(&input, rows, width), Matrix::dense(&weight, inner, width));
     let operations = 2.0 * (rows * width * inner) as f64;
@@ -41,6 +74,12 @@ pub fn timed_product(spec: &ModelSpec, rows: usize) -> (Duration, f64) {
 /// Long enough to be timed: a tenth of a second on a fast core.
 const PRODUCT_OPERATIONS: f64 = 2e10;
 
+/// As long on a device of whatever speed.
+const PRODUCT_DURATION: Duration = Duration::from_millis(100);
+
+/// Products that a device is given before it is waited for.
+const PRODUCTS_IN_FLIGHT: u32 = 10;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +89,13 @@ mod tests {
         let spec = ModelSpec { layers: 2, width: 4, heads: 2, feed_forward: 8, context: 16, ..ModelSpec::default() };
         // Weights: 2 · (4 · 16 + 3 · 32) + 4 · 256; attention: 6 · 2 · 16 · 4.
         assert_eq!(operations_per_token(&spec), 6.0 * (320.0 + 1024.0) + 768.0);
+    }
+
+    #[test]
+    fn threads_and_devices_are_timed() -> Result<()> {
+        for (duration, operations) in [on_threads(8, 64, 64), on_device(8, 64, 64, &Device::Cpu, Precision::F32)?] {
+            assert!(duration >= Duration::from_millis(1) && operations >= 10.0 * 2.0 * 8.0 * 64.0 * 64.0);
+        }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
-use murmur_training::Engine;
+use murmur_training::{Device, Engine, Precision};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::pytorch::{PyTorch, Workplace};
@@ -27,6 +27,7 @@ pub(super) fn compare(
     python: &Path,
     manifest: &RunManifest,
     mut engine: Engine,
+    target: (&Device, Precision),
     threads: usize,
     steps: usize,
 ) -> anyhow::Result<Parity> {
@@ -48,7 +49,7 @@ pub(super) fn compare(
     let path = |path: &Path| path.display().to_string();
     let more = ["--weights".to_owned(), path(&weights), "--tokens".to_owned(), path(&tokens), "--rates".to_owned()];
     let more = [&more[..], &[serde_json::to_string(&rates)?]].concat();
-    let theirs = PyTorch::start(python, &workplace, manifest, threads, &more)?.take_steps(steps)?.losses;
+    let theirs = PyTorch::start(python, &workplace, manifest, target, threads, &more)?.take_steps(steps)?.losses;
     Ok(Parity { ours, theirs })
 }
 

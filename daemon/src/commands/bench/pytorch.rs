@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use murmur_protocol::RunManifest;
+use murmur_training::{Device, DeviceLocation, Precision};
 use serde::Deserialize;
 
 use crate::failure::{ExitCode, Failure};
@@ -51,17 +52,22 @@ pub(super) struct Steps {
 }
 
 impl PyTorch {
-    /// Starts it; `more` goes to the script as it is.
+    /// Starts it on that device in that precision; `more` goes to the script as it is.
     pub(super) fn start(
         python: &Path,
         workplace: &Workplace,
         manifest: &RunManifest,
+        (device, precision): (&Device, Precision),
         threads: usize,
         more: &[String],
     ) -> anyhow::Result<PyTorch> {
         let mut command = Command::new(python);
         command.arg(workplace.path().join("bench_pytorch.py"));
         command.args(["--threads", &threads.to_string()]);
+        if let DeviceLocation::Cuda { gpu_id } = device.location() {
+            command.args(["--device", &format!("cuda:{gpu_id}")]);
+            command.args(if precision == Precision::Bf16 { &["--bf16"][..] } else { &[] });
+        }
         command.args(["--model", &serde_json::to_string(&manifest.model)?]);
         command.args(["--optimizer", &serde_json::to_string(&manifest.optimizer)?]).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| {

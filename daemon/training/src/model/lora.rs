@@ -17,6 +17,7 @@ use murmur_protocol::manifest::LoraSpec;
 use super::initial::initial_parameters;
 use super::{Evaluation, Model, Task, Write};
 use crate::data::Batch;
+use crate::engine::options::Precision;
 use crate::ops::product::{Matrix, MatrixMut, multiply};
 
 /// What PEFT puts in front of the base's names.
@@ -204,6 +205,10 @@ impl Model for Lora {
 
     fn set_recompute(&mut self, recompute: bool) {
         self.base.set_recompute(recompute);
+    }
+
+    fn set_precision(&mut self, precision: Precision) {
+        self.base.set_precision(precision);
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {

@@ -18,6 +18,7 @@ use murmur_protocol::manifest::{ModelKind, ModelSpec};
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use crate::data::Batch;
+use crate::engine::options::Precision;
 use crate::ops::cross_entropy;
 
 pub use crate::ops::product::Write;
@@ -76,6 +77,9 @@ pub trait Model: Send + Sync {
 
     /// Whether to compute activations again in the backward instead of keeping them. Ignored by models that cannot.
     fn set_recompute(&mut self, _recompute: bool) {}
+
+    /// What [`Model::logits`] multiplies matrices in. Ignored by models that know no other than `f32`.
+    fn set_precision(&mut self, _precision: Precision) {}
 
     /// How well flat `parameters` predict the targets of `batch`, on the CPU.
     ///

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_parameters;
 use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, TokenBatch};
+use crate::engine::options::Precision;
 use crate::ops::attention::Attention;
 use crate::ops::rotary::RotaryTables;
 use crate::ops::{attention, embedding, linear, rms_norm, swiglu};
@@ -33,6 +34,8 @@ pub struct Transformer {
     head: Head,
     /// Whether the backward computes activations again.
     recompute: bool,
+    /// What composed operations multiply matrices in.
+    precision: Precision,
     /// From the step before.
     workspace: Option<Workspace>,
 }
@@ -76,6 +79,7 @@ impl Transformer {
             layout: Arc::new(layout),
             spec: spec.clone(),
             recompute: false,
+            precision: Precision::F32,
             workspace: None,
         }
     }
@@ -175,19 +179,24 @@ impl Transformer {
     }
 
     fn attend<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
-        let normalised = rms_norm::composed(stream, weight("input_layernorm"), self.spec.norm_epsilon)?;
+        let normalised = self.normalised(stream, weight("input_layernorm"))?;
         let query = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.q_proj"))?)?;
         let key = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.k_proj"))?)?;
         let value = linear::composed(&normalised, weight("self_attn.v_proj"))?;
         let attended = attention::composed(&query, &key, &value, self.spec.heads as usize)?;
-        linear::composed(&attended, weight("self_attn.o_proj"))
+        linear::composed(&attended, weight("self_attn.o_proj"))?.to_dtype(DType::F32)
     }
 
     fn feed_forward<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
-        let normalised = rms_norm::composed(stream, weight("post_attention_layernorm"), self.spec.norm_epsilon)?;
+        let normalised = self.normalised(stream, weight("post_attention_layernorm"))?;
         let gate = linear::composed(&normalised, weight("mlp.gate_proj"))?;
         let up = linear::composed(&normalised, weight("mlp.up_proj"))?;
-        linear::composed(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))
+        linear::composed(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))?.to_dtype(DType::F32)
+    }
+
+    /// What products read of the stream, which itself is `f32`.
+    fn normalised(&self, stream: &Tensor, scale: &Tensor) -> Result<Tensor> {
+        rms_norm::composed(stream, scale, self.spec.norm_epsilon)?.to_dtype(self.precision.dtype())
     }
 }
 
@@ -213,9 +222,9 @@ impl Model for Transformer {
             stream = (&stream + self.attend(&weight, &stream)?)?;
             stream = (&stream + self.feed_forward(&weight, &stream)?)?;
         }
-        let normalised = rms_norm::composed(&stream, named("model.norm.weight"), self.spec.norm_epsilon)?;
+        let normalised = self.normalised(&stream, named("model.norm.weight"))?;
         let head = if self.spec.tied_head { table } else { named("lm_head.weight") };
-        linear::composed(&normalised, head)?.reshape((batch.predictions(), ()))
+        linear::composed(&normalised, head)?.reshape((batch.predictions(), ()))?.to_dtype(DType::F32)
     }
 
     fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
@@ -238,6 +247,10 @@ impl Model for Transformer {
 
     fn set_recompute(&mut self, recompute: bool) {
         self.recompute = recompute;
+    }
+
+    fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
@@ -313,6 +326,27 @@ mod tests {
             assert!((loss - first - second).abs() < 1e-3, "{loss} {first} {second}");
             let error = whole.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
             assert!(error < 1e-5, "{error}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn products_of_sixteen_bits_give_nearly_the_same_gradient_of_32_bits() -> Result<()> {
+        for spec in specs() {
+            let mut model = Transformer::new(&spec);
+            let variables = tensors_of(model.layout(), &model.initial_parameters(1))?;
+            let variables = variables.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+            let (exact_loss, exact) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
+            model.set_precision(Precision::Bf16);
+            let (loss, gradients) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
+            let difference = (loss - exact_loss)?.abs()?.to_scalar::<f32>()?;
+            // Eight bits of mantissa: rounding to 0.4 %, a dozen roundings in a row.
+            assert!(difference > 0.0 && difference < 0.02, "{difference}");
+            for (tensor, (rounded, exact)) in model.layout().tensors().iter().zip(gradients.iter().zip(&exact)) {
+                let error = (rounded - exact)?.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
+                let norm = exact.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
+                assert!(error > 0.0 && error < 0.05 * norm, "{}: {error} of {norm}", tensor.name);
+            }
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! attention's backward and halves the peak of memory (the idea of FlashAttention, Dao et al., arXiv 2205.14135,
 //! without its tiling over columns). Each sequence's group of heads that share keys and values is one task.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 use rayon::prelude::*;
 
 use super::exponential::{dot, exponentials_in_place};
@@ -16,7 +16,8 @@ use super::vector::vectorised;
 const BLOCK_ROWS: usize = 64;
 
 /// `softmax(query · keyᵀ / √head width) · value` over the positions up to one's own, composed of candle's operations:
-/// `query` `[batch, length, heads · head width]`, `key` and `value` `[batch, length, key heads · head width]`.
+/// `query` `[batch, length, heads · head width]`, `key` and `value` `[batch, length, key heads · head width]`. Products in
+/// the precision of `query`, the softmax in `f32`.
 pub(crate) fn composed(query: &Tensor, key: &Tensor, value: &Tensor, heads: usize) -> Result<Tensor> {
     let (batch, length, width) = query.dims3()?;
     let head_width = width / heads;
@@ -28,13 +29,13 @@ pub(crate) fn composed(query: &Tensor, key: &Tensor, value: &Tensor, heads: usiz
         tensor.unsqueeze(2)?.broadcast_as(shape)?.reshape((batch, heads, length, head_width))
     };
     let (key, value) = (repeated(&key)?, repeated(&value)?);
-    let scores = (query.matmul(&key.t()?)? * (1.0 / (head_width as f64).sqrt()))?;
+    let scores = (query.matmul(&key.t()?)?.to_dtype(DType::F32)? * (1.0 / (head_width as f64).sqrt()))?;
     let hidden =
         (0..length * length).map(|index| if index % length > index / length { f32::NEG_INFINITY } else { 0.0 });
     let mask = Tensor::from_iter(hidden, query.device())?.reshape((1, 1, length, length))?;
     let scores = scores.broadcast_add(&mask)?;
     let weights = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
-    let probabilities = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
+    let probabilities = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?.to_dtype(query.dtype())?;
     probabilities.matmul(&value)?.transpose(1, 2)?.reshape((batch, length, width))
 }
 

@@ -5,11 +5,12 @@ use candle_core::{Result, Tensor};
 use super::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
 
 /// `input` of shape `[…, inputs]` times the transpose of `weight` `[outputs, inputs]`: `[…, outputs]`, composed of
-/// candle's operations.
+/// candle's operations and in the precision of `input`.
 pub(crate) fn composed(input: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let (outputs, inputs) = weight.dims2()?;
     let mut shape = input.dims().to_vec();
     *shape.last_mut().expect("a layer's input has a last dimension") = outputs;
+    let weight = weight.to_dtype(input.dtype())?;
     input.reshape(((), inputs))?.matmul(&weight.t()?)?.reshape(shape)
 }
 

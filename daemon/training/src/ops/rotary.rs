@@ -58,7 +58,8 @@ impl RotaryTables {
             candle_core::bail!("{length} positions are more than the context");
         }
         let table = |values: &[f32]| {
-            Tensor::from_slice(&values[..length * half], (1, length, 1, half), &Device::Cpu)?.to_device(input.device())
+            let table = Tensor::from_slice(&values[..length * half], (1, length, 1, half), &Device::Cpu)?;
+            table.to_device(input.device())?.to_dtype(input.dtype())
         };
         let (cosines, sines) = (table(&self.cosines)?, table(&self.sines)?);
         let heads = input.reshape((batch, length, width / (2 * half), 2 * half))?;

@@ -155,8 +155,36 @@ mod tests {
     use murmur_protocol::manifest::ModelSpec;
 
     use super::*;
+    use crate::engine::options::Precision;
     use crate::model::build;
     use crate::replica::HostReplica;
+
+    /// Steps far below what 16 bits tell apart must add up.
+    #[test]
+    fn sixteen_bits_of_precision_lose_no_small_steps() -> Result<()> {
+        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
+        let parameters = build(&spec).initial_parameters(1);
+        let batch = Batch::of(&[(0..9).collect(), (7..16).collect()]);
+        let trained = |precision| -> Result<(Vec<f32>, f64)> {
+            let mut model = build(&spec);
+            model.set_precision(precision);
+            let mut replica = DeviceReplica::new(model, &parameters, Device::Cpu, OptimizerSpec::default(), 2)?;
+            for _ in 0..50 {
+                replica.compute_gradient(&batch)?;
+                let norm = replica.gradient_norm()?;
+                replica.step(norm, 1e-5)?;
+            }
+            Ok((replica.parameters()?.into_owned(), replica.compute_gradient(&batch)?))
+        };
+        let ((exact, exact_loss), (rounded, loss)) = (trained(Precision::F32)?, trained(Precision::Bf16)?);
+        assert!((loss - exact_loss).abs() < 5e-3 && loss != exact_loss, "{loss} {exact_loss}");
+        let distance = |left: &[f32], right: &[f32]| -> f32 {
+            left.iter().zip(right).map(|(left, right)| (left - right).powi(2)).sum::<f32>().sqrt()
+        };
+        let (moved, apart) = (distance(&exact, &parameters), distance(&rounded, &exact));
+        assert!(moved > 0.0 && apart < 0.1 * moved, "{apart} apart after moving {moved}");
+        Ok(())
+    }
 
     #[test]
     fn tensors_and_flat_vectors_train_alike() -> Result<()> {

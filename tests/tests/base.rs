@@ -1,0 +1,101 @@
+//! Runs that begin from a model: whole, where a joiner needs nothing of it, and with adapters, where everybody does.
+
+use std::path::{Path, PathBuf};
+
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use serde_json::Value;
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// A model in the form of Hugging Face's, trained a little from this seed.
+fn base(folder: &Path, seed: u32) -> PathBuf {
+    let (data, base) = (folder.join(format!("trained-{seed}")), folder.join(format!("base-{seed}")));
+    let seeded = TINY_RUN.replace("name = \"tiny\"", &format!("name = \"tiny\"\nseed = {seed}"));
+    let run_file = write_run(folder, &seeded);
+    let trained = Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "300"]).wait_for_end();
+    assert!(trained.status.success(), "{}", trained.errors);
+    exported(&data, &base, &[]);
+    base
+}
+
+fn exported(data: &Path, to: &Path, more: &[&str]) {
+    let output = run(MURMUR, &[&["export", text(data), "--to", text(to)], more].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// A `join` that must fail: its exit code and message.
+fn refused(folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let data = folder.join("refused");
+    let own = ["join", "--data-dir", text(&data), "--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off"];
+    let output = run(MURMUR, &[&own, arguments].concat());
+    assert!(!data.exists(), "something was written");
+    (output.status.code().expect("it ended by itself"), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What the doctor says of the base: its health and its fix.
+fn diagnosis(folder: &Path, arguments: &[&str]) -> (String, String) {
+    let data = folder.join("not-yet");
+    let own = ["doctor", "--format", "json", "--data-dir", text(&data), "--listen", "/ip4/127.0.0.1/tcp/0"];
+    let output = run(MURMUR, &[&own, arguments].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("a list");
+    let found = findings.iter().find(|finding| finding["check"] == "base").unwrap_or_else(|| panic!("{report}"));
+    let part = |name: &str| found[name].as_str().expect("text").to_owned();
+    assert_eq!(output.status.success(), part("health") == "good", "{report}");
+    (part("health"), part("fix"))
+}
+
+#[test]
+fn a_joiner_of_a_run_on_a_base_takes_it_from_peers() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let base = base(folder.path(), 0);
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let (founder, joiner) = (folder.path().join("founder"), folder.path().join("joiner"));
+    let founder = Daemon::spawn(MURMUR, &founder, &["start", text(&run_file), "--base", text(&base)]);
+    let first = founder.wait_for("a step", |report| report.steps > 0);
+    // Three hundred steps are behind it: bytes at random have a loss of 5.5.
+    assert!(first.loss < Some(4.0), "{first:?}");
+    let joiner = Daemon::spawn(MURMUR, &joiner, &["join", &founder.ticket()]);
+    let joined = joiner.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    assert!(joined.loss < Some(4.0), "{joined:?}");
+    assert!(joiner.stop().status.success() && founder.stop().status.success());
+}
+
+#[test]
+fn adapters_are_trained_on_the_same_base_by_everybody() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (base, other) = (base(folder.path(), 0), self::base(folder.path(), 1));
+    let run_file = write_run(folder.path(), &format!("{TINY_RUN}[lora]\nrank = 2\n"));
+    let at = |name: &str| folder.path().join(name);
+
+    let missing = run(MURMUR, &["start", text(&run_file), "--data-dir", text(&at("refused"))]);
+    let message = String::from_utf8_lossy(&missing.stderr);
+    assert!(message.contains("adapters need a base model") && message.contains("--base FOLDER"), "{message}");
+
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", text(&run_file), "--base", text(&base)]);
+    let ticket = founder.ticket();
+    let (code, message) = refused(folder.path(), &[&ticket]);
+    assert_ne!(code, 0);
+    assert!(message.contains("trains adapters on a base model, and no folder of it is given"), "{message}");
+    let (code, message) = refused(folder.path(), &[&ticket, "--base", text(&other)]);
+    assert_ne!(code, 0);
+    assert!(message.contains("holds another base model") && message.contains("ask its founder for it"), "{message}");
+
+    let (health, fix) = diagnosis(folder.path(), &[&ticket]);
+    assert!(health == "problem" && fix.contains("--base FOLDER"), "{health}: {fix}");
+    assert_eq!(diagnosis(folder.path(), &[&ticket, "--base", text(&base)]).0, "good");
+
+    let joiner = Daemon::spawn(MURMUR, &at("joiner"), &["join", &ticket, "--base", text(&base)]);
+    joiner.wait_for("exchanges", |report| report.exchanges_completed > 2);
+    let left = joiner.stop();
+    assert!(left.status.success(), "{}", left.errors);
+    assert!(founder.stop().status.success());
+
+    // Merged, the adapters are a model like any other: it can be a base in turn.
+    exported(&at("joiner"), &at("merged"), &["--base", text(&base)]);
+    assert_eq!(diagnosis(folder.path(), &["--run", text(&run_file), "--base", text(&at("merged"))]).0, "good");
+}
