@@ -14,12 +14,16 @@ mod status;
 mod ticket;
 
 use crate::cli::Command;
+use crate::memory;
 
 /// Carries out a command.
 ///
 /// # Errors
 /// What went wrong, with its remedy and exit code where it is a [`Failure`](crate::failure::Failure).
 pub fn run(command: Command) -> anyhow::Result<()> {
+    if !matches!(command, Command::Start(_) | Command::Join(_)) {
+        memory::set_huge_pages(true); // a node chooses once it knows its model
+    }
     match command {
         Command::Init(options) => init::run(&options),
         Command::Start(options) => start::run(options),

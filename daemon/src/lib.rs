@@ -17,7 +17,7 @@ pub mod failure;
 mod fit;
 mod invitation;
 pub mod local;
-mod memory;
+pub mod memory;
 pub mod report;
 mod rest;
 pub mod settings;

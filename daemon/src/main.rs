@@ -16,8 +16,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CANDLE_THREADS: &str = "CANDLE_NUM_THREADS";
 
 fn main() -> ExitCode {
+    murmur::memory::set_huge_pages(false); // before the first ones are filled
     if std::env::var_os(CANDLE_THREADS).is_none() {
-        // SAFETY: the first statement of the program; no other thread can be reading the environment.
+        // SAFETY: there is no other thread yet that could be reading the environment.
         unsafe { std::env::set_var(CANDLE_THREADS, "1") };
     }
     let cli = Cli::parse();

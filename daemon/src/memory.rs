@@ -27,7 +27,7 @@ thread_local! {
 pub(crate) fn rest(busy_at: &mut Option<Instant>, has_ended: bool) {
     if busy_at.take_if(|busy_at| busy_at.elapsed() >= IDLE_BEFORE_GIVING_BACK).is_some() {
         if has_ended {
-            use_small_pages();
+            set_huge_pages(false);
         }
         give_back();
     }
@@ -51,17 +51,15 @@ pub(crate) fn follow() {
 
 /// To be called before memory is taken for a model of so many parameters.
 pub(crate) fn choose_pages(parameters: usize) {
-    if parameters < HUGE_PAGES_FROM {
-        use_small_pages();
-    }
+    set_huge_pages(parameters >= HUGE_PAGES_FROM);
 }
 
-/// The process trains no more: small pages from now on, or the system fills up again around every small remainder what
-/// was given back.
-pub(crate) fn use_small_pages() {
-    // Without it the process is only larger.
+/// Whether the system backs large pieces of memory with huge pages. Training is faster with them; without, a process that
+/// does not train is smaller by what the system fills up around every small remainder.
+pub fn set_huge_pages(_wanted: bool) {
+    // Where it fails, the process is only larger, or training a little slower.
     #[cfg(target_os = "linux")]
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
+    let _ = rustix::thread::disable_transparent_huge_pages(!_wanted);
 }
 
 /// Gives back what this thread holds, and what lies free between all threads.

@@ -280,37 +280,49 @@ mod tests {
     }
 
     fn batch(spec: &ModelSpec) -> Batch {
-        let tokens = |seed| random_tokens(3 * 12, spec.vocabulary, seed);
+        let tokens = |seed| random_tokens(3 * spec.context as usize, spec.vocabulary, seed);
         Batch::Tokens(TokenBatch { inputs: tokens(1), targets: tokens(2), sequences: 3 })
+    }
+
+    fn compare_with_autograd(spec: &ModelSpec) -> Result<()> {
+        let (mut model, batch) = (Transformer::new(spec), batch(spec));
+        let parameters = model.initial_parameters(1);
+        let mut gradient = vec![f32::NAN; parameters.len()];
+        let rows = batch.predictions() as f64;
+        let task = Task::alone(1.0 / rows as f32, Write::Replace);
+        let loss = model.gradient(&parameters, &batch, &task, &mut gradient)?;
+        let variables: Vec<Var> =
+            tensors_of(model.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<_>>()?;
+        let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch)?;
+        assert!((loss / rows - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
+        for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
+            let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
+            let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+            let pairs = actual.iter().zip(&expected);
+            let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+            // Errors of a dozen operations in a row add up.
+            assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
+            let zeros = actual.iter().filter(|value| **value == 0.0).count();
+            // Rows of the embedding whose token does not occur have none.
+            let may_have = tensor.name.contains("embed_tokens") && zeros < actual.len();
+            assert!(zeros == 0 || may_have, "{}: {zeros} zeros", tensor.name);
+        }
+        Ok(())
     }
 
     #[test]
     fn every_parameter_receives_the_gradient_of_autograd() -> Result<()> {
-        for spec in specs() {
-            let mut model = Transformer::new(&spec);
-            let parameters = model.initial_parameters(1);
-            let mut gradient = vec![f32::NAN; parameters.len()];
-            let share = 1.0 / 36.0;
-            let loss =
-                model.gradient(&parameters, &batch(&spec), &Task::alone(share, Write::Replace), &mut gradient)?;
-            let variables: Vec<Var> =
-                tensors_of(model.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<_>>()?;
-            let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
-            assert!((loss / 36.0 - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
-            for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
-                let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
-                let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-                let pairs = actual.iter().zip(&expected);
-                let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
-                // Errors of a dozen operations in a row add up.
-                assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
-                let zeros = actual.iter().filter(|value| **value == 0.0).count();
-                // Rows of the embedding whose token does not occur have none.
-                let may_have = tensor.name.contains("embed_tokens") && zeros < actual.len();
-                assert!(zeros == 0 || may_have, "{}: {zeros} zeros", tensor.name);
-            }
-        }
-        Ok(())
+        specs().iter().try_for_each(compare_with_autograd)
+    }
+
+    /// More rows than have their logits computed at once.
+    #[test]
+    fn a_large_vocabulary_is_predicted_in_parts() -> Result<()> {
+        let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, ..ModelSpec::default() };
+        let spec = ModelSpec { context: 50, vocabulary: 70_000, ..spec };
+        assert!(Transformer::new(&spec).head.logits(150) < 150 * 70_000);
+        compare_with_autograd(&spec)?;
+        compare_with_autograd(&ModelSpec { tied_head: true, ..spec })
     }
 
     #[test]
