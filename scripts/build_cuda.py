@@ -4,8 +4,10 @@
     python3 scripts/build_cuda.py --compute-cap 90          # H100; 80: A100, 86: RTX 30, 89: RTX 40, 120: RTX 50
 
 Fetches NVIDIA's compiler and libraries from PyPI (about 600 MB, once), lays them out as a toolkit, builds with the feature
-`cuda` and strips the binary. Needs Linux on x86-64, Python 3.9 or later with pip, a C++ compiler, and cargo. The machine that
-runs the binary needs NVIDIA's driver (580 or later), libcublas 13 and libcurand 10.
+`cuda` and strips the binary. Needs Linux on x86-64, Python 3.9 or later with pip, a C++ compiler, and cargo.
+
+The binary starts on every machine: it opens NVIDIA's libraries when it first needs them, and trains on the CPU where they
+are missing. To use a GPU it needs the driver (580 or later), libcublas 13 and libcurand 10.
 """
 
 import argparse
@@ -28,6 +30,9 @@ PACKAGES = [
     "nvidia-cublas==13.0.*",
     "nvidia-curand==10.4.0.*",
 ]
+
+
+DRIVER = "libcuda.so.1"
 
 
 def main():
@@ -76,23 +81,63 @@ def lay_out(toolkit, wheels):
         for program in (toolkit / folder).iterdir():
             program.chmod(0o755)
     (toolkit / "lib64").symlink_to("lib")
-    for library in list((toolkit / "lib").glob("*.so.*")):
-        plain = library.with_name(library.name.split(".so.")[0] + ".so")
-        if not plain.exists():
-            plain.symlink_to(library.name)
-    make_driver_stub(toolkit)
+    # The driver's own library comes with the driver; its header has the names.
+    header = (toolkit / "include/cuda.h").read_text()
+    make_loader(toolkit / "lib", "cuda", DRIVER, sorted(set(re.findall(r"\bcu[A-Z]\w*", header))))
+    for library in ["cublas", "cublasLt", "curand", "nvrtc"]:
+        real = real_name(toolkit, library)
+        list_names = ["nm", "-D", "--defined-only", str(toolkit / "lib" / real)]
+        listed = subprocess.run(list_names, check=True, capture_output=True, text=True).stdout
+        make_loader(toolkit / "lib", library, real, sorted(set(re.findall(r" [TW] (\w+)", listed))))
+    (toolkit / "lib/libcudart.a").symlink_to("libcudart_static.a")
     shutil.rmtree(wheels)
     (toolkit / "complete").touch()
 
 
-def make_driver_stub(toolkit):
-    """The driver's library comes with the driver; to link against it, its names are enough."""
-    header = (toolkit / "include/cuda.h").read_text()
-    names = sorted(set(re.findall(r"\bcu[A-Z]\w*", header)))
-    source = toolkit / "lib/stub.c"
-    source.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
-    stub = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(toolkit / "lib/libcuda.so"), str(source)]
-    subprocess.run(stub, check=True)
+def real_name(toolkit, library):
+    """With its version, which names its interface."""
+    [real] = (toolkit / "lib").glob(f"lib{library}.so.*")
+    return real.name
+
+
+def make_loader(folder, library, file, names):
+    """A static library in the place of a shared one: each function opens the real one when it is first called.
+
+    A call jumps through the function's slot. At first that leads to code that keeps the arguments, has the slot filled, and
+    jumps on.
+    """
+    functions = "".join(
+        f".globl {name}\n.type {name}, @function\n{name}: jmp *{library}_slots+{8 * index}(%rip)\n"
+        f"{library}_first_{index}: pushq ${index}\njmp {library}_first\n"
+        for index, name in enumerate(names)
+    )
+    slots = "".join(f".quad {library}_first_{index}\n" for index in range(len(names)))
+    integers = ["rax", "rdi", "rsi", "rdx", "rcx", "r8", "r9"]
+    # The index lies below the return address: with seven registers and 136 bytes the stack is aligned to 16 again.
+    keep = "".join(f"pushq %{name}\n" for name in integers) + "subq $136, %rsp\n"
+    keep += "".join(f"movups %xmm{number}, {16 * number}(%rsp)\n" for number in range(8))
+    restore = "".join(f"movups {16 * number}(%rsp), %xmm{number}\n" for number in range(8))
+    restore += "addq $136, %rsp\n" + "".join(f"popq %{name}\n" for name in reversed(integers))
+    assembly = (
+        f".data\n.balign 8\n{library}_slots:\n{slots}.text\n{functions}"
+        f"{library}_first:\n{keep}movq 192(%rsp), %rdi\nleaq {library}_slots(%rip), %rsi\ncall {library}_open\n"
+        f"movq %rax, %r11\n{restore}addq $8, %rsp\njmp *%r11\n"
+    )
+    quoted = ", ".join(f'"{name}"' for name in names)
+    source = folder / f"{library}.c"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <stdlib.h>\n"
+        f"static const char *const names[] = {{{quoted}}};\n"
+        f"__attribute__((visibility(\"hidden\"))) void *{library}_open(unsigned long index, void **slots) {{\n"
+        f'    void *opened = dlopen("{file}", RTLD_NOW | RTLD_GLOBAL);\n'
+        "    void *function = opened ? dlsym(opened, names[index]) : NULL;\n"
+        '    if (!function) { fprintf(stderr, "error: %s\\n", dlerror()); abort(); }\n'
+        "    return slots[index] = function;\n}\n"
+        + "__asm__(" + "\n".join(f'"{line}\\n"' for line in assembly.splitlines()) + ");\n"
+    )
+    compiled = source.with_suffix(".o")
+    subprocess.run(["cc", "-c", "-O1", "-fPIC", "-o", str(compiled), str(source)], check=True)
+    subprocess.run(["ar", "rcs", str(folder / f"lib{library}.a"), str(compiled)], check=True)
 
 
 def build(target, toolkit, compute_cap):
@@ -104,12 +149,13 @@ def build(target, toolkit, compute_cap):
         CUDA_COMPUTE_CAP=str(compute_cap),
         LIBRARY_PATH=str(toolkit / "lib"),
         CARGO_TARGET_DIR=str(target),
+        MURMUR_CUDA_LIBRARIES=" ".join([DRIVER, *(real_name(toolkit, name) for name in ["cublas", "curand"])]),
     )
     subprocess.run(["cargo", "build", "--release", "--features", "cuda"], env=environment, check=True)
     binary = target / "release/murmur"
     subprocess.run(["strip", str(binary)], check=True)
     print(f"{binary}: {binary.stat().st_size / 1e6:.0f} MB, for GPUs of compute capability {compute_cap / 10:.1f}")
-    print(f"where the libraries are not installed: LD_LIBRARY_PATH={toolkit / 'lib'} {binary} doctor")
+    print(f"where libcublas or libcurand are not installed: LD_LIBRARY_PATH={toolkit / 'lib'} {binary} doctor")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,10 @@ struct Report {
 pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
     let manifest = manifest(options)?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
-    let device = options.device.open()?.0;
+    let (device, warning) = options.device.open()?;
+    if let Some(warning) = warning {
+        note(&warning);
+    }
     if options.parity {
         let python = options.python.as_ref().expect("the command line demands it");
         let threads = rayon::current_num_threads();

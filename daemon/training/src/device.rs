@@ -87,12 +87,25 @@ fn open_cuda(choice: DeviceChoice, _number: usize) -> Result<Device, DeviceError
 
 #[cfg(feature = "cuda")]
 fn open_cuda(choice: DeviceChoice, number: usize) -> Result<Device, DeviceError> {
-    // candle links CUDA's libraries, so they are there once the program runs; the driver and the device may not be, and
-    // cudarc answers some of that with a panic.
-    let opened = std::panic::catch_unwind(|| Device::new_cuda(number).map_err(|error| error.to_string()));
-    opened
-        .unwrap_or_else(|_| Err("CUDA failed to start; is the NVIDIA driver installed?".to_owned()))
-        .map_err(|reason| DeviceError::Unusable { device: choice, reason })
+    // With the libraries there, the device may not be, and cudarc answers some of that with a panic.
+    let open = || Device::new_cuda(number).map_err(|error| error.to_string());
+    let started = || std::panic::catch_unwind(open).unwrap_or_else(|_| Err("CUDA failed to start".to_owned()));
+    check_libraries().and_then(|()| started()).map_err(|reason| DeviceError::Unusable { device: choice, reason })
+}
+
+/// Whether all of NVIDIA's libraries are there that a binary of `scripts/build_cuda.py` opens when it first calls them. In
+/// other builds they are linked, and there once the program runs.
+#[cfg(feature = "cuda")]
+fn check_libraries() -> Result<(), String> {
+    for name in option_env!("MURMUR_CUDA_LIBRARIES").unwrap_or_default().split_whitespace() {
+        // SAFETY: what NVIDIA's libraries do when they are loaded does not depend on this program.
+        let library = unsafe { libloading::Library::new(name) }.map_err(|_| {
+            let owner = if name.starts_with("libcuda.") { "driver" } else { "CUDA toolkit" };
+            format!("{name} cannot be opened; it comes with NVIDIA's {owner}")
+        })?;
+        std::mem::forget(library);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
