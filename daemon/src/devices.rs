@@ -1,6 +1,6 @@
 //! The devices that a node trains on, from its settings.
 
-use murmur_training::{Device, DeviceChoice, DeviceError};
+use murmur_training::{Device, DeviceChoice, DeviceError, DeviceLocation};
 
 use crate::settings::TrainingSettings;
 
@@ -39,8 +39,13 @@ impl Devices {
     }
 }
 
-fn name(device: &Device) -> String {
-    if device.is_cpu() { "cpu".to_owned() } else { format!("{:?}", device.location()) }
+/// As in settings.
+pub(crate) fn name(device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cpu => "cpu".to_owned(),
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
+    }
 }
 
 #[cfg(test)]

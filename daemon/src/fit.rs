@@ -1,11 +1,11 @@
 //! Whether a run fits into this machine's memory, before any of it is taken.
 
 use murmur_protocol::RunManifest;
-use murmur_training::MemoryEstimate;
 use murmur_training::ops::Kernels;
+use murmur_training::{MemoryEstimate, free_memory};
 
 use crate::console::human_bytes;
-use crate::devices::Devices;
+use crate::devices::{Devices, name};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::TrainingSettings;
 use crate::usage::available_memory;
@@ -20,24 +20,39 @@ pub(crate) const REMEDY: &str = "set training.recompute = true or lower training
 /// # Errors
 /// With the numbers, and what to lower.
 pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Result<(), Failure> {
-    // What is free on a GPU only its driver knows; there the model's set-up fails with the device's own error.
-    let workers = devices.on_cpu() as u64;
-    let Some(free) = available_memory().filter(|_| workers > 0) else { return Ok(()) };
-    let threads = rayon::current_num_threads();
-    let estimate = MemoryEstimate::of(manifest, &settings.options(), Kernels::Fused, threads);
-    let needed = workers * estimate.on_device() + estimate.copies;
-    if needed <= free {
-        return Ok(());
+    let (workers, threads) = (devices.on_cpu() as u64, rayon::current_num_threads());
+    let estimate = |kernels| MemoryEstimate::of(manifest, &settings.options(), kernels, threads);
+    let own = estimate(Kernels::Fused);
+    // Copies for exchanges and checkpoints lie in the machine's memory whatever trains.
+    let times = if workers == 1 { String::new() } else { format!("; all but copies {workers} times") };
+    let needed = workers * own.on_device() + own.copies;
+    refuse_shortage("memory", needed, available_memory(), &format!("{own}{times}"))?;
+    let composed = estimate(Kernels::Composed);
+    for gpu in devices.all.iter().filter(|device| !device.is_cpu()) {
+        let place = format!("the memory of {}", name(gpu));
+        refuse_shortage(&place, composed.on_device(), free_memory(gpu), &composed.to_string())?;
     }
+    Ok(())
+}
+
+fn refuse_shortage(place: &str, needed: u64, free: Option<u64>, estimate: &str) -> Result<(), Failure> {
+    let Some(free) = free.filter(|free| needed > *free) else { return Ok(()) };
     let (needed, free) = (human_bytes(needed), human_bytes(free));
-    let times = if workers > 1 { format!("; all but copies {workers} times") } else { String::new() };
-    let message = format!("training this run takes about {needed} of memory, and {free} are free ({estimate}{times})");
+    let message = format!("training this run takes about {needed} of {place}, and {free} are free ({estimate})");
     Err(Failure::new(ExitCode::Failure, message).hint(REMEDY))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shortage_is_one_only_where_it_is_known() {
+        assert!(refuse_shortage("memory", 2, Some(2), "").is_ok() && refuse_shortage("memory", 2, None, "").is_ok());
+        let failure = refuse_shortage("the memory of cuda:0", 3_000_000, Some(2_000_000), "parameters 3 MB");
+        let message = failure.expect_err("a megabyte is missing").to_string();
+        assert!(message.contains("3.0 MB of the memory of cuda:0, and 2.0 MB are free (parameters 3 MB)"), "{message}");
+    }
 
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_its_numbers_and_what_to_lower() {

@@ -80,6 +80,18 @@ impl DeviceChoice {
     }
 }
 
+/// Bytes that are free on a GPU; `None` where its driver does not tell, and for the CPU.
+pub fn free_memory(device: &Device) -> Option<u64> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => {
+            let (free, _total) = device.cuda_stream().context().mem_get_info().ok()?;
+            Some(free as u64)
+        }
+        _ => None,
+    }
+}
+
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(choice: DeviceChoice, _number: usize) -> Result<Device, DeviceError> {
     Err(DeviceError::WithoutCuda(choice))

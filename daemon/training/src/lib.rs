@@ -21,7 +21,7 @@ pub mod schedule;
 
 pub use candle_core::{Device, DeviceLocation};
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
-pub use device::{DeviceChoice, DeviceError};
+pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{Counters, Engine, EngineState, Precision, StepReport, Taken, TrainingError, TrainingOptions};
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
