@@ -11,3 +11,4 @@ mod router;
 mod tools;
 
 pub use lan::{Family, HOSTS_MAX, Host, Lan};
+pub use router::PortForwarding;

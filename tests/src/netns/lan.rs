@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 
 use super::leftovers;
-use super::router;
+use super::router::{self, PortForwarding};
 use super::tools::{call, missing, must, say_skipped};
 
 /// More daemons than this starve each other on two cores.
@@ -19,8 +19,8 @@ static TURN: Mutex<()> = Mutex::new(());
 pub enum Family {
     /// 10.77.0.0/24 alone.
     V4,
-    /// 198.18.77.0/24 alone: set aside for measurements (RFC 2544), and so of no private network. To daemons it is the
-    /// internet.
+    /// 25.77.0.0/24 alone: to daemons and to what asks routers for forwarded ports it is the internet, of which these hosts
+    /// see nothing.
     Public,
     /// fd00:77::/64 alone.
     V6,
@@ -31,7 +31,7 @@ impl Family {
     fn prefix(self) -> &'static str {
         match self {
             Family::V4 => "10.77.0.",
-            Family::Public => "198.18.77.",
+            Family::Public => "25.77.0.",
             Family::V6 => "fd00:77::",
         }
     }
@@ -156,6 +156,17 @@ impl Lan {
             family: Family::V4,
         });
         Some(number)
+    }
+
+    /// Lets the router before a host forward ports to it when it asks for them (UPnP), until the value is dropped.
+    ///
+    /// # Panics
+    /// When there is no such host, or no router before it.
+    pub fn forward_ports(&self, number: usize) -> PortForwarding {
+        let host = &self.hosts[number];
+        assert_ne!(host.port_namespace, self.bridges(), "host {number} is behind no router");
+        let outside = format!("{}{}", self.family.prefix(), number + 101);
+        PortForwarding::start(&host.port_namespace, &format!("192.168.{number}.1"), &outside)
     }
 
     fn make_bridges(&self) {

@@ -1,6 +1,7 @@
 //! A router that translates addresses, as those at home do: masquerading and nothing let in that was not asked for.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use super::tools::call_inside;
 
@@ -28,4 +29,36 @@ pub(super) fn translate(router: &str) -> Result<(), String> {
         "add rule ip home passing ct state established,related accept",
     ];
     rules.iter().try_for_each(|rule| call_inside(router, "nft", rule).map(drop))
+}
+
+/// The router's UPnP service. It ends with the value.
+pub struct PortForwarding {
+    process: Child,
+    /// The outside address that it tells.
+    pub outside: String,
+}
+
+impl PortForwarding {
+    pub(super) fn start(router: &str, inside: &str, outside: &str) -> PortForwarding {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/upnp_router.py");
+        let mut process = Command::new("ip")
+            .args(["netns", "exec", router, "python3", script, inside, outside])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ip is there");
+        let mut line = String::new();
+        let answers = process.stdout.take().expect("a pipe");
+        BufReader::new(answers).read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n", "the service of {router}");
+        PortForwarding { process, outside: outside.to_owned() }
+    }
+}
+
+impl Drop for PortForwarding {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }

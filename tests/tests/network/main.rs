@@ -3,6 +3,7 @@
 
 mod deaths;
 mod donors;
+mod forwarding;
 mod links;
 mod lost;
 mod partition;

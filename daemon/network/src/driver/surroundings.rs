@@ -19,8 +19,11 @@ use crate::handshake::Dialled;
 use crate::reachability::is_global;
 
 impl Driver {
-    /// What an operator who knows better than any probe calls for.
+    /// What an operator who knows better than any probe calls for, and what a router has granted while the node began to
+    /// listen.
     pub(super) fn begin_exposed(&mut self) {
+        let granted: Vec<Multiaddr> = self.swarm.external_addresses().cloned().collect();
+        granted.into_iter().for_each(|address| self.on_confirmed(address));
         if self.connectivity.exposure == Exposure::Public {
             let addresses = self.views.listen.borrow().clone();
             for address in addresses {
@@ -200,6 +203,7 @@ impl Driver {
 
     fn on_confirmed(&mut self, address: Multiaddr) {
         let address = split_peer(address).1;
+        tracing::debug!(%address, "an external address is confirmed");
         if self.nat.confirm(address.clone()) {
             if !self.views.listen.borrow().contains(&address)
                 && let Some(address) = to_core_address(&address)
@@ -212,6 +216,7 @@ impl Driver {
 
     fn on_expired(&mut self, address: Multiaddr) {
         let address = split_peer(address).1;
+        tracing::debug!(%address, "an external address has expired");
         self.nat.expire(&address);
         self.lose_addresses(&[address]);
         self.follow_verdict();
