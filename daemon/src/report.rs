@@ -50,7 +50,7 @@ pub struct NodeReport {
     pub reachability: ReachabilityReport,
     /// Exchanges that this node took part in, whoever started them.
     pub exchanges_completed: u64,
-    /// Among those: first exchanges, with 16-bit codes.
+    /// Among those: with 16-bit codes, first ones and others between models far apart.
     pub exchanges_coarse: u64,
     /// Exchanges that broke off.
     pub exchanges_failed: u64,

@@ -158,7 +158,7 @@ pub enum Notice {
         clip_scale: f64,
         /// Blocks left out because their codes wrapped.
         masked_blocks: u32,
-        /// Whether this was a first exchange, with 16-bit codes.
+        /// Whether it had 16-bit codes: a first exchange, or one between models far apart.
         coarse: bool,
     },
     /// An exchange came to nothing.

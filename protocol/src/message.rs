@@ -94,7 +94,7 @@ pub struct Propose {
     pub part: Part,
     /// Seeds the dither that both partners add.
     pub nonce: u64,
-    /// Bits of a code: 16 in a first exchange, else 8.
+    /// Bits of a code: the run's, or 16 in a first exchange and towards a part of the swarm that is far off.
     pub bits: u8,
     /// How the starter stands.
     pub standing: Standing,

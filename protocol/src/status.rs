@@ -79,7 +79,7 @@ pub struct ExchangeCounters {
     pub completed_as_starter: u64,
     /// Answered proposals of others.
     pub completed_as_responder: u64,
-    /// Among the completed: first exchanges, with 16-bit codes.
+    /// Among the completed: those with 16-bit codes, first ones and others between models far apart.
     pub coarse: u64,
     /// Exchanges of the outer momentum among the completed.
     pub momentum: u64,

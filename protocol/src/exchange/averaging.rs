@@ -1,6 +1,6 @@
 //! What both roles share: this node's part in averaging, and what its exchanges have taught it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::cadence::Cadence;
@@ -81,6 +81,8 @@ struct PartState {
     place: Place,
     /// Exchanges in a row in which most blocks wrapped.
     wraps_in_row: u32,
+    /// Peers whose last exchange was of this kind, at most [`CONNECTIONS_MAX`]; of the model alone.
+    wrapped_with: BTreeSet<PeerId>,
 }
 
 /// The time of a step.
@@ -124,7 +126,9 @@ impl Averaging {
     /// second peer lets in, where one was asked.
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
-        self.parts.values_mut().for_each(|state| (state.steps, state.place) = (None, Place::default()));
+        for state in self.parts.values_mut() {
+            (state.steps, state.place, state.wrapped_with) = (None, Place::default(), BTreeSet::new());
+        }
         // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
         // the first liar in.
         if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
@@ -197,11 +201,16 @@ impl Averaging {
         self.parts.get(&part).and_then(|state| state.steps.clone())
     }
 
-    /// How wide the codes of our next exchange of `part` are.
-    pub(crate) fn width(&self, part: Part) -> CodeWidth {
+    /// How wide the codes of our next exchange of `part` with `partner` are: coarse in the first one, and where they wrapped
+    /// the last time and others are far off as well. The grid follows those who are near, so that two halves of a swarm
+    /// that were apart for a while would be beyond each other's for ever, once nobody learns any more and each half draws
+    /// together.
+    pub(crate) fn width(&self, part: Part, partner: PeerId) -> CodeWidth {
         let bits = if part.vector == Vector::Model { self.gossip.bits } else { self.gossip.momentum_bits };
         let steady = CodeWidth::from_bits(bits).expect("a manifest's bits are a width");
-        if self.steps(part).is_some() { steady } else { CodeWidth::Sixteen }
+        let is_split = |state: &PartState| state.place.sees_a_split() && state.wrapped_with.contains(&partner);
+        let fits = |state: &PartState| state.steps.is_some() && !is_split(state);
+        if self.parts.get(&part).is_some_and(fits) { steady } else { CodeWidth::Sixteen }
     }
 
     /// The width of these bits, where this run uses it for `part`.
@@ -332,6 +341,14 @@ impl PartState {
     fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen) {
         let has_wrapped = masked_share(merged) > 0.5;
         self.wraps_in_row = if has_wrapped { self.wraps_in_row.saturating_add(1) } else { 0 };
+        if !has_wrapped {
+            self.wrapped_with.remove(&seen.partner);
+        } else if terms.part.vector == Vector::Model {
+            if self.wrapped_with.len() >= CONNECTIONS_MAX {
+                self.wrapped_with.pop_first();
+            }
+            self.wrapped_with.insert(seen.partner);
+        }
         // One odd partner must not blow up the grid, a swarm that has moved apart must.
         if self.steps.is_none() || self.wraps_in_row != 1 {
             self.steps = Some(merged.steps.clone());
