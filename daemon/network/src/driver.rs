@@ -128,7 +128,7 @@ impl Driver {
 
     /// Runs until the node closes, then takes leave.
     pub(crate) async fn run(mut self) {
-        self.begin_exposed();
+        self.take_in_known_addresses();
         loop {
             let has_room = self.outbox.capacity() > OUTBOX_RESERVE;
             tokio::select! {

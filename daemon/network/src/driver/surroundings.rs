@@ -21,7 +21,7 @@ use crate::reachability::is_global;
 impl Driver {
     /// What an operator who knows better than any probe calls for, and what a router has granted while the node began to
     /// listen.
-    pub(super) fn begin_exposed(&mut self) {
+    pub(super) fn take_in_known_addresses(&mut self) {
         let granted: Vec<Multiaddr> = self.swarm.external_addresses().cloned().collect();
         granted.into_iter().for_each(|address| self.on_confirmed(address));
         if self.connectivity.exposure == Exposure::Public {
