@@ -307,16 +307,18 @@ impl Responder {
         *finished = number.max(*finished);
     }
 
+    /// Forgets replies beyond [`REPLY_CACHE_MAX`]: those that have arrived before those on their way, whose connection is
+    /// kept open for them.
     fn trim_reply_cache(&mut self) {
-        let mut answered: Vec<(Time, (PeerId, ExchangeNumber))> = self
-            .exchanges
-            .iter()
-            .filter(|(_, incoming)| matches!(incoming.stage, Stage::Answered { .. }))
-            .map(|(key, incoming)| (incoming.deadline, *key))
-            .collect();
+        let mut answered: Vec<(bool, Time, (PeerId, ExchangeNumber))> = Vec::new();
+        for (key, incoming) in &self.exchanges {
+            if let Stage::Answered { transfer, .. } = &incoming.stage {
+                answered.push((transfer.is_some(), incoming.deadline, *key));
+            }
+        }
         answered.sort();
         let surplus = answered.len().saturating_sub(REPLY_CACHE_MAX);
-        for (_, (peer, number)) in &answered[..surplus] {
+        for (.., (peer, number)) in &answered[..surplus] {
             self.finish(*peer, *number);
         }
     }
