@@ -170,9 +170,7 @@ impl Engine {
             Effect::EndTraining => self.order_trainer(TrainerOrder::End),
             Effect::CompleteRun => self.order_trainer(TrainerOrder::Complete),
             Effect::Encode { request, snapshot, job } => self.order_worker(WorkerOrder::Encode(request, snapshot, job)),
-            Effect::Merge { request, snapshot, job } => {
-                self.order_worker(WorkerOrder::Merge(request, snapshot, Box::new(job)));
-            }
+            Effect::Merge { request, job } => self.order_worker(WorkerOrder::Merge(request, Box::new(job))),
             Effect::Notice(notice) => {
                 // Nobody may be listening.
                 let _ = self.notices.send(notice);

@@ -10,9 +10,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
-use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, MergeJob, MergeRole, Merged, StepSizes, encode, merge};
+use murmur_protocol::numerics::{
+    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, StepSizes, encode, merge,
+};
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Correction, Payload, Snapshot};
+use murmur_protocol::{Correction, Snapshot};
 
 const PARAMETERS: usize = 10_000_000;
 
@@ -21,53 +23,46 @@ const ROUNDS: usize = 41;
 
 /// Two models near each other and their exchange at one width.
 struct Exchange {
-    one: Snapshot,
-    other: Snapshot,
-    encode_job: EncodeJob,
-    as_responder: MergeJob,
-    as_starter: MergeJob,
+    models: [Snapshot; 2],
+    encodes: [EncodeJob; 2],
+    merge: MergeJob,
     correction: Correction,
     buffers: Buffers,
 }
 
 impl Exchange {
-    fn new(one: &Snapshot, other: &Snapshot, width: CodeWidth, steps: StepSizes) -> Exchange {
+    fn new(models: &[Snapshot; 2], width: CodeWidth, steps: Option<StepSizes>, step_fraction: f64) -> Exchange {
         let buffers = Buffers::new();
-        let encode_job = EncodeJob { nonce: 2, width, steps: Some(steps.clone()) };
-        let proposal = encode(one, &encode_job, &buffers);
-        let as_responder = merge_job(MergeRole::Responder, proposal.clone(), width, Some(steps.clone()));
-        let merged = merge(other, &as_responder, &buffers).expect("our own bytes");
+        let job = |role| EncodeJob { role, nonce: 2, width };
+        let starter = job(EncodeRole::Starter { steps: steps.clone() });
+        let proposal = encode(&models[0], &starter, &buffers).expect("own steps");
+        let responder = job(EncodeRole::Responder { steps: proposal.steps.clone() });
+        let own = encode(&models[1], &responder, &buffers).expect("our own steps");
+        let merge_job = MergeJob {
+            role: MergeRole::Responder,
+            parameters: PARAMETERS,
+            own,
+            received: proposal.codes,
+            width,
+            nonce: 2,
+            gamma: 0.5,
+            starter_share: 0.5,
+            clip: f64::MAX,
+            step_fraction,
+            steps,
+        };
+        let merged = merge(&merge_job, &buffers).expect("our own bytes");
         assert_eq!(merged.masked_blocks, 0, "the benchmark's models are near each other");
-        let role = MergeRole::Starter { proposal, digest: merged.digest };
-        let as_starter = merge_job(role, merged.reply.expect("a responder replies"), width, Some(steps));
-        let (one, other, correction) = (one.clone(), other.clone(), merged.correction);
-        Exchange { one, other, encode_job, as_responder, as_starter, correction, buffers }
+        let (correction, models) = (merged.correction, models.clone());
+        Exchange { models, encodes: [starter, responder], merge: merge_job, correction, buffers }
     }
 
-    fn encode(&self) -> Payload {
-        encode(&self.one, &self.encode_job, &self.buffers)
+    fn encode(&self, side: usize) -> Encoded {
+        encode(&self.models[side], &self.encodes[side], &self.buffers).expect("our own steps")
     }
 
-    fn respond(&self) -> Merged {
-        merge(&self.other, &self.as_responder, &self.buffers).expect("our own bytes")
-    }
-
-    fn conclude(&self) -> Merged {
-        merge(&self.one, &self.as_starter, &self.buffers).expect("our own bytes")
-    }
-}
-
-fn merge_job(role: MergeRole, received: Payload, width: CodeWidth, steps: Option<StepSizes>) -> MergeJob {
-    MergeJob {
-        role,
-        received,
-        width,
-        nonce: 2,
-        gamma: 0.5,
-        starter_share: 0.5,
-        clip: f64::MAX,
-        step_fraction: 0.2,
-        steps,
+    fn merge(&self) -> Merged {
+        merge(&self.merge, &self.buffers).expect("our own bytes")
     }
 }
 
@@ -80,15 +75,15 @@ fn all_work<'a>(exchanges: &'a [Exchange], source: &'a Snapshot, targets: &'a mu
     let mut work: Vec<Work<'a>> = vec![("copy".to_owned(), 8 * PARAMETERS, Box::new(copy))];
     let correction = &exchanges[0].correction;
     for exchange in exchanges {
-        let bits = exchange.encode_job.width.bits();
-        let (sent, replied) = (exchange.as_responder.received.len(), exchange.as_starter.received.len());
+        let bits = exchange.merge.width.bits();
+        let (steps, codes) = (exchange.merge.own.steps.len(), exchange.merge.own.codes.len());
         let mut add = |name: &str, bytes, run: Box<dyn FnMut() + 'a>| {
             work.push((format!("{name}, {bits} bits"), bytes, run));
         };
-        add("encode", 4 * PARAMETERS + sent, Box::new(|| drop(black_box(exchange.encode()))));
-        let responding = 4 * PARAMETERS + sent + replied + PARAMETERS;
-        add("merge as responder", responding, Box::new(|| drop(black_box(exchange.respond()))));
-        add("merge as starter", sent + replied + PARAMETERS, Box::new(|| drop(black_box(exchange.conclude()))));
+        for (side, name) in ["encode as starter", "encode as responder"].into_iter().enumerate() {
+            add(name, 4 * PARAMETERS + steps + codes, Box::new(move || drop(black_box(exchange.encode(side)))));
+        }
+        add("merge", steps + 2 * codes + PARAMETERS, Box::new(|| drop(black_box(exchange.merge()))));
     }
     work.push(("add correction".to_owned(), 9 * PARAMETERS, Box::new(move || correction.add_to(black_box(moved)))));
     work
@@ -98,19 +93,15 @@ fn main() {
     let mut generator = stream(1, "benchmark", &[]);
     let one: Vec<f32> = (0..PARAMETERS).map(|_| generator.random_range(-0.1..0.1)).collect();
     let other: Vec<f32> = one.iter().map(|value| value + generator.random_range(-1e-3f32..1e-3)).collect();
-    let (one, other) = (Snapshot::from(one), Snapshot::from(other));
+    let models = [Snapshot::from(one), Snapshot::from(other)];
     // A first exchange calibrates the steps for 8 bits; fewer bits take wider ones, so that nothing wraps.
     let fractions = [(CodeWidth::Eight, 0.2), (CodeWidth::Six, 0.2), (CodeWidth::Four, 0.5)];
     let exchanges = fractions.map(|(width, fraction)| {
-        let first = EncodeJob { nonce: 2, width: CodeWidth::Sixteen, steps: None };
-        let proposal = encode(&one, &first, &Buffers::new());
-        let job = merge_job(MergeRole::Responder, proposal, first.width, None);
-        let job = MergeJob { step_fraction: fraction, ..job };
-        let calibrated = merge(&other, &job, &Buffers::new()).expect("our own bytes");
-        Exchange::new(&one, &other, width, calibrated.steps)
+        let calibrated = Exchange::new(&models, CodeWidth::Sixteen, None, fraction).merge();
+        Exchange::new(&models, width, Some(calibrated.steps), fraction)
     });
     let mut targets = [vec![0f32; PARAMETERS], vec![0f32; PARAMETERS]];
-    let mut work = all_work(&exchanges, &one, &mut targets);
+    let mut work = all_work(&exchanges, &models[0], &mut targets);
     report_each(&mut work);
     report_ratios(&mut work);
 }

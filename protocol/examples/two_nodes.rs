@@ -112,14 +112,11 @@ fn carry_out(side: &mut Side, effect: Effect, index: usize, peers: &[PeerId; 2],
         Effect::Encode { request, snapshot, job } => {
             queue.push_back((
                 index,
-                Event::Encoded { request, payload: numerics::encode(&snapshot, &job, &Buffers::new()) },
+                Event::Encoded { request, result: numerics::encode(&snapshot, &job, &Buffers::new()) },
             ));
         }
-        Effect::Merge { request, snapshot, job } => {
-            queue.push_back((
-                index,
-                Event::Merged { request, result: numerics::merge(&snapshot, &job, &Buffers::new()) },
-            ));
+        Effect::Merge { request, job } => {
+            queue.push_back((index, Event::Merged { request, result: numerics::merge(&job, &Buffers::new()) }));
         }
         // Nobody joins, leaves or is dialled here, the trainer trains from the start, and notices are told above.
         _ => {}

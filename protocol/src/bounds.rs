@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use membership::*;
 
 use crate::manifest::GossipSpec;
-use crate::numerics::{CodeWidth, proposal_bytes};
+use crate::numerics::{CodeWidth, codes_bytes, steps_bytes};
 
 /// The slowest link that bulk is meant for, in bytes a second: 2 Mbit/s.
 const BULK_RATE_MIN: u64 = 256 * 1024;
@@ -43,7 +43,8 @@ pub const NUMBERS_SKIPPED: u64 = 1 << 32;
 /// Partners tried for one due exchange before it waits for the next interval.
 pub const PARTNERS_TRIED_MAX: u32 = 3;
 
-/// Exchanges answered at once. Each holds a snapshot, four bytes a parameter.
+/// Exchanges answered at once. Each holds a snapshot, four bytes a parameter, until it is encoded, and then both sides'
+/// codes.
 pub const RESPONDING_MAX: usize = 2;
 
 /// Replies kept for starters that did not get them, one byte a parameter each, at most until the deadline.
@@ -177,20 +178,25 @@ fn state_chunk_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
 /// The largest payload that a peer may announce for a model of so many parameters, in bytes: a chunk of the state or a
 /// first exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_chunk_bytes(parameters, gossip).max(proposal_bytes(parameters, CodeWidth::Sixteen)) as u64
+    state_chunk_bytes(parameters, gossip).max(codes_bytes(parameters, CodeWidth::Sixteen)) as u64
+}
+
+/// What a starter sends at most: steps and codes.
+fn proposal_bytes(parameters: usize) -> usize {
+    steps_bytes(parameters) + codes_bytes(parameters, CodeWidth::Sixteen)
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by
 /// its connection.)
 pub fn exchange_timeout(parameters: usize) -> Duration {
-    let bytes = 2 * proposal_bytes(parameters, CodeWidth::Sixteen) as u64;
+    let bytes = 2 * proposal_bytes(parameters) as u64;
     EXCHANGE_TIMEOUT_BASE + Duration::from_secs(bytes / BULK_RATE_MIN)
 }
 
 /// Bytes of payloads that may be on their way in at once: what all donors send, and all exchanges under way, so that a
 /// peer that announces the largest payload and dawdles does not keep the others' codes out.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
-    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters, CodeWidth::Sixteen);
+    let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters);
     let chunks = STATE_DONORS_MAX * STATE_CHUNKS_SENT_MAX * state_chunk_bytes(parameters, gossip);
     (chunks + exchanges) as u64
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::event::Misbehaviour;
 use crate::numerics::{InstructionSet, Kernel, Pooled};
 
 /// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's
@@ -128,6 +129,18 @@ impl Payload {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The bytes, where there are so many.
+    ///
+    /// # Errors
+    /// When there are not.
+    pub(crate) fn of_length(&self, expected: usize) -> Result<&[u8], Misbehaviour> {
+        if self.len() == expected {
+            Ok(self.bytes())
+        } else {
+            Err(Misbehaviour::WrongLength { expected: expected as u64, actual: self.len() as u64 })
+        }
     }
 
     /// Some of the bytes, in the same memory; `None` where they are not there.

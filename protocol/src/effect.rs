@@ -67,14 +67,11 @@ pub enum Effect {
         /// How.
         job: EncodeJob,
     },
-    /// Compare a snapshot with a partner's codes, off the engine's thread:
-    /// [`numerics::merge`](crate::numerics::merge).
+    /// Compare our codes with a partner's, off the engine's thread: [`numerics::merge`](crate::numerics::merge).
     Merge {
         /// Returned with the outcome.
         request: RequestId,
-        /// Our model, as it was encoded.
-        snapshot: Snapshot,
-        /// The partner's codes, and how.
+        /// Both sides' codes, and how.
         job: MergeJob,
     },
     /// Add a correction at the next step boundary: to θ and φ, or to u.

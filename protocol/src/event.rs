@@ -4,7 +4,7 @@ use crate::bulk::{Payload, Snapshot};
 use crate::effect::{RequestId, TransferId};
 use crate::handshake::Refusal;
 use crate::message::{KnownPeer, Message, TransferHeader};
-use crate::numerics::Merged;
+use crate::numerics::{Encoded, Merged};
 use crate::peer::{Address, PeerId};
 
 /// A fact. Replies to an [`Effect`](crate::Effect) carry its request; late and duplicate ones are counted and ignored.
@@ -114,8 +114,8 @@ pub enum Event {
     Encoded {
         /// From the effect.
         request: RequestId,
-        /// Steps, checks and codes.
-        payload: Payload,
+        /// Our codes, or what was wrong with the starter's steps.
+        result: Result<Encoded, Misbehaviour>,
     },
     /// Reply to [`Effect::Merge`](crate::Effect::Merge).
     Merged {

@@ -5,14 +5,19 @@
 //!   PROPOSE ──────────────────────────────────► has room?
 //!          ◄────────────────────────────────── ACCEPT (or REJECT)
 //!   snapshot, encode
-//!   steps, checks, codes ═════════════════════► snapshot, merge
-//!          ◄═════════════════════════════════ checks, codes, digest
-//!   merge; θ += correction                      θ += correction
+//!   steps ════════════════════════════════════► snapshot, encode
+//!   codes ════════════════════════════════════►
+//!          ◄═══════════════════════════════════ codes
+//!                                               merge; θ += correction
+//!          ◄═══════════════════════════════════ merged, digest
+//!   merge; θ += correction
 //! ```
 //!
-//! A small proposal goes first, so that no byte of a model travels to a partner that has no room for it. Whatever gets
-//! lost, the starter repeats the small proposal under the same number, and the responder says or sends again what it
-//! had said or sent; it merges only once.
+//! A small proposal goes first, so that no byte of a model travels to a partner that has no room for it. The steps, two
+//! bytes a block, are all that the responder needs to encode: so both sides' codes travel at the same time. The
+//! responder merges first, and the starter only what the responder says it has merged. Whatever gets lost, the starter
+//! repeats the small proposal under the same number, and both say or send again what has not arrived; each merges only
+//! once.
 //!
 //! With γ = 0 an exchange is a probe: it tells how far apart two models are and moves neither.
 
@@ -20,6 +25,7 @@ mod averaging;
 mod cadence;
 mod clip;
 mod gain;
+mod outbound;
 mod patience;
 mod place;
 mod responder;

@@ -159,16 +159,26 @@ pub enum RejectReason {
 /// What a transfer carries.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum TransferHeader {
-    /// The starter's codes: step sizes, checks and codes.
+    /// The steps of an exchange, from its starter, ahead of its codes: with them the responder encodes.
+    Steps {
+        /// Which exchange.
+        exchange: ExchangeNumber,
+    },
+    /// The starter's checks and codes.
     ProposalCodes {
         /// Which exchange.
         exchange: ExchangeNumber,
     },
-    /// The responder's codes: checks and codes.
+    /// The responder's checks and codes.
     ReplyCodes {
         /// Which exchange.
         exchange: ExchangeNumber,
-        /// Digest of the integer differences and the mask: the starter drops the exchange where its own differs.
+    },
+    /// Nothing but the news that the responder has merged: now the starter may. (A transfer, for it is confirmed.)
+    Merged {
+        /// Which exchange.
+        exchange: ExchangeNumber,
+        /// Of the integer differences, the mask and the terms: the starter drops the exchange where its own differs.
         digest: u64,
     },
     /// A chunk of the model, for a joiner: values as little-endian `f32`.
@@ -229,8 +239,10 @@ mod tests {
             codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
             codec::encode(&Message::Part { peers }),
+            codec::encode(&TransferHeader::Steps { exchange: 300 }),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
-            codec::encode(&TransferHeader::ReplyCodes { exchange: 300, digest: 1 }),
+            codec::encode(&TransferHeader::ReplyCodes { exchange: 300 }),
+            codec::encode(&TransferHeader::Merged { exchange: 300, digest: 1 }),
             codec::encode(&state),
             codec::encode(&Hello::new([1; 32])),
             codec::encode(&OtherVersion::default()),
@@ -257,7 +269,7 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 21] = [
+    const GOLDEN: [&str; 23] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c01",
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
@@ -267,13 +279,15 @@ mod tests {
         "06",
         "0701070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c",
         "00fb2c01",
-        "01fb2c0101",
-        "02010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0500014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
-        "05000000",
-        "050002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
-        "05000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
-        "0501",
+        "01fb2c01",
+        "02fb2c01",
+        "03fb2c0101",
+        "04010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
+        "0600014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "06000000",
+        "060002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
+        "06000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
+        "0601",
         "0000016101142f6970342f3132372e302e302e312f7463702f31",
         "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0201",

@@ -181,7 +181,7 @@ impl Node {
             Event::SnapshotTaken { request, snapshot, report } => {
                 self.on_reply(now, request, Reply::Snapshot(snapshot, report));
             }
-            Event::Encoded { request, payload } => self.on_reply(now, request, Reply::Codes(payload)),
+            Event::Encoded { request, result } => self.on_reply(now, request, Reply::Codes(result)),
             Event::Merged { request, result } => self.on_reply(now, request, Reply::Merge(result)),
             Event::CorrectionApplied { request, report } => self.on_reply(now, request, Reply::Applied(report)),
             Event::StateLoaded { request, accepted, report } => {
@@ -259,12 +259,20 @@ impl Node {
         self.membership.on_answer(now, peer);
         let out = &mut self.outbox;
         let verdict = match header {
-            TransferHeader::ProposalCodes { exchange } => {
-                self.responder.on_codes(peer, exchange, payload, out);
+            TransferHeader::Steps { exchange } => {
+                self.responder.on_steps(peer, exchange, payload, out);
                 Ok(())
             }
-            TransferHeader::ReplyCodes { exchange, digest } => {
-                self.starter.on_reply(peer, exchange, digest, payload, &self.averaging, out);
+            TransferHeader::ProposalCodes { exchange } => {
+                self.responder.on_codes(peer, exchange, payload, &self.averaging, out);
+                Ok(())
+            }
+            TransferHeader::ReplyCodes { exchange } => {
+                self.starter.on_reply(peer, exchange, payload, &self.averaging, out);
+                Ok(())
+            }
+            TransferHeader::Merged { exchange, digest } => {
+                self.starter.on_partner_merged(peer, exchange, digest, &self.averaging, out);
                 Ok(())
             }
             TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
@@ -286,8 +294,8 @@ impl Node {
     }
 
     fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
-        self.starter.on_transfer_ended(transfer);
-        self.responder.on_transfer_ended(transfer);
+        self.starter.on_transfer_ended(transfer, finished);
+        self.responder.on_transfer_ended(transfer, finished);
         self.giving.on_transfer_ended(transfer, finished, &mut self.outbox);
     }
 

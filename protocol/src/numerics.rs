@@ -20,8 +20,8 @@ mod width;
 
 pub use buffers::Buffers;
 pub(crate) use buffers::Pooled;
-pub use encode::{EncodeJob, encode};
+pub use encode::{EncodeJob, EncodeRole, Encoded, encode};
 pub(crate) use instruction_set::{InstructionSet, Kernel};
 pub use merge::{MergeJob, MergeRole, Merged, merge};
 pub use steps::StepSizes;
-pub use width::{CodeWidth, proposal_bytes, reply_bytes};
+pub use width::{CodeWidth, codes_bytes, steps_bytes};

@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     StarterMerge(ExchangeNumber),
     /// A partner's exchange: our snapshot.
     ResponderSnapshot(PeerId, ExchangeNumber),
+    /// A partner's exchange: our codes.
+    ResponderCodes(PeerId, ExchangeNumber),
     /// A partner's exchange: our correction.
     ResponderMerge(PeerId, ExchangeNumber),
     /// A correction on its way into the model, made from a snapshot at this own step.

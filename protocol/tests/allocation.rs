@@ -3,8 +3,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use murmur_protocol::Snapshot;
-use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, MergeJob, MergeRole, StepSizes, encode, merge};
+use murmur_protocol::numerics::{
+    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, StepSizes, encode, merge,
+};
+use murmur_protocol::{Payload, Snapshot};
 
 /// Reference counts and the like are below; a buffer of this test's model is well above.
 const LARGE: usize = 512;
@@ -60,9 +62,17 @@ struct Pair {
 
 impl Pair {
     fn exchange(&mut self, width: CodeWidth, snapshots: &[Snapshot; 2]) {
-        let job = |role, received, steps: &Option<StepSizes>| MergeJob {
+        let encode = |side: usize, role| {
+            let job = EncodeJob { role, nonce: 5, width };
+            encode(&snapshots[side], &job, &self.buffers[side]).expect("honest")
+        };
+        let starter = encode(0, EncodeRole::Starter { steps: self.steps[0].clone() });
+        let responder = encode(1, EncodeRole::Responder { steps: starter.steps.clone() });
+        let job = |role, own: &Encoded, received: &Payload, steps: &Option<StepSizes>| MergeJob {
             role,
-            received,
+            parameters: PARAMETERS,
+            own: own.clone(),
+            received: received.clone(),
             width,
             nonce: 5,
             gamma: 0.5,
@@ -71,13 +81,11 @@ impl Pair {
             step_fraction: 0.2,
             steps: steps.clone(),
         };
-        let encode_job = EncodeJob { nonce: 5, width, steps: self.steps[0].clone() };
-        let proposal = encode(&snapshots[0], &encode_job, &self.buffers[0]);
-        let responding = job(MergeRole::Responder, proposal.clone(), &self.steps[1]);
-        let at_responder = merge(&snapshots[1], &responding, &self.buffers[1]).expect("honest");
-        let role = MergeRole::Starter { proposal, digest: at_responder.digest };
-        let starting = job(role, at_responder.reply.expect("a responder replies"), &self.steps[0]);
-        let at_starter = merge(&snapshots[0], &starting, &self.buffers[0]).expect("honest");
+        let responding = job(MergeRole::Responder, &responder, &starter.codes, &self.steps[1]);
+        let at_responder = merge(&responding, &self.buffers[1]).expect("honest");
+        let role = MergeRole::Starter { digest: at_responder.digest };
+        let starting = job(role, &starter, &responder.codes, &self.steps[0]);
+        let at_starter = merge(&starting, &self.buffers[0]).expect("honest");
         at_starter.correction.add_to(&mut self.models[0]);
         at_responder.correction.add_to(&mut self.models[1]);
         self.steps = [Some(at_starter.steps), Some(at_responder.steps)];

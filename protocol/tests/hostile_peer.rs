@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use murmur_protocol::message::{Descriptor, KnownPeer, Propose, Standing};
-use murmur_protocol::numerics::{Buffers, CodeWidth, merge, proposal_bytes};
+use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encode, merge};
 use murmur_protocol::*;
 
 const PARAMETERS: usize = 300;
@@ -125,29 +125,53 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Disconnect { .. })));
 }
 
-#[test]
-fn codes_of_a_wrong_length_never_reach_the_model() {
-    let mut setting = Setting::new(Start::WithModel);
+/// Takes part in an exchange that the peer has proposed with these steps and codes; what the node says in the end.
+fn exchange(setting: &mut Setting, steps: Payload, codes: Payload) -> Vec<Effect> {
     setting.hear(propose(1, standing()));
-    let short = vec![0; proposal_bytes(PARAMETERS, CodeWidth::Eight) - 1];
-    let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 1 }, short.into());
+    let effects = setting.receive(TransferHeader::Steps { exchange: 1 }, steps);
     let request = effects.iter().find_map(|effect| match effect {
         Effect::TakeSnapshot { request, .. } => Some(*request),
         _ => None,
     });
     let (snapshot, report) = (Snapshot::from(vec![1.0; PARAMETERS]), TrainingReport::default());
-    let request = request.expect("the node wants to merge");
+    let request = request.expect("the node wants to encode");
     let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report });
-    let (request, result) = effects
-        .iter()
-        .find_map(|effect| match effect {
-            Effect::Merge { request, snapshot, job } => Some((*request, merge(snapshot, job, &Buffers::new()))),
-            _ => None,
-        })
-        .expect("a merge");
-    let effects = setting.tell(Event::Merged { request, result });
-    assert!(matches!(misbehaviour(&effects), Some(Misbehaviour::WrongLength { .. })), "{effects:?}");
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. })));
+    let encoded = effects.iter().find_map(|effect| match effect {
+        Effect::Encode { request, snapshot, job } => Some((*request, encode(snapshot, job, &Buffers::new()))),
+        _ => None,
+    });
+    let (request, result) = encoded.expect("an order to encode");
+    let is_refused = result.is_err();
+    let effects = setting.tell(Event::Encoded { request, result });
+    if is_refused {
+        return effects;
+    }
+    let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 1 }, codes);
+    let merged = effects.iter().find_map(|effect| match effect {
+        Effect::Merge { request, job } => Some((*request, merge(job, &Buffers::new()))),
+        _ => None,
+    });
+    let (request, result) = merged.expect("an order to merge");
+    setting.tell(Event::Merged { request, result })
+}
+
+#[test]
+fn steps_and_codes_of_a_wrong_length_never_reach_the_model() {
+    let role = EncodeRole::Starter { steps: None };
+    let job = EncodeJob { role, nonce: 1, width: CodeWidth::Eight };
+    let honest = encode(&vec![1.0; PARAMETERS].into(), &job, &Buffers::new()).expect("own steps");
+    let short = |payload: &Payload| payload.slice(0..payload.len() - 1).expect("not empty");
+    let cases = [
+        (honest.steps.clone(), honest.codes.clone(), true),
+        (short(&honest.steps), honest.codes.clone(), false),
+        (honest.steps.clone(), short(&honest.codes), false),
+    ];
+    for (steps, codes, is_honest) in cases {
+        let effects = exchange(&mut Setting::new(Start::WithModel), steps, codes);
+        let is_refused = matches!(misbehaviour(&effects), Some(Misbehaviour::WrongLength { .. }));
+        let is_applied = effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. }));
+        assert_eq!((is_refused, is_applied), (!is_honest, is_honest), "{effects:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{
-    Buffers, CodeWidth, EncodeJob, MergeJob, MergeRole, Merged, StepSizes, encode, merge, proposal_bytes, reply_bytes,
+    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, StepSizes, codes_bytes, encode,
+    merge,
 };
 use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::{Correction, Misbehaviour, Payload, Snapshot};
@@ -15,6 +16,7 @@ const WIDTHS: [CodeWidth; 4] = [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eigh
 /// How two nodes average.
 #[derive(Clone, Debug)]
 struct Setting {
+    parameters: usize,
     width: CodeWidth,
     step: f32,
     nonce: u64,
@@ -25,12 +27,14 @@ struct Setting {
 
 impl Setting {
     fn new(width: CodeWidth, step: f32) -> Setting {
-        Setting { width, step, nonce: 42, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
+        Setting { parameters: 0, width, step, nonce: 42, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
     }
 
-    fn merge_job(&self, role: MergeRole, received: Payload) -> MergeJob {
-        MergeJob {
+    fn merge(&self, role: MergeRole, own: &Encoded, received: Payload) -> Result<Merged, Misbehaviour> {
+        let job = MergeJob {
             role,
+            parameters: self.parameters,
+            own: own.clone(),
             received,
             width: self.width,
             nonce: self.nonce,
@@ -39,44 +43,37 @@ impl Setting {
             clip: self.clip,
             step_fraction: 0.2,
             steps: None,
-        }
+        };
+        merge(&job, &Buffers::new())
     }
 
-    fn propose(&self, starter: &[f32]) -> Payload {
+    fn encode(&self, model: &[f32], role: EncodeRole) -> Result<Encoded, Misbehaviour> {
+        let job = EncodeJob { role, nonce: self.nonce, width: self.width };
+        encode(&Snapshot::from(model.to_vec()), &job, &Buffers::new())
+    }
+
+    fn propose(&self, starter: &[f32]) -> Encoded {
         // A model of equal values has steps of a thousandth of them.
         let steps = StepSizes::for_first_exchange(&vec![1e3 * self.step; starter.len()]);
-        let job = EncodeJob { nonce: self.nonce, width: self.width, steps: Some(steps) };
-        encode(&Snapshot::from(starter.to_vec()), &job, &Buffers::new())
+        self.encode(starter, EncodeRole::Starter { steps: Some(steps) }).expect("own steps")
     }
 
-    fn respond(&self, responder: &[f32], proposal: Payload) -> Result<Merged, Misbehaviour> {
-        let job = self.merge_job(MergeRole::Responder, proposal);
-        merge(&Snapshot::from(responder.to_vec()), &job, &Buffers::new())
-    }
-
-    fn conclude(
-        &self,
-        starter: &[f32],
-        proposal: Payload,
-        reply: Payload,
-        digest: u64,
-    ) -> Result<Merged, Misbehaviour> {
-        let job = self.merge_job(MergeRole::Starter { proposal, digest }, reply);
-        merge(&Snapshot::from(starter.to_vec()), &job, &Buffers::new())
-    }
-
-    fn exchange(&self, [starter, responder]: [&[f32]; 2]) -> Exchange {
-        let proposal = self.propose(starter);
-        let at_responder = self.respond(responder, proposal.clone()).expect("honest bytes");
-        let reply = at_responder.reply.clone().expect("a responder replies");
-        let at_starter = self.conclude(starter, proposal.clone(), reply, at_responder.digest).expect("honest bytes");
-        Exchange { proposal, at_starter, at_responder }
+    fn exchange(&self, models: [&[f32]; 2]) -> Exchange {
+        let setting = Setting { parameters: models[0].len(), ..self.clone() };
+        let starter = setting.propose(models[0]);
+        let role = EncodeRole::Responder { steps: starter.steps.clone() };
+        let responder = setting.encode(models[1], role).expect("honest steps");
+        let at_responder = setting.merge(MergeRole::Responder, &responder, starter.codes.clone()).expect("honest");
+        let role = MergeRole::Starter { digest: at_responder.digest };
+        let at_starter = setting.merge(role, &starter, responder.codes.clone()).expect("honest");
+        Exchange { starter, responder, at_starter, at_responder }
     }
 }
 
 /// Both sides of an exchange.
 struct Exchange {
-    proposal: Payload,
+    starter: Encoded,
+    responder: Encoded,
     at_starter: Merged,
     at_responder: Merged,
 }
@@ -141,17 +138,17 @@ fn partners_are_not_further_apart(models: [&[f32]; 2], corrections: [&Correction
     require(after <= before + quantization, || format!("{before} became {after}, quantization {quantization}"))
 }
 
-/// The steps of an exchange, from its starter's payload.
-fn steps_on_the_wire(proposal: &Payload, parameters: usize) -> Vec<f32> {
-    let pairs = proposal.bytes()[..2 * parameters.div_ceil(BLOCK)].chunks_exact(2);
+/// The steps of an exchange.
+fn steps_on_the_wire(steps: &Payload) -> Vec<f32> {
+    let pairs = steps.bytes().chunks_exact(2);
     pairs.map(|pair| f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16)).collect()
 }
 
 /// Invariants 1 and 4 for both sides.
-fn holds(exchange: &Exchange, setting: &Setting, parameters: usize) -> Result<(), String> {
-    let Exchange { proposal, at_starter, at_responder } = exchange;
+fn holds(exchange: &Exchange, setting: &Setting) -> Result<(), String> {
+    let Exchange { starter, at_starter, at_responder, .. } = exchange;
     let share = f64::from(setting.starter_share);
-    let steps = steps_on_the_wire(proposal, parameters);
+    let steps = steps_on_the_wire(&starter.steps);
     corrections_cancel(setting.starter_share, &at_starter.correction, &at_responder.correction)?;
     movement_is_bounded(&at_starter.correction, setting, 1.0 - share, &steps)?;
     movement_is_bounded(&at_responder.correction, setting, share, &steps)?;
@@ -165,6 +162,7 @@ fn settings() -> impl Strategy<Value = Setting> {
     let clip = prop_oneof![Just(f64::MAX), 1e-3f64..10.0];
     (0..4usize, 1e-4f32..1e-1, any::<u64>(), 0.0f64..=0.5, share, clip).prop_map(
         |(width, step, nonce, gamma, starter_share, clip)| Setting {
+            parameters: 0,
             width: WIDTHS[width],
             step,
             nonce,
@@ -198,7 +196,7 @@ proptest! {
     ) {
         let [one, other] = two_models(seed, parameters, spread);
         let exchange = setting.exchange([&one, &other]);
-        prop_assert_eq!(holds(&exchange, &setting, parameters), Ok(()));
+        prop_assert_eq!(holds(&exchange, &setting), Ok(()));
     }
 
     #[test]
@@ -211,66 +209,65 @@ proptest! {
         let spread = 0.02;
         let setting = Setting { gamma, starter_share, ..Setting::new(width, spread / (fill * reach)) };
         let [one, other] = two_models(seed, parameters, spread);
-        let Exchange { proposal, at_starter, at_responder } = setting.exchange([&one, &other]);
+        let Exchange { starter, at_starter, at_responder, .. } = setting.exchange([&one, &other]);
         prop_assert_eq!(at_starter.masked_blocks, 0);
-        let step = steps_on_the_wire(&proposal, parameters).into_iter().fold(0.0, f32::max);
+        let step = steps_on_the_wire(&starter.steps).into_iter().fold(0.0, f32::max);
         let corrections = [&at_starter.correction, &at_responder.correction];
         prop_assert_eq!(partners_are_not_further_apart([&one, &other], corrections, step), Ok(()));
     }
 
     #[test]
-    fn hostile_proposals_are_refused_or_bounded(
-        seed in any::<u64>(), parameters in 1usize..700, setting in settings(), cut in 0usize..40,
-        flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6), is_random in any::<bool>(),
+    fn hostile_steps_are_refused_or_bounded(
+        seed in any::<u64>(), parameters in 1usize..700, setting in settings(), cut in 0usize..10,
+        flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..3), is_random in any::<bool>(),
     ) {
         let [one, other] = two_models(seed, parameters, 0.05);
-        let mut bytes = setting.propose(&one).bytes().to_vec();
+        let setting = Setting { parameters, ..setting };
+        let honest = setting.propose(&one);
+        let mut bytes = honest.steps.bytes().to_vec();
         if is_random {
             let mut generator = stream(seed, "hostile bytes", &[]);
-            let (steps, rest) = bytes.split_at_mut(2 * parameters.div_ceil(BLOCK));
-            rest.iter_mut().for_each(|byte| *byte = generator.random());
-            // Random steps are nearly all absurd, and then nothing else is looked at.
-            if cut == 1 { steps.iter_mut().for_each(|byte| *byte = generator.random()) }
+            bytes.iter_mut().for_each(|byte| *byte = generator.random());
         }
         flips.iter().for_each(|(index, mask)| *index.get_mut(&mut bytes) ^= mask);
-        bytes.truncate(bytes.len() - if cut > 30 { cut.min(bytes.len()) } else { 0 });
-        let payload = Payload::from(bytes);
-        let steps = if payload.len() == proposal_bytes(parameters, setting.width) {
-            steps_on_the_wire(&payload, parameters)
-        } else {
-            Vec::new()
-        };
-        let result = setting.respond(&other, payload);
-        let is_refused_for_length = matches!(result, Err(Misbehaviour::WrongLength { .. }));
-        prop_assert_eq!(steps.is_empty(), is_refused_for_length);
-        prop_assert_eq!(is_error_or_bounded(result, &setting, f64::from(setting.starter_share), &steps), Ok(()));
+        bytes.truncate(bytes.len() - usize::from(cut == 0));
+        let steps = Payload::from(bytes);
+        let result = setting.encode(&other, EncodeRole::Responder { steps: steps.clone() });
+        prop_assert_eq!(cut == 0, matches!(result, Err(Misbehaviour::WrongLength { .. })));
+        if let Ok(own) = result {
+            let result = setting.merge(MergeRole::Responder, &own, honest.codes);
+            let share = f64::from(setting.starter_share);
+            prop_assert_eq!(is_error_or_bounded(result, &setting, share, &steps_on_the_wire(&steps)), Ok(()));
+        }
     }
 
-    /// A liar knows what digest its lie gives: here the one that an honest starter of its bytes would compute.
+    /// A liar knows what digest its lie gives: here the one that an honest partner of its bytes would compute.
     #[test]
-    fn hostile_replies_are_refused_or_bounded(
+    fn hostile_codes_are_refused_or_bounded(
         seed in any::<u64>(), parameters in 1usize..700, setting in settings(), is_random in any::<bool>(),
         flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6), cut in 0usize..3,
     ) {
         let [one, other] = two_models(seed, parameters, 0.05);
-        let proposal = setting.propose(&one);
-        let honest = setting.respond(&other, proposal.clone()).expect("honest");
-        let mut reply = honest.reply.expect("a responder replies").bytes().to_vec();
+        let setting = Setting { parameters, ..setting };
+        let Exchange { starter, responder, .. } = setting.exchange([&one, &other]);
+        let mut codes = responder.codes.bytes().to_vec();
         if is_random {
             let mut generator = stream(seed, "hostile bytes", &[]);
-            reply.iter_mut().for_each(|byte| *byte = generator.random());
+            codes.iter_mut().for_each(|byte| *byte = generator.random());
         }
-        flips.iter().for_each(|(index, mask)| *index.get_mut(&mut reply) ^= mask);
-        reply.truncate(reply.len() - cut.saturating_sub(1));
-        // The mirror image of the exchange has the same digest: the liar starts, with the proposal's steps.
-        let (steps, _) = proposal.bytes().split_at(2 * parameters.div_ceil(BLOCK));
-        let mirrored = Payload::from([steps, &reply].concat());
-        let digest = setting.respond(&one, mirrored).map_or(honest.digest, |merged| merged.digest);
-        let steps = steps_on_the_wire(&proposal, parameters);
-        let is_whole = reply.len() == reply_bytes(parameters, setting.width);
-        let result = setting.conclude(&one, proposal, reply.into(), digest);
-        prop_assert_eq!(result.is_ok(), is_whole, "a digest that fits its lie is believed");
-        prop_assert_eq!(is_error_or_bounded(result, &setting, 1.0 - f64::from(setting.starter_share), &steps), Ok(()));
+        flips.iter().for_each(|(index, mask)| *index.get_mut(&mut codes) ^= mask);
+        codes.truncate(codes.len() - cut.saturating_sub(1));
+        let codes = Payload::from(codes);
+        let is_whole = codes.len() == codes_bytes(parameters, setting.width);
+        let steps = steps_on_the_wire(&starter.steps);
+        let share = f64::from(setting.starter_share);
+        let responding = setting.merge(MergeRole::Responder, &starter, codes.clone());
+        prop_assert_eq!(responding.is_ok(), is_whole);
+        let digest = responding.as_ref().map_or(0, |merged| merged.digest);
+        prop_assert_eq!(is_error_or_bounded(responding, &setting, share, &steps), Ok(()));
+        let starting = setting.merge(MergeRole::Starter { digest }, &starter, codes);
+        prop_assert_eq!(starting.is_ok(), is_whole, "a digest that fits its lie is believed");
+        prop_assert_eq!(is_error_or_bounded(starting, &setting, 1.0 - share, &steps), Ok(()));
     }
 
     #[test]
@@ -285,9 +282,9 @@ proptest! {
         }
         if swap { std::mem::swap(&mut one, &mut other) }
         let exchange = setting.exchange([&one, &other]);
-        prop_assert_eq!(holds(&exchange, &setting, parameters), Ok(()));
-        let first = EncodeJob { nonce: 1, width: CodeWidth::Sixteen, steps: None };
-        encode(&Snapshot::from(one), &first, &Buffers::new());
+        prop_assert_eq!(holds(&exchange, &setting), Ok(()));
+        let first = EncodeJob { role: EncodeRole::Starter { steps: None }, nonce: 1, width: CodeWidth::Sixteen };
+        prop_assert!(encode(&Snapshot::from(one), &first, &Buffers::new()).is_ok());
     }
 }
 
@@ -297,7 +294,7 @@ fn every_property_can_fail() {
     let [one, other] = two_models(1, 600, 0.02);
     let setting = Setting { clip: 0.1, ..Setting::new(CodeWidth::Eight, 1e-3) };
     let honest = setting.exchange([&one, &other]);
-    assert_eq!(holds(&honest, &setting, 600), Ok(()));
+    assert_eq!(holds(&honest, &setting), Ok(()));
     let (at_starter, at_responder) = (&honest.at_starter.correction, &honest.at_responder.correction);
 
     // Other dither on one side, another clip norm, another share: the corrections do not cancel.
@@ -314,7 +311,7 @@ fn every_property_can_fail() {
     }
 
     // Without clipping, or on a grid that is coarser than agreed, a node moves further than allowed.
-    let steps = steps_on_the_wire(&honest.proposal, 600);
+    let steps = steps_on_the_wire(&honest.starter.steps);
     let unclipped = Setting { clip: f64::MAX, ..setting.clone() };
     let far = unclipped.exchange([&one, &other]).at_starter.correction;
     assert!(movement_is_bounded(&far, &setting, 0.5, &steps).is_err());

@@ -71,14 +71,14 @@ pub(crate) struct Host {
 }
 
 /// How a node takes part in an exchange.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Declared {
     exchange: u64,
     pub(crate) partner: Option<HostIndex>,
     /// τ
     pub(crate) clip: f64,
-    /// When the snapshot was taken, once it is encoded.
-    pub(crate) encoded_at: Option<Time>,
+    /// What was encoded, as the partner sees it, and when it was taken; until it is merged.
+    pub(crate) encoded: Option<(Snapshot, Time)>,
 }
 
 /// What is summed up over a life.
@@ -207,11 +207,14 @@ impl Host {
 
     /// Remembers with whom, and with which clip norm, this node takes part in an exchange.
     pub(crate) fn declare(&mut self, exchange: u64, partner: Option<HostIndex>, clip: f64) {
-        self.declared.retain(|declared| declared.exchange != exchange);
+        if let Some(declared) = self.declared_for(exchange) {
+            (declared.partner, declared.clip) = (partner, clip);
+            return;
+        }
         if self.declared.len() == DECLARED_MAX {
             self.declared.pop_front();
         }
-        self.declared.push_back(Declared { exchange, partner, clip, encoded_at: None });
+        self.declared.push_back(Declared { exchange, partner, clip, encoded: None });
     }
 
     /// Remembers how an exchange is called that a peer has proposed.

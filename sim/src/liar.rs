@@ -31,9 +31,6 @@ const KEPT_MAX: usize = 32;
 /// Share of its words after which a replaying host repeats something.
 const REPLAY_SHARE: f64 = 0.3;
 
-/// Exchanges for which the false model is kept: those under way.
-const SHOWN_MAX: usize = 8;
-
 /// Something said before.
 #[derive(Clone, Debug)]
 pub(crate) enum Old {
@@ -50,8 +47,6 @@ pub(crate) struct Liar {
     direction: Vec<f32>,
     /// The last clip norm of an exchange.
     clip: f64,
-    /// What was shown in the last exchanges.
-    shown: VecDeque<(u64, Snapshot)>,
     kept: VecDeque<(PeerId, Old)>,
 }
 
@@ -61,21 +56,17 @@ impl Liar {
         let mut direction: Vec<f32> = (0..parameters).map(|_| random.random_range(-1.0..1.0)).collect();
         let length = direction.iter().map(|value| value * value).sum::<f32>().sqrt();
         direction.iter_mut().for_each(|value| *value /= length);
-        Liar { lie, random, direction, clip: 0.0, shown: VecDeque::new(), kept: VecDeque::new() }
+        Liar { lie, random, direction, clip: 0.0, kept: VecDeque::new() }
+    }
+
+    /// What its exchanges are clipped to.
+    pub(crate) fn learn(&mut self, clip: f64) {
+        self.clip = clip;
     }
 
     /// The model that it shows in an exchange, instead of the true one.
-    pub(crate) fn shows(&mut self, exchange: u64, clip: Option<f64>, truth: &Snapshot) -> Snapshot {
-        self.clip = clip.unwrap_or(self.clip);
-        if let Some((_, shown)) = self.shown.iter().find(|(of, _)| *of == exchange) {
-            return shown.clone();
-        }
-        let shown = self.falsify(truth);
-        if self.shown.len() == SHOWN_MAX {
-            self.shown.pop_front();
-        }
-        self.shown.push_back((exchange, shown.clone()));
-        shown
+    pub(crate) fn shows(&mut self, truth: &Snapshot) -> Snapshot {
+        self.falsify(truth)
     }
 
     /// What it says, instead of the truth.
@@ -135,20 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_liar_is_consistent_within_an_exchange() {
-        let truth = Snapshot::from(vec![1.0; 4]);
-        let mut liar = Liar::new(Lie::Noise, 1, 0, 4);
-        let shown = liar.shows(7, None, &truth);
-        assert_ne!(shown, truth);
-        assert_eq!(liar.shows(7, Some(1.0), &Snapshot::from(vec![2.0; 4])), shown);
-        assert_ne!(liar.shows(8, None, &truth), shown);
-    }
-
-    #[test]
     fn a_stealthy_shift_stays_below_the_clip_norm() {
         let truth = Snapshot::from(vec![1.0; 100]);
         let mut liar = Liar::new(Lie::Stealth, 1, 0, 100);
-        let shown = liar.shows(1, Some(0.5), &truth);
+        liar.learn(0.5);
+        let shown = liar.shows(&truth);
         let squares = shown.values().iter().zip(truth.values()).map(|(one, other)| (one - other).powi(2));
         let length = squares.sum::<f32>().sqrt();
         assert!((0.35..0.45).contains(&length), "{length}");

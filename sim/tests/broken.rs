@@ -73,7 +73,7 @@ fn assert_found(scenario: fn() -> Scenario, sabotage: Sabotage, expected: &[&str
 
 #[test]
 fn a_correction_applied_twice_is_found() {
-    assert_found(calm, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged"]);
+    assert_found(calm, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged", "clear of liars"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::message::{Propose, Standing};
-use murmur_protocol::numerics::{Buffers, CodeWidth, proposal_bytes, reply_bytes};
+use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, codes_bytes, steps_bytes};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 use murmur_sim::checks::*;
@@ -128,7 +128,7 @@ fn a_slow_reply_is_sent_once() {
     let scenario = scenario.with_bandwidth(16_000.0).at(Duration::from_millis(1500), Incident::StopReporting);
     let mut swarm = Swarm::new(scenario, 1);
     swarm.run_until(seconds(60));
-    let once = proposal_bytes(50_000, CodeWidth::Sixteen) + reply_bytes(50_000, CodeWidth::Sixteen);
+    let once = steps_bytes(50_000) + 2 * codes_bytes(50_000, CodeWidth::Sixteen);
     let record = swarm.record();
     assert_eq!(
         record.exchanges.merges, 2,
@@ -182,16 +182,19 @@ fn a_refusal_after_the_reply_changes_nothing() {
     let accept = message::Accept { exchange, starter_share: 0.5, standing };
     tell(Event::MessageReceived { peer: partner, message: Message::Accept(accept) });
     let snapshot = Snapshot::from(vec![1.0; 8]);
-    tell(Event::SnapshotTaken { request: RequestId(0), snapshot: snapshot.clone(), report });
-    let proposal = numerics::encode(
-        &snapshot,
-        &numerics::EncodeJob { nonce, width: CodeWidth::Sixteen, steps: None },
-        &Buffers::new(),
-    );
-    tell(Event::Encoded { request: RequestId(1), payload: proposal.clone() });
+    tell(Event::SnapshotTaken { request: RequestId(0), snapshot, report });
+    let encode = |values: Vec<f32>, role| {
+        let job = EncodeJob { role, nonce, width: CodeWidth::Sixteen };
+        numerics::encode(&values.into(), &job, &Buffers::new()).expect("honest")
+    };
+    let ours = encode(vec![1.0; 8], EncodeRole::Starter { steps: None });
+    let theirs = encode(vec![1.1; 8], EncodeRole::Responder { steps: ours.steps.clone() });
+    tell(Event::Encoded { request: RequestId(1), result: Ok(ours.clone()) });
     let job = numerics::MergeJob {
         role: numerics::MergeRole::Responder,
-        received: proposal,
+        parameters: 8,
+        own: theirs.clone(),
+        received: ours.codes,
         width: CodeWidth::Sixteen,
         nonce,
         gamma: 0.5,
@@ -200,16 +203,15 @@ fn a_refusal_after_the_reply_changes_nothing() {
         step_fraction: 0.2,
         steps: None,
     };
-    let theirs = numerics::merge(&Snapshot::from(vec![1.1; 8]), &job, &Buffers::new()).expect("honest");
-    let header = TransferHeader::ReplyCodes { exchange, digest: theirs.digest };
-    let payload = theirs.reply.expect("a responder replies");
-    let merge =
-        tell(Event::TransferReceived { peer: partner, header, payload }).into_iter().find_map(|effect| match effect {
-            Effect::Merge { request, snapshot, job } => {
-                Some((request, numerics::merge(&snapshot, &job, &Buffers::new())))
-            }
-            _ => None,
-        });
+    let digest = numerics::merge(&job, &Buffers::new()).expect("honest").digest;
+    let header = TransferHeader::ReplyCodes { exchange };
+    tell(Event::TransferReceived { peer: partner, header, payload: theirs.codes });
+    let header = TransferHeader::Merged { exchange, digest };
+    let effects = tell(Event::TransferReceived { peer: partner, header, payload: Payload::default() });
+    let merge = effects.into_iter().find_map(|effect| match effect {
+        Effect::Merge { request, job } => Some((request, numerics::merge(&job, &Buffers::new()))),
+        _ => None,
+    });
     let (request, result) = merge.expect("the reply is merged");
     // The answer to a repeated proposal, after the partner has dropped its cached reply.
     let reject = message::Reject { exchange, reason: message::RejectReason::Over, retry_after_ms: 1 };

@@ -1,7 +1,7 @@
 //! The one line at the end: what the machine will contribute, and what it costs.
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::numerics::{CodeWidth, proposal_bytes, reply_bytes};
+use murmur_protocol::numerics::{CodeWidth, codes_bytes, steps_bytes};
 use serde::Serialize;
 
 use super::{Finding, Found, Health, Measured};
@@ -53,7 +53,7 @@ pub fn verdict(
 fn bytes_per_day(manifest: &RunManifest, measured: &Measured) -> u64 {
     let gossip = &manifest.gossip;
     let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
-    let exchange = proposal_bytes(measured.parameters, width) + reply_bytes(measured.parameters, width);
+    let exchange = steps_bytes(measured.parameters) + 2 * codes_bytes(measured.parameters, width);
     // With fragments a round exchanges one of them.
     let round = EXCHANGES_PER_ROUND * exchange as u64 / u64::from(gossip.fragments.max(1));
     let rounds = 86_400.0 / (measured.step_seconds * f64::from(gossip.interval_steps.max(1)));

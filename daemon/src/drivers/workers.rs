@@ -17,7 +17,7 @@ pub enum WorkerOrder {
     /// A snapshot into codes.
     Encode(RequestId, Snapshot, EncodeJob),
     /// A snapshot and a partner's codes into a correction.
-    Merge(RequestId, Snapshot, Box<MergeJob>),
+    Merge(RequestId, Box<MergeJob>),
 }
 
 impl WorkerOrder {
@@ -67,11 +67,9 @@ fn work(orders: &Receiver<WorkerOrder>, events: &Sender<Event>) {
     for order in orders {
         let event = match order {
             WorkerOrder::Encode(request, snapshot, job) => {
-                Event::Encoded { request, payload: numerics::encode(&snapshot, &job, &buffers) }
+                Event::Encoded { request, result: numerics::encode(&snapshot, &job, &buffers) }
             }
-            WorkerOrder::Merge(request, snapshot, job) => {
-                Event::Merged { request, result: numerics::merge(&snapshot, &job, &buffers) }
-            }
+            WorkerOrder::Merge(request, job) => Event::Merged { request, result: numerics::merge(&job, &buffers) },
         };
         // A driver may wait for the engine; only a finished engine does not listen any more.
         if events.blocking_send(event).is_err() {

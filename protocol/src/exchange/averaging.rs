@@ -10,7 +10,7 @@ use super::patience::Patience;
 use super::place::{Place, Seen};
 use super::terms::Terms;
 use crate::bounds::*;
-use crate::bulk::BLOCK;
+use crate::bulk::{BLOCK, Snapshot};
 use crate::effect::{ExchangeFailure, Notice};
 use crate::event::TrainingReport;
 use crate::manifest::GossipSpec;
@@ -96,10 +96,19 @@ struct Pace {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) partner: PeerId,
+    /// Of the snapshot.
+    pub(super) parameters: usize,
     /// Own steps at the snapshot.
     pub(super) snapshot_steps: u64,
     /// What own training had done since the snapshot before.
     pub(super) local_progress: f64,
+}
+
+impl Circumstances {
+    pub(super) fn of(partner: PeerId, snapshot: &Snapshot, report: &TrainingReport) -> Circumstances {
+        let TrainingReport { steps: snapshot_steps, local_progress, .. } = *report;
+        Circumstances { partner, parameters: snapshot.values().len(), snapshot_steps, local_progress }
+    }
 }
 
 impl Averaging {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::averaging::{Averaging, Circumstances, longest_deadline};
+use super::outbound::Outbound;
 use super::terms::Terms;
 use crate::bounds::*;
 use crate::effect::{Effect, ExchangeFailure, TransferId};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
-use crate::numerics::{MergeRole, Merged};
+use crate::numerics::{Encoded, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
 use crate::peer::PeerId;
@@ -41,24 +42,29 @@ struct Incoming {
     terms: Terms,
     accept: Accept,
     deadline: Time,
+    /// The starter's codes, which may come at any time before the merge.
+    received: Option<Payload>,
+    /// Our codes, once they are made; kept after the merge in case they get lost.
+    reply: Option<Outbound>,
+    /// That we have merged.
+    news: Option<Outbound>,
     stage: Stage,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Waits for the starter's codes.
+    /// Waits for the starter's steps.
     Expecting,
-    /// Waits for the trainer.
+    /// Waits for the trainer; the starter's steps.
     TakingSnapshot(Payload),
     /// Waits for a worker.
+    Encoding(Circumstances),
+    /// Our codes, made with these steps, are on their way; waits for the starter's.
+    AwaitingCodes(Payload, Circumstances),
+    /// Waits for a worker.
     Merging(Circumstances),
-    /// Merged; the reply is kept in case it gets lost.
-    Answered {
-        reply: Payload,
-        digest: u64,
-        /// The reply on its way, until the starter has confirmed it or it has failed.
-        transfer: Option<TransferId>,
-    },
+    /// Merged.
+    Answered,
 }
 
 impl Responder {
@@ -72,50 +78,49 @@ impl Responder {
         self.exchanges.values().map(|incoming| incoming.deadline).min()
     }
 
-    /// Exchanges that still need this node's trainer or worker.
+    /// Exchanges that are not merged yet.
     pub(crate) fn under_way(&self) -> usize {
-        self.exchanges.values().filter(|incoming| !matches!(incoming.stage, Stage::Answered { .. })).count()
+        self.exchanges.values().filter(|incoming| !incoming.is_answered()).count()
     }
 
     /// Whether a reply is still on its way to its starter.
     pub(crate) fn is_replying(&self) -> bool {
-        let replying = |incoming: &Incoming| matches!(incoming.stage, Stage::Answered { transfer: Some(_), .. });
-        self.exchanges.values().any(replying)
+        self.exchanges.values().flat_map(Incoming::sent).any(Outbound::is_on_its_way)
     }
 
     /// Whether an exchange that this peer started is not merged yet.
     pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
-        let exchanges = self.exchanges.range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX));
-        exchanges.into_iter().any(|(_, incoming)| !matches!(incoming.stage, Stage::Answered { .. }))
+        self.of(peer).any(|(_, incoming)| !incoming.is_answered())
     }
 
     /// Whether an exchange that this peer started, or our reply to it, may still need its connection.
     pub(crate) fn may_need(&self, peer: PeerId) -> bool {
-        self.exchanges.range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX)).next().is_some()
+        self.of(peer).next().is_some()
+    }
+
+    /// The exchanges that this peer started, by their numbers.
+    fn of(&self, peer: PeerId) -> impl DoubleEndedIterator<Item = (ExchangeNumber, &Incoming)> {
+        let exchanges = self.exchanges.range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX));
+        exchanges.map(|((_, number), incoming)| (*number, incoming))
     }
 
     /// Exchanges under way, without those that a new proposal of `peer` replaces.
     fn others_under_way(&self, peer: PeerId) -> usize {
-        let replaced = |key: &(PeerId, ExchangeNumber), incoming: &Incoming| {
-            key.0 == peer && matches!(incoming.stage, Stage::Expecting)
-        };
-        let replaced = self.exchanges.iter().filter(|(key, incoming)| replaced(key, incoming)).count();
-        self.under_way() - replaced
+        self.under_way() - self.of(peer).filter(|(_, incoming)| incoming.lacks_codes()).count()
     }
 
     /// The highest number heard from a starter: anything up to it is a late duplicate.
     fn newest_number(&self, peer: PeerId) -> Option<ExchangeNumber> {
-        let range = (peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX);
-        let here = self.exchanges.range(range).next_back().map(|((_, number), _)| *number);
+        let here = self.of(peer).next_back().map(|(number, _)| number);
         here.max(self.finished.get(&peer).copied())
     }
 
-    /// A starter has one exchange at a time: with a new one it has given up those whose codes never came.
-    fn drop_superseded(&mut self, peer: PeerId) {
-        let range = (peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX);
-        let expecting = self.exchanges.range(range).filter(|(_, incoming)| matches!(incoming.stage, Stage::Expecting));
-        let numbers: Vec<ExchangeNumber> = expecting.map(|((_, number), _)| *number).collect();
-        numbers.into_iter().for_each(|number| self.finish(peer, number));
+    /// Drops the exchanges of this peer whose codes never came, and says how many these were.
+    fn give_up_expecting(&mut self, peer: PeerId) -> usize {
+        let expecting = self.of(peer).filter(|(_, incoming)| incoming.lacks_codes());
+        let numbers: Vec<ExchangeNumber> = expecting.map(|(number, _)| number).collect();
+        numbers.iter().for_each(|number| self.finish(peer, *number));
+        numbers.len()
     }
 
     /// Accepts or rejects a proposal; answers a repeated one as before.
@@ -129,11 +134,7 @@ impl Responder {
         out: &mut Outbox,
     ) {
         if let Some(incoming) = self.exchanges.get_mut(&(peer, propose.exchange)) {
-            match &incoming.stage {
-                Stage::Expecting => out.send(peer, Message::Accept(incoming.accept.clone())),
-                Stage::Answered { .. } => incoming.send_reply(peer, propose.exchange, out),
-                Stage::TakingSnapshot(_) | Stage::Merging(_) => {} // the answer is on its way
-            }
+            incoming.answer_again(peer, out);
             return;
         }
         let width = averaging.accepted_width(propose.part, propose.bits);
@@ -155,7 +156,8 @@ impl Responder {
             out.send(peer, Message::Reject(Reject { exchange: propose.exchange, reason, retry_after_ms }));
             return;
         };
-        self.drop_superseded(peer);
+        // A starter has one exchange at a time: with a new one it has given up those before.
+        self.give_up_expecting(peer);
         let mut standing = averaging.standing(propose.part, peer);
         if propose.standing.gamma == 0.0 {
             standing.clip = averaging.reach(propose.part);
@@ -164,26 +166,30 @@ impl Responder {
         let terms = Terms::of_responder(propose, width, &accept);
         let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         out.send(peer, Message::Accept(accept.clone()));
-        let incoming = Incoming { terms, accept, deadline: now + patience, stage: Stage::Expecting };
+        let incoming = Incoming {
+            terms,
+            accept,
+            deadline: now + patience,
+            received: None,
+            reply: None,
+            news: None,
+            stage: Stage::Expecting,
+        };
         self.exchanges.insert((peer, propose.exchange), incoming);
     }
 
-    /// The starter's codes: from now on this exchange will be merged.
-    pub(crate) fn on_codes(&mut self, peer: PeerId, number: ExchangeNumber, payload: Payload, out: &mut Outbox) {
+    /// The starter's steps: all that this node needs to encode.
+    pub(crate) fn on_steps(&mut self, peer: PeerId, number: ExchangeNumber, steps: Payload, out: &mut Outbox) {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return;
         }; // over, or never accepted
-        match &incoming.stage {
-            Stage::Expecting => {
-                incoming.stage = Stage::TakingSnapshot(payload);
-                let selection = Selection::Part(incoming.terms.part);
-                out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot {
-                    request,
-                    selection,
-                });
-            }
-            Stage::Answered { .. } => incoming.send_reply(peer, number, out),
-            Stage::TakingSnapshot(_) | Stage::Merging(_) => {}
+        if matches!(incoming.stage, Stage::Expecting) {
+            incoming.stage = Stage::TakingSnapshot(steps);
+            let selection = Selection::Part(incoming.terms.part);
+            out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot {
+                request,
+                selection,
+            });
         }
     }
 
@@ -193,19 +199,64 @@ impl Responder {
         number: ExchangeNumber,
         snapshot: Snapshot,
         report: &TrainingReport,
-        averaging: &Averaging,
         out: &mut Outbox,
     ) {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return;
         };
-        let Stage::TakingSnapshot(payload) = &incoming.stage else {
+        let Stage::TakingSnapshot(steps) = &incoming.stage else {
             return;
         };
-        let job = incoming.terms.merge_job(MergeRole::Responder, payload.clone(), averaging);
-        let TrainingReport { steps: snapshot_steps, local_progress, .. } = *report;
-        incoming.stage = Stage::Merging(Circumstances { partner: peer, snapshot_steps, local_progress });
-        out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge { request, snapshot, job });
+        let job = incoming.terms.responder_encodes(steps.clone());
+        incoming.stage = Stage::Encoding(Circumstances::of(peer, &snapshot, report));
+        out.request(Purpose::ResponderCodes(peer, number), |request| Effect::Encode { request, snapshot, job });
+    }
+
+    /// Our codes, or what was wrong with the starter's steps.
+    pub(crate) fn on_encoded(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        result: Result<Encoded, Misbehaviour>,
+        averaging: &mut Averaging,
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
+            return Ok(());
+        };
+        let Stage::Encoding(about) = incoming.stage else { return Ok(()) };
+        let Encoded { steps, codes } = match result {
+            Ok(encoded) => encoded,
+            Err(misbehaviour) => {
+                self.finish(peer, number);
+                averaging.fail(peer, ExchangeFailure::Misbehaved, out);
+                return Err(misbehaviour);
+            }
+        };
+        incoming.reply = Some(Outbound::new(peer, TransferHeader::ReplyCodes { exchange: number }, codes, out));
+        incoming.stage = Stage::AwaitingCodes(steps, about);
+        incoming.merge_once_complete(peer, number, averaging, out);
+        Ok(())
+    }
+
+    /// The starter's codes: from now on this exchange will be merged.
+    pub(crate) fn on_codes(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        codes: Payload,
+        averaging: &Averaging,
+        out: &mut Outbox,
+    ) {
+        let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
+            return;
+        }; // over, or never accepted
+        if incoming.lacks_codes() {
+            incoming.received = Some(codes);
+            incoming.merge_once_complete(peer, number, averaging, out);
+        } else {
+            incoming.answer_again(peer, out);
+        }
     }
 
     pub(crate) fn on_merged(
@@ -228,21 +279,21 @@ impl Responder {
                 return Err(misbehaviour);
             }
         };
-        let reply = merged.reply.clone().expect("a responder's merge makes a reply");
         averaging.complete(&merged, &incoming.terms, about, out);
         averaging.counters.completed_as_responder += u64::from(!incoming.terms.is_probe());
-        incoming.stage = Stage::Answered { reply, digest: merged.digest, transfer: None };
-        incoming.send_reply(peer, number, out);
+        incoming.stage = Stage::Answered;
+        let header = TransferHeader::Merged { exchange: number, digest: merged.digest };
+        incoming.news = Some(Outbound::new(peer, header, Payload::default(), out));
         self.trim_reply_cache();
         Ok(())
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
-        let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging(_));
+        let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging(..));
         let over: Vec<_> =
             self.exchanges.iter().filter(|(_, incoming)| expired(incoming)).map(|(key, _)| *key).collect();
         for (peer, number) in over {
-            if !self.is_answered(peer, number) {
+            if self.exchanges.get(&(peer, number)).is_some_and(|incoming| !incoming.is_answered()) {
                 averaging.fail(peer, ExchangeFailure::DeadlinePassed, out);
             }
             self.finish(peer, number);
@@ -253,29 +304,17 @@ impl Responder {
         }
     }
 
-    /// A reply of ours was confirmed, or did not get through: a repeated proposal may have it sent again.
-    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId) {
-        for incoming in self.exchanges.values_mut() {
-            if let Stage::Answered { transfer, .. } = &mut incoming.stage
-                && *transfer == Some(ended)
-            {
-                *transfer = None;
-            }
-        }
+    /// A reply of ours was confirmed, or did not get through: then a repeated proposal has it sent again.
+    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
+        let sent = self.exchanges.values_mut().flat_map(Incoming::sent_mut);
+        sent.for_each(|sent| sent.on_transfer_ended(ended, finished));
     }
 
     /// Gives up what the starter has given up as well: exchanges whose codes never came. Once they have come, the
     /// starter waits for our reply and asks for it when it is back.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
-        let waiting: Vec<ExchangeNumber> = self
-            .exchanges
-            .range((peer, ExchangeNumber::MIN)..=(peer, ExchangeNumber::MAX))
-            .filter(|(_, incoming)| matches!(incoming.stage, Stage::Expecting))
-            .map(|((_, number), _)| *number)
-            .collect();
-        for number in waiting {
+        for _ in 0..self.give_up_expecting(peer) {
             averaging.fail(peer, ExchangeFailure::PartnerLost, out);
-            self.finish(peer, number);
         }
     }
 
@@ -293,11 +332,6 @@ impl Responder {
         }
     }
 
-    fn is_answered(&self, peer: PeerId, number: ExchangeNumber) -> bool {
-        let incoming = self.exchanges.get(&(peer, number));
-        incoming.is_some_and(|incoming| matches!(incoming.stage, Stage::Answered { .. }))
-    }
-
     fn finish(&mut self, peer: PeerId, number: ExchangeNumber) {
         self.exchanges.remove(&(peer, number));
         if self.finished.len() >= FINISHED_STARTERS_MAX && !self.finished.contains_key(&peer) {
@@ -307,15 +341,12 @@ impl Responder {
         *finished = number.max(*finished);
     }
 
-    /// Forgets replies beyond [`REPLY_CACHE_MAX`]: those that have arrived before those on their way, whose connection is
-    /// kept open for them.
+    /// Forgets replies beyond [`REPLY_CACHE_MAX`], those that have arrived first: the others are needed, and the
+    /// connection that is kept open for them.
     fn trim_reply_cache(&mut self) {
-        let mut answered: Vec<(bool, Time, (PeerId, ExchangeNumber))> = Vec::new();
-        for (key, incoming) in &self.exchanges {
-            if let Stage::Answered { transfer, .. } = &incoming.stage {
-                answered.push((transfer.is_some(), incoming.deadline, *key));
-            }
-        }
+        let answered = self.exchanges.iter().filter(|(_, incoming)| incoming.is_answered());
+        let mut answered: Vec<_> =
+            answered.map(|(key, incoming)| (!incoming.has_arrived(), incoming.deadline, *key)).collect();
         answered.sort();
         let surplus = answered.len().saturating_sub(REPLY_CACHE_MAX);
         for (.., (peer, number)) in &answered[..surplus] {
@@ -325,12 +356,44 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Sends the reply unless it is on its way already.
-    fn send_reply(&mut self, peer: PeerId, exchange: ExchangeNumber, out: &mut Outbox) {
-        if let Stage::Answered { reply, digest, transfer: transfer @ None } = &mut self.stage {
-            let header = TransferHeader::ReplyCodes { exchange, digest: *digest };
-            *transfer = Some(out.transfer(peer, header, reply.clone()));
+    fn is_answered(&self) -> bool {
+        matches!(self.stage, Stage::Answered)
+    }
+
+    /// Whether the starter's codes have not come: until then it may give the exchange up.
+    fn lacks_codes(&self) -> bool {
+        self.received.is_none() && !matches!(self.stage, Stage::Merging(..) | Stage::Answered)
+    }
+
+    /// What the starter needs of us.
+    fn sent(&self) -> impl Iterator<Item = &Outbound> {
+        self.reply.iter().chain(&self.news)
+    }
+
+    fn sent_mut(&mut self) -> impl Iterator<Item = &mut Outbound> {
+        self.reply.iter_mut().chain(&mut self.news)
+    }
+
+    /// Whether all that was sent has arrived.
+    fn has_arrived(&self) -> bool {
+        self.sent().all(Outbound::has_arrived)
+    }
+
+    fn merge_once_complete(&mut self, peer: PeerId, number: ExchangeNumber, averaging: &Averaging, out: &mut Outbox) {
+        let (Stage::AwaitingCodes(steps, about), Some(reply)) = (&self.stage, &self.reply) else { return };
+        let Some(received) = self.received.take() else { return };
+        let own = Encoded { steps: steps.clone(), codes: reply.payload().clone() };
+        let job = self.terms.merge_job(MergeRole::Responder, about, own, received, averaging);
+        self.stage = Stage::Merging(*about);
+        out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge { request, job });
+    }
+
+    /// The starter asks once more: says and sends what may have been lost, of either side.
+    fn answer_again(&mut self, peer: PeerId, out: &mut Outbox) {
+        if matches!(self.stage, Stage::Expecting) || self.lacks_codes() {
+            out.send(peer, Message::Accept(self.accept.clone()));
         }
+        self.sent_mut().for_each(|sent| sent.send_again(out));
     }
 }
 

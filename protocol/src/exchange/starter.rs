@@ -1,13 +1,14 @@
 //! The exchange that this node starts: at most one at a time.
 
 use super::averaging::{Averaging, Circumstances, answer_patience};
+use super::outbound::Outbound;
 use super::patience::Patience;
 use super::terms::{Terms, screen_accept};
 use crate::bounds::*;
 use crate::effect::{Effect, ExchangeFailure, TransferId};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
-use crate::numerics::{CodeWidth, MergeRole, Merged};
+use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::{Part, Selection};
 use crate::peer::PeerId;
@@ -80,24 +81,26 @@ enum Stage {
     /// Waits for the trainer.
     TakingSnapshot(Terms),
     /// Waits for a worker.
-    Encoding(Terms, Taken),
-    /// Waits for the partner's codes.
-    AwaitingReply {
-        terms: Terms,
-        taken: Taken,
-        payload: Payload,
-        /// `None` once the partner has confirmed it.
-        transfer: Option<TransferId>,
-    },
+    Encoding(Terms, Circumstances),
+    /// Our steps and codes are on their way; waits for the partner's codes, and until it has merged.
+    AwaitingReply(Terms, Circumstances, Box<Correspondence>),
     /// Waits for a worker.
     Merging(Terms, Circumstances),
 }
 
-/// The snapshot of an exchange.
-#[derive(Clone, Debug)]
-struct Taken {
-    snapshot: Snapshot,
-    about: Circumstances,
+/// What both sides have sent.
+#[derive(Debug)]
+struct Correspondence {
+    steps: Outbound,
+    codes: Outbound,
+    reply: Option<Payload>,
+    digest: Option<u64>,
+}
+
+impl Correspondence {
+    fn is_on_its_way(&self) -> bool {
+        self.steps.is_on_its_way() || self.codes.is_on_its_way()
+    }
 }
 
 impl Starter {
@@ -250,9 +253,12 @@ impl Starter {
             Stage::Merging(..) => {}
             // The partner has lost its memory, and what it was sent with it.
             _ if !is_as_before => self.fail(ExchangeFailure::PartnerLost, averaging, out),
-            // The partner still waits for codes that were sent: they were lost on the way.
-            Stage::AwaitingReply { transfer: None, .. } => outgoing.send_codes(out),
             _ => {}
+        }
+        // The partner still waits for what was sent: it was lost on the way.
+        if let Some(Outgoing { stage: Stage::AwaitingReply(.., sent), .. }) = &mut self.outgoing {
+            sent.steps.send_again(out);
+            sent.codes.send_again(out);
         }
         Ok(())
     }
@@ -297,55 +303,89 @@ impl Starter {
         let Stage::TakingSnapshot(terms) = outgoing.stage else {
             return;
         };
-        let job = terms.encode_job(averaging);
-        let about = Circumstances {
-            partner: outgoing.partner,
-            snapshot_steps: report.steps,
-            local_progress: report.local_progress,
-        };
-        outgoing.stage = Stage::Encoding(terms, Taken { snapshot: snapshot.clone(), about });
+        let job = terms.starter_encodes(averaging);
+        outgoing.stage = Stage::Encoding(terms, Circumstances::of(outgoing.partner, &snapshot, report));
         out.request(Purpose::StarterCodes(number), |request| Effect::Encode { request, snapshot, job });
     }
 
-    pub(crate) fn on_encoded(&mut self, number: ExchangeNumber, payload: Payload, out: &mut Outbox) {
+    pub(crate) fn on_encoded(
+        &mut self,
+        number: ExchangeNumber,
+        result: Result<Encoded, Misbehaviour>,
+        out: &mut Outbox,
+    ) {
         let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.number == number) else {
             return;
         };
-        let Stage::Encoding(terms, taken) = &outgoing.stage else {
+        let Stage::Encoding(terms, about) = outgoing.stage else {
             return;
         };
-        let (terms, taken) = (*terms, taken.clone());
-        outgoing.stage = Stage::AwaitingReply { terms, taken, payload, transfer: None };
-        outgoing.send_codes(out);
+        let Encoded { steps, codes } = result.expect("a starter's steps are its own");
+        let (to, exchange) = (outgoing.partner, number);
+        // The steps first: with them the partner encodes while the codes are on their way.
+        let steps = Outbound::new(to, TransferHeader::Steps { exchange }, steps, out);
+        let codes = Outbound::new(to, TransferHeader::ProposalCodes { exchange }, codes, out);
+        let correspondence = Correspondence { steps, codes, reply: None, digest: None };
+        outgoing.stage = Stage::AwaitingReply(terms, about, Box::new(correspondence));
     }
 
-    /// Our codes have arrived, or broke off: then the next repeated proposal brings an ACCEPT, and with it another try.
-    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId) {
-        if let Some(Outgoing { stage: Stage::AwaitingReply { transfer, .. }, .. }) = &mut self.outgoing {
-            transfer.take_if(|transfer| *transfer == ended);
+    /// Our steps or codes have arrived, or broke off: then the next repeated proposal brings an ACCEPT, and with it
+    /// another try.
+    pub(crate) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
+        if let Some(Outgoing { stage: Stage::AwaitingReply(.., sent), .. }) = &mut self.outgoing {
+            sent.steps.on_transfer_ended(ended, finished);
+            sent.codes.on_transfer_ended(ended, finished);
         }
     }
 
+    /// The partner's codes.
     pub(crate) fn on_reply(
         &mut self,
         peer: PeerId,
         number: ExchangeNumber,
-        digest: u64,
         received: Payload,
         averaging: &Averaging,
         out: &mut Outbox,
     ) {
-        let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, number)) else {
+        if let Some(correspondence) = self.correspondence(peer, number) {
+            correspondence.reply.get_or_insert(received);
+            self.merge_once_complete(averaging, out);
+        }
+    }
+
+    /// The partner has merged, with this digest.
+    pub(crate) fn on_partner_merged(
+        &mut self,
+        peer: PeerId,
+        number: ExchangeNumber,
+        digest: u64,
+        averaging: &Averaging,
+        out: &mut Outbox,
+    ) {
+        if let Some(correspondence) = self.correspondence(peer, number) {
+            correspondence.digest.get_or_insert(digest);
+            self.merge_once_complete(averaging, out);
+        }
+    }
+
+    fn correspondence(&mut self, peer: PeerId, number: ExchangeNumber) -> Option<&mut Correspondence> {
+        match self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, number)) {
+            Some(Outgoing { stage: Stage::AwaitingReply(.., correspondence), .. }) => Some(correspondence),
+            _ => None,
+        }
+    }
+
+    fn merge_once_complete(&mut self, averaging: &Averaging, out: &mut Outbox) {
+        let Some(outgoing) = &mut self.outgoing else { return };
+        let Stage::AwaitingReply(terms, about, correspondence) = &outgoing.stage else { return };
+        let Correspondence { steps, codes, reply: Some(reply), digest: Some(digest) } = &**correspondence else {
             return;
         };
-        let Stage::AwaitingReply { terms, taken, payload, .. } = &outgoing.stage else {
-            return;
-        };
-        let (terms, Taken { snapshot, about }) = (*terms, taken.clone());
-        let role = MergeRole::Starter { proposal: payload.clone(), digest };
-        let job = terms.merge_job(role, received, averaging);
+        let (terms, about) = (*terms, *about);
+        let own = Encoded { steps: steps.payload().clone(), codes: codes.payload().clone() };
+        let job = terms.merge_job(MergeRole::Starter { digest: *digest }, &about, own, reply.clone(), averaging);
         outgoing.stage = Stage::Merging(terms, about);
-        out.request(Purpose::StarterMerge(number), |request| Effect::Merge { request, snapshot, job });
+        out.request(Purpose::StarterMerge(outgoing.number), |request| Effect::Merge { request, job });
     }
 
     /// # Errors
@@ -399,7 +439,12 @@ impl Starter {
             averaging.patience.record_in_vain();
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
         } else if outgoing.repeat_at <= now {
-            if matches!(outgoing.stage, Stage::Proposed | Stage::AwaitingReply { transfer: None, .. }) {
+            let is_waiting = match &outgoing.stage {
+                Stage::Proposed => true,
+                Stage::AwaitingReply(.., correspondence) => !correspondence.is_on_its_way(),
+                _ => false,
+            };
+            if is_waiting {
                 outgoing.is_repeated = true;
                 out.send(outgoing.partner, Message::Propose(outgoing.propose.clone()));
                 self.answers.record_in_vain();
@@ -410,7 +455,7 @@ impl Starter {
 
     /// An exchange whose codes went out is kept until its deadline: the partner may have merged, and come back.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
-        let is_waiting = |stage: &Stage| matches!(stage, Stage::AwaitingReply { .. } | Stage::Merging(..));
+        let is_waiting = |stage: &Stage| matches!(stage, Stage::AwaitingReply(..) | Stage::Merging(..));
         let lost = |outgoing: &Outgoing| outgoing.partner == peer && !is_waiting(&outgoing.stage);
         if self.outgoing.as_ref().is_some_and(lost) {
             self.fail(ExchangeFailure::PartnerLost, averaging, out);
@@ -439,12 +484,5 @@ impl Starter {
 impl Outgoing {
     fn is(&self, peer: PeerId, number: ExchangeNumber) -> bool {
         self.partner == peer && self.number == number
-    }
-
-    fn send_codes(&mut self, out: &mut Outbox) {
-        let header = TransferHeader::ProposalCodes { exchange: self.number };
-        if let Stage::AwaitingReply { payload, transfer, .. } = &mut self.stage {
-            *transfer = Some(out.transfer(self.partner, header, payload.clone()));
-        }
     }
 }

@@ -1,12 +1,12 @@
 //! What both partners of an exchange agree on before any bulk moves, and what neither may say.
 
-use super::Averaging;
+use super::averaging::{Averaging, Circumstances};
+use crate::Payload;
 use crate::bounds::WEIGHT_CLAMP;
 use crate::event::Misbehaviour;
 use crate::message::{Accept, Propose, Standing};
-use crate::numerics::{CodeWidth, MergeJob, MergeRole};
+use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole};
 use crate::part::{Part, Vector};
-use crate::{Payload, numerics};
 
 /// A step of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 steps are then ±4.9 of it.
 const MOMENTUM_STEP_FRACTION: f64 = 0.7;
@@ -89,19 +89,35 @@ impl Terms {
         self.gamma == 0.0
     }
 
-    pub(super) fn encode_job(&self, averaging: &Averaging) -> numerics::EncodeJob {
+    /// How the starter encodes.
+    pub(super) fn starter_encodes(&self, averaging: &Averaging) -> EncodeJob {
         // The steps may be newer than the proposal, but its width stands.
         let steps = averaging.steps(self.part).filter(|_| self.width != CodeWidth::Sixteen);
-        numerics::EncodeJob { nonce: self.nonce, width: self.width, steps }
+        EncodeJob { role: EncodeRole::Starter { steps }, nonce: self.nonce, width: self.width }
     }
 
-    pub(super) fn merge_job(&self, role: MergeRole, received: Payload, averaging: &Averaging) -> MergeJob {
+    /// How the responder encodes, with the starter's steps.
+    pub(super) fn responder_encodes(&self, steps: Payload) -> EncodeJob {
+        EncodeJob { role: EncodeRole::Responder { steps }, nonce: self.nonce, width: self.width }
+    }
+
+    /// `about`: this side's snapshot.
+    pub(super) fn merge_job(
+        &self,
+        role: MergeRole,
+        about: &Circumstances,
+        own: Encoded,
+        received: Payload,
+        averaging: &Averaging,
+    ) -> MergeJob {
         let step_fraction = match self.part.vector {
             Vector::Model => averaging.gossip.step_fraction,
             Vector::Momentum => MOMENTUM_STEP_FRACTION,
         };
         MergeJob {
             role,
+            parameters: about.parameters,
+            own,
             received,
             width: self.width,
             nonce: self.nonce,

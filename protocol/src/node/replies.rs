@@ -1,17 +1,17 @@
 //! What comes back for an order: found by its request, passed to who awaits it.
 
 use super::Node;
+use crate::Snapshot;
 use crate::effect::RequestId;
 use crate::event::{Misbehaviour, TrainingReport};
-use crate::numerics::Merged;
+use crate::numerics::{Encoded, Merged};
 use crate::outbox::Purpose;
 use crate::time::Time;
-use crate::{Payload, Snapshot};
 
 /// A reply without its request.
 pub(super) enum Reply {
     Snapshot(Snapshot, TrainingReport),
-    Codes(Payload),
+    Codes(Result<Encoded, Misbehaviour>),
     Merge(Result<Merged, Misbehaviour>),
     Applied(TrainingReport),
     Loaded(bool, TrainingReport),
@@ -36,14 +36,18 @@ impl Node {
             (Purpose::StarterSnapshot(number), Reply::Snapshot(snapshot, report)) => {
                 self.starter.on_snapshot(number, snapshot, &report, averaging, out);
             }
-            (Purpose::StarterCodes(number), Reply::Codes(payload)) => self.starter.on_encoded(number, payload, out),
+            (Purpose::StarterCodes(number), Reply::Codes(result)) => self.starter.on_encoded(number, result, out),
             (Purpose::StarterMerge(number), Reply::Merge(result)) => {
                 if let Err((peer, what)) = self.starter.on_merged(now, number, result, averaging, out) {
                     self.on_misbehaviour(now, peer, what);
                 }
             }
             (Purpose::ResponderSnapshot(peer, number), Reply::Snapshot(snapshot, report)) => {
-                self.responder.on_snapshot(peer, number, snapshot, &report, averaging, out);
+                self.responder.on_snapshot(peer, number, snapshot, &report, out);
+            }
+            (Purpose::ResponderCodes(peer, number), Reply::Codes(result)) => {
+                let verdict = self.responder.on_encoded(peer, number, result, averaging, out);
+                self.judge(now, peer, verdict);
             }
             (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => {
                 let verdict = self.responder.on_merged(peer, number, result, averaging, out);
@@ -69,7 +73,9 @@ impl Node {
             Purpose::StarterSnapshot(number) | Purpose::StarterCodes(number) | Purpose::StarterMerge(number) => {
                 self.starter.on_overload(number, averaging, out);
             }
-            Purpose::ResponderSnapshot(peer, number) | Purpose::ResponderMerge(peer, number) => {
+            Purpose::ResponderSnapshot(peer, number)
+            | Purpose::ResponderCodes(peer, number)
+            | Purpose::ResponderMerge(peer, number) => {
                 self.responder.on_overload(peer, number, averaging, out);
             }
             Purpose::StateSnapshot => self.giving.on_snapshot_failed(),

@@ -3,11 +3,9 @@
 use super::buffers::{Buffers, Pooled};
 use super::check::{self, Weights};
 use super::code::Code;
-use super::encode::{Blocks, codes_of};
-use super::grid::{Grid, Indices, saturates};
 use super::instruction_set::{InstructionSet, Kernel};
 use super::packing::copy_block;
-use super::steps::{step_after_exchange, step_from_wire};
+use super::steps::{WireStep, step_after_exchange, step_from_wire};
 use super::width::CodeWidth;
 use crate::bulk::{BLOCK, PooledCodes};
 
@@ -16,8 +14,8 @@ pub(super) struct Comparison<'a> {
     /// Number of parameters.
     pub(super) parameters: usize,
     pub(super) terms: Terms<'a>,
-    pub(super) own: Own<'a>,
-    pub(super) partner: Partner<'a>,
+    pub(super) own: Side<'a>,
+    pub(super) partner: Side<'a>,
 }
 
 /// What the exchange and the node bring along.
@@ -26,32 +24,24 @@ pub(super) struct Terms<'a> {
     pub(super) nonce: u64,
     pub(super) width: CodeWidth,
     /// The steps of the exchange.
-    pub(super) wire_steps: &'a [[u8; 2]],
+    pub(super) wire_steps: &'a [WireStep],
     /// This node's steps before it.
     pub(super) previous_steps: Option<&'a [f32]>,
     pub(super) step_fraction: f32,
 }
 
-/// This side's codes.
-pub(super) enum Own<'a> {
-    /// Still to be made, and to be written as the reply.
-    Values(&'a [f32]),
-    /// As they were sent.
-    Sent(Partner<'a>),
-}
-
 /// Checks and codes as they travel.
 #[derive(Clone, Copy)]
-pub(super) struct Partner<'a> {
+pub(super) struct Side<'a> {
     checks: &'a [[u8; 2]],
     codes: &'a [u8],
 }
 
-impl<'a> Partner<'a> {
+impl<'a> Side<'a> {
     /// Of a payload of `checks | codes` for so many blocks.
-    pub(super) fn new(payload: &'a [u8], blocks: usize) -> Partner<'a> {
+    pub(super) fn new(payload: &'a [u8], blocks: usize) -> Side<'a> {
         let (checks, codes) = payload.split_at(2 * blocks);
-        Partner { checks: checks.as_chunks().0, codes }
+        Side { checks: checks.as_chunks().0, codes }
     }
 
     #[inline(always)]
@@ -87,23 +77,21 @@ impl Differences {
 }
 
 impl Comparison<'_> {
-    /// Partner minus own, in whole steps, masked blocks as zeros. Writes own checks and codes to `reply`, where they are
-    /// still to be made, and this node's steps from now on to `new_steps`.
+    /// Partner minus own, in whole steps, masked blocks as zeros. Writes this node's steps from now on to `new_steps`.
     pub(super) fn run(
         self,
         instructions: InstructionSet,
         buffers: &Buffers,
-        reply: Option<&mut [u8]>,
         new_steps: &mut [f32],
     ) -> (PooledCodes, Differences) {
         if self.terms.width == CodeWidth::Sixteen {
             let mut codes: Pooled<i16> = buffers.take(self.parameters);
-            let output = Output { differences: &mut codes, reply, new_steps };
+            let output = Output { differences: &mut codes, new_steps };
             let differences = instructions.run(Pass { comparison: self, output });
             (PooledCodes::Wide(codes), differences)
         } else {
             let mut codes: Pooled<i8> = buffers.take(self.parameters);
-            let output = Output { differences: &mut codes, reply, new_steps };
+            let output = Output { differences: &mut codes, new_steps };
             let differences = instructions.run(Pass { comparison: self, output });
             (PooledCodes::Narrow(codes), differences)
         }
@@ -113,7 +101,6 @@ impl Comparison<'_> {
 /// Where the results go.
 struct Output<'a, C> {
     differences: &'a mut [C],
-    reply: Option<&'a mut [u8]>,
     new_steps: &'a mut [f32],
 }
 
@@ -129,25 +116,14 @@ impl<C: Code> Kernel for Pass<'_, C> {
     fn run(self) -> Differences {
         let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
         let weights = Weights::new(terms.nonce);
-        let mut making;
-        let mut side = match own {
-            Own::Sent(sent) => OwnSide::Sent(sent),
-            Own::Values(values) => {
-                let reply = output.reply.expect("a side that makes codes sends them");
-                let (checks, codes) = reply.split_at_mut(2 * terms.wire_steps.len());
-                let checks = checks.as_chunks_mut().0;
-                making = Making { grid: Grid::new(terms.nonce), blocks: Blocks::new(values), checks, codes };
-                OwnSide::Made(&mut making)
-            }
-        };
         let mut result = Differences::default();
-        let (mut own, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        let (mut ours, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
         let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
         for (number, (differences, mean_square)) in outputs.enumerate() {
             let step = step_from_wire(terms.wire_steps[number]);
-            let own_sum = side.codes(&weights, number, step, terms.width, &mut own);
+            own.unpack(number, terms.width, &mut ours);
             partner.unpack(number, terms.width, &mut theirs);
-            let block = compare(&weights, (&own, own_sum), (&theirs, partner.check(number)), terms.width);
+            let block = compare(&weights, (&ours, own.check(number)), (&theirs, partner.check(number)), terms.width);
             *mean_square = match block.squares {
                 None => {
                     differences.fill(C::default());
@@ -202,57 +178,6 @@ fn seen(step: f32, mean_square: f32) -> Option<f32> {
     (mean_square != WRAPPED).then(|| step * mean_square.sqrt())
 }
 
-/// Where a block's own codes come from.
-enum OwnSide<'a, 'making> {
-    Made(&'making mut Making<'a>),
-    Sent(Partner<'a>),
-}
-
-struct Making<'a> {
-    grid: Grid,
-    blocks: Blocks<'a>,
-    checks: &'a mut [[u8; 2]],
-    codes: &'a mut [u8],
-}
-
-impl OwnSide<'_, '_> {
-    /// Writes the codes of the `number`-th block; returns the weighted sum of its indices, in the bits that count.
-    #[inline(always)]
-    fn codes<C: Code>(
-        &mut self,
-        weights: &Weights,
-        number: usize,
-        step: f32,
-        width: CodeWidth,
-        codes: &mut [C; BLOCK],
-    ) -> u32 {
-        match self {
-            OwnSide::Sent(sent) => {
-                sent.unpack(number, width, codes);
-                check::sum_of(sent.check(number), weights.sum_of_codes(codes), width)
-            }
-            OwnSide::Made(making) => {
-                let mut indices: Indices = [0; BLOCK];
-                let block = making.blocks.get(number);
-                making.grid.indices(block, number, step, &mut indices);
-                let mut sum = weights.sum(&indices);
-                // Indices that saturate are all wrong by about the same power of two, which the check's 16 bits often do
-                // not see, and never in a whole block of one sign. With one more it sees them.
-                if saturates(block, step) {
-                    sum = sum.wrapping_add(1 << width.bits());
-                }
-                making.checks[number] = check::of_sum(sum, width).to_le_bytes();
-                codes_of(&indices, codes);
-                let bytes = width.packed_bytes(BLOCK);
-                let start = number * bytes;
-                let end = making.codes.len().min(start + bytes);
-                C::pack(codes, width, &mut making.codes[start..end]);
-                sum
-            }
-        }
-    }
-}
-
 struct BlockDifferences<C> {
     differences: [C; BLOCK],
     /// Σ w_k · d_k, modulo 2^32.
@@ -264,7 +189,7 @@ struct BlockDifferences<C> {
 #[inline(always)]
 fn compare<C: Code>(
     weights: &Weights,
-    (own, own_sum): (&[C; BLOCK], u32),
+    (own, own_check): (&[C; BLOCK], u16),
     (partner, partner_check): (&[C; BLOCK], u16),
     width: CodeWidth,
 ) -> BlockDifferences<C> {
@@ -278,6 +203,7 @@ fn compare<C: Code>(
     // The one difference that has no opposite: both sides would move the same way.
     let lies_half_way = smallest.into() == -1 << (width.bits() - 1);
     let sum = weights.sum_of_codes(&differences);
+    let own_sum = check::sum_of(own_check, weights.sum_of_codes(own), width);
     let partner_sum = own_sum.wrapping_add(sum);
     let wrapped = check::of_sum(partner_sum, width) != partner_check;
     let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));

@@ -5,22 +5,21 @@
 //! integers in a fixed order, so both sides clip by the same factor, bit by bit.
 
 use super::buffers::Buffers;
-use super::difference::{Comparison, Differences, Own, Partner, Terms};
+use super::difference::{Comparison, Differences, Side, Terms};
+use super::encode::Encoded;
 use super::instruction_set::InstructionSet;
-use super::steps::{StepSizes, is_sane, step_from_wire};
-use super::width::{CodeWidth, proposal_bytes, reply_bytes};
-use crate::bulk::{BLOCK, Correction, Payload, Snapshot};
+use super::steps::{StepSizes, sane_steps, step_from_wire};
+use super::width::{CodeWidth, codes_bytes};
+use crate::bulk::{BLOCK, Correction, Payload};
 use crate::event::Misbehaviour;
 
-/// Which side of the exchange this is.
-#[derive(Clone, Debug, PartialEq)]
+/// Which side of an exchange merges.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MergeRole {
-    /// Received the starter's payload; makes the reply.
+    /// The first to merge.
     Responder,
-    /// Received the responder's payload.
+    /// Merges what the responder has merged.
     Starter {
-        /// What this side sent: its steps are those of the exchange.
-        proposal: Payload,
         /// The responder's digest of the differences.
         digest: u64,
     },
@@ -31,7 +30,11 @@ pub enum MergeRole {
 pub struct MergeJob {
     /// Which side this is.
     pub role: MergeRole,
-    /// The partner's payload.
+    /// Number of parameters that are exchanged: those of any range of whole blocks of a model.
+    pub parameters: usize,
+    /// This side's codes.
+    pub own: Encoded,
+    /// The partner's codes.
     pub received: Payload,
     /// From the exchange.
     pub width: CodeWidth,
@@ -62,8 +65,6 @@ impl MergeJob {
 pub struct Merged {
     /// To be added to this side's model.
     pub correction: Correction,
-    /// The responder's payload, for the starter.
-    pub reply: Option<Payload>,
     /// ‖s·d‖ over the blocks that did not wrap: how far apart the models were.
     pub distance: f64,
     /// κ, 0 to 1.
@@ -76,50 +77,31 @@ pub struct Merged {
     pub steps: StepSizes,
 }
 
-/// Compares `snapshot`, as it was encoded, with the partner's codes; all memory comes from `buffers`.
-///
-/// A snapshot may be any range of whole blocks of a model. A starter's is only asked for its length: the proposal that
-/// it was encoded into says the rest.
+/// Compares this side's codes with the partner's; all memory comes from `buffers`.
 ///
 /// # Errors
-/// When the partner's payload has a wrong length, absurd steps, or (for the starter) another digest.
+/// When the partner's payload has a wrong length, or (for the starter) another digest.
 ///
 /// # Panics
-/// When the starter's own proposal, or the job's steps, are not of this snapshot.
-pub fn merge(snapshot: &Snapshot, job: &MergeJob, buffers: &Buffers) -> Result<Merged, Misbehaviour> {
-    merge_with(InstructionSet::best(), snapshot, job, buffers)
+/// When this side's codes, or the job's steps, are not of so many parameters.
+pub fn merge(job: &MergeJob, buffers: &Buffers) -> Result<Merged, Misbehaviour> {
+    merge_with(InstructionSet::best(), job, buffers)
 }
 
 /// [`merge`] with the loops of `instructions`.
 pub(super) fn merge_with(
     instructions: InstructionSet,
-    snapshot: &Snapshot,
     job: &MergeJob,
     buffers: &Buffers,
 ) -> Result<Merged, Misbehaviour> {
-    let parameters = snapshot.values().len();
-    let blocks = parameters.div_ceil(BLOCK);
+    let (parameters, blocks) = (job.parameters, job.parameters.div_ceil(BLOCK));
     if let Some(steps) = &job.steps {
         assert_eq!(steps.values().len(), blocks, "one step per block");
     }
-    let (wire_steps, own, partner) = match &job.role {
-        MergeRole::Responder => {
-            let received = of_length(&job.received, proposal_bytes(parameters, job.width))?;
-            let (wire_steps, rest) = received.split_at(2 * blocks);
-            (wire_steps, Own::Values(snapshot.values()), rest)
-        }
-        MergeRole::Starter { proposal, .. } => {
-            let received = of_length(&job.received, reply_bytes(parameters, job.width))?;
-            assert_eq!(proposal.len(), proposal_bytes(parameters, job.width), "what this side sent is of its snapshot");
-            let (wire_steps, rest) = proposal.bytes().split_at(2 * blocks);
-            (wire_steps, Own::Sent(Partner::new(rest, blocks)), received)
-        }
-    };
-    let wire_steps = wire_steps.as_chunks::<2>().0;
-    if !wire_steps.iter().all(|bytes| is_sane(step_from_wire(*bytes))) {
-        return Err(Misbehaviour::OutOfRange("step size"));
-    }
-    let mut reply = matches!(own, Own::Values(_)).then(|| buffers.take(reply_bytes(parameters, job.width)));
+    let length = codes_bytes(parameters, job.width);
+    let wire_steps = sane_steps(&job.own.steps, parameters).expect("this side has encoded with them");
+    let own = job.own.codes.of_length(length).expect("this side has encoded so many parameters");
+    let received = job.received.of_length(length)?;
     let mut new_steps = buffers.take(blocks);
     let terms = Terms {
         nonce: job.nonce,
@@ -128,8 +110,9 @@ pub(super) fn merge_with(
         previous_steps: job.steps.as_ref().map(StepSizes::values),
         step_fraction: job.step_fraction as f32,
     };
-    let comparison = Comparison { parameters, terms, own, partner: Partner::new(partner, blocks) };
-    let (codes, mut differences) = comparison.run(instructions, buffers, reply.as_deref_mut(), &mut new_steps);
+    let [own, partner] = [own, received].map(|payload| Side::new(payload, blocks));
+    let comparison = Comparison { parameters, terms, own, partner };
+    let (codes, mut differences) = comparison.run(instructions, buffers, &mut new_steps);
     // Terms or steps that differ would be as bad as codes that differ: the corrections would not cancel. The steps are
     // in the norm.
     let norm_bits = differences.norm_squared.to_bits();
@@ -137,8 +120,8 @@ pub(super) fn merge_with(
         differences.mix(term);
     }
     let Differences { norm_squared, masked_blocks, digest } = differences;
-    if let MergeRole::Starter { digest: partner_digest, .. } = &job.role
-        && *partner_digest != digest
+    if let MergeRole::Starter { digest: partner_digest } = job.role
+        && partner_digest != digest
     {
         return Err(Misbehaviour::Disagreement);
     }
@@ -152,21 +135,12 @@ pub(super) fn merge_with(
     }
     Ok(Merged {
         correction: Correction::from_pooled(codes, scaled_steps),
-        reply: reply.map(Payload::from),
         distance,
         clip_scale,
         masked_blocks,
         digest,
         steps: StepSizes::from_pooled(new_steps),
     })
-}
-
-fn of_length(payload: &Payload, expected: usize) -> Result<&[u8], Misbehaviour> {
-    if payload.len() == expected {
-        Ok(payload.bytes())
-    } else {
-        Err(Misbehaviour::WrongLength { expected: expected as u64, actual: payload.len() as u64 })
-    }
 }
 
 #[cfg(test)]

@@ -2,45 +2,62 @@
 //! `tests/numerics_properties.rs`.
 
 use super::*;
-use crate::numerics::encode::{EncodeJob, encode, encode_with};
+use crate::Snapshot;
+use crate::numerics::encode::{EncodeJob, EncodeRole, encode_with};
 use crate::random::{RngExt, stream};
 
 const WIDTHS: [CodeWidth; 4] = [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen];
 
-fn job(role: MergeRole, received: Payload, width: CodeWidth, steps: Option<StepSizes>) -> MergeJob {
+/// Both sides' codes, the starter's first.
+fn encode_both(
+    instructions: InstructionSet,
+    [starter, responder]: [&Snapshot; 2],
+    width: CodeWidth,
+    steps: Option<StepSizes>,
+) -> [Encoded; 2] {
+    let buffers = Buffers::new();
+    let job = |role| EncodeJob { role, nonce: 42, width };
+    let starter = encode_with(instructions, starter, &job(EncodeRole::Starter { steps }), &buffers).expect("own steps");
+    let role = EncodeRole::Responder { steps: starter.steps.clone() };
+    let responder = encode_with(instructions, responder, &job(role), &buffers).expect("sane steps");
+    [starter, responder]
+}
+
+fn job(role: MergeRole, [own, partner]: [&Encoded; 2], parameters: usize, width: CodeWidth) -> MergeJob {
     MergeJob {
         role,
-        received,
+        parameters,
+        own: own.clone(),
+        received: partner.codes.clone(),
         width,
         nonce: 42,
         gamma: 0.5,
         starter_share: 0.5,
         clip: f64::MAX,
         step_fraction: 0.2,
-        steps,
+        steps: None,
     }
 }
 
-/// Both sides of an exchange, and the starter's payload.
+/// Both sides of an exchange, and their codes.
 fn exchange_with(
     instructions: InstructionSet,
-    [starter, responder]: [&Snapshot; 2],
+    models: [&Snapshot; 2],
     width: CodeWidth,
     steps: Option<StepSizes>,
-) -> (Payload, Merged, Merged) {
-    let buffers = Buffers::new();
-    let encode_job = EncodeJob { nonce: 42, width, steps: steps.clone() };
-    let proposal = encode_with(instructions, starter, &encode_job, &buffers);
-    let responding = job(MergeRole::Responder, proposal.clone(), width, steps.clone());
-    let at_responder = merge_with(instructions, responder, &responding, &buffers).expect("honest bytes");
-    let reply = at_responder.reply.clone().expect("a responder replies");
-    let role = MergeRole::Starter { proposal: proposal.clone(), digest: at_responder.digest };
-    let starting = job(role, reply, width, steps);
-    let at_starter = merge_with(instructions, starter, &starting, &buffers).expect("honest bytes");
-    (proposal, at_starter, at_responder)
+) -> ([Encoded; 2], Merged, Merged) {
+    let (buffers, parameters) = (Buffers::new(), models[0].values().len());
+    let [starter, responder] = encode_both(instructions, models, width, steps.clone());
+    let responding = job(MergeRole::Responder, [&responder, &starter], parameters, width);
+    let responding = MergeJob { steps: steps.clone(), ..responding };
+    let at_responder = merge_with(instructions, &responding, &buffers).expect("honest bytes");
+    let role = MergeRole::Starter { digest: at_responder.digest };
+    let starting = MergeJob { steps, ..job(role, [&starter, &responder], parameters, width) };
+    let at_starter = merge_with(instructions, &starting, &buffers).expect("honest bytes");
+    ([starter, responder], at_starter, at_responder)
 }
 
-fn exchange(models: [&Snapshot; 2], width: CodeWidth, steps: Option<StepSizes>) -> (Payload, Merged, Merged) {
+fn exchange(models: [&Snapshot; 2], width: CodeWidth, steps: Option<StepSizes>) -> ([Encoded; 2], Merged, Merged) {
     exchange_with(InstructionSet::best(), models, width, steps)
 }
 
@@ -152,15 +169,12 @@ fn a_difference_without_an_opposite_is_left_out_on_both_sides() {
 #[test]
 fn a_probe_measures_and_moves_nothing() {
     let (one, other) = two_models(3, 700, 0.02);
-    let buffers = Buffers::new();
-    let proposal = encode(
-        &one.into(),
-        &EncodeJob { nonce: 42, width: CodeWidth::Eight, steps: Some(steps_of(700, 1e-3)) },
-        &buffers,
-    );
-    let mut probe = job(MergeRole::Responder, proposal, CodeWidth::Eight, None);
+    let (one, model) = (Snapshot::from(one), Snapshot::from(other.clone()));
+    let [starter, responder] =
+        encode_both(InstructionSet::best(), [&one, &model], CodeWidth::Eight, Some(steps_of(700, 1e-3)));
+    let mut probe = job(MergeRole::Responder, [&responder, &starter], 700, CodeWidth::Eight);
     probe.gamma = 0.0;
-    let probed = merge(&other.clone().into(), &probe, &buffers).expect("honest");
+    let probed = merge(&probe, &Buffers::new()).expect("honest");
     let mut moved = other.clone();
     probed.correction.add_to(&mut moved);
     assert_eq!(moved, other);
@@ -171,10 +185,9 @@ fn a_probe_measures_and_moves_nothing() {
 fn other_terms_give_another_digest() {
     let (one, other) = two_models(7, 600, 0.01);
     let (one, other) = (Snapshot::from(one), Snapshot::from(other));
-    let buffers = Buffers::new();
-    let proposal = encode(&one, &EncodeJob { nonce: 42, width: CodeWidth::Sixteen, steps: None }, &buffers);
-    let agreed = job(MergeRole::Responder, proposal, CodeWidth::Sixteen, None);
-    let digest = |job: &MergeJob| merge(&other, job, &buffers).expect("honest").digest;
+    let [starter, responder] = encode_both(InstructionSet::best(), [&one, &other], CodeWidth::Sixteen, None);
+    let agreed = job(MergeRole::Responder, [&responder, &starter], 600, CodeWidth::Sixteen);
+    let digest = |job: &MergeJob| merge(job, &Buffers::new()).expect("honest").digest;
     let others = [
         MergeJob { gamma: 0.25, ..agreed.clone() },
         MergeJob { starter_share: 0.25, ..agreed.clone() },
@@ -190,11 +203,12 @@ fn a_different_difference_is_noticed_by_the_starter() {
     let models = [&one.into(), &other.into()];
     for width in WIDTHS {
         let steps = Some(steps_of(600, 1.0 / 256.0));
-        let (proposal, _, at_responder) = exchange(models, width, steps.clone());
-        let mut reply = at_responder.reply.expect("a reply").bytes().to_vec();
-        *reply.last_mut().expect("not empty") ^= 1;
-        let role = MergeRole::Starter { proposal, digest: at_responder.digest };
-        let result = merge(models[0], &job(role, reply.into(), width, steps), &Buffers::new());
+        let ([starter, mut responder], _, at_responder) = exchange(models, width, steps);
+        let mut codes = responder.codes.bytes().to_vec();
+        *codes.last_mut().expect("not empty") ^= 1;
+        responder.codes = codes.into();
+        let role = MergeRole::Starter { digest: at_responder.digest };
+        let result = merge(&job(role, [&starter, &responder], 600, width), &Buffers::new());
         assert_eq!(result, Err(Misbehaviour::Disagreement), "{width:?}");
     }
 }
@@ -202,9 +216,12 @@ fn a_different_difference_is_noticed_by_the_starter() {
 #[test]
 fn a_payload_of_another_length_is_refused() {
     let (one, _) = two_models(8, 600, 0.01);
-    let job = job(MergeRole::Responder, vec![0; 10].into(), CodeWidth::Eight, None);
-    let result = merge(&one.into(), &job, &Buffers::new());
-    assert_eq!(result, Err(Misbehaviour::WrongLength { expected: 612, actual: 10 }));
+    let one = Snapshot::from(one);
+    let [starter, mut responder] = encode_both(InstructionSet::best(), [&one, &one], CodeWidth::Eight, None);
+    responder.codes = vec![0; 10].into();
+    let job = job(MergeRole::Responder, [&starter, &responder], 600, CodeWidth::Eight);
+    let result = merge(&job, &Buffers::new());
+    assert_eq!(result, Err(Misbehaviour::WrongLength { expected: 606, actual: 10 }));
 }
 
 /// A range of whole blocks is a model of its own: it takes other dither, but nothing else changes.

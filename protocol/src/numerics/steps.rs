@@ -10,7 +10,9 @@ use std::sync::Arc;
 use super::buffers::Pooled;
 use super::encode::Blocks;
 use super::grid::largest;
-use crate::bulk::BLOCK;
+use super::width::steps_bytes;
+use crate::bulk::{BLOCK, Payload};
+use crate::event::Misbehaviour;
 
 /// A step grows at most this much from one exchange to the next: a single odd partner must not blow up the grid.
 const GROWTH_MAX: f32 = 2.0;
@@ -98,21 +100,37 @@ pub(super) fn step_after_exchange(previous: Option<f32>, used: f32, seen: Option
 }
 
 /// The upper half of a step, little-endian.
+pub(super) type WireStep = [u8; 2];
+
+/// A step as it travels.
 #[inline(always)]
-pub(super) fn step_to_wire(step: f32) -> [u8; 2] {
+pub(super) fn step_to_wire(step: f32) -> WireStep {
     ((step.to_bits() >> 16) as u16).to_le_bytes()
 }
 
 /// The inverse of [`step_to_wire`].
 #[inline(always)]
-pub(super) fn step_from_wire(bytes: [u8; 2]) -> f32 {
+pub(super) fn step_from_wire(bytes: WireStep) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
 }
 
 /// Whether a step from a peer is positive, finite and within reason.
 #[inline(always)]
-pub(super) fn is_sane(step: f32) -> bool {
+fn is_sane(step: f32) -> bool {
     (STEP_MIN..=STEP_MAX).contains(&step)
+}
+
+/// A peer's steps for a model of so many parameters.
+///
+/// # Errors
+/// When they are not one for each block, positive, finite and within reason.
+pub(super) fn sane_steps(payload: &Payload, parameters: usize) -> Result<&[WireStep], Misbehaviour> {
+    let steps = payload.of_length(steps_bytes(parameters))?.as_chunks().0;
+    if steps.iter().all(|bytes| is_sane(step_from_wire(*bytes))) {
+        Ok(steps)
+    } else {
+        Err(Misbehaviour::OutOfRange("step size"))
+    }
 }
 
 /// The next bfloat16 at or above `step`, within what the wire allows.

@@ -48,13 +48,13 @@ impl CodeWidth {
     }
 }
 
-/// Length of a starter's payload for a model of so many parameters, in bytes.
-pub fn proposal_bytes(parameters: usize, width: CodeWidth) -> usize {
-    2 * parameters.div_ceil(BLOCK) + reply_bytes(parameters, width)
+/// Length of the steps for a model of so many parameters, in bytes.
+pub fn steps_bytes(parameters: usize) -> usize {
+    2 * parameters.div_ceil(BLOCK)
 }
 
-/// Length of a responder's payload, in bytes.
-pub fn reply_bytes(parameters: usize, width: CodeWidth) -> usize {
+/// Length of a side's checks and codes for a model of so many parameters, in bytes.
+pub fn codes_bytes(parameters: usize, width: CodeWidth) -> usize {
     2 * parameters.div_ceil(BLOCK) + width.packed_bytes(parameters)
 }
 
@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_large_model_costs_about_a_bit_more_than_its_codes() {
-        assert!(proposal_bytes(1_000_000, CodeWidth::Eight) < 1_020_000);
-        assert!(proposal_bytes(1_000_000, CodeWidth::Six) < 770_000);
+        let bytes = |width| steps_bytes(1_000_000) + codes_bytes(1_000_000, width);
+        assert!(bytes(CodeWidth::Eight) < 1_020_000);
+        assert!(bytes(CodeWidth::Six) < 770_000);
     }
 }

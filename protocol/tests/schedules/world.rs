@@ -237,10 +237,10 @@ impl World {
                 Event::SnapshotTaken { request, snapshot: values.into(), report }
             }
             Effect::Encode { request, snapshot, job } => {
-                Event::Encoded { request, payload: numerics::encode(&snapshot, &job, &self.buffers) }
+                Event::Encoded { request, result: numerics::encode(&snapshot, &job, &self.buffers) }
             }
-            Effect::Merge { request, snapshot, job } => {
-                let result = numerics::merge(&snapshot, &job, &self.buffers);
+            Effect::Merge { request, job } => {
+                let result = numerics::merge(&job, &self.buffers);
                 if let Ok(merged) = &result {
                     let factor = 2.0 * job.gamma * job.partner_share();
                     let limit = factor * job.clip.min(merged.distance);

@@ -20,7 +20,7 @@ pub(crate) enum Answer {
     /// To a proposal.
     Accept,
     /// To a starter's codes.
-    Reply,
+    Merged,
 }
 
 /// The answers of one life of a node, by request, as digests.
@@ -62,7 +62,7 @@ mod tests {
         let mut answers = Answers::default();
         assert_eq!(answers.give(Answer::Accept, peer, 7, 1), Ok(()));
         assert_eq!(answers.give(Answer::Accept, peer, 7, 1), Ok(()), "repeated");
-        assert_eq!(answers.give(Answer::Reply, peer, 7, 2), Ok(()), "of another kind");
+        assert_eq!(answers.give(Answer::Merged, peer, 7, 2), Ok(()), "of another kind");
         assert!(answers.give(Answer::Accept, peer, 7, 3).is_err());
     }
 

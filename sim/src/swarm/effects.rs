@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use murmur_protocol::numerics::{self, CodeWidth, MergeJob, MergeRole};
+use murmur_protocol::numerics::{self, CodeWidth, EncodeRole, MergeJob, MergeRole};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{
-    Address, Effect, Event, Message, Notice, Payload, PeerId, RequestId, Snapshot, TransferHeader, TransferId, codec,
+    Address, Effect, Event, Message, Notice, Payload, PeerId, RequestId, TransferHeader, TransferId, codec,
 };
 
 use super::Swarm;
@@ -66,16 +66,19 @@ impl Swarm {
             Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
             Effect::Encode { request, snapshot, mut job } => {
                 if self.scenario.worker.full_precision {
-                    (job.width, job.steps) = (CodeWidth::Sixteen, None);
+                    job.width = CodeWidth::Sixteen;
+                    if let EncodeRole::Starter { steps } = &mut job.role {
+                        *steps = None;
+                    }
                 }
+                let snapshot = host.liar.as_mut().map_or(snapshot.clone(), |liar| liar.shows(&snapshot));
+                let result = numerics::encode(&snapshot, &job, &self.buffers);
                 if let Some(declared) = host.declared_for(job.nonce) {
-                    declared.encoded_at = Some(now);
+                    declared.encoded = Some((snapshot, now));
                 }
-                let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, None, &snapshot));
-                let payload = numerics::encode(&shown.unwrap_or(snapshot), &job, &self.buffers);
-                self.reply_from_worker(index, Event::Encoded { request, payload }, request);
+                self.reply_from_worker(index, Event::Encoded { request, result }, request);
             }
-            Effect::Merge { request, snapshot, job } => self.merge(index, request, snapshot, job),
+            Effect::Merge { request, job } => self.merge(index, request, job),
             Effect::ApplyCorrection { request, part, correction, progress_shift } => {
                 let landing = merged.take().map(|mut merging| {
                     merging.record.at = now;
@@ -112,22 +115,25 @@ impl Swarm {
         }
     }
 
-    fn merge(&mut self, index: HostIndex, request: RequestId, snapshot: Snapshot, mut job: MergeJob) {
+    fn merge(&mut self, index: HostIndex, request: RequestId, mut job: MergeJob) {
         if self.scenario.worker.full_precision {
             job.width = CodeWidth::Sixteen;
         }
         let now = self.queue.now();
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
-        let shown = host.liar.as_mut().map(|liar| liar.shows(job.nonce, Some(job.clip), &snapshot));
-        let snapshot = shown.unwrap_or(snapshot);
-        let mut result = numerics::merge(&snapshot, &job, &self.buffers);
+        if let Some(liar) = &mut host.liar {
+            liar.learn(job.clip);
+        }
+        let mut result = numerics::merge(&job, &self.buffers);
         if let Ok(result) = &mut result {
             host.node.spoil(&job.role, job.clip, result);
-            let declared = host.declared_for(job.nonce).copied();
+            let declared = host.declared_for(job.nonce).expect("it was encoded");
+            let (partner, clip) = (declared.partner, declared.clip);
+            let (snapshot, taken_at) = declared.encoded.take().expect("an exchange is merged once");
             let record = MergeRecord {
                 exchange: job.nonce,
                 host: index,
-                partner: declared.and_then(|declared| declared.partner),
+                partner,
                 life: host.life,
                 side: if job.role == MergeRole::Responder { Side::Responder } else { Side::Starter },
                 at: now,
@@ -135,14 +141,13 @@ impl Swarm {
                 width: job.width,
                 partner_share: job.partner_share(),
                 factor: 2.0 * job.gamma * job.partner_share(),
-                clip: declared.map_or(f64::INFINITY, |declared| declared.clip),
+                clip,
                 distance: result.distance,
                 clip_scale: result.clip_scale,
                 masked_blocks: result.masked_blocks,
                 length: 0.0,
                 landings: 0,
             };
-            let taken_at = declared.and_then(|declared| declared.encoded_at).unwrap_or(now);
             host.merging.insert(request, Merging { record, snapshot, taken_at });
         }
         self.reply_from_worker(index, Event::Merged { request, result }, request);
@@ -247,8 +252,8 @@ impl Swarm {
         payload: Payload,
     ) {
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
-        if let TransferHeader::ReplyCodes { exchange, digest } = &header {
-            let verdict = host.answers.give(Answer::Reply, peer, *exchange, *digest);
+        if let TransferHeader::Merged { exchange, digest } = &header {
+            let verdict = host.answers.give(Answer::Merged, peer, *exchange, *digest);
             self.history.find(verdict);
             if host.node.is(Sabotage::LosesReplies) {
                 self.reply(index, Duration::from_millis(10), Event::TransferFinished { transfer });

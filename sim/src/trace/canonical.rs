@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::io::Write;
 
 use murmur_protocol::event::TrainingReport;
-use murmur_protocol::numerics::{MergeRole, Merged};
+use murmur_protocol::numerics::{Encoded, MergeRole, Merged};
 use murmur_protocol::{Address, Correction, Effect, Event, Notice, Payload, PeerId, Snapshot, codec};
 
 /// What an event is, then what it holds.
@@ -83,10 +83,13 @@ pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
             model(snapshot, out);
             report(standing, out);
         }
-        Event::Encoded { request, payload } => {
+        Event::Encoded { request, result } => {
             out.push(11);
             number(request.0, out);
-            bulk(payload, out);
+            match result {
+                Ok(Encoded { steps, codes }) => [steps, codes].into_iter().for_each(|payload| bulk(payload, out)),
+                Err(misbehaviour) => words(misbehaviour, out),
+            }
         }
         Event::Merged { request, result } => {
             out.push(12);
@@ -157,18 +160,17 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             number(job.nonce, out);
             model(snapshot, out);
         }
-        Effect::Merge { request, snapshot, job } => {
+        Effect::Merge { request, job } => {
             out.push(106);
             number(request.0, out);
             number(job.nonce, out);
             for amount in [job.gamma, f64::from(job.starter_share), job.clip] {
                 number(amount.to_bits(), out);
             }
-            if let MergeRole::Starter { digest, .. } = &job.role {
-                number(*digest, out);
+            if let MergeRole::Starter { digest } = job.role {
+                number(digest, out);
             }
-            model(snapshot, out);
-            bulk(&job.received, out);
+            [&job.own.steps, &job.own.codes, &job.received].into_iter().for_each(|payload| bulk(payload, out));
         }
         Effect::ApplyCorrection { request, part, correction: change, progress_shift } => {
             out.push(107);
@@ -226,7 +228,6 @@ fn outcome(merged: &Merged, out: &mut Vec<u8>) {
     number(merged.distance.to_bits(), out);
     number(merged.clip_scale.to_bits(), out);
     correction(&merged.correction, out);
-    merged.reply.iter().for_each(|reply| bulk(reply, out));
 }
 
 fn bulk(payload: &Payload, out: &mut Vec<u8>) {

@@ -40,9 +40,8 @@ const EXCHANGES: u64 = 5;
 /// A link that moves less than this share in a sample does not carry bulk.
 const BULK_SHARE: f64 = 0.05;
 
-/// Silence that ends an exchange, in seconds: longer than the merge between its two ways takes, shorter than what lies
-/// between two exchanges.
-const SILENCE_SECONDS: f64 = 1.5;
+/// Silence that ends an exchange, in seconds: shorter than what lies between two exchanges.
+const SILENCE_SECONDS: f64 = 0.4;
 
 /// Bytes through a link up to a moment.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +110,7 @@ fn bursts(samples: &[Sample]) -> Vec<Vec<Sample>> {
     bursts
 }
 
-/// One burst: how long it took, and what share of the link it used, over all of it and while a direction was in use.
+/// One burst: how long it took, and what share of each way it used, over all of it and while that way was in use.
 fn describe(burst: &[Sample]) -> Value {
     let (first, last) = (burst[0], burst[burst.len() - 1]);
     let seconds = last.seconds - first.seconds;
@@ -131,7 +130,7 @@ fn describe(burst: &[Sample]) -> Value {
     json!({
         "seconds": round(seconds),
         "MB received and sent": [round(received as f64 / 1e6), round(sent as f64 / 1e6)],
-        "share of the link, both ways after each other": round(share(received + sent, seconds)),
+        "share from first to last byte, the way in and the way out": [round(share(received, seconds)), round(share(sent, seconds))],
         "receiving: seconds, share": [round(in_flow.0), round(in_flow.1)],
         "sending: seconds, share": [round(out_flow.0), round(out_flow.1)],
     })

@@ -1,0 +1,178 @@
+//! A responder's side of an exchange: what it sends when, and what it says again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use murmur_protocol::bounds::REPLY_CACHE_MAX;
+use murmur_protocol::message::{Propose, RejectReason, Standing};
+use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, encode, merge};
+use murmur_protocol::*;
+
+const PARAMETERS: usize = 300;
+const EXCHANGE: u64 = 1;
+const NONCE: u64 = 1;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A responder; trainer and worker do what it orders at once.
+struct Responder {
+    node: Node,
+}
+
+impl Responder {
+    fn new() -> Responder {
+        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
+        let config = Config::founder(&RunManifest::default());
+        let me = PeerId::from_public_key([255; 32]);
+        Responder { node: Node::new(config, me, layout, 1, Time::ZERO) }
+    }
+
+    /// What leaves the node.
+    fn tell(&mut self, event: Event) -> Vec<Effect> {
+        let mut leaving: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            self.node.handle(Time::ZERO, event);
+            while let Some(effect) = self.node.poll_effect() {
+                match effect {
+                    Effect::TakeSnapshot { request, .. } => {
+                        let (snapshot, report) = (vec![1.0; PARAMETERS].into(), TrainingReport::default());
+                        events.push(Event::SnapshotTaken { request, snapshot, report });
+                    }
+                    Effect::Encode { request, snapshot, job } => {
+                        events.push(Event::Encoded { request, result: encode(&snapshot, &job, &Buffers::new()) });
+                    }
+                    Effect::Merge { request, job } => {
+                        events.push(Event::Merged { request, result: merge(&job, &Buffers::new()) });
+                    }
+                    effect => leaving.push(effect),
+                }
+            }
+        }
+        leaving
+    }
+
+    fn hear_proposal(&mut self, peer: PeerId, patience: Duration) -> Vec<Effect> {
+        let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 10.0 };
+        let (part, deadline_ms) = (murmur_protocol::Part::MODEL, patience.as_millis() as u32);
+        let propose = Propose { exchange: EXCHANGE, part, nonce: NONCE, bits: 16, standing, deadline_ms };
+        self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
+    }
+
+    fn receive_steps(&mut self, peer: PeerId) -> Vec<Effect> {
+        let header = TransferHeader::Steps { exchange: EXCHANGE };
+        self.tell(Event::TransferReceived { peer, header, payload: encoded().steps })
+    }
+
+    fn receive_codes(&mut self, peer: PeerId) -> Vec<Effect> {
+        let header = TransferHeader::ProposalCodes { exchange: EXCHANGE };
+        self.tell(Event::TransferReceived { peer, header, payload: encoded().codes })
+    }
+
+    /// Meets a starter and accepts its proposal.
+    fn meet(&mut self, peer: PeerId, patience: Duration) {
+        self.tell(Event::PeerConnected { peer, addresses: vec![] });
+        let effects = self.hear_proposal(peer, patience);
+        assert!(accepts(&effects), "{effects:?}");
+    }
+
+    /// Takes part in an exchange: the transfer of our codes, and that of the news of our merge.
+    fn take_part(&mut self, peer: PeerId, patience: Duration) -> (TransferId, (TransferId, u64)) {
+        self.meet(peer, patience);
+        let codes = reply(&self.receive_steps(peer)).expect("our codes leave");
+        (codes, merged(&self.receive_codes(peer)).expect("then it merges"))
+    }
+}
+
+/// A starter's steps and codes.
+fn encoded() -> Encoded {
+    let job = EncodeJob { role: EncodeRole::Starter { steps: None }, nonce: NONCE, width: CodeWidth::Sixteen };
+    encode(&vec![1.0; PARAMETERS].into(), &job, &Buffers::new()).expect("own steps")
+}
+
+fn starter(key: usize) -> PeerId {
+    PeerId::from_public_key([key as u8; 32])
+}
+
+fn accepts(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Accept(_), .. }))
+}
+
+/// The transfer of our codes.
+fn reply(effects: &[Effect]) -> Option<TransferId> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::StartTransfer { transfer, header: TransferHeader::ReplyCodes { .. }, .. } => Some(*transfer),
+        _ => None,
+    })
+}
+
+/// The transfer that tells of our merge, and the digest.
+fn merged(effects: &[Effect]) -> Option<(TransferId, u64)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::StartTransfer { transfer, header: TransferHeader::Merged { digest, .. }, .. } => {
+            Some((*transfer, *digest))
+        }
+        _ => None,
+    })
+}
+
+fn broken(transfer: TransferId) -> Event {
+    Event::TransferFailed { transfer, reason: "the way broke".to_owned() }
+}
+
+#[test]
+fn our_codes_leave_before_the_starters_have_come() {
+    let mut responder = Responder::new();
+    responder.meet(starter(1), PATIENCE);
+    let effects = responder.receive_steps(starter(1));
+    assert!(reply(&effects).is_some() && merged(&effects).is_none(), "{effects:?}");
+    let effects = responder.receive_codes(starter(1));
+    assert!(reply(&effects).is_none() && merged(&effects).is_some(), "{effects:?}");
+}
+
+#[test]
+fn codes_that_overtake_their_steps_wait_for_them() {
+    let mut responder = Responder::new();
+    responder.meet(starter(1), PATIENCE);
+    let effects = responder.receive_codes(starter(1));
+    assert!(reply(&effects).is_none() && merged(&effects).is_none(), "{effects:?}");
+    assert!(accepts(&responder.hear_proposal(starter(1), PATIENCE)), "it says that it lacks something");
+    let effects = responder.receive_steps(starter(1));
+    assert!(reply(&effects).is_some() && merged(&effects).is_some(), "{effects:?}");
+}
+
+#[test]
+fn who_asks_again_is_sent_only_what_broke_off() {
+    let mut responder = Responder::new();
+    let (codes, (news, digest)) = responder.take_part(starter(1), PATIENCE);
+    assert!(responder.hear_proposal(starter(1), PATIENCE).is_empty(), "all is on its way");
+    responder.tell(Event::TransferFinished { transfer: codes });
+    responder.tell(broken(news));
+    let effects = responder.hear_proposal(starter(1), PATIENCE);
+    let (again, same) = merged(&effects).expect("the news is sent again");
+    assert!(same == digest && again != news && reply(&effects).is_none(), "{effects:?}");
+    responder.tell(Event::TransferFinished { transfer: again });
+    assert!(responder.receive_codes(starter(1)).is_empty(), "nor is anything merged again");
+}
+
+#[test]
+fn a_reply_on_its_way_outlives_those_that_have_arrived() {
+    let mut responder = Responder::new();
+    for key in 0..REPLY_CACHE_MAX {
+        let (codes, (news, _)) = responder.take_part(starter(key), PATIENCE);
+        [codes, news].into_iter().for_each(|transfer| drop(responder.tell(Event::TransferFinished { transfer })));
+    }
+    // The least patient starter of all, so that its deadline comes first.
+    let last = starter(REPLY_CACHE_MAX);
+    let (codes, _) = responder.take_part(last, PATIENCE / 3);
+    responder.tell(broken(codes));
+    let effects = responder.hear_proposal(last, PATIENCE / 3);
+    assert!(reply(&effects).is_some(), "a reply that broke off is sent again: {effects:?}");
+    let forgotten = (0..REPLY_CACHE_MAX).filter(|key| {
+        let effects = responder.hear_proposal(starter(*key), PATIENCE);
+        effects.iter().any(|effect| match effect {
+            Effect::Send { message: Message::Reject(reject), .. } => reject.reason == RejectReason::Over,
+            _ => false,
+        })
+    });
+    assert_eq!(forgotten.count(), 1, "the cache is as bounded as before");
+}
