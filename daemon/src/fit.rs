@@ -24,7 +24,11 @@ pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices
     let estimate = |kernels| MemoryEstimate::of(manifest, &settings.options(), kernels, threads);
     let own = estimate(Kernels::Fused);
     // Copies for exchanges and checkpoints lie in the machine's memory whatever trains.
-    let times = if workers == 1 { String::new() } else { format!("; all but copies {workers} times") };
+    let times = match workers {
+        0 => "; here only the copies, the rest on the GPUs".to_owned(),
+        1 => String::new(),
+        _ => format!("; all but copies {workers} times"),
+    };
     let needed = workers * own.on_device() + own.copies;
     refuse_shortage("memory", needed, available_memory(), &format!("{own}{times}"))?;
     let composed = estimate(Kernels::Composed);
