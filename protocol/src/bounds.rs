@@ -127,6 +127,9 @@ pub const STATE_CHUNKS_MAX: u32 = 16;
 /// request a joiner waits for a step boundary each time.
 pub const STATE_COPY_KEPT: Duration = Duration::from_secs(3);
 
+/// Nor does it serve requests after so many own steps (a guess): a tiny model takes thousands in three seconds.
+pub const STATE_COPY_STEPS: u64 = 100;
+
 /// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
 pub const STATE_CHUNKS_SENT_MAX: usize = 2;
 

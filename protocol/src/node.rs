@@ -222,7 +222,8 @@ impl Node {
             Message::RequestState { request, chunks } => {
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
-                self.giving.on_request(now, peer, (request, chunks), has_model, out)
+                let steps = has_model.then_some(self.averaging.training.steps);
+                self.giving.on_request(now, peer, (request, chunks), steps, out)
             }
             Message::RefuseState { request, retry_after_ms: _ } => {
                 self.joining.on_refusal(now, peer, request);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_protocol::bounds::STATE_COPY_KEPT;
+use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS};
 use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
     Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
@@ -249,6 +249,20 @@ fn joiners_share_one_copy_of_the_state_for_a_while() {
     assert!(chunks_sent(&effects).is_empty(), "the copy is too old: {effects:?}");
     let wanted = snapshot_wanted(&effects).expect("a new copy");
     assert_eq!(chunks_sent(&setting.tell(taken(wanted, 2.0))), [(peer(3), 8, 2.0)]);
+}
+
+/// A tiny model takes thousands of steps while the copy of a large one is still fresh.
+#[test]
+fn a_copy_that_is_many_steps_old_is_not_given() {
+    for (steps, is_fresh) in [(STATE_COPY_STEPS, true), (STATE_COPY_STEPS + 1, false)] {
+        let (mut setting, _) = Setting::new(Start::WithModel, 2);
+        let request = snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).expect("a copy");
+        let (snapshot, report) = (Snapshot::from(whole_model()), TrainingReport::default());
+        setting.tell(Event::SnapshotTaken { request, snapshot, report });
+        setting.tell(Event::StepsCompleted(TrainingReport { steps, ..report }));
+        let effects = setting.tell(asks(peer(2), 0, 4));
+        assert_eq!((chunks_sent(&effects).len(), snapshot_wanted(&effects).is_none()), (is_fresh.into(), is_fresh));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::bounds::*;
 use crate::effect::{Effect, Notice, TransferId};
-use crate::event::Misbehaviour;
+use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Chunks, Message, TransferHeader};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
@@ -39,6 +39,15 @@ struct Copy {
     /// Swarm progress, in steps.
     progress: f64,
     taken_at: Time,
+    /// Own steps at that boundary.
+    steps: u64,
+}
+
+impl Copy {
+    /// Whether it is near enough to the model after so many own steps.
+    fn is_fresh(&self, now: Time, steps: u64) -> bool {
+        now < self.taken_at + STATE_COPY_KEPT && steps <= self.steps + STATE_COPY_STEPS
+    }
 }
 
 #[derive(Debug)]
@@ -64,7 +73,7 @@ impl Giving {
         self.joiners.contains_key(&peer)
     }
 
-    /// `has_model`: whether there is anything to give.
+    /// `steps`: own steps so far; `None` where there is no model to give.
     ///
     /// # Errors
     /// When there are no such chunks, or too many are asked for.
@@ -73,7 +82,7 @@ impl Giving {
         now: Time,
         peer: PeerId,
         (request, chunks): (u64, Chunks),
-        has_model: bool,
+        steps: Option<u64>,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
         if !self.chunking.holds(chunks) || chunks.count > STATE_CHUNKS_MAX {
@@ -83,14 +92,14 @@ impl Giving {
             return Ok(()); // repeated while it is being served
         }
         let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
-        if !has_model || is_full {
+        let Some(steps) = steps.filter(|_| !is_full) else {
             let retry_after_ms = STATE_RETRY.as_millis() as u32;
             out.send(peer, Message::RefuseState { request, retry_after_ms });
             return Ok(());
-        }
+        };
         // What was asked for before and is not on its way yet, nobody waits for any more.
         let sending = self.joiners.remove(&peer).map(|given| given.sending).unwrap_or_default();
-        let is_waiting = self.copy.as_ref().is_none_or(|copy| copy.taken_at + STATE_COPY_KEPT <= now);
+        let is_waiting = self.copy.as_ref().is_none_or(|copy| !copy.is_fresh(now, steps));
         let unsent = chunks.first..chunks.first + chunks.count;
         self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sending });
         if !is_waiting {
@@ -103,9 +112,10 @@ impl Giving {
         Ok(())
     }
 
-    pub(crate) fn on_snapshot(&mut self, now: Time, snapshot: &Snapshot, progress: f64, out: &mut Outbox) {
+    pub(crate) fn on_snapshot(&mut self, now: Time, snapshot: &Snapshot, report: &TrainingReport, out: &mut Outbox) {
+        let TrainingReport { progress, steps, .. } = *report;
         self.is_copying = false;
-        self.copy = Some(Copy { state: snapshot.to_payload(), progress, taken_at: now });
+        self.copy = Some(Copy { state: snapshot.to_payload(), progress, taken_at: now, steps });
         for peer in self.waiting() {
             self.joiners.get_mut(&peer).expect("just listed").is_waiting = false;
             self.send_on(peer, out);
@@ -187,8 +197,8 @@ mod tests {
         let (mut giving, mut out) = (Giving::new(Chunking::new(8, 4), [0; 32]), Outbox::default());
         let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
         let chunks = Chunks { first: 0, count: 1 };
-        giving.on_request(now, joiner, (0, chunks), true, &mut out).expect("sound");
-        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), 0.0, &mut out);
+        giving.on_request(now, joiner, (0, chunks), Some(0), &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
         giving.on_deadline(now + STATE_COPY_KEPT);
         assert!(giving.copy.is_some() && giving.next_deadline().is_none(), "it is being sent");
         giving.on_transfer_ended(TransferId(0), true, &mut out);

@@ -58,7 +58,7 @@ impl Node {
                 averaging.gain.on_applied(steps, averaging.cadence.interval());
             }
             (Purpose::StateSnapshot, Reply::Snapshot(snapshot, report)) => {
-                self.giving.on_snapshot(now, &snapshot, report.progress, out);
+                self.giving.on_snapshot(now, &snapshot, &report, out);
             }
             (Purpose::StateLoad, Reply::Loaded(accepted, _)) => self.on_state_loaded(now, accepted),
             (purpose, Reply::Failed) => self.on_request_failed(now, purpose),
