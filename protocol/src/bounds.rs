@@ -178,10 +178,10 @@ fn state_chunk_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
     state_bytes(parameters, gossip).min(4 * STATE_CHUNK_VALUES)
 }
 
-/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a chunk of the state or a
-/// first exchange (a little over two bytes a parameter).
+/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a chunk of the state, or
+/// what starts a first exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_chunk_bytes(parameters, gossip).max(codes_bytes(parameters, CodeWidth::Sixteen)) as u64
+    state_chunk_bytes(parameters, gossip).max(proposal_bytes(parameters)) as u64
 }
 
 /// What a starter sends at most: steps and codes.

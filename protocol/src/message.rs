@@ -29,7 +29,7 @@ pub enum Message {
     },
     /// Asks for an exchange. Repeated with the same number until it is answered.
     Propose(Propose),
-    /// The responder is ready for the starter's codes.
+    /// The responder is ready for the starter's steps and codes.
     Accept(Accept),
     /// The responder will not take part.
     Reject(Reject),
@@ -102,7 +102,7 @@ pub struct Propose {
     pub deadline_ms: u32,
 }
 
-/// Ready for the starter's codes.
+/// Ready for the starter's steps and codes.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Accept {
     /// From the proposal.

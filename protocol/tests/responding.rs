@@ -13,9 +13,10 @@ const EXCHANGE: u64 = 1;
 const NONCE: u64 = 1;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A responder; trainer and worker do what it orders at once.
+/// A responder; its worker does what it orders at once, and its trainer, too, unless it is in the middle of a step.
 struct Responder {
     node: Node,
+    is_in_step: bool,
 }
 
 impl Responder {
@@ -23,7 +24,7 @@ impl Responder {
         let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
         let config = Config::founder(&RunManifest::default());
         let me = PeerId::from_public_key([255; 32]);
-        Responder { node: Node::new(config, me, layout, 1, Time::ZERO) }
+        Responder { node: Node::new(config, me, layout, 1, Time::ZERO), is_in_step: false }
     }
 
     /// What leaves the node.
@@ -34,7 +35,7 @@ impl Responder {
             self.node.handle(Time::ZERO, event);
             while let Some(effect) = self.node.poll_effect() {
                 match effect {
-                    Effect::TakeSnapshot { request, .. } => {
+                    Effect::TakeSnapshot { request, .. } if !self.is_in_step => {
                         let (snapshot, report) = (vec![1.0; PARAMETERS].into(), TrainingReport::default());
                         events.push(Event::SnapshotTaken { request, snapshot, report });
                     }
@@ -52,9 +53,13 @@ impl Responder {
     }
 
     fn hear_proposal(&mut self, peer: PeerId, patience: Duration) -> Vec<Effect> {
+        self.hear_another_proposal(peer, EXCHANGE, patience)
+    }
+
+    fn hear_another_proposal(&mut self, peer: PeerId, exchange: u64, patience: Duration) -> Vec<Effect> {
         let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 10.0 };
         let (part, deadline_ms) = (murmur_protocol::Part::MODEL, patience.as_millis() as u32);
-        let propose = Propose { exchange: EXCHANGE, part, nonce: NONCE, bits: 16, standing, deadline_ms };
+        let propose = Propose { exchange, part, nonce: NONCE, bits: 16, standing, deadline_ms };
         self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
     }
 
@@ -152,6 +157,48 @@ fn who_asks_again_is_sent_only_what_broke_off() {
     assert!(same == digest && again != news && reply(&effects).is_none(), "{effects:?}");
     responder.tell(Event::TransferFinished { transfer: again });
     assert!(responder.receive_codes(starter(1)).is_empty(), "nor is anything merged again");
+}
+
+/// A starter's steps are few bytes: what they set off must not pile up.
+#[test]
+fn a_starter_orders_nothing_more_before_its_last_order_is_done() {
+    let mut responder = Responder::new();
+    responder.meet(starter(1), PATIENCE);
+    responder.is_in_step = true;
+    assert!(responder.receive_steps(starter(1)).iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
+    let refusal = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: Message::Reject(reject), .. } => Some(reject.reason),
+            _ => None,
+        })
+    };
+    let effects = responder.hear_another_proposal(starter(1), EXCHANGE + 1, PATIENCE);
+    assert_eq!(refusal(&effects), Some(RejectReason::Busy));
+    responder.meet(starter(2), PATIENCE);
+    responder.tell(Event::PeerDisconnected { peer: starter(1) });
+    responder.tell(Event::PeerConnected { peer: starter(1), addresses: vec![] });
+    let effects = responder.hear_another_proposal(starter(1), EXCHANGE + 1, PATIENCE);
+    assert_eq!(refusal(&effects), Some(RejectReason::Busy), "nor by coming back");
+}
+
+#[test]
+fn codes_without_steps_hold_no_place() {
+    let mut responder = Responder::new();
+    responder.meet(starter(1), PATIENCE);
+    responder.receive_codes(starter(1));
+    let effects = responder.hear_another_proposal(starter(1), EXCHANGE + 1, PATIENCE);
+    assert!(accepts(&effects), "it has begun anew: {effects:?}");
+    responder.meet(starter(2), PATIENCE);
+}
+
+#[test]
+fn a_reply_that_broke_off_leaves_again_when_the_codes_come() {
+    let mut responder = Responder::new();
+    responder.meet(starter(1), PATIENCE);
+    let codes = reply(&responder.receive_steps(starter(1))).expect("our codes leave");
+    responder.tell(broken(codes));
+    let effects = responder.receive_codes(starter(1));
+    assert!(reply(&effects).is_some() && merged(&effects).is_some(), "{effects:?}");
 }
 
 #[test]

@@ -20,8 +20,8 @@ use crate::scenario::{HostIndex, NodePlan};
 use crate::swarm::Core;
 use crate::trainer::{Objective, Order, Trainer};
 
-/// Exchanges whose clip norm is remembered: more than a node takes part in at once.
-const DECLARED_MAX: usize = 64;
+/// Exchanges that are remembered: more than a node hears of while a slow partner's codes are on their way.
+const DECLARED_MAX: usize = 256;
 
 /// A running process.
 #[derive(Debug)]

@@ -112,7 +112,7 @@ fn a_leaver_takes_no_reply_with_it() {
     for seed in 0..40 {
         let mut scenario = Scenario::calm(4).at(seconds(30), Incident::Leave(1)).then_calm(seconds(40), seconds(50));
         scenario.gossip.interval_steps = 3;
-        // A reply takes a third of a second.
+        // A side's codes take a third of a second.
         scenario = scenario.with_bandwidth(1000.0);
         let mut swarm = Swarm::new(scenario, seed);
         swarm.run_until(seconds(80));

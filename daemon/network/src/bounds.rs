@@ -85,7 +85,7 @@ pub(crate) const CONNECTION_READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests for outbound streams that wait for a connection's handler.
 pub(crate) const OPEN_REQUESTS_MAX: usize = 16;
 
-/// Transfers received from one peer at once: its codes and, for a joiner, the model.
+/// Transfers received from one peer at once: its steps and codes, or chunks of the model.
 pub(crate) const INBOUND_TRANSFERS_PER_PEER_MAX: usize = 2;
 
 /// Transfers sent to one peer at once: what the other side receives at once, so that none waits there with its clock

@@ -18,8 +18,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::bounds::{
-    DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX,
-    OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
+    BUDGET_UNIT_BYTES, DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX,
+    OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
 };
 use crate::bulk::receive::receive;
 use crate::bulk::send::send;
@@ -119,7 +119,8 @@ impl Member {
         close: oneshot::Receiver<()>,
     ) -> Member {
         let (inbound_queue, inbound) = mpsc::channel(1);
-        let inbound_budget = Arc::new(InboundBudget::new(shared.payload_bytes_max));
+        // A starter's steps and codes come side by side, each rounded up.
+        let inbound_budget = Arc::new(InboundBudget::new(shared.payload_bytes_max + BUDGET_UNIT_BYTES));
         Member {
             inbound_budget,
             shared,

@@ -16,7 +16,7 @@ const QUEUE_MAX: usize = 4;
 pub enum WorkerOrder {
     /// A snapshot into codes.
     Encode(RequestId, Snapshot, EncodeJob),
-    /// A snapshot and a partner's codes into a correction.
+    /// Both sides' codes into a correction.
     Merge(RequestId, Box<MergeJob>),
 }
 

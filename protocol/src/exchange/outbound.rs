@@ -48,6 +48,13 @@ impl Outbound {
         }
     }
 
+    /// Frees the memory of what is needed no more.
+    pub(super) fn forget_arrived(&mut self) {
+        if self.has_arrived() {
+            self.payload = Payload::default();
+        }
+    }
+
     /// A transfer has ended, perhaps this one.
     pub(super) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
         if self.delivery == Delivery::OnItsWay(ended) {

@@ -20,7 +20,7 @@ use crate::{Payload, Snapshot};
 /// The sub-machine of answered exchanges.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    /// At most [`RESPONDING_MAX`] under way and [`REPLY_CACHE_MAX`] answered.
+    /// At most [`RESPONDING_MAX`] under way, each of another starter, and [`REPLY_CACHE_MAX`] answered.
     exchanges: BTreeMap<(PeerId, ExchangeNumber), Incoming>,
     /// The highest number that is over, by starter: numbers grow, so nothing at or below it is new.
     finished: BTreeMap<PeerId, ExchangeNumber>,
@@ -104,9 +104,11 @@ impl Responder {
         exchanges.map(|((_, number), incoming)| (*number, incoming))
     }
 
-    /// Exchanges under way, without those that a new proposal of `peer` replaces.
-    fn others_under_way(&self, peer: PeerId) -> usize {
-        self.under_way() - self.of(peer).filter(|(_, incoming)| incoming.lacks_codes()).count()
+    /// Whether there is room for a new exchange of `peer`. It has one at a time: what it asks of trainer, worker and link
+    /// it cannot ask again before that is done.
+    fn has_room_for(&self, peer: PeerId) -> bool {
+        let of_others = self.under_way() - self.of(peer).filter(|(_, incoming)| !incoming.is_answered()).count();
+        of_others < RESPONDING_MAX && self.of(peer).all(|(_, incoming)| incoming.is_answered() || incoming.is_idle())
     }
 
     /// The highest number heard from a starter: anything up to it is a late duplicate.
@@ -115,10 +117,10 @@ impl Responder {
         here.max(self.finished.get(&peer).copied())
     }
 
-    /// Drops the exchanges of this peer whose codes never came, and says how many these were.
-    fn give_up_expecting(&mut self, peer: PeerId) -> usize {
-        let expecting = self.of(peer).filter(|(_, incoming)| incoming.lacks_codes());
-        let numbers: Vec<ExchangeNumber> = expecting.map(|(number, _)| number).collect();
+    /// Drops such exchanges of this peer, and says how many these were.
+    fn give_up(&mut self, peer: PeerId, which: impl Fn(&Incoming) -> bool) -> usize {
+        let given_up = self.of(peer).filter(|(_, incoming)| which(incoming));
+        let numbers: Vec<ExchangeNumber> = given_up.map(|(number, _)| number).collect();
         numbers.iter().for_each(|number| self.finish(peer, *number));
         numbers.len()
     }
@@ -143,9 +145,7 @@ impl Responder {
             _ if is_over => Some(RejectReason::Over),
             None => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
-            Some(_) if admission.refuse.is_none() && self.others_under_way(peer) >= RESPONDING_MAX => {
-                Some(RejectReason::Busy)
-            }
+            Some(_) if admission.refuse.is_none() && !self.has_room_for(peer) => Some(RejectReason::Busy),
             Some(_) => admission.refuse,
         };
         let (Some(width), None) = (width, reason) else {
@@ -157,7 +157,7 @@ impl Responder {
             return;
         };
         // A starter has one exchange at a time: with a new one it has given up those before.
-        self.give_up_expecting(peer);
+        self.give_up(peer, Incoming::is_idle);
         let mut standing = averaging.standing(propose.part, peer);
         if propose.standing.gamma == 0.0 {
             standing.clip = averaging.reach(propose.part);
@@ -253,6 +253,8 @@ impl Responder {
         }; // over, or never accepted
         if incoming.lacks_codes() {
             incoming.received = Some(codes);
+            // The starter is there, and will need ours.
+            incoming.sent_mut().for_each(|sent| sent.send_again(out));
             incoming.merge_once_complete(peer, number, averaging, out);
         } else {
             incoming.answer_again(peer, out);
@@ -284,12 +286,13 @@ impl Responder {
         incoming.stage = Stage::Answered;
         let header = TransferHeader::Merged { exchange: number, digest: merged.digest };
         incoming.news = Some(Outbound::new(peer, header, Payload::default(), out));
+        incoming.forget_arrived();
         self.trim_reply_cache();
         Ok(())
     }
 
     pub(crate) fn on_deadline(&mut self, now: Time, averaging: &mut Averaging, out: &mut Outbox) {
-        let expired = |incoming: &Incoming| incoming.deadline <= now && !matches!(incoming.stage, Stage::Merging(..));
+        let expired = |incoming: &Incoming| incoming.deadline <= now && !incoming.is_at_work();
         let over: Vec<_> =
             self.exchanges.iter().filter(|(_, incoming)| expired(incoming)).map(|(key, _)| *key).collect();
         for (peer, number) in over {
@@ -298,7 +301,7 @@ impl Responder {
             }
             self.finish(peer, number);
         }
-        // A merge ends by itself; its deadline only must not be asked for again and again.
+        // Work ends by itself; its deadline only must not be asked for again and again.
         for incoming in self.exchanges.values_mut().filter(|incoming| incoming.deadline <= now) {
             incoming.deadline = now + averaging.patience.limit();
         }
@@ -306,14 +309,29 @@ impl Responder {
 
     /// A reply of ours was confirmed, or did not get through: then a repeated proposal has it sent again.
     pub(crate) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
-        let sent = self.exchanges.values_mut().flat_map(Incoming::sent_mut);
-        sent.for_each(|sent| sent.on_transfer_ended(ended, finished));
+        for incoming in self.exchanges.values_mut() {
+            incoming.sent_mut().for_each(|sent| sent.on_transfer_ended(ended, finished));
+            incoming.forget_arrived();
+        }
     }
 
-    /// Gives up what the starter has given up as well: exchanges whose codes never came. Once they have come, the
-    /// starter waits for our reply and asks for it when it is back.
+    /// The model is another one: codes of the old one are not merged any more.
+    pub(crate) fn on_model_replaced(&mut self, averaging: &mut Averaging, out: &mut Outbox) {
+        // A snapshot that is still to come is one of the new model.
+        let is_of_old = |incoming: &Incoming| {
+            matches!(incoming.stage, Stage::Encoding(_) | Stage::AwaitingCodes(..) | Stage::Merging(_))
+        };
+        let of_old = self.exchanges.iter().filter(|(_, incoming)| is_of_old(incoming));
+        for (peer, number) in of_old.map(|(key, _)| *key).collect::<Vec<_>>() {
+            averaging.fail(peer, ExchangeFailure::ModelReplaced, out);
+            self.finish(peer, number);
+        }
+    }
+
+    /// Gives up the exchanges whose codes never came, once trainer and worker are done with them. Where they have come,
+    /// the starter waits for our reply and asks for it when it is back.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, averaging: &mut Averaging, out: &mut Outbox) {
-        for _ in 0..self.give_up_expecting(peer) {
+        for _ in 0..self.give_up(peer, |incoming| incoming.lacks_codes() && !incoming.is_at_work()) {
             averaging.fail(peer, ExchangeFailure::PartnerLost, out);
         }
     }
@@ -365,6 +383,28 @@ impl Incoming {
         self.received.is_none() && !matches!(self.stage, Stage::Merging(..) | Stage::Answered)
     }
 
+    /// Whether trainer or worker have been ordered something. An exchange that is given up before they are done makes room
+    /// for the next, and their queues are short.
+    fn is_at_work(&self) -> bool {
+        matches!(self.stage, Stage::TakingSnapshot(_) | Stage::Encoding(_) | Stage::Merging(_))
+    }
+
+    /// Whether it only waits for the starter.
+    fn is_idle(&self) -> bool {
+        match self.stage {
+            Stage::Expecting => true,
+            Stage::AwaitingCodes(..) => !self.sent().any(Outbound::is_on_its_way),
+            _ => false,
+        }
+    }
+
+    /// Codes that have arrived and are merged are needed no more.
+    fn forget_arrived(&mut self) {
+        if self.is_answered() {
+            self.sent_mut().for_each(Outbound::forget_arrived);
+        }
+    }
+
     /// What the starter needs of us.
     fn sent(&self) -> impl Iterator<Item = &Outbound> {
         self.reply.iter().chain(&self.news)
@@ -401,3 +441,6 @@ impl Incoming {
 fn share((starter, responder): (f32, f32)) -> f32 {
     if starter > 0.0 && responder > 0.0 { starter / (starter + responder) } else { 0.5 }
 }
+
+#[cfg(test)]
+mod tests;

@@ -249,7 +249,7 @@ impl Starter {
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
                 out.request(purpose, |request| Effect::TakeSnapshot { request, selection });
             }
-            // Its reply decides: a responder that has restarted since computes another digest.
+            // The partner has merged; an answer to a repeated proposal changes nothing any more.
             Stage::Merging(..) => {}
             // The partner has lost its memory, and what it was sent with it.
             _ if !is_as_before => self.fail(ExchangeFailure::PartnerLost, averaging, out),

@@ -90,6 +90,7 @@ impl Node {
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(donors);
                     self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);
+                    self.responder.on_model_replaced(&mut self.averaging, &mut self.outbox);
                     self.check_copy(now);
                 }
             }

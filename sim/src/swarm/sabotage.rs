@@ -39,7 +39,7 @@ pub enum Sabotage {
     Overreaches,
     /// Corrections are thrown away.
     NeverCorrects,
-    /// Codes of replies get lost, and nobody notices.
+    /// The news of merges gets lost, and nobody notices.
     LosesReplies,
     /// Busy partners are taken for hostile ones.
     Accuses,

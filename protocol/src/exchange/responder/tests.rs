@@ -1,0 +1,48 @@
+//! What needs a look inside; the rest is in `tests/responding.rs`.
+
+use super::*;
+use crate::RunManifest;
+use crate::message::Standing;
+use crate::part::Part;
+
+const STARTER: [u8; 32] = [1; 32];
+const EXCHANGE: ExchangeNumber = 1;
+
+fn propose() -> Propose {
+    let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 0.0 };
+    Propose { exchange: EXCHANGE, part: Part::MODEL, nonce: 1, bits: 16, standing, deadline_ms: 60_000 }
+}
+
+fn request(out: &mut Outbox) -> Option<Effect> {
+    std::iter::from_fn(|| out.pop())
+        .find(|effect| matches!(effect, Effect::TakeSnapshot { .. } | Effect::Encode { .. } | Effect::Merge { .. }))
+}
+
+/// The codes of a model that is no longer there would correct another one.
+#[test]
+fn codes_of_a_model_that_was_replaced_are_not_merged() {
+    let gossip = RunManifest::default().gossip;
+    for is_late in [false, true] {
+        let (mut responder, mut out) = (Responder::new(4), Outbox::default());
+        let mut averaging = Averaging::new(gossip.clone(), 4, TrainingReport::default());
+        let (peer, now) = (PeerId::from_public_key(STARTER), Time::ZERO);
+        let admission = Admission { refuse: None, weights: (1.0, 1.0) };
+        responder.on_propose(now, peer, &propose(), admission, &averaging, &mut out);
+        responder.on_steps(peer, EXCHANGE, Payload::default(), &mut out);
+        assert!(matches!(request(&mut out), Some(Effect::TakeSnapshot { .. })));
+        if !is_late {
+            responder.on_model_replaced(&mut averaging, &mut out);
+        }
+        let snapshot = Snapshot::from(vec![1.0; 4]);
+        responder.on_snapshot(peer, EXCHANGE, snapshot, &TrainingReport::default(), &mut out);
+        assert!(matches!(request(&mut out), Some(Effect::Encode { .. })), "a snapshot is of the model of its time");
+        let encoded = Encoded { steps: Payload::default(), codes: Payload::default() };
+        responder.on_encoded(peer, EXCHANGE, Ok(encoded), &mut averaging, &mut out).expect("sound");
+        if is_late {
+            responder.on_model_replaced(&mut averaging, &mut out);
+        }
+        responder.on_codes(peer, EXCHANGE, Payload::default(), &averaging, &mut out);
+        assert_eq!(request(&mut out).is_some(), !is_late);
+        assert_eq!(averaging.counters.failed(), u64::from(is_late));
+    }
+}
