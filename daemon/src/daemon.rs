@@ -357,7 +357,7 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
         training,
         bootstrap: plan.bootstrap.clone(),
         remembered,
-        first_exchange: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
+        first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
         state_chunk: bounds::STATE_CHUNK_VALUES,
     }
 }

@@ -19,9 +19,9 @@ pub struct Config {
     pub bootstrap: Vec<Bootstrap>,
     /// Members known from an earlier life of this node.
     pub remembered: Vec<KnownPeer>,
-    /// The number of the first exchange. Must be above all of an earlier life of this identity: the daemon takes the
-    /// microseconds since 1970.
-    pub first_exchange: u64,
+    /// The number of the first exchange, and of the first request for the model. Must be above all of an earlier life of
+    /// this identity: the daemon takes the microseconds since 1970.
+    pub first_number: u64,
     /// Values in a chunk of a state, at least 1: [`STATE_CHUNK_VALUES`] but in tests, whose models are small. All nodes
     /// of a swarm must agree.
     pub state_chunk: usize,
@@ -54,7 +54,7 @@ impl Config {
             training: TrainingReport::default(),
             bootstrap: Vec::new(),
             remembered: Vec::new(),
-            first_exchange: 0,
+            first_number: 0,
             state_chunk: STATE_CHUNK_VALUES,
         }
     }

@@ -76,7 +76,7 @@ pub struct CopyStatus {
 }
 
 impl Joining {
-    pub(crate) fn new(me: PeerId, seed: u64, chunking: Chunking, now: Time) -> Joining {
+    pub(crate) fn new(me: PeerId, seed: u64, chunking: Chunking, first_number: u64, now: Time) -> Joining {
         Joining {
             random: stream(seed, "joining", &[me.as_bytes()]),
             chunking,
@@ -86,7 +86,7 @@ impl Joining {
             loading: None,
             ask_at: now,
             next_notice: now + WAITING_NOTICE_PERIOD,
-            next_request: 0,
+            next_request: first_number,
             checking: None,
             doubted: Vec::new(),
         }
@@ -193,7 +193,7 @@ impl Joining {
             return Ok(());
         };
         let Some(expected) = self.copying.expects(peer, *request, *chunk).filter(|_| self.loading.is_none()) else {
-            // Late, or for a request that was never made.
+            // Late, perhaps for a request of an earlier life; or for one that was never made.
             return if *request < self.next_request { Ok(()) } else { Err(Misbehaviour::Unsolicited) };
         };
         let verdict = judge_chunk(*progress, digest, &payload, layout, expected);

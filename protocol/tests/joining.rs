@@ -38,8 +38,12 @@ struct Setting {
 impl Setting {
     /// A node that is connected to this many peers.
     fn new(start: Start, peers: u8) -> (Setting, Vec<Effect>) {
+        Setting::of_life(start, peers, 0)
+    }
+
+    fn of_life(start: Start, peers: u8, first_number: u64) -> (Setting, Vec<Effect>) {
         let manifest = RunManifest::default();
-        let config = Config { start, state_chunk: CHUNK, ..Config::founder(&manifest) };
+        let config = Config { start, first_number, state_chunk: CHUNK, ..Config::founder(&manifest) };
         let node = Node::new(config, peer(100), layout(), 1, Time::ZERO);
         let mut setting = Setting { node, now: Time::ZERO };
         let mut effects = Vec::new();
@@ -227,6 +231,20 @@ fn a_donor_sends_what_it_is_asked_for_a_few_chunks_at_a_time() {
     }
     let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 3, of: 10, .. }));
     assert!(effects.iter().any(told), "{effects:?}");
+}
+
+/// The donor does not know yet that the joiner was killed, and comes back with what that one had asked for.
+#[test]
+fn chunks_for_an_earlier_life_are_nobodys_fault() {
+    let (mut setting, effects) = Setting::of_life(Start::FromPeer, 1, 1000);
+    let is_accused = |effects: &[Effect]| {
+        effects.iter().any(|effect| matches!(effect, Effect::Notice(Notice::PeerMisbehaved { .. })))
+    };
+    let asked = requests(&effects);
+    let (_, request, chunks) = asked.first().expect("it asks at once");
+    assert!(!is_accused(&setting.receive(peer(1), 7, 0)), "an old request");
+    assert!(is_accused(&setting.receive(peer(1), request + 1, 0)), "no request at all");
+    assert!(chunks.count > 0 && !is_accused(&setting.receive(peer(1), *request, chunks.first)));
 }
 
 #[test]

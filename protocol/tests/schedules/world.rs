@@ -114,8 +114,8 @@ impl World {
             (manifest.gossip.outer_learning_rate, manifest.gossip.momentum_bits) = (0.7, 4);
         }
         manifest.gossip.bits = if options & 0x80 != 0 { 6 } else { 8 };
-        let first_exchange = self.now.since_start().as_micros() as u64;
-        let config = Config { start, first_exchange, ..Config::founder(&manifest) };
+        let first_number = self.now.since_start().as_micros() as u64;
+        let config = Config { start, first_number, ..Config::founder(&manifest) };
         let peer = PeerId::from_public_key([index as u8 + 1; 32]);
         let layout = Arc::new(ModelLayout::new([("model".to_owned(), vec![PARAMETERS])]));
         self.lives += 1;

@@ -40,7 +40,7 @@ impl Swarm {
             training: trainer.report(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),
             remembered: saved.map(|(_, known)| known).unwrap_or_default(),
-            first_exchange: now.since_start().as_micros() as u64,
+            first_number: now.since_start().as_micros() as u64,
             state_chunk: self.scenario.state_chunk,
         };
         let node = Core::new(config, peer, self.layout.clone(), life_seed, shown, self.sabotage);
