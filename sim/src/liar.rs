@@ -64,11 +64,6 @@ impl Liar {
         self.clip = clip;
     }
 
-    /// The model that it shows in an exchange, instead of the true one.
-    pub(crate) fn shows(&mut self, truth: &Snapshot) -> Snapshot {
-        self.falsify(truth)
-    }
-
     /// What it says, instead of the truth.
     pub(crate) fn says(&self, mut message: Message) -> Message {
         if self.lie == Lie::ForgedProgress
@@ -87,7 +82,7 @@ impl Liar {
             *progress = FORGED_PROGRESS;
         }
         let state = Snapshot::from_payload(&payload, payload.len() / 4);
-        let payload = state.map_or(payload, |state| self.falsify(&state).to_payload());
+        let payload = state.map_or(payload, |state| self.shows(&state).to_payload());
         (header, payload)
     }
 
@@ -106,7 +101,8 @@ impl Liar {
         old.map(|(to, old)| (if to_another { peer } else { to }, old))
     }
 
-    fn falsify(&mut self, truth: &Snapshot) -> Snapshot {
+    /// The model that it shows, instead of the true one.
+    pub(crate) fn shows(&mut self, truth: &Snapshot) -> Snapshot {
         let values = truth.values().iter().copied();
         let shift = (STEALTH_SHARE * self.clip) as f32;
         let falsified: Vec<f32> = match self.lie {

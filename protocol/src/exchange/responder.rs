@@ -228,8 +228,7 @@ impl Responder {
         let Encoded { steps, codes } = match result {
             Ok(encoded) => encoded,
             Err(misbehaviour) => {
-                self.finish(peer, number);
-                averaging.fail(peer, ExchangeFailure::Misbehaved, out);
+                self.fail((peer, number), ExchangeFailure::Misbehaved, averaging, out);
                 return Err(misbehaviour);
             }
         };
@@ -276,8 +275,7 @@ impl Responder {
         let merged = match result {
             Ok(merged) => merged,
             Err(misbehaviour) => {
-                self.finish(peer, number);
-                averaging.fail(peer, ExchangeFailure::Misbehaved, out);
+                self.fail((peer, number), ExchangeFailure::Misbehaved, averaging, out);
                 return Err(misbehaviour);
             }
         };
@@ -323,8 +321,7 @@ impl Responder {
         };
         let of_old = self.exchanges.iter().filter(|(_, incoming)| is_of_old(incoming));
         for (peer, number) in of_old.map(|(key, _)| *key).collect::<Vec<_>>() {
-            averaging.fail(peer, ExchangeFailure::ModelReplaced, out);
-            self.finish(peer, number);
+            self.fail((peer, number), ExchangeFailure::ModelReplaced, averaging, out);
         }
     }
 
@@ -345,9 +342,19 @@ impl Responder {
         out: &mut Outbox,
     ) {
         if self.exchanges.contains_key(&(peer, number)) {
-            averaging.fail(peer, ExchangeFailure::Overloaded, out);
-            self.finish(peer, number);
+            self.fail((peer, number), ExchangeFailure::Overloaded, averaging, out);
         }
+    }
+
+    fn fail(
+        &mut self,
+        (peer, number): (PeerId, ExchangeNumber),
+        failure: ExchangeFailure,
+        averaging: &mut Averaging,
+        out: &mut Outbox,
+    ) {
+        averaging.fail(peer, failure, out);
+        self.finish(peer, number);
     }
 
     fn finish(&mut self, peer: PeerId, number: ExchangeNumber) {

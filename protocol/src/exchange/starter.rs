@@ -101,6 +101,11 @@ impl Correspondence {
     fn is_on_its_way(&self) -> bool {
         self.steps.is_on_its_way() || self.codes.is_on_its_way()
     }
+
+    /// What the partner needs of us.
+    fn sent_mut(&mut self) -> [&mut Outbound; 2] {
+        [&mut self.steps, &mut self.codes]
+    }
 }
 
 impl Starter {
@@ -256,9 +261,8 @@ impl Starter {
             _ => {}
         }
         // The partner still waits for what was sent: it was lost on the way.
-        if let Some(Outgoing { stage: Stage::AwaitingReply(.., sent), .. }) = &mut self.outgoing {
-            sent.steps.send_again(out);
-            sent.codes.send_again(out);
+        if let Some(Outgoing { stage: Stage::AwaitingReply(.., correspondence), .. }) = &mut self.outgoing {
+            correspondence.sent_mut().into_iter().for_each(|sent| sent.send_again(out));
         }
         Ok(())
     }
@@ -332,9 +336,8 @@ impl Starter {
     /// Our steps or codes have arrived, or broke off: then the next repeated proposal brings an ACCEPT, and with it
     /// another try.
     pub(crate) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
-        if let Some(Outgoing { stage: Stage::AwaitingReply(.., sent), .. }) = &mut self.outgoing {
-            sent.steps.on_transfer_ended(ended, finished);
-            sent.codes.on_transfer_ended(ended, finished);
+        if let Some(Outgoing { stage: Stage::AwaitingReply(.., correspondence), .. }) = &mut self.outgoing {
+            correspondence.sent_mut().into_iter().for_each(|sent| sent.on_transfer_ended(ended, finished));
         }
     }
 
