@@ -56,10 +56,12 @@ interval_steps = 5
 final_exchanges = 4
 ";
 
-/// A program under test with the settings of the developer's own environment taken away.
+/// A program under test with the settings of the developer's own environment taken away. Only `MURMUR_LOG` stays: what
+/// daemons write with it is shown when a test waits in vain.
 pub fn murmur(program: &str) -> Command {
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MURMUR_")) {
+    let is_setting = |name: &str| name.starts_with("MURMUR_") && name != "MURMUR_LOG";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command

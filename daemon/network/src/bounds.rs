@@ -29,8 +29,9 @@ pub(crate) const DIALS_MAX: usize = 64;
 /// Addresses tried in one dial: the core remembers fewer for a peer.
 pub(crate) const DIAL_ADDRESSES_MAX: usize = 16;
 
-/// Connections to one peer: two from a simultaneous dial, and room for a hole punch and for a probe that dials back.
-pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 4;
+/// Connections to one peer: two from a simultaneous dial, and room for a probe that dials back, or for two more circuits
+/// and the two connections that each side makes in a hole punch over QUIC.
+pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 
 /// Established connections in all; a gossip view holds some tens of peers.
 pub(crate) const CONNECTIONS_MAX: u32 = 256;
@@ -237,6 +238,10 @@ pub(crate) const AUXILIARY_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 /// How long a relayed link outlives the first direct one: the other side must have finished the handshake, or it would
 /// see its only link close.
 pub(crate) const RELAY_LINGER: Duration = Duration::from_secs(2);
+
+/// How long a circuit stays the only way to a peer before another hole is tried; libp2p's own three attempts take up to
+/// 24 s. Later pauses are longer.
+pub(crate) const HOLE_PUNCH_PAUSE: Duration = Duration::from_secs(30);
 
 /// Time without any connected member after which a node is called isolated.
 pub(crate) const ISOLATED_AFTER: Duration = Duration::from_secs(60);

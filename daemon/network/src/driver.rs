@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use libp2p::core::{ConnectedPoint, Endpoint};
+use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
 use murmur_protocol::message::Message;
@@ -24,12 +24,13 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
-use crate::handshake::{Dialled, Link, NewConnection, NoLink, perform, stand_by};
+use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
 use crate::network::NetworkOrder;
 use crate::reachability::Reachability;
 use crate::shared::Shared;
+use crate::ways::Ways;
 
 mod surroundings;
 
@@ -51,8 +52,7 @@ pub(crate) struct Driver {
     connectivity: Connectivity,
     finding: Finding,
     nat: Nat,
-    /// Connections through relays; libp2p's limits bound them.
-    circuits: HashMap<ConnectionId, libp2p::PeerId>,
+    ways: Ways,
     /// When to look after what takes its time.
     looks: Interval,
 }
@@ -76,6 +76,8 @@ struct Handshake {
     is_direct: bool,
     /// Whether the other side is to greet.
     is_inbound: bool,
+    /// Whether the connection came about with a relay's help.
+    is_punched: bool,
 }
 
 /// A member as the swarm task sees it.
@@ -121,7 +123,7 @@ impl Driver {
             connectivity,
             finding,
             nat: Nat::new(connectivity.exposure),
-            circuits: HashMap::new(),
+            ways: Ways::default(),
             looks,
         }
     }
@@ -289,7 +291,7 @@ impl Driver {
 
     fn on_connected(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let dial = self.dials.remove(&connection);
-        self.on_way_found(peer, connection, endpoint);
+        let is_punched = self.on_way_found(peer, connection, endpoint);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
         let is_flooded = dial.is_none() && self.handshakes.len() >= HANDSHAKES_MAX;
         if self.is_closing() || is_flooded {
@@ -307,8 +309,7 @@ impl Driver {
         let (is_relayed, may_be_auxiliary) = (endpoint.is_relayed(), self.connectivity.has_auxiliary_connections());
         let new = NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, streams };
         let shared = self.shared.clone();
-        // In a hole punch both sides dial, and one of them plays the listener.
-        let is_inbound = !matches!(endpoint, ConnectedPoint::Dialer { role_override: Endpoint::Dialer, .. });
+        let is_inbound = is_inbound(endpoint);
         let (wanted, task) = if is_ours || is_inbound {
             let task = self.tasks.spawn(async move {
                 let link = perform(shared, new).await.map(Box::new);
@@ -323,7 +324,8 @@ impl Driver {
             });
             (Some(wanted), task)
         };
-        self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct: !is_relayed, is_inbound });
+        let is_direct = !is_relayed;
+        self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct, is_inbound, is_punched });
     }
 
     fn on_listen_address(&mut self, address: Multiaddr) {
@@ -350,11 +352,17 @@ impl Driver {
     fn on_task_ended(&mut self, ended: Result<TaskEnd, JoinError>) {
         match ended {
             Ok(TaskEnd::Handshake { connection, peer, link }) => {
-                let wanted = self.handshakes.remove(&connection).is_some();
-                match link {
-                    Ok(link) if wanted => self.welcome(peer, *link),
-                    Err(NoLink::Stranger) => self.finding.met_stranger(Instant::now(), peer),
-                    Ok(_) | Err(NoLink::Closed) => {}
+                let handshake = self.handshakes.remove(&connection);
+                match (link, handshake) {
+                    (Ok(link), Some(handshake)) => {
+                        if handshake.is_punched {
+                            self.nat.punched();
+                            self.publish();
+                        }
+                        self.welcome(peer, *link);
+                    }
+                    (Err(NoLink::Stranger), _) => self.finding.met_stranger(Instant::now(), peer),
+                    (Ok(_), None) | (Err(NoLink::Closed), _) => {}
                 }
             }
             Ok(TaskEnd::Member(MemberEnded { peer, leftover })) => {

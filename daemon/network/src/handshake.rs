@@ -8,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Multiaddr;
+use libp2p::core::{ConnectedPoint, Endpoint};
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{
@@ -75,6 +77,19 @@ enum NoWelcome {
     Asked,
     /// The connection was lost first.
     Lost(String),
+}
+
+/// Whether the other side is to greet. In a hole punch both sides dial, and over TCP one of them plays the listener. Over
+/// QUIC that one is told to as well, but libp2p-quic 0.14 makes it the client of a connection of its own, on which the
+/// other side is a listener like any other.
+pub(crate) fn is_inbound(endpoint: &ConnectedPoint) -> bool {
+    match endpoint {
+        ConnectedPoint::Listener { .. } => true,
+        ConnectedPoint::Dialer { address, role_override, .. } => {
+            let is_quic = address.iter().any(|part| part == Protocol::QuicV1);
+            *role_override == Endpoint::Listener && !is_quic
+        }
+    }
 }
 
 /// Performs the handshake of a new connection and tells the core where it came to nothing. Unless a link is returned,
@@ -328,5 +343,32 @@ impl From<NoAnswer> for NoWelcome {
 impl From<Refusal> for NoWelcome {
     fn from(refusal: Refusal) -> NoWelcome {
         NoWelcome::Refused(refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::core::transport::PortUse;
+
+    use super::*;
+
+    /// What both sides see of a connection that comes of a hole punch: one of them must greet, and only one.
+    #[test]
+    fn one_side_of_a_punched_connection_greets() {
+        let address = |text: &str| -> Multiaddr { text.parse().expect("an address") };
+        let dialer = |text, role_override| ConnectedPoint::Dialer {
+            address: address(text),
+            role_override,
+            port_use: PortUse::Reuse,
+        };
+        let (tcp, quic) = ("/ip4/8.8.8.8/tcp/1", "/ip4/8.8.8.8/udp/1/quic-v1");
+        let listener = ConnectedPoint::Listener { local_addr: address(quic), send_back_addr: address(quic) };
+        for pair in [
+            [dialer(tcp, Endpoint::Dialer), dialer(tcp, Endpoint::Listener)],
+            [dialer(quic, Endpoint::Dialer), listener.clone()],
+            [dialer(quic, Endpoint::Listener), listener],
+        ] {
+            assert_eq!(pair.each_ref().map(is_inbound), [false, true], "{pair:?}");
+        }
     }
 }

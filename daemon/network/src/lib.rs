@@ -41,6 +41,7 @@ mod shared;
 pub mod streams;
 mod traffic;
 pub mod transport;
+mod ways;
 
 pub use access::Admission;
 pub use address::{AddressError, parse_address};

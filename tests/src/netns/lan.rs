@@ -131,7 +131,7 @@ impl Lan {
         assert!(number < HOSTS_MAX && self.family != Family::V6);
         let router = format!("{}-router{number}", self.name);
         self.add_namespace(&router);
-        let outside = format!("{}{}/24", self.family.prefix(), number + 101);
+        let outside = format!("{}/24", self.outside(number));
         must("ip", &format!("-n {router} link add eth0 type veth peer name port{number} netns {}", self.bridges()));
         must("ip", &format!("-n {} link set port{number} master near up", self.bridges()));
         must("ip", &format!("-n {router} addr add {outside} dev eth0"));
@@ -165,8 +165,31 @@ impl Lan {
     pub fn forward_ports(&self, number: usize) -> PortForwarding {
         let host = &self.hosts[number];
         assert_ne!(host.port_namespace, self.bridges(), "host {number} is behind no router");
-        let outside = format!("{}{}", self.family.prefix(), number + 101);
+        let outside = self.outside(number);
         PortForwarding::start(&host.port_namespace, &format!("192.168.{number}.1"), &outside)
+    }
+
+    /// Keeps what two hosts behind routers send each other from arriving; both still reach everybody else.
+    ///
+    /// # Panics
+    /// When one of them is behind no router.
+    pub fn keep_apart(&self, pair: [usize; 2]) {
+        for (one, other) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+            router::bar(&self.hosts[one].port_namespace, &self.outside(other));
+        }
+    }
+
+    /// Takes back what [`keep_apart`](Lan::keep_apart) has done.
+    ///
+    /// # Panics
+    /// When they were not kept apart.
+    pub fn let_meet(&self, pair: [usize; 2]) {
+        pair.iter().for_each(|number| router::unbar(&self.hosts[*number].port_namespace));
+    }
+
+    /// The outside address of the router before a host.
+    fn outside(&self, number: usize) -> String {
+        format!("{}{}", self.family.prefix(), number + 101)
     }
 
     fn make_bridges(&self) {

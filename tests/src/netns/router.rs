@@ -31,6 +31,22 @@ pub(super) fn translate(router: &str) -> Result<(), String> {
     rules.iter().try_for_each(|rule| call_inside(router, "nft", rule).map(drop))
 }
 
+/// Lets nothing pass from behind namespace `router` to `elsewhere`.
+pub(super) fn bar(router: &str, elsewhere: &str) {
+    let rules = [
+        "add chain ip home barred { type filter hook forward priority -1 ; }".to_owned(),
+        format!("add rule ip home barred ip daddr {elsewhere} drop"),
+    ];
+    for rule in &rules {
+        call_inside(router, "nft", rule).expect("nft has made rules before");
+    }
+}
+
+/// Takes back what [`bar`] has done.
+pub(super) fn unbar(router: &str) {
+    call_inside(router, "nft", "flush chain ip home barred").expect("nft has made rules before");
+}
+
 /// The router's UPnP service. It ends with the value.
 pub struct PortForwarding {
     process: Child,

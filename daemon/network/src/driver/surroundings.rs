@@ -5,6 +5,7 @@ use libp2p::core::transport::ListenerId;
 use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetProvidersOk, InboundRequest, QueryResult};
 use libp2p::multiaddr::Protocol;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Multiaddr, identify, relay};
 use murmur_protocol::Event;
@@ -57,7 +58,18 @@ impl Driver {
                 }
             }
         }
+        self.try_past_a_relay(now);
         self.publish();
+    }
+
+    /// Opens another circuit to a peer that only a relay leads to: nothing is said on it, but with each new one libp2p
+    /// tries to punch a hole.
+    fn try_past_a_relay(&mut self, now: Instant) {
+        let Some((peer, circuit)) = self.ways.circuit_to_open(now) else { return };
+        let options = DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![circuit]);
+        if let Err(error) = self.swarm.dial(options.build()) {
+            tracing::debug!(%peer, %error, "no second circuit to punch a hole with");
+        }
     }
 
     pub(super) fn on_surroundings(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -70,7 +82,7 @@ impl Driver {
             SwarmEvent::ExternalAddrConfirmed { address } if !is_circuit(&address) => self.on_confirmed(address),
             SwarmEvent::ExternalAddrExpired { address } if !is_circuit(&address) => self.on_expired(address),
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, .. } => {
-                self.circuits.remove(&connection_id);
+                self.ways.closed(Instant::now(), connection_id);
                 if num_established == 0 {
                     self.nat.relay_gone(peer_id);
                 }
@@ -170,30 +182,45 @@ impl Driver {
 
     /// A direct connection came about through a relay's help: it is for membership.
     fn on_hole_punched(&mut self, connection: ConnectionId) {
-        self.nat.punched();
-        if let Some(wanted) = self.handshakes.get_mut(&connection).and_then(|handshake| handshake.wanted.take()) {
+        let Some(handshake) = self.handshakes.get_mut(&connection) else { return };
+        handshake.is_punched = true;
+        if let Some(wanted) = handshake.wanted.take() {
             let _ = wanted.send(Dialled { by_address: false, addresses: Vec::new() });
         }
-        self.publish();
     }
 
-    /// A connection is there. Where somebody outside has opened it to a public address of this machine, without the help of
-    /// a relay, that address is confirmed: probes are asked only of peers that this node has dialled, and a member whose
-    /// peers are all behind NATs dials none. (A hole is punched while a circuit to the peer is open.)
-    pub(super) fn on_way_found(&mut self, peer: &libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
-        if endpoint.is_relayed() {
-            self.circuits.insert(connection, *peer);
-            return;
+    /// A connection is there. Returns whether it goes through a hole that was punched, as far as that can be seen: it came
+    /// across the internet while a circuit to the peer was open.
+    ///
+    /// Where somebody outside has opened it to a public address of this machine, without such help, that address is
+    /// confirmed: probes are asked only of peers that this node has dialled, and a member whose peers are all behind NATs
+    /// dials none.
+    pub(super) fn on_way_found(
+        &mut self,
+        peer: &libp2p::PeerId,
+        connection: ConnectionId,
+        endpoint: &ConnectedPoint,
+    ) -> bool {
+        self.ways.opened(Instant::now(), connection, *peer, endpoint);
+        if endpoint.is_relayed() || !is_global(endpoint.get_remote_address()) {
+            return false;
         }
-        let ConnectedPoint::Listener { local_addr, send_back_addr } = endpoint else { return };
-        let is_helped = self.circuits.values().any(|other| other == peer);
-        if !self.connectivity.nat || is_helped || !is_global(send_back_addr) {
-            return;
+        if self.ways.has_circuit(*peer) {
+            return true;
         }
+        if let ConnectedPoint::Listener { local_addr, .. } = endpoint {
+            self.on_reached(local_addr);
+        }
+        false
+    }
+
+    /// Somebody outside has opened a connection to this node, at `local`.
+    fn on_reached(&mut self, local: &Multiaddr) {
         let listen = self.views.listen.borrow().clone();
-        let mut reached = listen.into_iter().filter(|own| is_global(own) && is_at(own, local_addr));
+        let mut reached = listen.into_iter().filter(|own| is_global(own) && is_at(own, local));
         // Where a socket of all addresses does not tell which one it was, nobody knows.
         if let (Some(address), None) = (reached.next(), reached.next())
+            && self.connectivity.nat
             && !self.nat.external_addresses().contains(&address)
         {
             self.swarm.add_external_address(address.clone());

@@ -1,0 +1,158 @@
+//! Which connections lead to each peer, and when to try again to get past a relay.
+//!
+//! libp2p punches a hole when a circuit opens: up to three times, and where a side does not know yet how it is seen from
+//! outside, not at all. Where nothing came of that, the side that opened the circuit opens one more every now and then.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use libp2p::core::ConnectedPoint;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
+
+use crate::bounds::HOLE_PUNCH_PAUSE;
+
+/// All connections, and what is known about peers behind relays. libp2p's limit of connections bounds both.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    open: HashMap<ConnectionId, Way>,
+    /// Peers to which this node has opened a circuit, and nothing direct leads.
+    relayed: HashMap<PeerId, Relayed>,
+}
+
+#[derive(Debug)]
+struct Way {
+    peer: PeerId,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Direct,
+    /// A circuit that the peer has opened.
+    InboundCircuit,
+    /// A circuit that this node has opened, to the peer's place at a relay.
+    OutboundCircuit(Multiaddr),
+}
+
+#[derive(Debug)]
+struct Relayed {
+    /// The peer's place at a relay.
+    circuit: Multiaddr,
+    again_at: Instant,
+    /// After the next attempt; each is twice as long as the one before.
+    pause: Duration,
+}
+
+impl Ways {
+    pub(crate) fn opened(&mut self, now: Instant, connection: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
+        let kind = match (endpoint.is_relayed(), endpoint.is_dialer()) {
+            (false, _) => Kind::Direct,
+            (true, false) => Kind::InboundCircuit,
+            (true, true) => Kind::OutboundCircuit(endpoint.get_remote_address().clone()),
+        };
+        self.open.insert(connection, Way { peer, kind });
+        self.review(now, peer);
+    }
+
+    pub(crate) fn closed(&mut self, now: Instant, connection: ConnectionId) {
+        if let Some(way) = self.open.remove(&connection) {
+            self.review(now, way.peer);
+        }
+    }
+
+    /// Whether a circuit leads to the peer.
+    pub(crate) fn has_circuit(&self, peer: PeerId) -> bool {
+        self.to(peer).any(|kind| !matches!(kind, Kind::Direct))
+    }
+
+    /// A circuit to open anew, because the time has come.
+    pub(crate) fn circuit_to_open(&mut self, now: Instant) -> Option<(PeerId, Multiaddr)> {
+        let (peer, relayed) = self.relayed.iter_mut().find(|(_, relayed)| relayed.again_at <= now)?;
+        relayed.again_at = now + relayed.pause;
+        relayed.pause *= 2;
+        Some((*peer, relayed.circuit.clone()))
+    }
+
+    fn review(&mut self, now: Instant, peer: PeerId) {
+        let is_direct = self.to(peer).any(|kind| matches!(kind, Kind::Direct));
+        let circuit = self.to(peer).find_map(|kind| match kind {
+            Kind::OutboundCircuit(circuit) => Some(circuit.clone()),
+            _ => None,
+        });
+        match circuit.filter(|_| !is_direct) {
+            Some(circuit) => {
+                let (again_at, pause) = (now + HOLE_PUNCH_PAUSE, 2 * HOLE_PUNCH_PAUSE);
+                self.relayed.entry(peer).or_insert(Relayed { circuit, again_at, pause });
+            }
+            None => {
+                self.relayed.remove(&peer);
+            }
+        }
+    }
+
+    fn to(&self, peer: PeerId) -> impl Iterator<Item = &Kind> {
+        self.open.values().filter(move |way| way.peer == peer).map(|way| &way.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::core::Endpoint;
+    use libp2p::core::transport::PortUse;
+
+    use super::*;
+
+    fn dialled(address: &str) -> ConnectedPoint {
+        let address = address.parse().expect("an address");
+        ConnectedPoint::Dialer { address, role_override: Endpoint::Dialer, port_use: PortUse::Reuse }
+    }
+
+    fn connection(number: usize) -> ConnectionId {
+        ConnectionId::new_unchecked(number)
+    }
+
+    const CIRCUIT: &str = "/ip4/8.8.8.8/tcp/1/p2p-circuit";
+
+    #[test]
+    fn a_circuit_is_opened_again_until_something_direct_leads_there() {
+        let (start, peer) = (Instant::now(), PeerId::random());
+        let mut ways = Ways::default();
+        ways.opened(start, connection(1), peer, &dialled(CIRCUIT));
+        let mut attempts = Vec::new();
+        for second in 0..300 {
+            if let Some((whom, circuit)) = ways.circuit_to_open(start + Duration::from_secs(second)) {
+                assert_eq!((whom, circuit.to_string().as_str()), (peer, CIRCUIT));
+                attempts.push(second);
+                // The circuit of the attempt is no reason to begin anew.
+                ways.opened(start, connection(2), peer, &dialled(CIRCUIT));
+                ways.closed(start, connection(2));
+            }
+        }
+        assert_eq!(attempts, [30, 90, 210]);
+        ways.opened(start, connection(3), peer, &dialled("/ip4/8.8.4.4/tcp/1"));
+        ways.opened(start, connection(4), peer, &dialled(CIRCUIT));
+        assert_eq!(ways.circuit_to_open(start + Duration::from_secs(3_600)), None);
+        ways.closed(start, connection(3));
+        assert_eq!(ways.circuit_to_open(start), None);
+        assert!(ways.circuit_to_open(start + HOLE_PUNCH_PAUSE).is_some(), "the hole is gone");
+    }
+
+    #[test]
+    fn only_who_opened_the_circuit_tries_again_and_only_while_it_is_open() {
+        let (start, peer) = (Instant::now(), PeerId::random());
+        let later = start + Duration::from_secs(3_600);
+        let mut ways = Ways::default();
+        let local_addr: Multiaddr = CIRCUIT.parse().expect("an address");
+        let inbound = ConnectedPoint::Listener { send_back_addr: local_addr.clone(), local_addr };
+        ways.opened(start, connection(1), peer, &inbound);
+        assert!(ways.has_circuit(peer));
+        assert_eq!(ways.circuit_to_open(later), None);
+        ways.opened(start, connection(2), peer, &dialled(CIRCUIT));
+        ways.closed(start, connection(1));
+        ways.closed(start, connection(2));
+        assert!(!ways.has_circuit(peer));
+        assert_eq!(ways.circuit_to_open(later), None);
+    }
+}
