@@ -43,55 +43,97 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     assert!((1.0..1.6).contains(&bytes), "{summary}");
 }
 
-/// Bright squares of four sizes, as IDX files.
-fn write_squares(folder: &Path, count: u32) -> [PathBuf; 2] {
-    const SIDE: u32 = 10;
+const SIDE: u32 = 10;
+
+/// Bright squares of four sizes, which are their classes, at nine places.
+fn pixel(image: u32, row: u32, column: u32) -> u8 {
+    let (size, down, right) = (2 + class(image) as u32 * 2, image / 4 % 3, image / 12 % 3);
+    let inside = (down..down + size).contains(&row) && (right..right + size).contains(&column);
+    if inside { 255 } else { (image * 31 + row * 17 + column * 7) as u8 % 60 }
+}
+
+fn class(image: u32) -> u8 {
+    (image % 4) as u8
+}
+
+fn write_idx(folder: &Path, count: u32) -> [PathBuf; 2] {
     let paths = ["squares-images.idx", "squares-labels.idx"].map(|name| folder.join(name));
     let header = |dimensions: &[u32]| {
         let sizes = dimensions.iter().flat_map(|size| size.to_be_bytes());
         [0, 0, 8, dimensions.len() as u8].into_iter().chain(sizes).collect::<Vec<u8>>()
     };
-    let pixel = |image: u32, row: u32, column: u32| {
-        let (size, down, right) = (2 + image % 4 * 2, image / 4 % 3, image / 12 % 3);
-        let inside = (down..down + size).contains(&row) && (right..right + size).contains(&column);
-        if inside { 255 } else { (image * 31 + row * 17 + column * 7) as u8 % 60 }
-    };
     let mut images = header(&[count, SIDE, SIDE]);
     for image in 0..count {
         images.extend((0..SIDE * SIDE).map(|place| pixel(image, place / SIDE, place % SIDE)));
     }
-    let labels = (0..count).map(|image| (image % 4) as u8);
+    let labels = (0..count).map(class);
     std::fs::write(&paths[0], images).expect("written");
     std::fs::write(&paths[1], header(&[count]).into_iter().chain(labels).collect::<Vec<u8>>()).expect("written");
     paths
 }
 
-const SQUARES: &str = "[run]\nname = \"squares\"\n[model]\nkind = \"cnn\"\nimage_height = 10\nimage_width = 10\n\
-     classes = 4\nconvolutions = [4]\nhidden = [16]\n[optimizer]\nlearning_rate = 0.01\nbatch_sequences = 16\n\
-     [schedule]\ntotal_steps = 300\nwarmup_steps = 10\n[data]\nsource = \"idx\"\nvalidation_fraction = 0.25\n\
-     validation_sequences = 50\n";
+/// A PNG each in the sub-folder of its class, three times as large as the model reads.
+fn write_folders(folder: &Path, count: u32) -> PathBuf {
+    let root = folder.join("squares");
+    for image in 0..count {
+        let class = root.join(format!("size-{}", class(image)));
+        std::fs::create_dir_all(&class).expect("created");
+        let drawn = image::GrayImage::from_fn(3 * SIDE, 3 * SIDE, |column, row| {
+            image::Luma([pixel(image, row / 3, column / 3)])
+        });
+        drawn.save(class.join(format!("{image}.png"))).expect("written");
+    }
+    root
+}
 
-#[test]
-fn a_swarm_learns_to_classify_images_and_says_how_well() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), SQUARES);
-    let paths = write_squares(folder.path(), 200);
-    let local = |paths: &[PathBuf]| {
-        let mut command = murmur(MURMUR);
-        command.args(["local", "-n", "2", "--format", "json", "--directory"]).arg(folder.path().join("swarm"));
-        command.arg(&run_file).arg("--data").args(paths).output().expect("the program starts")
-    };
-    let output = local(&paths);
+fn squares(total_steps: u32, data: &str) -> String {
+    format!(
+        "[run]\nname = \"squares\"\n[model]\nkind = \"cnn\"\nimage_height = 10\nimage_width = 10\nclasses = 4\n\
+         convolutions = [4]\nhidden = [16]\n[optimizer]\nlearning_rate = 0.01\nbatch_sequences = 16\n\
+         [schedule]\ntotal_steps = {total_steps}\nwarmup_steps = 10\n\
+         [data]\nvalidation_fraction = 0.25\nvalidation_sequences = 50\n{data}"
+    )
+}
+
+fn train_two(folder: &Path, run_file: &Path, data: &[PathBuf]) -> std::process::Output {
+    let mut command = murmur(MURMUR);
+    command.args(["local", "-n", "2", "--format", "json", "--directory"]).arg(folder.join("swarm"));
+    command.arg(run_file).arg("--data").args(data).output().expect("the program starts")
+}
+
+fn assert_both_classify(output: std::process::Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).expect("UTF-8");
     let last: Value = serde_json::from_str(lines.lines().last().expect("lines")).expect("JSON");
     let nodes = last["summary"]["nodes"].as_array().expect("an array");
     assert_eq!(nodes.len(), 2, "{last}");
     assert!(nodes.iter().all(|node| node["accuracy"].as_f64() > Some(0.95)), "{last}");
+}
+
+/// Neither node reads as much of one class as of another.
+#[test]
+fn a_swarm_learns_from_folders_of_images_of_which_its_nodes_see_unlike_shares() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &squares(600, "source = \"image-folders\"\nlabel_skew = 10.0\n"));
+    let root = write_folders(folder.path(), 200);
+    assert_both_classify(train_two(folder.path(), &run_file, &[root.clone()]));
+
+    std::fs::write(root.join("size-2/broken.png"), "no image").expect("written");
+    let output = train_two(folder.path(), &run_file, &[root]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("broken.png"), "{errors}");
+}
+
+#[test]
+fn a_swarm_learns_to_classify_images_and_says_how_well() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &squares(300, "source = \"idx\"\n"));
+    let paths = write_idx(folder.path(), 200);
+    assert_both_classify(train_two(folder.path(), &run_file, &paths));
 
     let labels = std::fs::read(&paths[1]).expect("there");
     std::fs::write(&paths[1], &labels[..labels.len() - 1]).expect("written");
-    let output = local(&paths);
+    let output = train_two(folder.path(), &run_file, &paths);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{errors}");
     let told = "squares-labels.idx is not a whole IDX file: 199 bytes of values, but its header [200] says 200";
