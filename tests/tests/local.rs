@@ -116,7 +116,7 @@ fn a_swarm_learns_from_folders_of_images_of_which_its_nodes_see_unlike_shares() 
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), &squares(600, "source = \"image-folders\"\nlabel_skew = 10.0\n"));
     let root = write_folders(folder.path(), 200);
-    assert_both_classify(train_two(folder.path(), &run_file, &[root.clone()]));
+    assert_both_classify(train_two(folder.path(), &run_file, std::slice::from_ref(&root)));
 
     std::fs::write(root.join("size-2/broken.png"), "no image").expect("written");
     let output = train_two(folder.path(), &run_file, &[root]);

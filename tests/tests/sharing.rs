@@ -117,6 +117,37 @@ fn a_shard_that_changed_on_disk_is_named_and_fetched_again() {
     assert!(finished.errors.contains("has changed on disk"), "{}", finished.errors);
 }
 
+/// What a node holds is on its disk, and memory is for the model.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_node_may_hold_more_shards_than_it_has_memory() {
+    const BYTES: usize = 128 << 20;
+    let folder = folder();
+    let mut state = 1u64;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()
+    });
+    let noise: Vec<u8> = noise.take(BYTES / 8).flatten().collect();
+    let data = folder.path().join("noise.bin");
+    std::fs::write(&data, noise).expect("a temporary directory can be written");
+    let run = TINY_RUN.replace("[data]\n", "[data]\nsource = \"files\"\nshare = true\n");
+    let run_file = write_run(folder.path(), &run);
+    let [run_file, data] = [&run_file, &data].map(|path| path.to_str().expect("UTF-8"));
+    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", run_file, "--data", data]);
+    let joiner = Daemon::spawn(MURMUR, &folder.path().join("joiner"), &["join", &founder.ticket()]);
+    joiner.wait_for("all shards", |report| report.data.as_ref().is_some_and(|data| data.shards_held == data.shards));
+    for daemon in [&founder, &joiner] {
+        let own = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.process_id())).expect("it runs");
+            let kilobytes = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+            kilobytes.and_then(|kilobytes| kilobytes.parse::<usize>().ok()).expect("Linux says so") << 10
+        };
+        // What the transfer took is given back within seconds.
+        daemon.wait_for("little memory of its own", |report| report.steps >= 50 && own() < BYTES / 2);
+    }
+}
+
 #[test]
 fn private_data_stays_private() {
     let folder = folder();

@@ -2,6 +2,7 @@
 //!
 //! A file gets its final name only when its bytes have the hash that the name says, flushed; so it is there whole or
 //! not at all. The same is asked again when it is loaded: what has changed on disk meanwhile is put out and fetched anew.
+//! Shards are mapped, so that a node may hold more of them than it has memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use murmur_protocol::Payload;
 use murmur_protocol::shards::ShardHash;
+use murmur_training::data::files::content_of;
 
 use super::sync_directory;
 
@@ -66,7 +68,7 @@ impl ShardStore {
     /// When it cannot be read, or has changed on disk.
     pub fn load(&self, hash: &ShardHash) -> Result<Option<Payload>, ShardStoreError> {
         let path = self.path(hash);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match content_of(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(ShardStoreError::Io(path, error)),
@@ -140,7 +142,7 @@ impl PartialShard {
     pub fn complete(self) -> io::Result<Option<Payload>> {
         let PartialShard { store, hash, file, .. } = self;
         let partial = store.partial_path(&hash);
-        let bytes = std::fs::read(&partial)?;
+        let bytes = content_of(&partial)?;
         if ShardHash::of(&bytes) != hash {
             std::fs::remove_file(&partial)?;
             return Ok(None);

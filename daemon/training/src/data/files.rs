@@ -58,17 +58,24 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CorpusError> {
     Ok(paths)
 }
 
-/// A file's content: mapped, or read where it is small, since systems limit how many files a process maps.
+/// The content of a user's file.
 ///
 /// # Errors
 /// When it cannot be read or is empty.
 pub fn map_file(path: &Path) -> Result<Bytes, CorpusError> {
-    let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
-    match file.metadata().map_err(unreadable)?.len() {
-        0 => Err(CorpusError::Empty(path.to_owned())),
-        1..MAPPED_BYTES_MIN => std::fs::read(path).map(Bytes::from).map_err(unreadable),
-        _ => map(&file).map_err(unreadable),
+    let content = content_of(path).map_err(|source| CorpusError::Unreadable { path: path.to_owned(), source })?;
+    if content.is_empty() { Err(CorpusError::Empty(path.to_owned())) } else { Ok(content) }
+}
+
+/// A file's content: mapped, or read where it is small, since systems limit how many files a process maps.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn content_of(path: &Path) -> std::io::Result<Bytes> {
+    let file = File::open(path)?;
+    match file.metadata()?.len() {
+        0..MAPPED_BYTES_MIN => std::fs::read(path).map(Bytes::from),
+        _ => map(&file),
     }
 }
 
