@@ -152,6 +152,14 @@ impl Daemon {
         self.wait(text, |heard| heard.notices.iter().find(|notice| notice.contains(text)).cloned())
     }
 
+    /// Waits until it has written this to stderr.
+    ///
+    /// # Panics
+    /// When it does not in time.
+    pub fn wait_for_warning(&self, text: &str) {
+        self.wait(text, |heard| heard.errors.contains(text).then_some(()));
+    }
+
     /// Asks it to leave, as a parent process does, and waits for its end.
     pub fn stop(mut self) -> Finished {
         drop(self.stdin.take());

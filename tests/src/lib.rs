@@ -3,6 +3,7 @@
 
 pub mod crowd;
 mod daemon;
+pub mod disk;
 pub mod netns;
 pub mod swarm;
 

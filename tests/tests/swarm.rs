@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use murmur_protocol::Ticket;
+#[cfg(target_os = "linux")]
+use murmur_tests::disk::SmallDisk;
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
@@ -171,6 +173,44 @@ fn a_damaged_checkpoint_is_refused_and_the_previous_one_used() {
     assert!(finished.errors.contains("warning: checkpoint refused"), "{}", finished.errors);
     assert!(finished.errors.contains("hint: the one before it is used"), "{}", finished.errors);
     assert!(finished.status.success());
+}
+
+/// Needs the right to mount a small file system.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_costs_checkpoints_and_nothing_else() {
+    let Some(disk) = SmallDisk::mount(4 << 20) else { return };
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let settings = folder.path().join("node.toml");
+    std::fs::write(&settings, "[checkpoint]\nevery_seconds = 3\n").expect("a temporary directory can be written");
+    let [run_file, settings] = [&run_file, &settings].map(|path| path.to_str().expect("UTF-8"));
+    let daemon = Daemon::spawn(MURMUR, &disk.path().join("node"), &["start", run_file, "--node", settings]);
+    let checkpoints = || -> Vec<_> {
+        let entries = std::fs::read_dir(disk.path().join("node/checkpoints")).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().expect("UTF-8"));
+        // What is being written begins with a dot.
+        let mut names: Vec<_> = names.filter(|name| name.starts_with("step-")).collect();
+        names.sort();
+        names
+    };
+    // The next one is seconds away, so that none gives room back that it leaves.
+    daemon.wait_for("a second checkpoint", |_| checkpoints().len() == 2);
+    let kept = checkpoints();
+    disk.fill();
+    daemon.wait_for_warning("warning: cannot write a checkpoint");
+    let before = daemon.latest().expect("it reported");
+    daemon.wait_for("training goes on", |report| report.steps > before.steps + 100);
+    assert_eq!(checkpoints(), kept);
+    disk.empty();
+    daemon.wait_for("a new checkpoint", |_| checkpoints().last() > kept.last());
+    let finished = daemon.stop();
+    assert!(finished.status.success(), "{}", finished.errors);
+    assert!(
+        finished.errors.contains("No space left on device") && finished.errors.contains("hint: "),
+        "{}",
+        finished.errors
+    );
 }
 
 #[test]

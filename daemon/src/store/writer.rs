@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use murmur_protocol::ModelLayout;
 
 use super::{Checkpoint, CheckpointError};
+use crate::console::note;
 use crate::memory;
 
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
@@ -77,7 +78,10 @@ fn write_all(
     for checkpoint in orders {
         last = checkpoint.write(folder, layout, keep).map(|path| tracing::info!("checkpoint {}", path.display()));
         if let Err(error) = &last {
-            tracing::error!("cannot write a checkpoint: {error}; the previous one stays");
+            note(&format!(
+                "warning: cannot write a checkpoint: {error}\nhint: the one before it stays; make room there, or mend \
+                 the disk"
+            ));
         }
         // The next one is minutes away.
         drop(checkpoint);
