@@ -13,6 +13,7 @@ use murmur_network::Traffic;
 use murmur_protocol::Event;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::console::note;
 use crate::engine::Picture;
@@ -24,6 +25,9 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often the day's bytes are written: a killed node loses the count of as long.
 const WRITE_PERIOD: Duration = Duration::from_secs(10);
+
+/// A clock that leaves the time that has passed by as much between two looks did not only drift.
+const CLOCK_JUMP_MIN: Duration = Duration::from_secs(60);
 
 const DAY_MINUTES: u32 = 24 * 60;
 
@@ -183,12 +187,21 @@ impl Rest {
         view: watch::Sender<RestView>,
     ) {
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
-        let (mut written, mut written_at) = (self.count, tokio::time::Instant::now());
+        let (mut written, mut written_at) = (self.count, Instant::now());
         let mut is_resting = false;
+        let mut before = (SystemTime::now(), Instant::now());
         loop {
             ticks.tick().await;
+            let now = (SystemTime::now(), Instant::now());
+            if let Some(jump) = clock_jump(before.0, now.0, now.1 - before.1) {
+                note(&format!(
+                    "warning: this machine's clock {jump}\nhint: quiet hours and the day's budget go by it, and nothing \
+                     else; keep it by NTP, for example with `timedatectl set-ntp true`"
+                ));
+            }
+            before = now;
             let traffic = pictures.borrow().traffic;
-            let looked = self.look(SystemTime::now(), traffic);
+            let looked = self.look(now.0, traffic);
             if looked.reason.is_some() != is_resting {
                 is_resting = looked.reason.is_some();
                 let event = if is_resting { Event::RestBegan } else { Event::RestEnded };
@@ -202,7 +215,7 @@ impl Rest {
             }
             view.send_replace(looked);
             if self.count != written && written_at.elapsed() >= WRITE_PERIOD {
-                (written, written_at) = (self.count, tokio::time::Instant::now());
+                (written, written_at) = (self.count, Instant::now());
                 let (path, count) = (self.path.clone(), self.count);
                 let _ = tokio::task::spawn_blocking(move || Rest::write(&path, count)).await;
             }
@@ -213,6 +226,20 @@ impl Rest {
     pub(crate) fn keep(limits: &LimitsSettings, path: &Path, view: &RestView) {
         let day = day_of(&Rules::new(limits).clock(SystemTime::now()));
         Rest::write(path, DayCount { day, bytes: view.bytes_today });
+    }
+}
+
+/// How far a clock went from `before` to `now` beyond the time that `passed`, in words, where that is no drift.
+fn clock_jump(before: SystemTime, now: SystemTime, passed: Duration) -> Option<String> {
+    let (expected, says) = (before + passed, |by: Duration| format!("{:.1} h", by.as_secs_f64() / 3600.0));
+    match now.duration_since(expected) {
+        Ok(ahead) if ahead >= CLOCK_JUMP_MIN => {
+            Some(format!("went forward by {}: it was set, or the machine slept", says(ahead)))
+        }
+        Err(behind) if behind.duration() >= CLOCK_JUMP_MIN => {
+            Some(format!("was set back by {}", says(behind.duration())))
+        }
+        _ => None,
     }
 }
 
@@ -250,6 +277,16 @@ mod tests {
         let mut reason = |hours, minutes| rest.look(at(hours, minutes), traffic(0, 0)).reason;
         assert_eq!(reason(20, 0).as_deref(), Some("quiet hours until 07:00 +02"));
         assert_eq!(reason(5, 0), None);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_is_named_and_one_that_drifts_is_not() {
+        let jump = |before, now, seconds| clock_jump(before, now, Duration::from_secs(seconds));
+        assert_eq!(jump(at(10, 0), at(10, 59), 3540), None);
+        assert_eq!(jump(at(10, 0), at(10, 0) + Duration::from_secs(59), 1), None);
+        let slept = jump(at(10, 0), at(18, 30), 1).expect("a jump");
+        assert_eq!(slept, "went forward by 8.5 h: it was set, or the machine slept");
+        assert_eq!(jump(at(10, 0), at(9, 30), 1).as_deref(), Some("was set back by 0.5 h"));
     }
 
     #[test]
