@@ -14,7 +14,7 @@ use crate::happening::{Happening, Life};
 use crate::host::{Host, Landing, rounding_of};
 use crate::record::add_scaled;
 use crate::scenario::HostIndex;
-use crate::trainer::{Done, Order};
+use crate::trainer::Order;
 
 /// A trainer that does not train looks at its requests this soon.
 const IDLE_BOUNDARY: Duration = Duration::from_millis(1);
@@ -134,39 +134,40 @@ impl Swarm {
         for order in host.take_orders() {
             host.trainer.order(order);
         }
-        for outcome in host.trainer.boundary() {
-            self.on_done(index, life, outcome);
+        let outcomes = host.trainer.boundary();
+        // The model has moved by all of them before the node hears of the first, which may be its last word.
+        for outcome in &outcomes {
+            self.on_landed(index, outcome.landed);
+        }
+        for reply in outcomes.into_iter().filter_map(|outcome| outcome.reply).filter(|reply| !is_silent(reply)) {
+            self.tell_life(index, life, reply);
         }
     }
 
-    fn on_done(&mut self, index: HostIndex, life: Life, done: Done) {
+    /// A correction has been added to the model.
+    fn on_landed(&mut self, index: HostIndex, landed: Option<usize>) {
         let now = self.queue.now();
-        if let Some(host) = self.hosts[index].as_mut().filter(|host| host.life == life && !host.has_stopped)
-            && let Some(landing) = done.landed.and_then(|number| host.landing.remove(&number))
-        {
-            // The model's own rounding, and that of sums in `f64` over all that moved it.
-            host.tally.way += length_of(&landing.correction);
-            host.tally.rounding += rounding_of(&host.trainer.values()) + 4.0 * f64::EPSILON * host.tally.way;
-            if host.pace.is_training() && landing.part.vector == Vector::Model {
-                host.tally.corrections += 1;
-                host.tally.gain += landing.factor / f64::from(landing.part.fragment.count);
-                host.tally.delay += now - landing.taken_at;
-                let round = host.pace.step_time().as_secs_f64() * host.tally.interval_steps;
-                host.tally.delay_rounds += (now - landing.taken_at).as_secs_f64() / round;
-            }
-            let Landing { exchange, part, correction, .. } = landing;
-            let parameters = host.trainer.values().len();
-            let range = (part.vector == Vector::Model).then(|| part.fragment.range(parameters));
-            let verdict = self.ledger.landed(exchange, now, range.clone(), &correction);
-            // What must not land explains nothing.
-            if let (Ok(()), Some(range)) = (&verdict, range) {
-                add_scaled(&mut host.tally.landed, range, &correction, 1.0);
-            }
-            self.history.find(verdict);
+        let Some(host) = self.hosts[index].as_mut() else { return };
+        let Some(landing) = landed.and_then(|number| host.landing.remove(&number)) else { return };
+        // The model's own rounding, and that of sums in `f64` over all that moved it.
+        host.tally.way += length_of(&landing.correction);
+        host.tally.rounding += rounding_of(&host.trainer.values()) + 4.0 * f64::EPSILON * host.tally.way;
+        if host.pace.is_training() && landing.part.vector == Vector::Model {
+            host.tally.corrections += 1;
+            host.tally.gain += landing.factor / f64::from(landing.part.fragment.count);
+            host.tally.delay += now - landing.taken_at;
+            let round = host.pace.step_time().as_secs_f64() * host.tally.interval_steps;
+            host.tally.delay_rounds += (now - landing.taken_at).as_secs_f64() / round;
         }
-        if let Some(reply) = done.reply.filter(|reply| !is_silent(reply)) {
-            self.tell_life(index, life, reply);
+        let Landing { exchange, part, correction, .. } = landing;
+        let parameters = host.trainer.values().len();
+        let range = (part.vector == Vector::Model).then(|| part.fragment.range(parameters));
+        let verdict = self.ledger.landed(exchange, now, range.clone(), &correction);
+        // What must not land explains nothing.
+        if let (Ok(()), Some(range)) = (&verdict, range) {
+            add_scaled(&mut host.tally.landed, range, &correction, 1.0);
         }
+        self.history.find(verdict);
     }
 }
 
