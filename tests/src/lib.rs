@@ -5,6 +5,7 @@ pub mod crowd;
 mod daemon;
 pub mod disk;
 pub mod netns;
+pub mod process;
 pub mod swarm;
 
 pub use daemon::{Daemon, Finished};

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use murmur::report::DataReport;
 use murmur_protocol::RunManifest;
+#[cfg(target_os = "linux")]
+use murmur_tests::process::memory;
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
@@ -15,14 +17,20 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
+/// Numbers without a pattern, the same each time (Knuth's linear congruential generator).
+fn noise() -> impl Iterator<Item = u64> {
+    let next =
+        |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
+    std::iter::successors(Some(1), next).skip(1)
+}
+
 /// A text without repetitions longer than a few words.
 fn text_file(folder: &Path) -> PathBuf {
     let words = ["starling ", "murmurs ", "over ", "the ", "evening ", "reed ", "bed\n", "and ", "turns ", "again "];
-    let mut state = 1u64;
+    let mut noise = noise();
     let mut text = String::new();
     while text.len() < TEXT_BYTES {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        text += words[(state >> 33) as usize % words.len()];
+        text += words[(noise.next().expect("it has no end") >> 33) as usize % words.len()];
     }
     text.truncate(TEXT_BYTES);
     let path = folder.join("text.txt");
@@ -123,12 +131,7 @@ fn a_shard_that_changed_on_disk_is_named_and_fetched_again() {
 fn a_node_may_hold_more_shards_than_it_has_memory() {
     const BYTES: usize = 128 << 20;
     let folder = folder();
-    let mut state = 1u64;
-    let noise = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()
-    });
-    let noise: Vec<u8> = noise.take(BYTES / 8).flatten().collect();
+    let noise: Vec<u8> = noise().take(BYTES / 8).flat_map(u64::to_be_bytes).collect();
     let data = folder.path().join("noise.bin");
     std::fs::write(&data, noise).expect("a temporary directory can be written");
     let run = TINY_RUN.replace("[data]\n", "[data]\nsource = \"files\"\nshare = true\n");
@@ -138,13 +141,9 @@ fn a_node_may_hold_more_shards_than_it_has_memory() {
     let joiner = Daemon::spawn(MURMUR, &folder.path().join("joiner"), &["join", &founder.ticket()]);
     joiner.wait_for("all shards", |report| report.data.as_ref().is_some_and(|data| data.shards_held == data.shards));
     for daemon in [&founder, &joiner] {
-        let own = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.process_id())).expect("it runs");
-            let kilobytes = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
-            kilobytes.and_then(|kilobytes| kilobytes.parse::<usize>().ok()).expect("Linux says so") << 10
-        };
+        let is_small = || memory(daemon.process_id()).anonymous * 1e6 < (BYTES / 2) as f64;
         // What the transfer took is given back within seconds.
-        daemon.wait_for("little memory of its own", |report| report.steps >= 50 && own() < BYTES / 2);
+        daemon.wait_for("little memory of its own", |report| report.steps >= 50 && is_small());
     }
 }
 

@@ -1,10 +1,9 @@
 //! What a member costs that only stays to give the model to others.
 
 use murmur_tests::netns::{Family, Lan};
+use murmur_tests::process::{memory, processor_seconds};
 use murmur_tests::swarm::{CALM_RUN, Swarm};
 use serde_json::{Value, json};
-
-use crate::process::{memory, processor_seconds};
 
 /// Daemons that are done with the run; each knows all others.
 const DAEMONS: usize = 4;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use murmur_tests::{Daemon, write_run};
 use serde_json::{Value, json};
 
-/// (name, layers, width, heads, feed-forward width) of models of 10.8 and 50.2 million parameters.
+/// (name, layers, width, heads, feed-forward width) of models of 10.8 and 50.1 million parameters.
 const MODELS: [(&str, u32, u32, u32, u32); 2] = [("10M", 6, 384, 6, 1024), ("50M", 8, 720, 12, 1920)];
 
 /// Joins of each kind.

@@ -7,7 +7,6 @@ mod crowd;
 mod idle;
 mod join;
 mod link;
-mod process;
 mod rate;
 
 use std::process::ExitCode;

@@ -3,10 +3,9 @@
 use murmur::report::NodeReport;
 use murmur_tests::Daemon;
 use murmur_tests::netns::{Family, Lan};
+use murmur_tests::process::{place, processor_seconds};
 use murmur_tests::swarm::Swarm;
 use serde_json::{Value, json};
-
-use crate::process::{place, processor_seconds};
 
 /// The built-in run's model and rhythm, without an end. The rhythm is held, or a busy machine would be spared.
 const RUN: &str = "\

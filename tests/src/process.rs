@@ -8,14 +8,18 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Memory that a process holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// All of it, in MB.
-    pub(crate) resident: f64,
+    pub resident: f64,
     /// Without pages of the program's own file, which the kernel may drop, in MB.
-    pub(crate) anonymous: f64,
+    pub anonymous: f64,
 }
 
-pub(crate) fn memory(process: u32) -> Memory {
+/// What a process holds now.
+///
+/// # Panics
+/// When it is gone, or the system is not Linux.
+pub fn memory(process: u32) -> Memory {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let of = |name: &str| -> f64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux tells");
@@ -25,7 +29,10 @@ pub(crate) fn memory(process: u32) -> Memory {
 }
 
 /// Seconds of processor time of each thread so far, by its id, with its name.
-pub(crate) fn processor_seconds(process: u32) -> BTreeMap<u32, (String, f64)> {
+///
+/// # Panics
+/// As [`memory`].
+pub fn processor_seconds(process: u32) -> BTreeMap<u32, (String, f64)> {
     let mut seconds = BTreeMap::new();
     for thread in threads(process) {
         let Ok(line) = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")) else { continue };
@@ -40,7 +47,10 @@ pub(crate) fn processor_seconds(process: u32) -> BTreeMap<u32, (String, f64)> {
 }
 
 /// Puts every thread of a process on these cores, with this niceness.
-pub(crate) fn place(process: u32, cores: &str, niceness: i32) {
+///
+/// # Panics
+/// As [`memory`], or without `taskset`.
+pub fn place(process: u32, cores: &str, niceness: i32) {
     let placed =
         Command::new("taskset").args(["-acp", cores, &process.to_string()]).output().expect("taskset is there");
     assert!(placed.status.success(), "{placed:?}");
