@@ -22,8 +22,10 @@ pub(crate) const REMEDY: &str = "set training.recompute = true or lower training
 pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Result<(), Failure> {
     let (workers, threads) = (devices.on_cpu() as u64, rayon::current_num_threads());
     let estimate = |kernels| MemoryEstimate::of(manifest, &settings.options(), kernels, threads);
-    let own = estimate(Kernels::Fused);
     // Copies for exchanges and checkpoints lie in the machine's memory whatever trains.
+    let copies = devices.all.iter().map(|device| estimate(Kernels::choose(device, manifest)).copies).max();
+    let own = estimate(Kernels::Fused);
+    let own = MemoryEstimate { copies: copies.unwrap_or(own.copies), ..own };
     let times = match workers {
         0 => "; here only the copies, the rest on the GPUs".to_owned(),
         1 => String::new(),
@@ -31,10 +33,10 @@ pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices
     };
     let needed = workers * own.on_device() + own.copies;
     refuse_shortage("memory", needed, available_memory(), &format!("{own}{times}"))?;
-    let composed = estimate(Kernels::Composed);
     for gpu in devices.all.iter().filter(|device| !device.is_cpu()) {
         let place = format!("the memory of {}", name(gpu));
-        refuse_shortage(&place, composed.on_device(), free_memory(gpu), &composed.to_string())?;
+        let its = estimate(Kernels::choose(gpu, manifest));
+        refuse_shortage(&place, its.on_device(), free_memory(gpu), &its.to_string())?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use candle_core::Device;
 
+use crate::gpu;
+
 /// The device that a user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
@@ -62,18 +64,23 @@ impl fmt::Display for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Opens the device. The second value is a warning for the user when `auto` had to fall back to the CPU although
-    /// this binary could use CUDA.
+    /// Opens the device. The second value is a warning for the user: `auto` had to fall back to the CPU although this
+    /// binary could use CUDA, or the GPU does not run our own kernels.
     ///
     /// # Errors
     /// When a CUDA device was named that cannot be used.
     pub fn open(self) -> Result<(Device, Option<String>), DeviceError> {
         match self {
             DeviceChoice::Cpu => Ok((Device::Cpu, None)),
-            DeviceChoice::Cuda(number) => Ok((open_cuda(self, number)?, None)),
+            DeviceChoice::Cuda(number) => {
+                let device = open_cuda(self, number)?;
+                let slower = gpu::accelerator(&device).err();
+                let warning = |reason| format!("{self} trains with candle's operations, which are slower: {reason}");
+                Ok((device, slower.map(warning)))
+            }
             DeviceChoice::Auto if cfg!(not(feature = "cuda")) => Ok((Device::Cpu, None)),
-            DeviceChoice::Auto => Ok(match open_cuda(DeviceChoice::Cuda(0), 0) {
-                Ok(device) => (device, None),
+            DeviceChoice::Auto => Ok(match DeviceChoice::Cuda(0).open() {
+                Ok(opened) => opened,
                 Err(error) => (Device::Cpu, Some(format!("training on the CPU: {error}"))),
             }),
         }
@@ -100,7 +107,8 @@ fn open_cuda(choice: DeviceChoice, _number: usize) -> Result<Device, DeviceError
 #[cfg(feature = "cuda")]
 fn open_cuda(choice: DeviceChoice, number: usize) -> Result<Device, DeviceError> {
     // With the libraries there, the device may not be, and cudarc answers some of that with a panic.
-    let open = || Device::new_cuda(number).map_err(|error| error.to_string());
+    // On a stream of its own: that of `new_cuda` is another one on each thread, and the engine's calls come on several.
+    let open = || Device::new_cuda_with_stream(number).map_err(|error| error.to_string());
     let started = || std::panic::catch_unwind(open).unwrap_or_else(|_| Err("CUDA failed to start".to_owned()));
     check_libraries().and_then(|()| started()).map_err(|reason| DeviceError::Unusable { device: choice, reason })
 }

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use candle_core::Device;
+use murmur_protocol::Payload;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
-use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
 
 use crate::data::{Batch, Corpus, Sampler};
+use crate::gpu::{self, GpuReplica};
 use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
@@ -23,11 +24,13 @@ mod gradient;
 pub(crate) mod options;
 mod state;
 mod timed;
+mod transfers;
 
 pub use gradient::BatchGradient;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState};
 pub use timed::TimedStep;
+pub use transfers::{CorrectionUnderWay, SnapshotUnderWay, Taken};
 
 /// Trains one model.
 pub struct Engine {
@@ -42,15 +45,6 @@ pub struct Engine {
     manifest: RunManifest,
     steps: u64,
     local_progress: LocalProgress,
-}
-
-/// A copy made at a step boundary.
-#[derive(Clone, Debug)]
-pub struct Taken {
-    /// What was selected.
-    pub values: Snapshot,
-    /// For the model: how far own training has moved it since the last such copy, estimated as a Euclidean norm.
-    pub local_progress: f64,
 }
 
 /// What one step did.
@@ -99,9 +93,14 @@ pub enum TrainingError {
     /// Values from outside that would destroy the model.
     #[error("{0} holds values that are not finite")]
     NotFiniteValues(&'static str),
-    /// Fused kernels were asked for on a GPU.
-    #[error("fused kernels run on the CPU only")]
-    FusedElsewhere,
+    /// Kernels were asked for that the device or the model has not.
+    #[error("{kernels:?} kernels do not train this here: {reason}")]
+    KernelsElsewhere {
+        /// Which were asked for.
+        kernels: Kernels,
+        /// What keeps them from it.
+        reason: String,
+    },
     /// The device failed, usually for lack of memory.
     #[error("the device failed: {0}")]
     Device(#[from] candle_core::Error),
@@ -285,62 +284,6 @@ impl Engine {
         Ok(self.replica.parameters()?.into_owned())
     }
 
-    /// A copy of what is selected.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
-        let parameters = self.layout().parameters();
-        let (values, local_progress) = match selection {
-            Selection::Part(Part { vector: Vector::Momentum, fragment }) => {
-                let outer = self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum)?;
-                (outer.momentum()[fragment.range(parameters)].to_vec(), 0.0)
-            }
-            Selection::Part(Part { vector: Vector::Model, fragment }) => {
-                let values = self.replica.parameters()?;
-                (values[fragment.range(parameters)].to_vec(), self.local_progress.measure(&values))
-            }
-            Selection::State => {
-                let mut state = self.parameters()?;
-                if let Some(outer) = &self.outer {
-                    state.reserve_exact(2 * parameters);
-                    state.extend_from_slice(outer.slow_weights());
-                    state.extend_from_slice(outer.momentum());
-                }
-                (state, 0.0)
-            }
-        };
-        Ok(Taken { values: Snapshot::from(values), local_progress })
-    }
-
-    /// Adds what an exchange decided. For the model: `θ += c`, and `φ += c` with the outer momentum on, so that the
-    /// correction stays out of the momentum (ρ = 0). For the momentum: `u += c`.
-    ///
-    /// # Errors
-    /// When it is for another model.
-    pub fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
-        let range = part.fragment.range(self.layout().parameters());
-        if correction.len() != range.len() {
-            let (expected, actual) = (range.len(), correction.len());
-            return Err(TrainingError::WrongLength { what: "a correction", expected, actual });
-        }
-        if part.vector == Vector::Momentum {
-            let outer = self.outer.as_mut().ok_or(TrainingError::NoOuterMomentum)?;
-            outer.apply_to_momentum(range, correction);
-            return Ok(());
-        }
-        let local_progress = &mut self.local_progress;
-        self.replica.edit_parameters(&mut |parameters| {
-            let before = parameters.to_vec();
-            correction.add_to(&mut parameters[range.clone()]);
-            local_progress.leave_out(&before, parameters);
-        })?;
-        if let Some(outer) = &mut self.outer {
-            outer.apply(range, correction);
-        }
-        Ok(())
-    }
-
     /// The outer step at the end of a round; nothing when the run has no outer momentum.
     ///
     /// # Errors
@@ -375,11 +318,18 @@ fn replica(
     let (mut model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
     model.set_recompute(options.recompute);
     model.set_precision(options.precision);
-    let kernels = options.kernels.unwrap_or_else(|| Kernels::for_device(device));
+    let kernels = options.kernels.unwrap_or_else(|| Kernels::choose(device, manifest));
+    let elsewhere = |reason: &str| TrainingError::KernelsElsewhere { kernels, reason: reason.to_owned() };
     let (optimizer, micro_batch) = (manifest.optimizer.clone(), options.examples_at_once(&manifest.model, kernels));
     Ok(match kernels {
-        Kernels::Fused if !device.is_cpu() => return Err(TrainingError::FusedElsewhere),
+        Kernels::Fused if !device.is_cpu() => return Err(elsewhere("they are for the CPU")),
         Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
+        Kernels::Cuda if !Kernels::are_cudas(manifest) => return Err(elsewhere("they are for transformers alone")),
+        Kernels::Cuda => {
+            let accelerator = gpu::accelerator(device).map_err(|reason| elsewhere(&reason))?;
+            let (spec, layout) = (&manifest.model, model.layout());
+            Box::new(GpuReplica::new(accelerator, spec, layout, &parameters, optimizer, micro_batch, options)?)
+        }
         Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device.clone(), optimizer, micro_batch)?),
     })
 }

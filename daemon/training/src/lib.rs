@@ -8,6 +8,7 @@ pub mod data;
 pub mod device;
 pub mod engine;
 pub mod generate;
+mod gpu;
 pub mod local_progress;
 pub mod measure;
 pub mod memory;

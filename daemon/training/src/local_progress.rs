@@ -44,6 +44,17 @@ impl LocalProgress {
         (squares * values.len() as f64 / self.reference.len().max(1) as f64).sqrt()
     }
 
+    /// Takes values that were added to the parameters from `start` on for another's doing.
+    pub fn leave_out_added(&mut self, start: usize, added: &[f32]) {
+        for (index, block) in self.reference.chunks_mut(BLOCK).enumerate() {
+            let first = index * self.stride * BLOCK;
+            for (offset, reference) in block.iter_mut().enumerate() {
+                let place = (first + offset).checked_sub(start);
+                *reference += place.and_then(|place| added.get(place)).copied().unwrap_or(0.0);
+            }
+        }
+    }
+
     /// Takes what lies between `before` and `after` for another's doing.
     pub fn leave_out(&mut self, before: &[f32], after: &[f32]) {
         let pairs = sampled(before, self.stride).zip(sampled(after, self.stride));
@@ -70,6 +81,12 @@ mod tests {
         progress.leave_out(&trained, &corrected);
         let measured = progress.measure(&corrected);
         assert!((measured - 500.0).abs() < 1.0, "{measured}: a million parameters moved by a half each");
+        let (start, added) = (300_007, [7.0; 500_000]);
+        let values = |index| corrected[index] + if (start..start + 500_000).contains(&index) { 7.0 } else { 0.0 };
+        let twice: Vec<f32> = (0..1_000_000).map(values).collect();
+        progress.leave_out_added(start, &added);
+        assert_eq!(progress.measure(&twice), 0.0);
+        let corrected = twice;
         assert_eq!(progress.measure(&corrected), 0.0);
     }
 }

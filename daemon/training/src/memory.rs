@@ -6,7 +6,8 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
 
 use crate::data::ImageShape;
-use crate::engine::options::TrainingOptions;
+use crate::engine::options::{Precision, TrainingOptions};
+use crate::gpu;
 use crate::model;
 use crate::model::lora::lora_targets_length;
 use crate::ops::Kernels;
@@ -55,18 +56,26 @@ impl MemoryEstimate {
         let copies = 3 * trained + outer + 2 * trained + outer + trained;
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
+        let on_gpu = kernels == Kernels::Cuda;
         let examples = manifest.optimizer.batch_sequences as usize;
         let has_lanes =
             manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora && !options.recompute;
         let lanes = if has_lanes && has_two_lanes(trained as usize, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
+            ModelKind::Transformer if on_gpu => {
+                gpu::activation_values(&manifest.model, sequences as usize, options.precision, options.recompute) as u64
+            }
             ModelKind::Transformer => {
                 transformer(&manifest.model, sequences, lanes, options.recompute, kernels, threads as u64)
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
+        // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
+        let rounded = if on_gpu && options.precision == Precision::Bf16 { trained / 2 } else { 0 };
+        let under_way = if on_gpu { 2 * trained } else { 0 };
+        let copies = copies + under_way;
         MemoryEstimate {
-            parameters: VALUE * (trained + beside),
+            parameters: VALUE * (trained + beside + rounded + under_way),
             gradient: VALUE * (lanes * trained + if lora { whole } else { 0 }),
             moments: VALUE * (2 * trained + outer),
             activations: VALUE * activations,
@@ -125,7 +134,7 @@ fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, recompute: bool, ke
             let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
             rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)
         }
-        Kernels::Composed => {
+        Kernels::Composed | Kernels::Cuda => {
             // Every operation keeps its result and its gradient, attention tables of all pairs of positions: measured.
             let per_row = layers * (28 * width + 5 * joint + 10 * inner) + 10 * vocabulary;
             rows * per_row + layers * 8 * sequences * heads * context * context

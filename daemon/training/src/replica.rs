@@ -1,17 +1,19 @@
 //! One copy of a model on one device, with what training it needs: parameters, their gradient, the optimizer's moments.
 //!
-//! [`host`] keeps flat vectors in memory and uses the model's own backward; [`device`] keeps tensors on a GPU and uses
-//! candle's autograd; [`team`] is several of them that train as one.
+//! [`host`] keeps flat vectors in memory and uses the model's own backward, and so does [`crate::gpu`] in the memory of a GPU;
+//! [`device`] keeps tensors on any device and uses candle's autograd; [`team`] is several of them that train as one.
 
 pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod team;
+mod transfer;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use murmur_protocol::ModelLayout;
+use murmur_protocol::{Correction, ModelLayout};
 
 use crate::data::Batch;
 use crate::model::Evaluation;
@@ -20,6 +22,7 @@ use crate::optimizer::Moments;
 pub(crate) use device::DeviceReplica;
 pub(crate) use host::{HostReplica, has_two_lanes};
 pub(crate) use team::Team;
+pub(crate) use transfer::Transfer;
 
 /// What the engine asks of either kind. All vectors are flat in the order of the layout; errors are those of the device.
 pub(crate) trait Replica: Send + Sync {
@@ -53,17 +56,33 @@ pub(crate) trait Replica: Send + Sync {
     /// An optimizer step with the gradient kept, whose norm is finite.
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()>;
 
-    fn evaluate(&self, batch: &Batch) -> Result<Evaluation>;
+    fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation>;
 
     /// The optimizer's moments, and the steps since they were zero.
     fn moments(&self) -> Result<(Moments, u64)>;
 
     /// Replaces the optimizer's moments.
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()>;
+
+    /// Begins a copy of θ as it is now, while training goes on. `None` where reading θ takes no such care.
+    fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
+        Ok(None)
+    }
+
+    /// Begins to bring a correction to the device, while training goes on. `None` where [`Replica::edit_parameters`] is
+    /// the way.
+    fn begin_addition(&mut self, _range: Range<usize>, _correction: &Correction) -> Result<Option<Transfer<Vec<f32>>>> {
+        Ok(None)
+    }
+
+    /// Adds to θ what the first addition begun has brought, and returns it.
+    fn finish_addition(&mut self, upload: Transfer<Vec<f32>>) -> Result<Vec<f32>> {
+        upload.wait()
+    }
 }
 
 /// The parts of a batch that are computed one after the other, `examples_max` examples each.
-fn parts(batch: &Batch, examples_max: usize) -> impl Iterator<Item = Batch> + '_ {
+pub(crate) fn parts(batch: &Batch, examples_max: usize) -> impl Iterator<Item = Batch> + '_ {
     let (examples, most) = (batch.examples(), examples_max.max(1));
     (0..examples).step_by(most).map(move |first| batch.part(first..(first + most).min(examples)))
 }

@@ -36,6 +36,14 @@ impl FromStr for Precision {
 }
 
 impl Precision {
+    /// As [`crate::gpu`] calls it.
+    pub(crate) fn kind(self) -> crate::gpu::Kind {
+        match self {
+            Precision::F32 => crate::gpu::Kind::F32,
+            Precision::Bf16 => crate::gpu::Kind::Bf16,
+        }
+    }
+
     /// The type of such values.
     pub(crate) fn dtype(self) -> DType {
         match self {

@@ -2,6 +2,7 @@
 
 use murmur_protocol::bulk::Codes;
 use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::{Correction, Part, Selection};
 
 use super::*;
 

@@ -49,7 +49,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn timed_forward(&self, batch: &Batch) -> Result<Duration, TrainingError> {
+    pub fn timed_forward(&mut self, batch: &Batch) -> Result<Duration, TrainingError> {
         rayon::scope(|_| {
             let begin = Instant::now();
             self.replica.evaluate(batch)?;

@@ -23,20 +23,35 @@ pub(crate) mod swiglu;
 pub(crate) mod vector;
 
 use candle_core::Device;
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::ModelKind;
+
+use crate::gpu;
 
 /// How a model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernels {
     /// Over flat vectors with a hand-written backward: `f32` on the CPU only.
     Fused,
+    /// The same in the memory of an NVIDIA GPU: transformers, all of whose parameters are trained.
+    Cuda,
     /// Of candle's own differentiable operations: any device.
     Composed,
 }
 
 impl Kernels {
-    /// The faster choice that works on `device`.
-    pub fn for_device(device: &Device) -> Kernels {
-        if device.is_cpu() { Kernels::Fused } else { Kernels::Composed }
+    /// The fastest choice that works on `device` for this run.
+    pub fn choose(device: &Device, manifest: &RunManifest) -> Kernels {
+        match device {
+            Device::Cpu => Kernels::Fused,
+            _ if Kernels::are_cudas(manifest) && gpu::accelerator(device).is_ok() => Kernels::Cuda,
+            _ => Kernels::Composed,
+        }
+    }
+
+    /// Whether [`Kernels::Cuda`] train such a run.
+    pub(crate) fn are_cudas(manifest: &RunManifest) -> bool {
+        manifest.model.kind == ModelKind::Transformer && !manifest.lora.is_on()
     }
 }
 

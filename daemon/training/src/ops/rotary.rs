@@ -41,6 +41,16 @@ impl RotaryTables {
         }
     }
 
+    /// `[context, half]`, row-major.
+    pub(crate) fn cosines(&self) -> &[f32] {
+        &self.cosines
+    }
+
+    /// `[context, half]`, row-major.
+    pub(crate) fn sines(&self) -> &[f32] {
+        &self.sines
+    }
+
     /// The same for these positions alone, the first of them at the first place.
     pub(crate) fn part(&self, positions: std::ops::Range<usize>) -> RotaryTables {
         let values = positions.start * self.half..positions.end * self.half;

@@ -132,7 +132,7 @@ impl Replica for DeviceReplica {
         Ok(())
     }
 
-    fn evaluate(&self, batch: &Batch) -> Result<Evaluation> {
+    fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         let parameters: Vec<Tensor> = self.variables.iter().map(Var::as_detached_tensor).collect();
         evaluate_composed(&*self.model, &parameters, batch)
     }

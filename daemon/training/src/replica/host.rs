@@ -147,7 +147,7 @@ impl Replica for HostReplica {
         Ok(())
     }
 
-    fn evaluate(&self, batch: &Batch) -> Result<Evaluation> {
+    fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         self.model.evaluate(&self.parameters, batch)
     }
 

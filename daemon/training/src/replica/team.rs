@@ -81,7 +81,7 @@ impl Replica for Team {
         self.on_all(|worker| worker.step(gradient_norm, learning_rate))
     }
 
-    fn evaluate(&self, batch: &Batch) -> Result<Evaluation> {
+    fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         self.workers[0].evaluate(batch)
     }
 

@@ -1,0 +1,186 @@
+//! What the engine gives and takes at step boundaries: copies of the model, and corrections.
+//!
+//! On a GPU both travel while steps go on, so each has a beginning and an end. On the CPU the beginning does all of a copy,
+//! and the end all of a correction.
+
+use murmur_protocol::{Correction, Part, Selection, Snapshot, Vector};
+
+use super::{Engine, TrainingError};
+use crate::replica::Transfer;
+
+/// A copy made at a step boundary.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// What was selected.
+    pub values: Snapshot,
+    /// For the model: how far own training has moved it since the last such copy, estimated as a Euclidean norm.
+    pub local_progress: f64,
+}
+
+/// A copy of the model as it was when the copy began.
+pub struct SnapshotUnderWay(Copying);
+
+enum Copying {
+    Here(Taken),
+    Coming {
+        selection: Selection,
+        model: Transfer<Vec<f32>>,
+        /// What follows the model in a state.
+        outer: Vec<f32>,
+    },
+}
+
+impl SnapshotUnderWay {
+    /// Whether [`Engine::finish_snapshot`] returns at once.
+    pub fn is_here(&mut self) -> bool {
+        match &mut self.0 {
+            Copying::Here(_) => true,
+            Copying::Coming { model, .. } => model.is_here(),
+        }
+    }
+}
+
+/// A correction on its way to the device.
+pub struct CorrectionUnderWay {
+    part: Part,
+    correction: Correction,
+    /// Where the device is not the CPU.
+    upload: Option<Transfer<Vec<f32>>>,
+}
+
+impl CorrectionUnderWay {
+    /// Whether [`Engine::finish_correction`] returns at once.
+    pub fn is_here(&mut self) -> bool {
+        self.upload.as_mut().is_none_or(Transfer::is_here)
+    }
+}
+
+impl Engine {
+    /// A copy of what is selected.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
+        let snapshot = self.begin_snapshot(selection)?;
+        self.finish_snapshot(snapshot)
+    }
+
+    /// Begins a copy of what is selected, as it is now. What has begun is to be finished in the same order, corrections
+    /// included: local progress is what lies between them.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn begin_snapshot(&mut self, selection: Selection) -> Result<SnapshotUnderWay, TrainingError> {
+        if let Selection::Part(Part { vector: Vector::Momentum, fragment }) = selection {
+            let outer = self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum)?;
+            let values = outer.momentum()[fragment.range(self.layout().parameters())].to_vec();
+            let taken = Taken { values: Snapshot::from(values), local_progress: 0.0 };
+            return Ok(SnapshotUnderWay(Copying::Here(taken)));
+        }
+        let outer = match (selection, &self.outer) {
+            (Selection::State, Some(outer)) => [outer.slow_weights(), outer.momentum()],
+            _ => [&[][..], &[]],
+        };
+        if let Some(model) = self.replica.begin_copy()? {
+            return Ok(SnapshotUnderWay(Copying::Coming { selection, model, outer: outer.concat() }));
+        }
+        let values = self.replica.parameters()?;
+        let taken = match selection {
+            Selection::Part(part) => {
+                let local_progress = self.local_progress.measure(&values);
+                let part = values[part.fragment.range(values.len())].to_vec();
+                Taken { values: Snapshot::from(part), local_progress }
+            }
+            Selection::State => {
+                let mut state = values.into_owned();
+                state.reserve_exact(outer[0].len() + outer[1].len());
+                outer.iter().for_each(|values| state.extend_from_slice(values));
+                Taken { values: Snapshot::from(state), local_progress: 0.0 }
+            }
+        };
+        Ok(SnapshotUnderWay(Copying::Here(taken)))
+    }
+
+    /// The copy that was begun; waits for it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn finish_snapshot(&mut self, snapshot: SnapshotUnderWay) -> Result<Taken, TrainingError> {
+        let (selection, model, outer) = match snapshot.0 {
+            Copying::Here(taken) => return Ok(taken),
+            Copying::Coming { selection, model, outer } => (selection, model, outer),
+        };
+        let mut values = model.wait()?;
+        Ok(match selection {
+            Selection::Part(part) => {
+                let local_progress = self.local_progress.measure(&values);
+                let range = part.fragment.range(values.len());
+                values.truncate(range.end);
+                values.drain(..range.start);
+                Taken { values: Snapshot::from(values), local_progress }
+            }
+            Selection::State => {
+                values.extend(outer);
+                Taken { values: Snapshot::from(values), local_progress: 0.0 }
+            }
+        })
+    }
+
+    /// Adds what an exchange decided. For the model: `θ += c`, and `φ += c` with the outer momentum on, so that the
+    /// correction stays out of the momentum (ρ = 0). For the momentum: `u += c`.
+    ///
+    /// # Errors
+    /// When it is for another model.
+    pub fn apply(&mut self, part: Part, correction: &Correction) -> Result<(), TrainingError> {
+        let correction = self.begin_correction(part, correction)?;
+        self.finish_correction(correction)
+    }
+
+    /// Begins to bring a correction to the device. Nothing changes before [`Engine::finish_correction`].
+    ///
+    /// # Errors
+    /// When it is for another model.
+    pub fn begin_correction(
+        &mut self,
+        part: Part,
+        correction: &Correction,
+    ) -> Result<CorrectionUnderWay, TrainingError> {
+        let range = part.fragment.range(self.layout().parameters());
+        if correction.len() != range.len() {
+            let (expected, actual) = (range.len(), correction.len());
+            return Err(TrainingError::WrongLength { what: "a correction", expected, actual });
+        }
+        let upload = match part.vector {
+            Vector::Momentum => None,
+            Vector::Model => self.replica.begin_addition(range, correction)?,
+        };
+        Ok(CorrectionUnderWay { part, correction: correction.clone(), upload })
+    }
+
+    /// Adds a correction that was begun; waits for it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn finish_correction(&mut self, correction: CorrectionUnderWay) -> Result<(), TrainingError> {
+        let CorrectionUnderWay { part, correction, upload } = correction;
+        let range = part.fragment.range(self.layout().parameters());
+        if part.vector == Vector::Momentum {
+            let outer = self.outer.as_mut().ok_or(TrainingError::NoOuterMomentum)?;
+            outer.apply_to_momentum(range, &correction);
+            return Ok(());
+        }
+        let local_progress = &mut self.local_progress;
+        match upload {
+            Some(upload) => local_progress.leave_out_added(range.start, &self.replica.finish_addition(upload)?),
+            None => self.replica.edit_parameters(&mut |parameters| {
+                let before = parameters.to_vec();
+                correction.add_to(&mut parameters[range.clone()]);
+                local_progress.leave_out(&before, parameters);
+            })?,
+        }
+        if let Some(outer) = &mut self.outer {
+            outer.apply(range, &correction);
+        }
+        Ok(())
+    }
+}

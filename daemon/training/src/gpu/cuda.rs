@@ -1,0 +1,220 @@
+//! A GPU through NVIDIA's driver and cuBLAS.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::cublas::{CudaBlas, result::gemm_strided_batched_ex, sys};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, DevicePtr, LaunchConfig, PinnedHostSlice, PushKernelArg, result,
+};
+use candle_core::{Error, Result};
+
+use super::product::Operand;
+use super::{Accelerator, Argument, Kind, Memory, Product, Span, THREADS, kernel_names};
+use crate::replica::Transfer;
+
+/// The kernels for any GPU of the capability that this was built for, or a later one.
+const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
+
+/// Buffers of page-locked memory that wait for the next transfer, at most: a copy and an addition may be under way at once.
+const PINNED_KEPT_MAX: usize = 2;
+
+pub(crate) struct Cuda {
+    context: Arc<CudaContext>,
+    /// On which everything is computed.
+    stream: Arc<CudaStream>,
+    /// On which transfers go beside it.
+    transfers: Arc<CudaStream>,
+    blas: CudaBlas,
+    kernels: HashMap<String, CudaFunction>,
+    pinned: Arc<PinnedPool>,
+}
+
+impl Cuda {
+    /// The GPU of this number.
+    pub(crate) fn open(number: usize) -> Result<Cuda> {
+        let context = CudaContext::new(number).w()?;
+        let (stream, transfers) = (context.new_stream().w()?, context.new_stream().w()?);
+        let module = context.load_module(PTX.into()).w()?;
+        let kernel = |name: String| Ok((name.clone(), module.load_function(&name).w()?));
+        Ok(Cuda {
+            blas: CudaBlas::new(stream.clone()).w()?,
+            kernels: kernel_names().map(kernel).collect::<Result<_>>()?,
+            pinned: Arc::new(PinnedPool { context: context.clone(), free: Mutex::default() }),
+            context,
+            stream,
+            transfers,
+        })
+    }
+
+    /// Memory whose content is arbitrary.
+    fn allocate_raw(&self, kind: Kind, values: usize) -> Result<Memory> {
+        // SAFETY: callers write before they read.
+        let slice = unsafe { self.stream.alloc::<u8>(values * kind.size()) }.w()?;
+        let address = slice.device_ptr(&self.stream).0;
+        Ok(Memory { span: Span { address, values, kind }, _owner: Box::new(slice) })
+    }
+}
+
+/// Page-locked memory, without which a transfer stops the computation; to lock it takes long.
+struct PinnedPool {
+    context: Arc<CudaContext>,
+    free: Mutex<Vec<PinnedHostSlice<f32>>>,
+}
+
+impl PinnedPool {
+    fn with<R>(&self, values: usize, act: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
+        let kept = {
+            let mut free = self.free.lock().expect("nobody panics with the pool");
+            free.iter().position(|buffer| buffer.len() >= values).map(|index| free.swap_remove(index))
+        };
+        let mut buffer = match kept {
+            Some(buffer) => buffer,
+            // SAFETY: its content is written before it is read. Not write-combined: the host reads it, too.
+            None => unsafe { self.context.alloc_pinned_with_flags::<f32>(values, 0) }.w()?,
+        };
+        let result = act(&mut buffer.as_mut_slice().w()?[..values]);
+        let mut free = self.free.lock().expect("nobody panics with the pool");
+        if free.len() < PINNED_KEPT_MAX {
+            free.push(buffer);
+        }
+        result
+    }
+}
+
+impl Accelerator for Cuda {
+    fn allocate(&self, kind: Kind, values: usize) -> Result<Memory> {
+        let memory = self.allocate_raw(kind, values)?;
+        self.clear(memory.span)?;
+        Ok(memory)
+    }
+
+    fn launch(&self, kernel: &str, blocks: usize, arguments: &[Argument]) -> Result<()> {
+        self.context.bind_to_thread().w()?;
+        let kernel = self.kernels.get(kernel).ok_or_else(|| Error::Msg(format!("no kernel {kernel}")))?;
+        let mut launch = self.stream.launch_builder(kernel);
+        for argument in arguments {
+            match argument {
+                Argument::Pointer(value) | Argument::Count(value) => launch.arg(value),
+                Argument::Size(value) => launch.arg(value),
+                Argument::Scalar(value) => launch.arg(value),
+            };
+        }
+        let grid = u32::try_from(blocks).map_err(Error::wrap)?;
+        let shape = LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the caller's arguments are the kernel's.
+        unsafe { launch.launch(shape) }.w()?;
+        Ok(())
+    }
+
+    fn multiply(&self, product: &Product) -> Result<()> {
+        self.context.bind_to_thread().w()?;
+        let gemm = product.gemm();
+        let operation = |is_transposed| {
+            if is_transposed { sys::cublasOperation_t::CUBLAS_OP_T } else { sys::cublasOperation_t::CUBLAS_OP_N }
+        };
+        let kind = |operand: Operand| match operand.kind {
+            Kind::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+            _ => sys::cudaDataType::CUDA_R_32F,
+        };
+        let (a, b, c, one) = (gemm.a, gemm.b, gemm.c, 1.0_f32);
+        // SAFETY: `Product::gemm` has checked that the matrices lie within their spans.
+        unsafe {
+            gemm_strided_batched_ex(
+                *self.blas.handle(),
+                operation(gemm.a_is_transposed),
+                operation(gemm.b_is_transposed),
+                gemm.m,
+                gemm.n,
+                gemm.k,
+                std::ptr::from_ref(&one).cast(),
+                a.address as *const _,
+                kind(a),
+                a.leading_dimension,
+                a.stride,
+                b.address as *const _,
+                kind(b),
+                b.leading_dimension,
+                b.stride,
+                std::ptr::from_ref(&gemm.beta).cast(),
+                c.address as *mut _,
+                kind(c),
+                c.leading_dimension,
+                c.stride,
+                gemm.batch,
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )
+        }
+        .w()
+    }
+
+    fn clear(&self, place: Span) -> Result<()> {
+        self.context.bind_to_thread().w()?;
+        // SAFETY: the caller's span is of this device's memory; this holds for the calls below as well.
+        unsafe { result::memset_d8_async(place.address, 0, place.bytes(), self.stream.cu_stream()) }.w()
+    }
+
+    fn copy(&self, from: Span, to: Span) -> Result<()> {
+        assert_eq!(from.bytes(), to.bytes());
+        self.context.bind_to_thread().w()?;
+        // SAFETY: see `clear`.
+        unsafe { result::memcpy_dtod_async(to.address, from.address, from.bytes(), self.stream.cu_stream()) }.w()
+    }
+
+    fn upload(&self, values: &[u8], to: Span) -> Result<()> {
+        assert!(values.len() <= to.bytes());
+        self.context.bind_to_thread().w()?;
+        // SAFETY: see `clear`. From ordinary memory the driver returns once it has read it.
+        unsafe { result::memcpy_htod_async(to.address, values, self.stream.cu_stream()) }.w()
+    }
+
+    fn download(&self, from: Span, to: &mut [u8]) -> Result<()> {
+        assert_eq!(from.bytes(), to.len());
+        self.context.bind_to_thread().w()?;
+        // SAFETY: see `clear`.
+        unsafe { result::memcpy_dtoh_async(to, from.address, self.stream.cu_stream()) }.w()?;
+        self.stream.synchronize().w()
+    }
+
+    fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>> {
+        let copy = self.allocate_raw(Kind::F32, from.values)?;
+        self.copy(from, copy.span)?;
+        let copied = self.stream.record_event(None).w()?;
+        let (transfers, pinned) = (self.transfers.clone(), self.pinned.clone());
+        Transfer::waiting(move || {
+            let values = pinned.with(copy.span.values, |buffer| {
+                transfers.wait(&copied).w()?;
+                // SAFETY: the copy lives until the stream has come to the end.
+                unsafe { result::memcpy_dtoh_async(buffer, copy.span.address, transfers.cu_stream()) }.w()?;
+                transfers.synchronize().w()?;
+                Ok(buffer.to_vec())
+            })?;
+            drop(copy);
+            Ok(values)
+        })
+    }
+
+    fn begin_upload(
+        &self,
+        values: Box<dyn FnOnce() -> Vec<f32> + Send>,
+        to: Arc<Memory>,
+    ) -> Result<Transfer<Vec<f32>>> {
+        // Before this the memory is not there.
+        let allocated = self.stream.record_event(None).w()?;
+        let (transfers, pinned) = (self.transfers.clone(), self.pinned.clone());
+        Transfer::waiting(move || {
+            let values = values();
+            assert!(values.len() <= to.span.values);
+            pinned.with(values.len(), |buffer| {
+                buffer.copy_from_slice(&values);
+                transfers.wait(&allocated).w()?;
+                // SAFETY: `to` lives until the stream has come to the end.
+                unsafe { result::memcpy_htod_async(to.span.address, buffer, transfers.cu_stream()) }.w()?;
+                transfers.synchronize().w()
+            })?;
+            Ok(values)
+        })
+    }
+}

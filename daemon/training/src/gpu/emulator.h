@@ -1,0 +1,177 @@
+// Runs `kernels.cu` on the CPU, for tests: blocks one after the other, a block's threads as coroutines in turn.
+//
+// A thread runs until it meets a barrier. That all threads of a block meet the same ones is checked.
+
+#include <cmath>
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ucontext.h>
+#include <utility>
+
+#define __global__
+#define __device__
+// Blocks run one at a time, so what a block shares may be what all share.
+#define __shared__ static
+
+struct Index {
+    unsigned x;
+};
+static Index threadIdx, blockIdx, blockDim;
+
+/// The upper half of a float, rounded to nearest, ties to even.
+struct __nv_bfloat16 {
+    unsigned short bits;
+};
+
+inline float __bfloat162float(__nv_bfloat16 value) {
+    unsigned bits = (unsigned)value.bits << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+inline __nv_bfloat16 __float2bfloat16(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits += 0x7fff + (bits >> 16 & 1);
+    return {(unsigned short)(bits >> 16)};
+}
+
+inline float rsqrtf(float value) { return 1 / sqrtf(value); }
+
+inline float atomicAdd(float *place, float value) {
+    float before = *place;
+    *place += value;
+    return before;
+}
+
+const unsigned THREADS_MAX = 1024, STACK = 64 << 10;
+
+static ucontext_t scheduler, first_entry[THREADS_MAX];
+static jmp_buf in_scheduler, in_thread[THREADS_MAX];
+static unsigned barriers_met[THREADS_MAX];
+static bool started[THREADS_MAX], ended[THREADS_MAX];
+static double exchanged[THREADS_MAX];
+
+/// Back to the scheduler, until it is this thread's turn again.
+inline void yield() {
+    if (_setjmp(in_thread[threadIdx.x]) == 0) _longjmp(in_scheduler, 1);
+}
+
+inline void __syncthreads() {
+    ++barriers_met[threadIdx.x];
+    yield();
+}
+
+/// All threads of a block take part, as in every call there is.
+template <typename V> V __shfl_xor_sync(unsigned, V value, int distance) {
+    unsigned thread = threadIdx.x;
+    exchanged[thread] = value;
+    __syncthreads();
+    V received = (V)exchanged[thread ^ distance];
+    __syncthreads();
+    return received;
+}
+
+static void (*body)();
+
+/// One block after the other.
+static void run_thread() {
+    for (;;) {
+        body();
+        ended[threadIdx.x] = true;
+        yield();
+    }
+}
+
+/// Lets a thread run to its next barrier, or to its end. After its first entry without a system call.
+__attribute__((noinline)) static void resume(unsigned thread) {
+    threadIdx.x = thread;
+    if (_setjmp(in_scheduler) != 0) return;
+    if (started[thread]) _longjmp(in_thread[thread], 1);
+    started[thread] = true;
+    setcontext(&first_entry[thread]);
+}
+
+/// Calls `kernel` for every thread of every block. Not for several threads of the process at once.
+inline void run(void (*kernel)(), unsigned blocks, unsigned block_threads) {
+    static char *stacks = (char *)malloc((size_t)THREADS_MAX * STACK);
+    body = kernel;
+    blockDim.x = block_threads;
+    for (unsigned thread = 0; thread < block_threads; ++thread) {
+        getcontext(&first_entry[thread]);
+        first_entry[thread].uc_stack.ss_sp = stacks + (size_t)thread * STACK;
+        first_entry[thread].uc_stack.ss_size = STACK;
+        first_entry[thread].uc_link = &scheduler;
+        makecontext(&first_entry[thread], run_thread, 0);
+        started[thread] = false;
+    }
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+        for (unsigned thread = 0; thread < block_threads; ++thread) barriers_met[thread] = ended[thread] = 0;
+        while (!ended[0]) {
+            for (unsigned thread = 0; thread < block_threads; ++thread) resume(thread);
+            for (unsigned thread = 1; thread < block_threads; ++thread) {
+                if (barriers_met[thread] != barriers_met[0] || ended[thread] != ended[0]) {
+                    fprintf(stderr, "threads 0 and %u do not meet the same barriers\n", thread);
+                    abort();
+                }
+            }
+        }
+    }
+}
+
+/// The kernels' arguments come as pointers to their values, as the driver takes them.
+static void **arguments;
+
+template <typename... A, size_t... I> void call_with(void (*kernel)(A...), std::index_sequence<I...>) {
+    kernel(*(A *)arguments[I]...);
+}
+
+template <typename... A> void call(void (*kernel)(A...)) { call_with(kernel, std::index_sequence_for<A...>{}); }
+
+/// A strided batched product of BLAS, all matrices column-major: (transposed?, kind, address, leading dimension, stride) of
+/// each, kinds 0 for float and 1 for bfloat16.
+struct Operand {
+    int transposed, is_bf16;
+    char *address;
+    long leading_dimension, stride;
+
+    char *place(long batch, long row, long column) const {
+        if (transposed) std::swap(row, column);
+        return address + (batch * stride + column * leading_dimension + row) * (is_bf16 ? 2 : 4);
+    }
+    float read(long batch, long row, long column) const {
+        char *at = place(batch, row, column);
+        return is_bf16 ? __bfloat162float(*(__nv_bfloat16 *)at) : *(float *)at;
+    }
+    void write(long batch, long row, long column, float value) const {
+        char *at = place(batch, row, column);
+        if (is_bf16) {
+            *(__nv_bfloat16 *)at = __float2bfloat16(value);
+        } else {
+            *(float *)at = value;
+        }
+    }
+};
+
+extern "C" void emulate_gemm(const Operand *a, const Operand *b, const Operand *c, long m, long n, long k, float beta,
+                             long batches) {
+    for (long batch = 0; batch < batches; ++batch) {
+        for (long column = 0; column < n; ++column) {
+            for (long row = 0; row < m; ++row) {
+                float sum = beta == 0 ? 0 : beta * c->read(batch, row, column);
+                for (long inner = 0; inner < k; ++inner) sum += a->read(batch, row, inner) * b->read(batch, inner, column);
+                c->write(batch, row, column, sum);
+            }
+        }
+    }
+}
+
+#define EMULATE(kernel)                                                                                                \
+    extern "C" void emulate_##kernel(unsigned blocks, unsigned block_threads, void **given) {                          \
+        arguments = given;                                                                                             \
+        run([] { call(kernel); }, blocks, block_threads);                                                              \
+    }

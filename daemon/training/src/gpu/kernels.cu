@@ -1,0 +1,324 @@
+// Transformer training on NVIDIA GPUs: everything but the matrix products, which are cuBLAS's.
+//
+// The build script compiles this to PTX. Tests compile it with a C++ compiler, where `emulator.h` stands in for the GPU,
+// so only what that header knows is used here.
+//
+// Conventions: tensors are row-major; `T` is what matrices are multiplied in, float or bfloat16, and all sums are floats.
+// One block handles one row unless a kernel says otherwise; blocks have a multiple of 32 threads.
+
+#ifndef MURMUR_EMULATED
+#include <cuda_bf16.h>
+#endif
+
+typedef __nv_bfloat16 bf16;
+typedef unsigned int u32;
+
+__device__ inline float load(const float *place) { return *place; }
+__device__ inline float load(const bf16 *place) { return __bfloat162float(*place); }
+__device__ inline void store(float *place, float value) { *place = value; }
+__device__ inline void store(bf16 *place, float value) { *place = __float2bfloat16(value); }
+
+/// Over all threads of the block; every thread gets it.
+template <typename V> __device__ V block_sum(V value) {
+    __shared__ V partial_sums[32];
+    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+    __syncthreads(); // the call before may still be reading
+    if (threadIdx.x % 32 == 0) partial_sums[threadIdx.x / 32] = value;
+    __syncthreads();
+    V sum = 0;
+    for (u32 warp = 0; warp < blockDim.x / 32; ++warp) sum += partial_sums[warp];
+    return sum;
+}
+
+__device__ inline float block_max(float value) {
+    __shared__ float partial_maxima[32];
+    for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) partial_maxima[threadIdx.x / 32] = value;
+    __syncthreads();
+    float maximum = partial_maxima[0];
+    for (u32 warp = 1; warp < blockDim.x / 32; ++warp) maximum = fmaxf(maximum, partial_maxima[warp]);
+    return maximum;
+}
+
+/// Element of a kernel with one thread for each.
+__device__ inline size_t element() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
+
+// Embedding: `table` [vocabulary, width], `stream` [rows, width].
+
+extern "C" __global__ void embed(const float *table, const u32 *tokens, float *stream, u32 width) {
+    const float *from = table + (size_t)tokens[blockIdx.x] * width;
+    float *to = stream + (size_t)blockIdx.x * width;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) to[column] = from[column];
+}
+
+/// Rows of one token meet in one row of the table, in any order.
+extern "C" __global__ void embed_backward(const float *to_stream, const u32 *tokens, float *to_table, u32 width) {
+    const float *from = to_stream + (size_t)blockIdx.x * width;
+    float *to = to_table + (size_t)tokens[blockIdx.x] * width;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) atomicAdd(to + column, from[column]);
+}
+
+// RMSNorm: `output` = `scale` · x / √(mean x² + ε).
+
+template <typename T>
+__device__ void rms_norm(const float *input, const float *scale, T *output, u32 width, float epsilon) {
+    const float *row = input + (size_t)blockIdx.x * width;
+    float squares = 0;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) squares += row[column] * row[column];
+    float factor = rsqrtf(block_sum(squares) / width + epsilon);
+    T *to = output + (size_t)blockIdx.x * width;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        store(to + column, row[column] * factor * scale[column]);
+    }
+}
+
+/// Adds to `to_input`, and leaves each row's factor for the scale's gradient.
+extern "C" __global__ void rms_norm_backward(const float *input, const float *scale, const float *to_output,
+                                             float *to_input, float *factors, u32 width, float epsilon) {
+    size_t first = (size_t)blockIdx.x * width;
+    float squares = 0, product = 0;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        float value = input[first + column];
+        squares += value * value;
+        product += to_output[first + column] * scale[column] * value;
+    }
+    float factor = rsqrtf(block_sum(squares) / width + epsilon);
+    float shrink = block_sum(product) * factor * factor * factor / width;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        to_input[first + column] += to_output[first + column] * scale[column] * factor - input[first + column] * shrink;
+    }
+    if (threadIdx.x == 0) factors[blockIdx.x] = factor;
+}
+
+/// Adds to `to_scale`. A block sums one column of 32 over one strip of `strip` rows; its warps take turns at the rows.
+extern "C" __global__ void rms_scale_backward(const float *input, const float *to_output, const float *factors,
+                                              float *to_scale, u32 rows, u32 width, u32 strip) {
+    __shared__ float sums[32][33];
+    u32 groups = (width + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    u32 column = blockIdx.x % groups * 32 + lane, first = blockIdx.x / groups * strip;
+    u32 end = first + strip < rows ? first + strip : rows;
+    float sum = 0;
+    if (column < width) {
+        for (u32 row = first + warp; row < end; row += warps) {
+            size_t index = (size_t)row * width + column;
+            sum += to_output[index] * input[index] * factors[row];
+        }
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && column < width) {
+        for (u32 other = 1; other < warps; ++other) sum += sums[other][lane];
+        atomicAdd(to_scale + column, sum);
+    }
+}
+
+// Heads: rows [sequences, length, query | key | value] to and from heads [sequences, heads, length, head width], with queries
+// and keys turned by their position (RoPE), Hugging Face's halves of a head paired.
+
+template <typename T>
+__device__ void turn_heads(T *rows, T *query, T *key, T *value, const float *cosines, const float *sines, u32 length,
+                           u32 heads, u32 key_heads, u32 half, bool backwards) {
+    u32 position = blockIdx.x % length, sequence = blockIdx.x / length, slots = heads + 2 * key_heads;
+    T *row = rows + (size_t)blockIdx.x * slots * 2 * half;
+    for (u32 index = threadIdx.x; index < slots * half; index += blockDim.x) {
+        u32 slot = index / half, pair = index % half;
+        T *side = query;
+        u32 head = slot, of = heads;
+        bool turns = true;
+        if (slot >= heads + key_heads) {
+            side = value, head = slot - heads - key_heads, of = key_heads, turns = false;
+        } else if (slot >= heads) {
+            side = key, head = slot - heads, of = key_heads;
+        }
+        T *in_row = row + (size_t)slot * 2 * half + pair;
+        T *in_head = side + (((size_t)sequence * of + head) * length + position) * 2 * half + pair;
+        float cosine = turns ? cosines[(size_t)position * half + pair] : 1;
+        float sine = turns ? sines[(size_t)position * half + pair] : 0;
+        if (backwards) {
+            float first = load(in_head), second = load(in_head + half);
+            store(in_row, first * cosine + second * sine);
+            store(in_row + half, second * cosine - first * sine);
+        } else {
+            float first = load(in_row), second = load(in_row + half);
+            store(in_head, first * cosine - second * sine);
+            store(in_head + half, second * cosine + first * sine);
+        }
+    }
+}
+
+/// What attention gives, between heads and rows [sequences, length, heads · head width].
+template <typename T>
+__device__ void move_heads(T *rows, T *in_heads, u32 length, u32 heads, u32 head_width, bool to_heads) {
+    u32 position = blockIdx.x % length, sequence = blockIdx.x / length;
+    T *row = rows + (size_t)blockIdx.x * heads * head_width;
+    for (u32 index = threadIdx.x; index < heads * head_width; index += blockDim.x) {
+        size_t place = (((size_t)sequence * heads + index / head_width) * length + position) * head_width;
+        T *in_head = in_heads + place + index % head_width;
+        if (to_heads) {
+            *in_head = row[index];
+        } else {
+            row[index] = *in_head;
+        }
+    }
+}
+
+// Attention: `scores` [heads of all sequences, length, length] in place; later positions are not seen.
+
+template <typename T> __device__ void causal_softmax(T *scores, u32 length, float scale) {
+    u32 seen = blockIdx.x % length + 1;
+    T *row = scores + (size_t)blockIdx.x * length;
+    float maximum = -INFINITY;
+    for (u32 column = threadIdx.x; column < seen; column += blockDim.x) maximum = fmaxf(maximum, load(row + column));
+    maximum = block_max(maximum);
+    float sum = 0;
+    for (u32 column = threadIdx.x; column < seen; column += blockDim.x) {
+        sum += expf((load(row + column) - maximum) * scale);
+    }
+    float factor = 1 / block_sum(sum);
+    for (u32 column = threadIdx.x; column < length; column += blockDim.x) {
+        store(row + column, column < seen ? expf((load(row + column) - maximum) * scale) * factor : 0);
+    }
+}
+
+/// Replaces the gradient by probabilities with that by scores.
+template <typename T>
+__device__ void causal_softmax_backward(const T *probabilities, T *gradient, u32 length, float scale) {
+    u32 seen = blockIdx.x % length + 1;
+    size_t first = (size_t)blockIdx.x * length;
+    float product = 0;
+    for (u32 column = threadIdx.x; column < seen; column += blockDim.x) {
+        product += load(probabilities + first + column) * load(gradient + first + column);
+    }
+    product = block_sum(product);
+    for (u32 column = threadIdx.x; column < length; column += blockDim.x) {
+        float probability = load(probabilities + first + column);
+        float value = column < seen ? probability * (load(gradient + first + column) - product) * scale : 0;
+        store(gradient + first + column, value);
+    }
+}
+
+// SwiGLU: `gate_up` [rows, gate | up], `hidden` = gate · σ(gate) · up [rows, inner]. One thread for each of `hidden`.
+
+template <typename T> __device__ void swiglu(const T *gate_up, T *hidden, u32 inner, size_t count) {
+    size_t index = element();
+    if (index >= count) return;
+    size_t place = index / inner * 2 * inner + index % inner;
+    float gate = load(gate_up + place), up = load(gate_up + place + inner);
+    store(hidden + index, gate / (1 + expf(-gate)) * up);
+}
+
+/// Replaces `gate_up` by its gradient.
+template <typename T> __device__ void swiglu_backward(T *gate_up, const T *to_hidden, u32 inner, size_t count) {
+    size_t index = element();
+    if (index >= count) return;
+    size_t place = index / inner * 2 * inner + index % inner;
+    float gate = load(gate_up + place), up = load(gate_up + place + inner), gradient = load(to_hidden + index);
+    float sigmoid = 1 / (1 + expf(-gate));
+    store(gate_up + place, gradient * up * sigmoid * (1 + gate * (1 - sigmoid)));
+    store(gate_up + place + inner, gradient * gate * sigmoid);
+}
+
+// Loss: `logits` [rows, classes].
+
+/// Each row's −ln softmax(logits)[target], and whether the target is the likeliest. Where `share` is not zero, logits become
+/// the gradient of `share` times the sum of losses.
+template <typename T>
+__device__ void cross_entropy(T *logits, const u32 *targets, float *losses, float *hits, u32 classes, float share) {
+    T *row = logits + (size_t)blockIdx.x * classes;
+    u32 target = targets[blockIdx.x];
+    float right = load(row + target), maximum = -INFINITY;
+    for (u32 column = threadIdx.x; column < classes; column += blockDim.x) maximum = fmaxf(maximum, load(row + column));
+    maximum = block_max(maximum);
+    float sum = 0;
+    for (u32 column = threadIdx.x; column < classes; column += blockDim.x) sum += expf(load(row + column) - maximum);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        losses[blockIdx.x] = logf(sum) + (maximum - right);
+        hits[blockIdx.x] = right == maximum ? 1 : 0;
+    }
+    if (share == 0) return;
+    for (u32 column = threadIdx.x; column < classes; column += blockDim.x) {
+        float probability = expf(load(row + column) - maximum) / sum;
+        store(row + column, share * (probability - (column == target ? 1 : 0)));
+    }
+}
+
+// Sums in a fixed order: block b adds every `blocks`-th run of threads, the host adds the blocks' results.
+
+extern "C" __global__ void sum_values(const float *values, double *sums, size_t count, u32 blocks) {
+    double sum = 0;
+    for (size_t index = element(); index < count; index += (size_t)blocks * blockDim.x) sum += values[index];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+extern "C" __global__ void sum_squares(const float *values, double *sums, size_t count, u32 blocks) {
+    double sum = 0;
+    for (size_t index = element(); index < count; index += (size_t)blocks * blockDim.x) {
+        sum += (double)values[index] * values[index];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// One thread for each value.
+
+extern "C" __global__ void to_bf16(const float *values, bf16 *rounded, size_t count) {
+    size_t index = element();
+    if (index < count) store(rounded + index, values[index]);
+}
+
+extern "C" __global__ void add(float *values, const float *added, size_t count) {
+    size_t index = element();
+    if (index < count) values[index] += added[index];
+}
+
+/// AdamW with the gradient clipped by a factor (`step_values` in `optimizer.rs`).
+extern "C" __global__ void adamw(float *values, const float *gradient, float *first, float *second, size_t count,
+                                 float clip, float beta1, float beta2, float new1, float new2, float rate, float keep,
+                                 float unbias_second, float epsilon) {
+    size_t index = element();
+    if (index >= count) return;
+    float clipped = gradient[index] * clip;
+    float mean = beta1 * first[index] + new1 * clipped;
+    float square = beta2 * second[index] + new2 * clipped * clipped;
+    first[index] = mean;
+    second[index] = square;
+    values[index] = values[index] * keep - rate * mean / (sqrtf(square * unbias_second) + epsilon);
+}
+
+#define FOR(T)                                                                                                         \
+    extern "C" __global__ void rms_norm_##T(const float *input, const float *scale, T *output, u32 width,              \
+                                            float epsilon) {                                                          \
+        rms_norm(input, scale, output, width, epsilon);                                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void turn_heads_##T(T *rows, T *query, T *key, T *value, const float *cosines,               \
+                                              const float *sines, u32 length, u32 heads, u32 key_heads, u32 half,      \
+                                              u32 backwards) {                                                         \
+        turn_heads(rows, query, key, value, cosines, sines, length, heads, key_heads, half, backwards != 0);           \
+    }                                                                                                                  \
+    extern "C" __global__ void move_heads_##T(T *rows, T *in_heads, u32 length, u32 heads, u32 head_width,             \
+                                              u32 to_heads) {                                                          \
+        move_heads(rows, in_heads, length, heads, head_width, to_heads != 0);                                          \
+    }                                                                                                                  \
+    extern "C" __global__ void causal_softmax_##T(T *scores, u32 length, float scale) {                                \
+        causal_softmax(scores, length, scale);                                                                         \
+    }                                                                                                                  \
+    extern "C" __global__ void causal_softmax_backward_##T(const T *probabilities, T *gradient, u32 length,            \
+                                                           float scale) {                                              \
+        causal_softmax_backward(probabilities, gradient, length, scale);                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void swiglu_##T(const T *gate_up, T *hidden, u32 inner, size_t count) {                      \
+        swiglu(gate_up, hidden, inner, count);                                                                         \
+    }                                                                                                                  \
+    extern "C" __global__ void swiglu_backward_##T(T *gate_up, const T *to_hidden, u32 inner, size_t count) {          \
+        swiglu_backward(gate_up, to_hidden, inner, count);                                                             \
+    }                                                                                                                  \
+    extern "C" __global__ void cross_entropy_##T(T *logits, const u32 *targets, float *losses, float *hits,            \
+                                                 u32 classes, float share) {                                           \
+        cross_entropy(logits, targets, losses, hits, classes, share);                                                  \
+    }
+
+FOR(float)
+FOR(bf16)

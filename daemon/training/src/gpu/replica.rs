@@ -1,0 +1,194 @@
+//! A replica on a GPU: flat vectors in its memory are the truth.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::Result;
+use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
+use murmur_protocol::{Correction, ModelLayout};
+
+use super::transformer::{GpuTransformer, Weights};
+use super::{Accelerator, Argument, Kind, Memory, SUM_BLOCKS};
+use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum};
+use crate::data::Batch;
+use crate::engine::options::TrainingOptions;
+use crate::model::Evaluation;
+use crate::optimizer::{Moments, StepFactors};
+use crate::replica::{Replica, Transfer, parts};
+
+pub(crate) struct GpuReplica {
+    device: Arc<dyn Accelerator>,
+    model: GpuTransformer,
+    layout: Arc<ModelLayout>,
+    parameters: Memory,
+    /// The parameters as products read them, where that is not `f32`.
+    rounded: Option<Memory>,
+    gradient: Memory,
+    first_moment: Memory,
+    second_moment: Memory,
+    /// Of sums that are on their way to the host.
+    sums: Memory,
+    /// What is being uploaded, in order, and where it is to be added.
+    additions: VecDeque<(Range<usize>, Arc<Memory>)>,
+    /// Since the moments were zero.
+    steps: u64,
+    optimizer: OptimizerSpec,
+    /// Examples computed at once, at most.
+    micro_batch: usize,
+}
+
+impl GpuReplica {
+    /// Of the transformer of `spec`, with these flat parameters.
+    pub(crate) fn new(
+        device: Arc<dyn Accelerator>,
+        spec: &ModelSpec,
+        layout: &Arc<ModelLayout>,
+        parameters: &[f32],
+        optimizer: OptimizerSpec,
+        micro_batch: usize,
+        options: &TrainingOptions,
+    ) -> Result<GpuReplica> {
+        let kind = options.precision.kind();
+        let vector = |kind| device.allocate(kind, parameters.len());
+        let mut replica = GpuReplica {
+            model: GpuTransformer::new(device.clone(), spec, layout, kind, options.recompute)?,
+            layout: layout.clone(),
+            parameters: vector(Kind::F32)?,
+            rounded: (kind != Kind::F32).then(|| vector(kind)).transpose()?,
+            gradient: vector(Kind::F32)?,
+            first_moment: vector(Kind::F32)?,
+            second_moment: vector(Kind::F32)?,
+            sums: device.allocate(Kind::F64, SUM_BLOCKS)?,
+            additions: VecDeque::new(),
+            steps: 0,
+            optimizer,
+            micro_batch,
+            device,
+        };
+        replica.set_parameters(parameters)?;
+        Ok(replica)
+    }
+
+    fn weights(&self) -> Weights {
+        let exact = self.parameters.span();
+        Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span) }
+    }
+
+    /// After the parameters have changed.
+    fn round(&self) -> Result<()> {
+        let Some(rounded) = &self.rounded else { return Ok(()) };
+        let values = self.layout.parameters();
+        let arguments = [self.parameters.span().into(), rounded.span().into(), count(values)];
+        launch_for_each(&*self.device, "to_bf16", values, &arguments)
+    }
+
+    fn download(&self, memory: &Memory) -> Result<Vec<f32>> {
+        let mut values = vec![0.0_f32; self.layout.parameters()];
+        self.device.download(memory.span(), bytes_of_mut(&mut values))?;
+        Ok(values)
+    }
+}
+
+impl Replica for GpuReplica {
+    fn layout(&self) -> &Arc<ModelLayout> {
+        &self.layout
+    }
+
+    fn parameters(&self) -> Result<Cow<'_, [f32]>> {
+        Ok(Cow::Owned(self.download(&self.parameters)?))
+    }
+
+    fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
+        self.device.upload(bytes_of(values), self.parameters.span())?;
+        self.round()
+    }
+
+    fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
+        self.device.clear(self.gradient.span())?;
+        let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
+        for part in parts(batch, self.micro_batch) {
+            self.model.add_gradient(self.weights(), part.tokens()?, share, self.gradient.span())?;
+            loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
+        }
+        Ok(loss / batch.predictions() as f64)
+    }
+
+    fn gradient(&self) -> Result<Cow<'_, [f32]>> {
+        Ok(Cow::Owned(self.download(&self.gradient)?))
+    }
+
+    fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
+        self.device.upload(bytes_of(values), self.gradient.span())
+    }
+
+    fn gradient_norm(&self) -> Result<f64> {
+        Ok(sum(&*self.device, "sum_squares", self.gradient.span(), self.sums.span())?.sqrt())
+    }
+
+    fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
+        self.steps += 1;
+        let spec = &self.optimizer;
+        let factors = StepFactors::new(spec, self.steps, gradient_norm, learning_rate);
+        let vectors = [&self.parameters, &self.gradient, &self.first_moment, &self.second_moment];
+        for tensor in self.layout.tensors() {
+            let factors = factors.for_shape(&tensor.shape);
+            let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
+            let scalars = [factors.clip, spec.beta1, spec.beta2, new[0], new[1], factors.rate, factors.keep];
+            let scalars = scalars.into_iter().chain([factors.unbias_second, spec.epsilon]);
+            let arguments: Vec<Argument> = (vectors.iter().map(|vector| vector.span().part(tensor.range()).into()))
+                .chain([count(tensor.range().len())])
+                .chain(scalars.map(|value| Argument::Scalar(value as f32)))
+                .collect();
+            launch_for_each(&*self.device, "adamw", tensor.range().len(), &arguments)?;
+        }
+        self.round()
+    }
+
+    fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
+        let mut evaluation = Evaluation::default();
+        for part in parts(batch, self.micro_batch) {
+            self.model.evaluate(self.weights(), part.tokens()?)?;
+            let predictions = part.predictions();
+            let total = |values| sum(&*self.device, "sum_values", values, self.sums.span());
+            let loss_sum = total(self.model.losses(predictions))?;
+            let correct = total(self.model.hits(predictions))? as usize;
+            evaluation = evaluation.with(Evaluation { loss_sum, predictions, correct });
+        }
+        Ok(evaluation)
+    }
+
+    fn moments(&self) -> Result<(Moments, u64)> {
+        let (first, second) = (self.download(&self.first_moment)?, self.download(&self.second_moment)?);
+        Ok((Moments { first, second }, self.steps))
+    }
+
+    fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
+        self.device.upload(bytes_of(&moments.first), self.first_moment.span())?;
+        self.device.upload(bytes_of(&moments.second), self.second_moment.span())?;
+        self.steps = steps;
+        Ok(())
+    }
+
+    fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
+        self.device.begin_download(self.parameters.span()).map(Some)
+    }
+
+    fn begin_addition(&mut self, range: Range<usize>, correction: &Correction) -> Result<Option<Transfer<Vec<f32>>>> {
+        let (place, correction) = (Arc::new(self.device.allocate(Kind::F32, range.len())?), correction.clone());
+        let upload = self.device.begin_upload(Box::new(move || correction.to_values()), place.clone())?;
+        self.additions.push_back((range, place));
+        Ok(Some(upload))
+    }
+
+    fn finish_addition(&mut self, upload: Transfer<Vec<f32>>) -> Result<Vec<f32>> {
+        let (range, added) = self.additions.pop_front().expect("every addition that finishes has begun");
+        let values = upload.wait()?;
+        let (place, length) = (self.parameters.span().part(range.clone()), range.len());
+        let arguments = [place.into(), added.span().into(), count(length)];
+        launch_for_each(&*self.device, "add", length, &arguments)?;
+        self.round()?;
+        Ok(values)
+    }
+}

@@ -1,0 +1,176 @@
+//! The GPU's transformer against the CPU's, on the CPU.
+
+use std::sync::Arc;
+
+use candle_core::Result;
+use murmur_protocol::bulk::{BLOCK, Codes};
+use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
+use murmur_protocol::{Correction, ModelLayout};
+
+use super::check::check;
+use super::emulated::Emulated;
+use super::{Accelerator, GpuReplica, activation_values, kernel_names};
+use crate::data::{Batch, TokenBatch};
+use crate::engine::options::{Precision, TrainingOptions};
+use crate::model::build;
+use crate::ops::gradient_check::{random_tokens, random_values};
+use crate::replica::{HostReplica, Replica};
+
+/// The built-in kind, one with everything else, and one wider than a block has threads.
+fn specs() -> [ModelSpec; 3] {
+    let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
+    let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
+    let other = ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other };
+    let wide =
+        ModelSpec { layers: 1, width: 132, heads: 3, feed_forward: 40, context: 40, vocabulary: 50, ..plain.clone() };
+    [plain, other, wide]
+}
+
+fn batch(spec: &ModelSpec, sequences: usize, seed: u64) -> Batch {
+    let tokens = |seed| random_tokens(sequences * spec.context as usize, spec.vocabulary, seed);
+    Batch::Tokens(TokenBatch { inputs: tokens(seed), targets: tokens(seed + 1), sequences })
+}
+
+fn pair(
+    spec: &ModelSpec,
+    device: Arc<dyn Accelerator>,
+    options: &TrainingOptions,
+) -> Result<(HostReplica, GpuReplica)> {
+    let (model, optimizer) = (build(spec), OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() });
+    // Scales that are all one would hide a mistake.
+    let mut parameters = model.initial_parameters(1);
+    for tensor in model.layout().tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
+        for (value, noise) in parameters[tensor.range()].iter_mut().zip(random_values(tensor.range().len(), 5)) {
+            *value += 0.1 * noise;
+        }
+    }
+    let micro_batch = options.micro_batch.unwrap_or(usize::MAX);
+    let gpu = GpuReplica::new(device, spec, model.layout(), &parameters, optimizer.clone(), micro_batch, options)?;
+    Ok((HostReplica::new(model, parameters, optimizer, usize::MAX), gpu))
+}
+
+/// Each tensor's largest difference as a share of its largest value.
+fn check_tensors(layout: &ModelLayout, actual: &[f32], expected: &[f32], tolerance: f32) {
+    for tensor in layout.tensors() {
+        let (actual, expected) = (&actual[tensor.range()], &expected[tensor.range()]);
+        let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        let pairs = actual.iter().zip(expected);
+        let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+        assert!(error <= tolerance * largest && largest > 0.0, "{}: {error} of {largest}", tensor.name);
+    }
+}
+
+#[test]
+fn gradients_and_losses_are_those_of_the_cpu() -> Result<()> {
+    for (index, spec) in specs().iter().enumerate() {
+        for (recompute, micro_batch) in [(false, None), (true, Some(2))] {
+            let Some(device) = Emulated::open() else { return Ok(()) };
+            let options = TrainingOptions { recompute, micro_batch, ..TrainingOptions::default() };
+            let (mut host, mut gpu) = pair(spec, device, &options)?;
+            let sequences = if index == 2 { 1 } else { 3 };
+            let batch = batch(spec, sequences, 1);
+            let losses = (host.compute_gradient(&batch)?, gpu.compute_gradient(&batch)?);
+            assert!((losses.0 - losses.1).abs() < 1e-5, "{losses:?}");
+            check_tensors(host.layout(), &gpu.gradient()?, &host.gradient()?, 1e-4);
+            let norms = (host.gradient_norm()?, gpu.gradient_norm()?);
+            assert!((norms.0 / norms.1 - 1.0).abs() < 1e-5, "{norms:?}");
+            let evaluations = (host.evaluate(&batch)?, gpu.evaluate(&batch)?);
+            assert!((evaluations.0.loss() - evaluations.1.loss()).abs() < 1e-5, "{evaluations:?}");
+            assert_eq!(evaluations.0.correct, evaluations.1.correct);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn sixteen_bits_give_nearly_the_gradient_of_thirty_two() -> Result<()> {
+    for spec in &specs()[..2] {
+        let Some(device) = Emulated::open() else { return Ok(()) };
+        let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
+        let (mut host, mut gpu) = pair(spec, device, &options)?;
+        let batch = batch(spec, 3, 1);
+        let losses = (host.compute_gradient(&batch)?, gpu.compute_gradient(&batch)?);
+        assert!((losses.0 - losses.1).abs() < 5e-3 && losses.0 != losses.1, "{losses:?}");
+        check_tensors(host.layout(), &gpu.gradient()?, &host.gradient()?, 0.05);
+    }
+    Ok(())
+}
+
+#[test]
+fn steps_and_states_are_those_of_the_cpu() -> Result<()> {
+    let Some(device) = Emulated::open() else { return Ok(()) };
+    let spec = &specs()[1];
+    let (mut host, mut gpu) = pair(spec, device, &TrainingOptions::default())?;
+    let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-6);
+    for step in 0..3 {
+        let batch = batch(spec, 2 + step, 10 + step as u64);
+        host.compute_gradient(&batch)?;
+        // A gradient of nothing but rounding may differ in sign, and Adam's first step then goes the other way.
+        gpu.set_gradient(&host.gradient()?)?;
+        let norm = host.gradient_norm()?;
+        host.step(norm, 0.01)?;
+        gpu.step(norm, 0.01)?;
+        assert!(close(&host.parameters()?, &gpu.parameters()?));
+    }
+    let (moments, steps) = gpu.moments()?;
+    let (expected, expected_steps) = host.moments()?;
+    assert!(close(&moments.first, &expected.first) && close(&moments.second, &expected.second));
+    assert_eq!(steps, expected_steps);
+    gpu.set_moments(expected, 7)?;
+    assert_eq!(gpu.moments()?, (host.moments()?.0, 7));
+    Ok(())
+}
+
+/// Products read parameters of their own where these are of 16 bits; what is added must reach them.
+#[test]
+fn copies_and_corrections_travel_while_steps_go_on() -> Result<()> {
+    let Some(device) = Emulated::open() else { return Ok(()) };
+    let spec = &specs()[0];
+    let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
+    let (_, mut gpu) = pair(spec, device, &options)?;
+    let (before, batch) = (gpu.parameters()?.into_owned(), batch(spec, 2, 1));
+    let copy = gpu.begin_copy()?.expect("a GPU copies beside");
+    let length = before.len() - 512;
+    let codes = (0..length).map(|index| (index % 255) as i8).collect();
+    let correction = Correction::new(Codes::Narrow(codes), vec![1e-3; length.div_ceil(BLOCK)]);
+    let exact = correction.to_values();
+    let upload = gpu.begin_addition(512..before.len(), &correction)?.expect("a GPU copies beside");
+    gpu.compute_gradient(&batch)?;
+    let norm = gpu.gradient_norm()?;
+    gpu.step(norm, 0.01)?;
+    assert_eq!(copy.wait()?, before, "a copy is of the moment when it began");
+    let (stepped, loss) = (gpu.parameters()?.into_owned(), gpu.compute_gradient(&batch)?);
+    assert_eq!(gpu.finish_addition(upload)?, exact);
+    let after = gpu.parameters()?.into_owned();
+    assert_eq!(after[..512], stepped[..512]);
+    assert!((512..after.len()).all(|index| after[index] == stepped[index] + exact[index - 512]));
+    assert!((gpu.compute_gradient(&batch)? - loss).abs() > 0.01);
+    Ok(())
+}
+
+#[test]
+fn the_estimate_is_what_is_allocated() -> Result<()> {
+    for (recompute, precision) in [(false, Precision::F32), (true, Precision::Bf16)] {
+        for spec in specs() {
+            let Some(device) = Emulated::open() else { return Ok(()) };
+            let options = TrainingOptions { recompute, precision, ..TrainingOptions::default() };
+            let (_, mut gpu) = pair(&spec, device.clone(), &options)?;
+            let (before, tables) = (device.allocated(), spec.context * spec.width / spec.heads);
+            gpu.compute_gradient(&batch(&spec, 2, 1))?;
+            let allocated = device.allocated() - before + 4 * tables as usize;
+            assert_eq!(activation_values(&spec, 2, precision, recompute), allocated.div_ceil(4));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_device_whose_kernels_compute_something_else_is_found_out() {
+    let Some(device) = Emulated::open() else { return };
+    let device: Arc<dyn Accelerator> = device;
+    assert_eq!(check(&device), Ok(()));
+    for kernel in kernel_names() {
+        let device: Arc<dyn Accelerator> = Emulated::without(kernel.clone().leak()).expect("there is a compiler");
+        assert!(check(&device).is_err(), "without {kernel}");
+    }
+}
