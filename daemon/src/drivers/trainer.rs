@@ -7,6 +7,7 @@
 //! and counts from the day that somebody changes this.
 
 mod divergence;
+mod under_way;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -21,6 +22,7 @@ use super::{Arrival, Refused};
 use crate::memory;
 use crate::store::{Checkpoint, CheckpointWriter};
 use divergence::Divergence;
+use under_way::Transfers;
 
 /// Orders waiting for the next step boundary. The core has at most a handful of requests open.
 const QUEUE_MAX: usize = 16;
@@ -138,6 +140,7 @@ impl Trainer {
             events,
             arrivals,
             kept: VecDeque::new(),
+            under_way: Transfers::new(),
             view: first_view,
             view_sender,
             writer,
@@ -216,6 +219,7 @@ struct Desk {
     arrivals: mpsc::Receiver<Arrival>,
     /// Facts that the engine's queue had no room for.
     kept: VecDeque<Event>,
+    under_way: Transfers,
     view: TrainingView,
     view_sender: watch::Sender<TrainingView>,
     writer: CheckpointWriter,
@@ -269,6 +273,7 @@ impl Desk {
     fn take_orders(&mut self) -> bool {
         loop {
             self.send_kept();
+            self.finish_arrived();
             match self.inbox.try_recv() {
                 Ok(order) => self.carry_out(order),
                 Err(TryRecvError::Empty) => return true,
@@ -282,6 +287,7 @@ impl Desk {
 
     fn wait_for_order(&mut self) -> bool {
         self.send_kept();
+        self.finish_arrived();
         let before = Instant::now();
         let order = self.inbox.recv_timeout(IDLE_PERIOD);
         if self.stage == Stage::Training && self.engine.has_data() {
@@ -299,26 +305,14 @@ impl Desk {
     }
 
     fn carry_out(&mut self, order: TrainerOrder) {
+        let may_overlap = matches!(order, TrainerOrder::TakeSnapshot(..) | TrainerOrder::ApplyCorrection(..));
+        if !may_overlap {
+            self.finish_all();
+        }
         match order {
-            TrainerOrder::TakeSnapshot(request, selection) => match self.engine.snapshot(selection) {
-                Ok(snapshot) => {
-                    let report = TrainingReport { local_progress: snapshot.local_progress, ..self.report() };
-                    let snapshot = snapshot.values;
-                    tracing::debug!("copied {selection:?}");
-                    self.tell(Event::SnapshotTaken { request, snapshot, report });
-                }
-                Err(error) => self.refuse(request, &error),
-            },
-            TrainerOrder::ApplyCorrection(request, part, correction, progress_shift) => {
-                match self.engine.apply(part, &correction) {
-                    Ok(()) => {
-                        self.view.completed = false;
-                        self.view.progress = (self.view.progress + progress_shift).max(0.0);
-                        let report = self.report();
-                        self.tell(Event::CorrectionApplied { request, report });
-                    }
-                    Err(error) => self.refuse(request, &error),
-                }
+            TrainerOrder::TakeSnapshot(request, selection) => self.begin_snapshot(request, selection),
+            TrainerOrder::ApplyCorrection(request, part, correction, shift) => {
+                self.begin_correction(request, part, &correction, shift);
             }
             TrainerOrder::LoadState(request, chunks, progress) => {
                 let accepted = self.load_state(&chunks);
@@ -338,6 +332,7 @@ impl Desk {
             TrainerOrder::End => self.stage = Stage::Ended,
             TrainerOrder::Complete => self.complete(),
         }
+        self.finish_arrived();
     }
 
     fn load_state(&mut self, chunks: &[Payload]) -> bool {

@@ -10,7 +10,7 @@ mod check;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(test)]
-mod emulated;
+pub(crate) mod emulated;
 mod product;
 mod replica;
 mod transformer;

@@ -5,6 +5,7 @@ use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::{Correction, Part, Selection};
 
 use super::*;
+use crate::gpu::emulated::Emulated;
 
 fn manifest() -> RunManifest {
     let model = ModelSpec { layers: 2, width: 32, heads: 2, feed_forward: 64, context: 64, ..ModelSpec::default() };
@@ -263,5 +264,42 @@ fn a_state_makes_a_weightless_engine_like_one_that_drew_its_weights() -> Result<
         weightless.step(1.0)?;
         assert_eq!(drawn.save()?, weightless.save()?);
     }
+    Ok(())
+}
+
+/// An engine whose device is a GPU that the CPU emulates; `None` where it cannot.
+fn engine_on_gpu(manifest: &RunManifest) -> Option<Engine> {
+    let (mut engine, accelerator) = (engine(manifest), Emulated::open()?);
+    let (layout, parameters) = (engine.layout().clone(), engine.parameters().expect("the CPU's"));
+    let (spec, optimizer, options) = (&manifest.model, manifest.optimizer.clone(), TrainingOptions::default());
+    let replica = GpuReplica::new(accelerator, spec, &layout, &parameters, optimizer, usize::MAX, &options);
+    engine.replica = Box::new(replica.expect("memory"));
+    Some(engine)
+}
+
+#[test]
+fn on_a_gpu_copies_are_of_where_they_began_and_corrections_count_where_they_end() -> Result<(), TrainingError> {
+    let mut manifest = manifest();
+    manifest.model = ModelSpec { width: 16, feed_forward: 20, context: 12, ..manifest.model };
+    let Some(mut gpu) = engine_on_gpu(&manifest) else { return Ok(()) };
+    let (mut cpu, model) = (engine(&manifest), Selection::Part(Part::MODEL));
+    let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(left, right)| (left - right).abs() < 1e-3);
+
+    let (begun, expected) = (gpu.begin_snapshot(model)?, cpu.snapshot(model)?);
+    let correction = correction(cpu.layout(), 0.5);
+    let coming = gpu.begin_correction(Part::MODEL, &correction)?;
+    let losses = (gpu.step(100.0)?.loss, cpu.step(100.0)?.loss);
+    assert!((losses.0 - losses.1).abs() < 1e-4, "{losses:?}");
+    assert_eq!(gpu.finish_snapshot(begun)?.values.values(), expected.values.values());
+    assert!(close(&gpu.parameters()?, &cpu.parameters()?), "nothing is added before its end");
+    gpu.finish_correction(coming)?;
+    cpu.apply(Part::MODEL, &correction)?;
+    assert!(close(&gpu.parameters()?, &cpu.parameters()?));
+    let (taken, expected) = (gpu.snapshot(model)?, cpu.snapshot(model)?);
+    let moved = (taken.local_progress, expected.local_progress);
+    assert!(moved.1 > 0.0 && (moved.0 / moved.1 - 1.0).abs() < 0.02, "a step, without the correction: {moved:?}");
+    let mut other = engine_on_gpu(&manifest).expect("as above");
+    other.restore(gpu.save()?)?;
+    assert_eq!(other.snapshot(Selection::State)?.values.values(), gpu.snapshot(Selection::State)?.values.values());
     Ok(())
 }

@@ -8,7 +8,7 @@ use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use rayon::prelude::*;
 
-use super::Replica;
+use super::{Replica, Transfer};
 use crate::data::Batch;
 use crate::model::Evaluation;
 use crate::optimizer::Moments;
@@ -91,5 +91,9 @@ impl Replica for Team {
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
         self.on_all(|worker| worker.set_moments(moments.clone(), steps))
+    }
+
+    fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
+        self.workers[0].begin_copy()
     }
 }
