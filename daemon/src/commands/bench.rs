@@ -13,7 +13,7 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{DataSource, DataSpec};
 use murmur_training::engine::TimedStep;
 use murmur_training::measure::{operations_per_token, timed_product};
-use murmur_training::{Corpus, DataPlace, Device, Engine, TrainingOptions};
+use murmur_training::{Corpus, DataPlace, Device, Engine, TrainingOptions, free_memory};
 use serde::Serialize;
 use serde_json::json;
 
@@ -38,7 +38,7 @@ struct Speed {
     tokens_per_second: f64,
     /// Counting only the time that processors spent on it; `None` where the system does not say.
     tokens_per_processor_second: Option<f64>,
-    /// The most memory held, in bytes, of the machine; `None` on GPUs.
+    /// The most memory held, in bytes; of the GPU where one trains.
     peak_bytes: Option<u64>,
 }
 
@@ -113,7 +113,13 @@ fn engine(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> an
 }
 
 fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Report> {
+    let free_before = free_memory(device);
     let (mut engine, steps) = (engine(manifest, options, device)?, options.steps as usize);
+    for step in 0..WARM_UP_STEPS {
+        engine.timed_step(step as f64)?;
+    }
+    // Before PyTorch takes its share of the same GPU; after the first step ours grows no more.
+    let on_gpu = free_before.zip(free_memory(device)).map(|(before, after)| before.saturating_sub(after));
     let threads = rayon::current_num_threads();
     let workplace = Workplace::new()?;
     let mut others = Vec::new();
@@ -125,9 +131,6 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
             other.take_steps(WARM_UP_STEPS)?;
             others.push((name, other, Vec::new()));
         }
-    }
-    for step in 0..WARM_UP_STEPS {
-        engine.timed_step(step as f64)?;
     }
     let tokens = (manifest.optimizer.batch_sequences * manifest.model.context) as f64;
     let (mut rounds, mut products) = (Vec::new(), Vec::new());
@@ -141,7 +144,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
         }
     }
     // After the rounds: evaluating holds buffers of its own.
-    let peak_bytes = if device.is_cpu() { peak_memory() } else { None };
+    let peak_bytes = if device.is_cpu() { peak_memory() } else { on_gpu };
     let (last, mut forwards) = (engine.timed_step(0.0)?, Vec::new());
     for _ in 0..ROUNDS {
         forwards.push(engine.timed_forward(&last.batch)?.as_secs_f64());
