@@ -91,14 +91,14 @@ Result cublasGemmStridedBatchedEx(Handle, int a_operation, int b_operation, int 
                                   char *a, int a_kind, int lda, long long a_stride, char *b, int b_kind, int ldb,
                                   long long b_stride, const float *beta, char *c, int c_kind, int ldc,
                                   long long c_stride, int batch, int, int) {
-    bool known = (a_kind == 0 || a_kind == 14) && a_kind == b_kind && (c_kind == 0 || c_kind == 14) && *alpha == 1;
+    bool known = (a_kind == 0 || a_kind == 14) && a_kind == b_kind && (c_kind == 0 || c_kind == 14);
     if (!known || m <= 0 || n <= 0 || k <= 0 || lda < (a_operation ? k : m) || ldb < (b_operation ? n : k) || ldc < m) {
         return 7;
     }
     Operand operands[] = {{a_operation, a_kind == 14, a, lda, (long)a_stride},
                           {b_operation, b_kind == 14, b, ldb, (long)b_stride},
                           {0, c_kind == 14, c, ldc, (long)c_stride}};
-    emulate_gemm(operands, operands + 1, operands + 2, m, n, k, *beta, batch);
+    emulate_gemm(operands, operands + 1, operands + 2, m, n, k, *alpha, *beta, batch);
     return 0;
 }
 

@@ -12,7 +12,7 @@ use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 
 use crate::data::{Batch, Corpus, Sampler};
-use crate::gpu::{self, GpuReplica};
+use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
@@ -314,24 +314,49 @@ fn replica(
     device: &Device,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Replica>, TrainingError> {
+    let kernels = options.kernels.unwrap_or_else(|| Kernels::choose(device, manifest));
+    let elsewhere = |reason: &str| TrainingError::KernelsElsewhere { kernels, reason: reason.to_owned() };
+    match kernels {
+        Kernels::Fused if !device.is_cpu() => return Err(elsewhere("they are for the CPU")),
+        Kernels::Cuda if !Kernels::are_cudas(manifest) => return Err(elsewhere("they are for transformers alone")),
+        Kernels::Cuda => {
+            let accelerator = gpu::accelerator(device).map_err(|reason| elsewhere(&reason))?;
+            return Ok(Box::new(on_gpu(manifest, base, accelerator, options)?));
+        }
+        Kernels::Fused | Kernels::Composed => {}
+    }
     let begun = model::begin(manifest, base, options.weightless);
     let (mut model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
     model.set_recompute(options.recompute);
     model.set_precision(options.precision);
-    let kernels = options.kernels.unwrap_or_else(|| Kernels::choose(device, manifest));
-    let elsewhere = |reason: &str| TrainingError::KernelsElsewhere { kernels, reason: reason.to_owned() };
     let (optimizer, micro_batch) = (manifest.optimizer.clone(), options.examples_at_once(&manifest.model, kernels));
     Ok(match kernels {
-        Kernels::Fused if !device.is_cpu() => return Err(elsewhere("they are for the CPU")),
-        Kernels::Fused => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
-        Kernels::Cuda if !Kernels::are_cudas(manifest) => return Err(elsewhere("they are for transformers alone")),
-        Kernels::Cuda => {
-            let accelerator = gpu::accelerator(device).map_err(|reason| elsewhere(&reason))?;
-            let (spec, layout) = (&manifest.model, model.layout());
-            Box::new(GpuReplica::new(accelerator, spec, layout, &parameters, optimizer, micro_batch, options)?)
-        }
         Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device.clone(), optimizer, micro_batch)?),
+        _ => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
     })
+}
+
+/// As [`replica`] in the memory of a GPU.
+fn on_gpu(
+    manifest: &RunManifest,
+    base: Option<Vec<f32>>,
+    device: Arc<dyn Accelerator>,
+    options: &TrainingOptions,
+) -> Result<GpuReplica, TrainingError> {
+    let spec = &manifest.model;
+    let (trained, parameters) = if manifest.lora.is_on() {
+        let weights = base.ok_or(TrainingError::BaseMissing)?;
+        let kind = options.precision.kind();
+        let adapters = Adapters::new(device.clone(), &model::layout(spec), &weights, &manifest.lora, kind)?;
+        let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
+        (Trained { layout: Arc::new(layout), adapters: Some(adapters) }, parameters)
+    } else {
+        let begun = model::begin(manifest, base, options.weightless);
+        let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
+        (Trained::all(model.layout()), parameters)
+    };
+    let at_once = options.examples_at_once(spec, Kernels::Cuda);
+    Ok(GpuReplica::new(device, spec, trained, &parameters, manifest.optimizer.clone(), at_once, options)?)
 }
 
 fn outer_momentum(gossip: &GossipSpec, parameters: &[f32]) -> Option<OuterMomentum> {

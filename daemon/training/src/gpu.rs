@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "compiled without GPUs as well, so that it stays whole"))]
 
+mod adapters;
 mod check;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -30,8 +31,9 @@ use candle_core::{Device, Result};
 
 use crate::replica::Transfer;
 
+pub(crate) use adapters::Adapters;
 pub(crate) use product::{Matrix, Product};
-pub(crate) use replica::GpuReplica;
+pub(crate) use replica::{GpuReplica, Trained};
 pub(crate) use transformer::activation_values;
 
 /// Threads of a block. Tests have few, which take turns, and their small tensors still have more parts than one.

@@ -71,7 +71,8 @@ impl MemoryEstimate {
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
         // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
-        let rounded = if on_gpu && options.precision == Precision::Bf16 { trained / 2 } else { 0 };
+        let computed_with = if lora { whole } else { trained };
+        let rounded = if on_gpu && options.precision == Precision::Bf16 { computed_with / 2 } else { 0 };
         let under_way = if on_gpu { 2 * trained } else { 0 };
         let copies = copies + under_way;
         MemoryEstimate {

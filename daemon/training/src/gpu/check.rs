@@ -8,7 +8,7 @@ use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
 
-use super::{Accelerator, GpuReplica};
+use super::{Accelerator, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::build;
@@ -54,7 +54,7 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
         let options = TrainingOptions { precision, ..TrainingOptions::default() };
         let (examples, device) = (3, device.clone());
         let mut on_device =
-            GpuReplica::new(device, &spec, &layout, &parameters, optimizer.clone(), examples, &options)?;
+            GpuReplica::new(device, &spec, Trained::all(&layout), &parameters, optimizer.clone(), examples, &options)?;
         let mut on_host = HostReplica::new(model, parameters, optimizer, examples);
         let (actual, expected) = (step(&mut on_device, &spec)?, step(&mut on_host, &spec)?);
         // Not a number is no agreement.

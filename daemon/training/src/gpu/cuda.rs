@@ -118,7 +118,7 @@ impl Accelerator for Cuda {
             Kind::Bf16 => sys::cudaDataType::CUDA_R_16BF,
             _ => sys::cudaDataType::CUDA_R_32F,
         };
-        let (a, b, c, one) = (gemm.a, gemm.b, gemm.c, 1.0_f32);
+        let (a, b, c) = (gemm.a, gemm.b, gemm.c);
         // SAFETY: `Product::gemm` has checked that the matrices lie within their spans.
         unsafe {
             gemm_strided_batched_ex(
@@ -128,7 +128,7 @@ impl Accelerator for Cuda {
                 gemm.m,
                 gemm.n,
                 gemm.k,
-                std::ptr::from_ref(&one).cast(),
+                std::ptr::from_ref(&gemm.alpha).cast(),
                 a.address as *const _,
                 kind(a),
                 a.leading_dimension,

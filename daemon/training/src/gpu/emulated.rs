@@ -20,8 +20,17 @@ const UNTOUCHED: u8 = 0xA5;
 
 type Kernel = unsafe extern "C" fn(c_uint, c_uint, *mut *mut c_void);
 
-type GemmInC =
-    unsafe extern "C" fn(*const OperandInC, *const OperandInC, *const OperandInC, c_long, c_long, c_long, f32, c_long);
+type GemmInC = unsafe extern "C" fn(
+    *const OperandInC,
+    *const OperandInC,
+    *const OperandInC,
+    c_long,
+    c_long,
+    c_long,
+    f32,
+    f32,
+    c_long,
+);
 
 struct Kernels {
     _library: Library,
@@ -154,7 +163,7 @@ impl Accelerator for Emulated {
         let [a, b, c] = [(gemm.a, gemm.a_is_transposed), (gemm.b, gemm.b_is_transposed), (gemm.c, false)].map(in_c);
         let [m, n, k, batch] = [gemm.m, gemm.n, gemm.k, gemm.batch].map(c_long::from);
         // SAFETY: `Product::gemm` has checked that the matrices lie within their spans.
-        unsafe { (self.kernels.gemm)(&a, &b, &c, m, n, k, gemm.beta, batch) };
+        unsafe { (self.kernels.gemm)(&a, &b, &c, m, n, k, gemm.alpha, gemm.beta, batch) };
         Ok(())
     }
 

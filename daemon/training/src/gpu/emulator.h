@@ -159,14 +159,14 @@ struct Operand {
     }
 };
 
-extern "C" void emulate_gemm(const Operand *a, const Operand *b, const Operand *c, long m, long n, long k, float beta,
-                             long batches) {
+extern "C" void emulate_gemm(const Operand *a, const Operand *b, const Operand *c, long m, long n, long k, float alpha,
+                             float beta, long batches) {
     for (long batch = 0; batch < batches; ++batch) {
         for (long column = 0; column < n; ++column) {
             for (long row = 0; row < m; ++row) {
-                float sum = beta == 0 ? 0 : beta * c->read(batch, row, column);
+                float sum = 0, before = beta == 0 ? 0 : beta * c->read(batch, row, column);
                 for (long inner = 0; inner < k; ++inner) sum += a->read(batch, row, inner) * b->read(batch, inner, column);
-                c->write(batch, row, column, sum);
+                c->write(batch, row, column, before + alpha * sum);
             }
         }
     }

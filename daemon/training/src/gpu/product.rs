@@ -30,7 +30,7 @@ impl Matrix {
     }
 }
 
-/// `C ← A·B`, or `C ← C + A·B`; `A` and `B` hold the same kind of values.
+/// `C ← s·A·B`, or `C ← C + s·A·B`; `A` and `B` hold the same kind of values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     a: Matrix,
@@ -38,6 +38,7 @@ pub(crate) struct Product {
     c: Matrix,
     /// Rows of `C`, columns of `C`, values summed for each.
     shape: [usize; 3],
+    scale: f32,
     adds: bool,
     batch: usize,
 }
@@ -53,6 +54,7 @@ pub(crate) struct Gemm {
     pub(crate) a: Operand,
     pub(crate) b: Operand,
     pub(crate) c: Operand,
+    pub(crate) alpha: f32,
     /// 0 or 1.
     pub(crate) beta: f32,
     pub(crate) batch: i32,
@@ -69,7 +71,12 @@ pub(crate) struct Operand {
 impl Product {
     /// Of `[rows, inner]` and `[inner, columns]`, given as `[rows, columns, inner]`.
     pub(crate) fn new(a: Matrix, b: Matrix, c: Matrix, shape: [usize; 3]) -> Product {
-        Product { a, b, c, shape, adds: false, batch: 1 }
+        Product { a, b, c, shape, scale: 1.0, adds: false, batch: 1 }
+    }
+
+    /// Times so much.
+    pub(crate) fn scaled(self, scale: f32) -> Product {
+        Product { scale, ..self }
     }
 
     /// Adds to what is in `C`.
@@ -108,6 +115,7 @@ impl Product {
             a: operand(&self.b, inner, columns),
             b: operand(&self.a, rows, inner),
             c: operand(&self.c, rows, columns),
+            alpha: self.scale,
             beta: if self.adds { 1.0 } else { 0.0 },
             batch: dimension(self.batch),
         }

@@ -10,7 +10,7 @@ use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
 use murmur_protocol::{Correction, ModelLayout};
 
 use super::transformer::{GpuTransformer, Weights};
-use super::{Accelerator, Argument, Kind, Memory, SUM_BLOCKS};
+use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
@@ -18,12 +18,27 @@ use crate::model::Evaluation;
 use crate::optimizer::{Moments, StepFactors};
 use crate::replica::{Replica, Transfer, parts};
 
+/// What of a model is trained.
+pub(crate) struct Trained {
+    pub(crate) layout: Arc<ModelLayout>,
+    /// Where these are trained, on a frozen base.
+    pub(crate) adapters: Option<Adapters>,
+}
+
+impl Trained {
+    /// All parameters.
+    pub(crate) fn all(layout: &Arc<ModelLayout>) -> Trained {
+        Trained { layout: layout.clone(), adapters: None }
+    }
+}
+
 pub(crate) struct GpuReplica {
     device: Arc<dyn Accelerator>,
     model: GpuTransformer,
     layout: Arc<ModelLayout>,
     parameters: Memory,
-    /// The parameters as products read them, where that is not `f32`.
+    adapters: Option<Adapters>,
+    /// The parameters as products read them, where that is not `f32`, and not the adapters' affair.
     rounded: Option<Memory>,
     gradient: Memory,
     first_moment: Memory,
@@ -40,11 +55,11 @@ pub(crate) struct GpuReplica {
 }
 
 impl GpuReplica {
-    /// Of the transformer of `spec`, with these flat parameters.
+    /// Of the transformer of `spec`, with these flat parameters of what is trained.
     pub(crate) fn new(
         device: Arc<dyn Accelerator>,
         spec: &ModelSpec,
-        layout: &Arc<ModelLayout>,
+        trained: Trained,
         parameters: &[f32],
         optimizer: OptimizerSpec,
         micro_batch: usize,
@@ -52,11 +67,14 @@ impl GpuReplica {
     ) -> Result<GpuReplica> {
         let kind = options.precision.kind();
         let vector = |kind| device.allocate(kind, parameters.len());
+        let Trained { layout, adapters } = trained;
+        let is_rounded = kind != Kind::F32 && adapters.is_none();
         let mut replica = GpuReplica {
-            model: GpuTransformer::new(device.clone(), spec, layout, kind, options.recompute)?,
-            layout: layout.clone(),
+            model: GpuTransformer::new(device.clone(), spec, kind, options.recompute)?,
+            layout,
             parameters: vector(Kind::F32)?,
-            rounded: (kind != Kind::F32).then(|| vector(kind)).transpose()?,
+            adapters,
+            rounded: is_rounded.then(|| vector(kind)).transpose()?,
             gradient: vector(Kind::F32)?,
             first_moment: vector(Kind::F32)?,
             second_moment: vector(Kind::F32)?,
@@ -71,7 +89,11 @@ impl GpuReplica {
         Ok(replica)
     }
 
+    /// What the transformer computes with.
     fn weights(&self) -> Weights {
+        if let Some(adapters) = &self.adapters {
+            return adapters.weights();
+        }
         let exact = self.parameters.span();
         Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span) }
     }
@@ -106,11 +128,23 @@ impl Replica for GpuReplica {
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
-        self.device.clear(self.gradient.span())?;
+        let gradient = match &self.adapters {
+            None => {
+                self.device.clear(self.gradient.span())?;
+                self.gradient.span()
+            }
+            Some(adapters) => {
+                adapters.fold(self.parameters.span())?;
+                adapters.gradient()
+            }
+        };
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
         for part in parts(batch, self.micro_batch) {
-            self.model.add_gradient(self.weights(), part.tokens()?, share, self.gradient.span())?;
+            self.model.add_gradient(self.weights(), part.tokens()?, share, gradient)?;
             loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
+        }
+        if let Some(adapters) = &self.adapters {
+            adapters.unfold(self.parameters.span(), self.gradient.span())?;
         }
         Ok(loss / batch.predictions() as f64)
     }
@@ -147,6 +181,9 @@ impl Replica for GpuReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
+        if let Some(adapters) = &self.adapters {
+            adapters.fold(self.parameters.span())?;
+        }
         let mut evaluation = Evaluation::default();
         for part in parts(batch, self.micro_batch) {
             self.model.evaluate(self.weights(), part.tokens()?)?;

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
+use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerSpec};
 use murmur_protocol::{Correction, ModelLayout};
 
 use super::check::check;
 use super::emulated::Emulated;
-use super::{Accelerator, GpuReplica, activation_values, kernel_names};
+use super::{Accelerator, Adapters, GpuReplica, Trained, activation_values, kernel_names};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
-use crate::model::build;
+use crate::model::lora::Lora;
+use crate::model::{Model as _, build};
 use crate::ops::gradient_check::{random_tokens, random_values};
 use crate::replica::{HostReplica, Replica};
 
@@ -45,7 +46,15 @@ fn pair(
         }
     }
     let micro_batch = options.micro_batch.unwrap_or(usize::MAX);
-    let gpu = GpuReplica::new(device, spec, model.layout(), &parameters, optimizer.clone(), micro_batch, options)?;
+    let gpu = GpuReplica::new(
+        device,
+        spec,
+        Trained::all(model.layout()),
+        &parameters,
+        optimizer.clone(),
+        micro_batch,
+        options,
+    )?;
     Ok((HostReplica::new(model, parameters, optimizer, usize::MAX), gpu))
 }
 
@@ -173,4 +182,36 @@ fn a_device_whose_kernels_compute_something_else_is_found_out() {
         let device: Arc<dyn Accelerator> = Emulated::without(kernel.clone().leak()).expect("there is a compiler");
         assert!(check(&device).is_err(), "without {kernel}");
     }
+}
+
+#[test]
+fn adapters_train_as_on_the_cpu() -> Result<()> {
+    let lora = LoraSpec { rank: 3, ..LoraSpec::default() };
+    for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 0.05)] {
+        let Some(device) = Emulated::open() else { return Ok(()) };
+        let (spec, options) = (&specs()[1], TrainingOptions { precision, ..TrainingOptions::default() });
+        let (base, optimizer) = (build(spec), OptimizerSpec::default());
+        let weights = base.initial_parameters(1);
+        let adapters = Adapters::new(device.clone(), base.layout(), &weights, &lora, precision.kind())?;
+        let model = Lora::new(base, weights, &lora);
+        // Where B is zero, A has no gradient.
+        let mut parameters = random_values(model.layout().parameters(), 4);
+        parameters.iter_mut().for_each(|value| *value *= 0.2);
+        let trained = Trained { layout: model.layout().clone(), adapters: Some(adapters) };
+        let mut gpu = GpuReplica::new(device, spec, trained, &parameters, optimizer.clone(), 2, &options)?;
+        let mut host = HostReplica::new(Box::new(model), parameters, optimizer, usize::MAX);
+        for seed in [1, 7] {
+            let batch = batch(spec, 3, seed);
+            let losses = (host.compute_gradient(&batch)?, gpu.compute_gradient(&batch)?);
+            assert!((losses.0 - losses.1).abs() < f64::from(tolerance), "{losses:?}");
+            check_tensors(host.layout(), &gpu.gradient()?, &host.gradient()?, tolerance);
+            let evaluations = (host.evaluate(&batch)?, gpu.evaluate(&batch)?);
+            assert!((evaluations.0.loss() - evaluations.1.loss()).abs() < f64::from(tolerance), "{evaluations:?}");
+            let norm = host.gradient_norm()?;
+            gpu.set_gradient(&host.gradient()?)?;
+            host.step(norm, 0.01)?;
+            gpu.step(norm, 0.01)?;
+        }
+    }
+    Ok(())
 }

@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Result, bail};
-use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
 use super::{Accelerator, Argument, Kind, Matrix, Memory, Product, STRIP, Span};
 use super::{bytes_of, count, launch_for_each, of_kind, size};
 use crate::data::TokenBatch;
 use crate::engine::options::Precision;
+use crate::model::transformer::transformer_layout;
 use crate::ops::rotary::RotaryTables;
 
 /// Attention scores that are held at once, unless one head of one sequence has more.
@@ -153,10 +153,10 @@ impl GpuTransformer {
     pub(crate) fn new(
         device: Arc<dyn Accelerator>,
         spec: &ModelSpec,
-        layout: &ModelLayout,
         kind: Kind,
         recompute: bool,
     ) -> Result<GpuTransformer> {
+        let layout = transformer_layout(spec);
         let place = |name: &str| layout.tensor(name).expect("the layout has every tensor of the model").range();
         let block = |layer: u32| {
             let place = |part: &str| place(&format!("model.layers.{layer}.{part}.weight"));

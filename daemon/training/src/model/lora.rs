@@ -33,14 +33,19 @@ pub struct Lora {
     folded: Mutex<Folded>,
 }
 
-/// One matrix of the base with its adapters' places in the trained vector.
-struct Adapter {
+/// Where one matrix of the base lies, and its adapters in the trained vector.
+pub(crate) struct AdapterPlaces {
     /// In the base's layout.
-    target: TensorSpec,
+    pub(crate) target: TensorSpec,
     /// Which tensor of the base's layout that is.
     index: usize,
-    down: TensorSpec,
-    up: TensorSpec,
+    pub(crate) down: TensorSpec,
+    pub(crate) up: TensorSpec,
+}
+
+/// One matrix of the base with its adapters.
+struct Adapter {
+    places: AdapterPlaces,
     /// The target's frozen values.
     frozen: Vec<f32>,
 }
@@ -72,7 +77,7 @@ pub fn merge(base: &ModelLayout, spec: &LoraSpec, weights: &[f32], adapters: &[f
     let layout = lora_layout(base, spec);
     assert_eq!((weights.len(), adapters.len()), (base.parameters(), layout.parameters()), "one value per parameter");
     let mut merged = weights.to_vec();
-    for adapter in adapters_of(base, &layout, spec, weights) {
+    for adapter in adapters_of(base, spec, weights) {
         adapter.fold(spec.scale() as f32, adapters, &mut merged);
     }
     merged
@@ -97,41 +102,53 @@ fn adapter_names(target: &TensorSpec) -> (String, String) {
     (format!("{PREFIX}{layer}.lora_A.weight"), format!("{PREFIX}{layer}.lora_B.weight"))
 }
 
-fn adapters_of(base: &ModelLayout, layout: &ModelLayout, spec: &LoraSpec, weights: &[f32]) -> Vec<Adapter> {
+/// Of all targets.
+pub(crate) fn adapter_places(base: &ModelLayout, spec: &LoraSpec) -> Vec<AdapterPlaces> {
+    let layout = lora_layout(base, spec);
     let place = |name: &str| layout.tensor(name).expect("the layout has both adapters of each target").clone();
-    let adapter = |(index, target): (usize, &TensorSpec)| {
+    let places = |(index, target): (usize, &TensorSpec)| {
         let (down, up) = adapter_names(target);
-        let frozen = weights[target.range()].to_vec();
-        Adapter { target: target.clone(), index, down: place(&down), up: place(&up), frozen }
+        AdapterPlaces { target: target.clone(), index, down: place(&down), up: place(&up) }
     };
-    targets(base, spec).map(adapter).collect()
+    targets(base, spec).map(places).collect()
+}
+
+fn adapters_of(base: &ModelLayout, spec: &LoraSpec, weights: &[f32]) -> Vec<Adapter> {
+    let adapter = |places: AdapterPlaces| Adapter { frozen: weights[places.target.range()].to_vec(), places };
+    adapter_places(base, spec).into_iter().map(adapter).collect()
+}
+
+/// The adapters to begin with, flat in the order of their `layout`.
+pub(crate) fn initial_adapters(layout: &ModelLayout, seed: u64) -> Vec<f32> {
+    // No adapter writes into the residual stream by itself, so depth does not matter.
+    initial_parameters(layout, 1, seed)
 }
 
 impl Adapter {
     fn down<'a>(&self, adapters: &'a [f32]) -> Matrix<'a> {
-        Matrix::dense(&adapters[self.down.range()], self.down.shape[0], self.down.shape[1])
+        Matrix::dense(&adapters[self.places.down.range()], self.places.down.shape[0], self.places.down.shape[1])
     }
 
     fn up<'a>(&self, adapters: &'a [f32]) -> Matrix<'a> {
-        Matrix::dense(&adapters[self.up.range()], self.up.shape[0], self.up.shape[1])
+        Matrix::dense(&adapters[self.places.up.range()], self.places.up.shape[0], self.places.up.shape[1])
     }
 
     /// Writes `W + s·B·A` to the target's place among `weights`.
     fn fold(&self, scale: f32, adapters: &[f32], weights: &mut [f32]) {
-        let place = &mut weights[self.target.range()];
+        let place = &mut weights[self.places.target.range()];
         place.copy_from_slice(&self.frozen);
-        let place = MatrixMut::dense(place, self.target.shape[0], self.target.shape[1]);
+        let place = MatrixMut::dense(place, self.places.target.shape[0], self.places.target.shape[1]);
         multiply(place, Write::Add, scale, self.up(adapters), self.down(adapters));
     }
 
     /// From the gradient of all weights to that of these two adapters.
     fn unfold(&self, scale: f32, adapters: &[f32], of_weights: &[f32], write: Write, gradient: &mut [f32]) {
-        let (outputs, inputs) = (self.target.shape[0], self.target.shape[1]);
-        let of_target = Matrix::dense(&of_weights[self.target.range()], outputs, inputs);
-        let rank = self.down.shape[0];
-        let place = MatrixMut::dense(&mut gradient[self.up.range()], outputs, rank);
+        let (outputs, inputs) = (self.places.target.shape[0], self.places.target.shape[1]);
+        let of_target = Matrix::dense(&of_weights[self.places.target.range()], outputs, inputs);
+        let rank = self.places.down.shape[0];
+        let place = MatrixMut::dense(&mut gradient[self.places.up.range()], outputs, rank);
         multiply(place, write, scale, of_target, self.down(adapters).transposed());
-        let place = MatrixMut::dense(&mut gradient[self.down.range()], rank, inputs);
+        let place = MatrixMut::dense(&mut gradient[self.places.down.range()], rank, inputs);
         multiply(place, write, scale, self.up(adapters).transposed(), of_target);
     }
 }
@@ -144,7 +161,7 @@ impl Lora {
     pub fn new(base: Box<dyn Model>, weights: Vec<f32>, spec: &LoraSpec) -> Lora {
         assert_eq!(weights.len(), base.layout().parameters(), "one value per parameter");
         let layout = lora_layout(base.layout(), spec);
-        let adapters = adapters_of(base.layout(), &layout, spec, &weights);
+        let adapters = adapters_of(base.layout(), spec, &weights);
         let folded = Mutex::new(Folded { weights, gradient: Vec::new(), uploaded: Vec::new() });
         Lora { layout: Arc::new(layout), scale: spec.scale() as f32, base, adapters, folded }
     }
@@ -155,7 +172,7 @@ impl Lora {
         if !folded.uploaded.first().is_some_and(|tensor| tensor.device().same_device(device)) {
             let layout = self.base.layout();
             let upload = |(index, tensor): (usize, &TensorSpec)| {
-                let adapter = self.adapters.iter().find(|adapter| adapter.index == index);
+                let adapter = self.adapters.iter().find(|adapter| adapter.places.index == index);
                 let values = adapter.map_or(&folded.weights[tensor.range()], |adapter| &adapter.frozen);
                 Tensor::from_slice(values, tensor.shape.as_slice(), device)
             };
@@ -176,17 +193,16 @@ impl Model for Lora {
     }
 
     fn initial_parameters(&self, seed: u64) -> Vec<f32> {
-        // No adapter writes into the residual stream by itself, so depth does not matter.
-        initial_parameters(&self.layout, 1, seed)
+        initial_adapters(&self.layout, seed)
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
         let device = parameters.first().map_or(&Device::Cpu, Tensor::device);
         let mut weights = self.uploaded(device)?;
         for adapter in &self.adapters {
-            let (down, up) = (self.named(parameters, &adapter.down), self.named(parameters, &adapter.up));
+            let (down, up) = (self.named(parameters, &adapter.places.down), self.named(parameters, &adapter.places.up));
             let added = (up.matmul(down)? * f64::from(self.scale))?;
-            weights[adapter.index] = (&weights[adapter.index] + added)?;
+            weights[adapter.places.index] = (&weights[adapter.places.index] + added)?;
         }
         self.base.logits(&weights, batch)
     }

@@ -132,6 +132,14 @@ pub(crate) fn begin(
     Some((model, parameters))
 }
 
+/// The adapters that a run trains, to begin with: zeros when `weightless`.
+pub(crate) fn begin_adapters(manifest: &RunManifest, weightless: bool) -> (ModelLayout, Vec<f32>) {
+    let layout = trained_layout(manifest);
+    let drawn = || lora::initial_adapters(&layout, manifest.run.seed);
+    let parameters = if weightless { vec![0.0; layout.parameters()] } else { drawn() };
+    (layout, parameters)
+}
+
 /// Number of parameters of such a model.
 pub fn parameter_count(spec: &ModelSpec) -> usize {
     build(spec).layout().parameters()

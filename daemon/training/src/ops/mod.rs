@@ -33,7 +33,7 @@ use crate::gpu;
 pub enum Kernels {
     /// Over flat vectors with a hand-written backward: `f32` on the CPU only.
     Fused,
-    /// The same in the memory of an NVIDIA GPU: transformers, all of whose parameters are trained.
+    /// The same in the memory of an NVIDIA GPU: transformers, with adapters or without.
     Cuda,
     /// Of candle's own differentiable operations: any device.
     Composed,
@@ -51,7 +51,7 @@ impl Kernels {
 
     /// Whether [`Kernels::Cuda`] train such a run.
     pub(crate) fn are_cudas(manifest: &RunManifest) -> bool {
-        manifest.model.kind == ModelKind::Transformer && !manifest.lora.is_on()
+        manifest.model.kind == ModelKind::Transformer
     }
 }
 
