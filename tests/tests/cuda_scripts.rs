@@ -1,4 +1,5 @@
-//! The stand-ins that `scripts/build_cuda.py` links instead of NVIDIA's libraries: with a library of our own in their place.
+//! The stand-ins for NVIDIA's libraries: those that `scripts/build_cuda.py` links, with a library of our own in the place of the
+//! real one; and those that `scripts/emulated_gpu.py` runs a program with.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -52,4 +53,39 @@ fn a_library_is_opened_by_the_first_call_and_not_missed_before() {
     let output = run("./program", &[], folder);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && message.contains("libprobe.so.1"), "{message}");
+}
+
+/// Adds two vectors as a program on a GPU would.
+const ADDITION: &str = "
+import ctypes
+driver = ctypes.CDLL('libcuda.so.1')
+function, size, bytes = ctypes.c_void_p(), 300, 1200
+assert driver.cuModuleGetFunction(ctypes.byref(function), None, b'no_such_kernel') != 0
+assert driver.cuModuleGetFunction(ctypes.byref(function), None, b'add') == 0
+places = [ctypes.c_void_p() for _ in range(2)]
+for place, value in zip(places, [1.5, 40.0]):
+    assert driver.cuMemAllocAsync(ctypes.byref(place), ctypes.c_size_t(bytes), None) == 0
+    values = (ctypes.c_float * size)(*(value + index for index in range(size)))
+    assert driver.cuMemcpyHtoDAsync_v2(place, values, ctypes.c_size_t(bytes), None) == 0
+given = [*places, ctypes.c_size_t(size)]
+arguments = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in given))
+assert driver.cuLaunchKernel(function, 2, 1, 1, 256, 1, 1, 0, None, arguments, None) == 0
+sums = (ctypes.c_float * size)()
+assert driver.cuMemcpyDtoHAsync_v2(sums, places[0], ctypes.c_size_t(bytes), None) == 0
+print(all(sum == 41.5 + 2 * index for index, sum in enumerate(sums)))
+";
+
+#[test]
+fn a_program_for_gpus_runs_on_the_emulated_one() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/emulated_gpu.py");
+    if Command::new("c++").arg("--version").output().is_err() {
+        println!("skipped: the emulated GPU needs a C++ compiler");
+        return;
+    }
+    let output = run("python3", &[script, "python3", "-c", ADDITION], folder.path());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "True\n", "{output:?}");
+    let output = run("python3", &[script, "no-such-program"], folder.path());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && message.contains("no program no-such-program"), "{message}");
 }
