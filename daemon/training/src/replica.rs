@@ -11,6 +11,7 @@ mod transfer;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use candle_core::Result;
 use murmur_protocol::{Correction, ModelLayout};
@@ -57,6 +58,13 @@ pub(crate) trait Replica: Send + Sync {
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()>;
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation>;
+
+    /// How long the forward of a gradient takes; here, that of an evaluation.
+    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
+        let begin = Instant::now();
+        self.evaluate(batch)?;
+        Ok(begin.elapsed())
+    }
 
     /// The optimizer's moments, and the steps since they were zero.
     fn moments(&self) -> Result<(Moments, u64)>;

@@ -9,6 +9,7 @@
 //! weight of the base.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor};
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
@@ -217,6 +218,10 @@ impl Model for Lora {
             adapter.unfold(self.scale, parameters, of_weights, task.write, gradient);
         }
         Ok(loss)
+    }
+
+    fn forward_time(&self) -> Option<Duration> {
+        self.base.forward_time()
     }
 
     fn set_recompute(&mut self, recompute: bool) {

@@ -12,6 +12,7 @@ pub mod mlp;
 pub mod transformer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use murmur_protocol::manifest::{ModelKind, ModelSpec};
@@ -72,6 +73,11 @@ pub trait Model: Send + Sync {
     /// Another of the same architecture, to compute a part of each batch beside this one. `None` for a model that keeps
     /// all threads busy by itself.
     fn another(&self) -> Option<Box<dyn Model>> {
+        None
+    }
+
+    /// How long the forwards of all gradients so far took, where it keeps count.
+    fn forward_time(&self) -> Option<Duration> {
         None
     }
 

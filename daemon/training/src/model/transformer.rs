@@ -4,6 +4,7 @@
 //! paired), so that weights load here and elsewhere.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
@@ -38,6 +39,8 @@ pub struct Transformer {
     precision: Precision,
     /// From the step before.
     workspace: Option<Workspace>,
+    /// Of all gradients so far.
+    forward_time: Duration,
 }
 
 /// Names and shapes of such a model's parameters.
@@ -81,6 +84,7 @@ impl Transformer {
             recompute: false,
             precision: Precision::F32,
             workspace: None,
+            forward_time: Duration::ZERO,
         }
     }
 
@@ -235,14 +239,21 @@ impl Model for Transformer {
         let frame = Frame { threads, ..self.frame(batch)? };
         let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), kept));
         let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, kept));
+        let begin = Instant::now();
         self.forward(&frame, parameters, &batch.inputs, &mut workspace);
+        let forward_time = begin.elapsed();
         let loss = self.backward(&frame, parameters, batch, share, &mut gradient, &mut workspace);
+        self.forward_time += forward_time;
         self.workspace = Some(workspace);
         Ok(loss)
     }
 
     fn another(&self) -> Option<Box<dyn Model>> {
         (!self.recompute).then(|| Box::new(Transformer::new(&self.spec)) as Box<dyn Model>)
+    }
+
+    fn forward_time(&self) -> Option<Duration> {
+        Some(self.forward_time)
     }
 
     fn set_recompute(&mut self, recompute: bool) {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
@@ -149,6 +150,21 @@ impl Replica for HostReplica {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         self.model.evaluate(&self.parameters, batch)
+    }
+
+    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
+        let (begin, before) = (Instant::now(), self.model.forward_time());
+        match before {
+            Some(before) => {
+                self.compute_gradient(batch)?;
+                // The first lane's, beside which the other went.
+                Ok(self.model.forward_time().unwrap_or_default() - before)
+            }
+            None => {
+                self.evaluate(batch)?;
+                Ok(begin.elapsed())
+            }
+        }
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {

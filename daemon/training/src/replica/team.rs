@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
@@ -83,6 +84,10 @@ impl Replica for Team {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         self.workers[0].evaluate(batch)
+    }
+
+    fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
+        self.workers[0].time_forward(batch)
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {
