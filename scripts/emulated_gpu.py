@@ -5,7 +5,8 @@
 
 Compiles stand-ins for NVIDIA's driver, cuBLAS and cuRAND from the kernels and the emulator in daemon/training/src/gpu, and
 runs the command with them. They know what training a transformer with our own kernels calls; other calls end the program
-with their name. Needs Linux, a C++ compiler, and a binary of scripts/build_cuda.py.
+with their name. EMULATED_GPU_TRANSFER_MS=500 makes every transfer to or from page-locked memory take half a second more.
+Needs Linux, a C++ compiler, and a binary of scripts/build_cuda.py.
 """
 
 import os
@@ -20,8 +21,10 @@ GPU = Path(__file__).resolve().parent.parent / "daemon/training/src/gpu"
 
 # What is queued is done at once, so that streams and events have nothing to do. Handles are any pointers that are not null.
 DRIVER = r"""
+#include <map>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 #include <dlfcn.h>
 
 typedef int Result;
@@ -36,6 +39,21 @@ static Result allocate(void **place, size_t bytes) {
     *place = aligned_alloc(64, (bytes + 127) / 64 * 64);
     memset(*place, 0xA5, bytes);
     return *place ? 0 : 2;
+}
+
+// Page-locked memory by its address.
+static std::map<char *, size_t> locked;
+static std::mutex locking;
+static void transfer(void *to, const void *from, size_t bytes, const void *host) {
+    static const char *slowly = getenv("EMULATED_GPU_TRANSFER_MS");
+    bool is_locked;
+    {
+        std::lock_guard<std::mutex> guard(locking);
+        auto after = locked.upper_bound((char *)host);
+        is_locked = after != locked.begin() && (--after)->first + after->second > (char *)host;
+    }
+    if (slowly && is_locked) usleep(1000 * atoi(slowly));
+    memcpy(to, from, bytes);
 }
 
 extern "C" {
@@ -61,11 +79,21 @@ Result cuEventQuery(Handle) { return 0; }
 Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = MEMORY; return 0; }
 Result cuMemAllocAsync(void **place, size_t bytes, Handle) { return allocate(place, bytes); }
 Result cuMemFreeAsync(void *place, Handle) { free(place); return 0; }
-Result cuMemHostAlloc(void **place, size_t bytes, unsigned) { return allocate(place, bytes); }
-Result cuMemFreeHost(void *place) { free(place); return 0; }
+Result cuMemHostAlloc(void **place, size_t bytes, unsigned) {
+    std::lock_guard<std::mutex> guard(locking);
+    Result result = allocate(place, bytes);
+    locked[(char *)*place] = bytes;
+    return result;
+}
+Result cuMemFreeHost(void *place) {
+    std::lock_guard<std::mutex> guard(locking);
+    locked.erase((char *)place);
+    free(place);
+    return 0;
+}
 Result cuMemsetD8Async(void *place, unsigned char value, size_t bytes, Handle) { memset(place, value, bytes); return 0; }
-Result cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t bytes, Handle) { memcpy(to, from, bytes); return 0; }
-Result cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t bytes, Handle) { memcpy(to, from, bytes); return 0; }
+Result cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t bytes, Handle) { transfer(to, from, bytes, from); return 0; }
+Result cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t bytes, Handle) { transfer(to, from, bytes, to); return 0; }
 Result cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t bytes, Handle) { memcpy(to, from, bytes); return 0; }
 Result cuModuleLoadData(Handle *module, const void *) { return give(module); }
 Result cuModuleUnload(Handle) { return 0; }

@@ -141,6 +141,7 @@ impl Trainer {
             arrivals,
             kept: VecDeque::new(),
             under_way: Transfers::new(),
+            held: None,
             view: first_view,
             view_sender,
             writer,
@@ -220,6 +221,8 @@ struct Desk {
     /// Facts that the engine's queue had no room for.
     kept: VecDeque<Event>,
     under_way: Transfers,
+    /// It waits for transfers, and all behind it wait for it.
+    held: Option<TrainerOrder>,
     view: TrainingView,
     view_sender: watch::Sender<TrainingView>,
     writer: CheckpointWriter,
@@ -242,11 +245,13 @@ impl Desk {
             let steps = self.stage == Stage::Training && self.engine.has_data();
             let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
+                self.finish_all();
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
                 return self.unsaved.map_or(written, Err);
             }
             if self.stage == Stage::Training && self.is_run_over() {
                 self.stage = Stage::Ended;
+                self.finish_all();
                 let report = self.report();
                 self.tell(Event::TrainingCompleted(report));
             }
@@ -274,7 +279,7 @@ impl Desk {
         loop {
             self.send_kept();
             self.finish_arrived();
-            match self.inbox.try_recv() {
+            match self.next_order() {
                 Ok(order) => self.carry_out(order),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -285,11 +290,22 @@ impl Desk {
         }
     }
 
+    /// The next order that need not wait for transfers.
+    fn next_order(&mut self) -> Result<TrainerOrder, TryRecvError> {
+        let order = self.held.take().map_or_else(|| self.inbox.try_recv(), Ok)?;
+        if self.must_wait(&order) {
+            self.held = Some(order);
+            return Err(TryRecvError::Empty);
+        }
+        Ok(order)
+    }
+
     fn wait_for_order(&mut self) -> bool {
         self.send_kept();
-        self.finish_arrived();
+        // No step would be taken meanwhile.
+        self.finish_all();
         let before = Instant::now();
-        let order = self.inbox.recv_timeout(IDLE_PERIOD);
+        let order = self.held.take().map_or_else(|| self.inbox.recv_timeout(IDLE_PERIOD), Ok);
         if self.stage == Stage::Training && self.engine.has_data() {
             self.view.seconds_waiting += before.elapsed().as_secs_f64();
         }
@@ -305,10 +321,6 @@ impl Desk {
     }
 
     fn carry_out(&mut self, order: TrainerOrder) {
-        let may_overlap = matches!(order, TrainerOrder::TakeSnapshot(..) | TrainerOrder::ApplyCorrection(..));
-        if !may_overlap {
-            self.finish_all();
-        }
         match order {
             TrainerOrder::TakeSnapshot(request, selection) => self.begin_snapshot(request, selection),
             TrainerOrder::ApplyCorrection(request, part, correction, shift) => {

@@ -45,6 +45,8 @@ pub struct Engine {
     manifest: RunManifest,
     steps: u64,
     local_progress: LocalProgress,
+    /// Corrections that have begun and not been finished.
+    corrections_under_way: usize,
 }
 
 /// What one step did.
@@ -182,6 +184,7 @@ impl Engine {
             manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest, node).several_batches(devices.len()),
             steps: 0,
+            corrections_under_way: 0,
         })
     }
 

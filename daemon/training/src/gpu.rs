@@ -196,6 +196,9 @@ pub(crate) trait Accelerator: Send + Sync {
     /// Waits for all that is queued.
     fn download(&self, from: Span, to: &mut [u8]) -> Result<()>;
 
+    /// For all that is queued.
+    fn wait(&self) -> Result<()>;
+
     /// Begins a copy of `f32` values as they are here in the queue. It is under way while what is queued next is computed.
     fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>>;
 

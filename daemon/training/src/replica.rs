@@ -59,8 +59,14 @@ pub(crate) trait Replica: Send + Sync {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation>;
 
+    /// For what the device has not done yet.
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// How long the forward of a gradient takes; here, that of an evaluation.
     fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
+        self.wait()?;
         let begin = Instant::now();
         self.evaluate(batch)?;
         Ok(begin.elapsed())

@@ -6,10 +6,10 @@ use murmur_protocol::{Correction, Event, Part, RequestId, Selection, TrainingRep
 use murmur_training::TrainingError;
 use murmur_training::engine::{CorrectionUnderWay, SnapshotUnderWay};
 
-use super::Desk;
+use super::{Desk, TrainerOrder};
 
-/// Transfers at once, at most; each holds memory of the device and of the machine.
-const UNDER_WAY_MAX: usize = 4;
+/// Transfers at once, at most; each holds a model's size of memory of the device and of the machine.
+const UNDER_WAY_MAX: usize = 2;
 
 /// In the order in which they began, which is that in which they end. On the CPU each ends where it began.
 pub(super) type Transfers = VecDeque<UnderWay>;
@@ -36,6 +36,16 @@ impl UnderWay {
 }
 
 impl Desk {
+    /// Whether an order is to wait for transfers before it. A snapshot has what was ordered before it: corrections end first.
+    pub(super) fn must_wait(&self, order: &TrainerOrder) -> bool {
+        let is_correcting = || self.under_way.iter().any(|under_way| matches!(under_way.what, What::Correction(..)));
+        match order {
+            TrainerOrder::TakeSnapshot(..) => is_correcting() || self.under_way.len() >= UNDER_WAY_MAX,
+            TrainerOrder::ApplyCorrection(..) => self.under_way.len() >= UNDER_WAY_MAX,
+            _ => !self.under_way.is_empty(),
+        }
+    }
+
     pub(super) fn begin_snapshot(&mut self, request: RequestId, selection: Selection) {
         let begun = self.engine.begin_snapshot(selection);
         let report = self.report();
@@ -48,9 +58,6 @@ impl Desk {
     }
 
     fn take_up(&mut self, request: RequestId, begun: Result<What, TrainingError>) {
-        if self.under_way.len() == UNDER_WAY_MAX {
-            self.finish_first();
-        }
         match begun {
             Ok(what) => self.under_way.push_back(UnderWay { request, what }),
             Err(error) => self.refuse(request, &error),

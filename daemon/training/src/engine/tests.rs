@@ -304,3 +304,12 @@ fn on_a_gpu_copies_are_of_where_they_began_and_corrections_count_where_they_end(
     assert_eq!(other.snapshot(Selection::State)?.values.values(), gpu.snapshot(Selection::State)?.values.values());
     Ok(())
 }
+
+#[test]
+#[should_panic(expected = "every correction that was ordered before it")]
+fn a_copy_does_not_overtake_a_correction() {
+    let mut engine = engine(&manifest());
+    let correction = correction(engine.layout(), 0.5);
+    let _under_way = engine.begin_correction(Part::MODEL, &correction).expect("it fits");
+    let _copy = engine.begin_snapshot(Selection::State);
+}

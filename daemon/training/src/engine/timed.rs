@@ -38,9 +38,11 @@ impl Engine {
             let batch = self.sampler.next_batch();
             let data = begin.elapsed();
             let loss = self.replica.compute_gradient(&batch)?;
+            self.replica.wait()?;
             let gradient = begin.elapsed() - data;
             let learning_rate = self.learning_rate.at(progress) * self.warm_up_again.factor();
             let report = self.advance(loss, batch.predictions(), learning_rate)?;
+            self.replica.wait()?;
             Ok(TimedStep { report, batch, data, gradient, optimizer: begin.elapsed() - data - gradient })
         })
     }

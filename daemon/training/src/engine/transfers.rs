@@ -60,17 +60,25 @@ impl Engine {
     ///
     /// # Errors
     /// When the device fails.
+    ///
+    /// # Panics
+    /// As [`Engine::begin_snapshot`].
     pub fn snapshot(&mut self, selection: Selection) -> Result<Taken, TrainingError> {
         let snapshot = self.begin_snapshot(selection)?;
         self.finish_snapshot(snapshot)
     }
 
-    /// Begins a copy of what is selected, as it is now. What has begun is to be finished in the same order, corrections
-    /// included: local progress is what lies between them.
+    /// Begins a copy of what is selected, as it is now: without corrections that have not been finished. What has begun is to
+    /// be finished in the same order, and corrections before the next copy begins: local progress is what lies between two
+    /// copies without them.
     ///
     /// # Errors
     /// When the device fails.
+    ///
+    /// # Panics
+    /// When a correction has begun and not been finished.
     pub fn begin_snapshot(&mut self, selection: Selection) -> Result<SnapshotUnderWay, TrainingError> {
+        assert_eq!(self.corrections_under_way, 0, "a copy has every correction that was ordered before it");
         if let Selection::Part(Part { vector: Vector::Momentum, fragment }) = selection {
             let outer = self.outer.as_ref().ok_or(TrainingError::NoOuterMomentum)?;
             let values = outer.momentum()[fragment.range(self.layout().parameters())].to_vec();
@@ -112,18 +120,17 @@ impl Engine {
         };
         let mut values = model.wait()?;
         Ok(match selection {
-            Selection::Part(part) => {
-                let local_progress = self.local_progress.measure(&values);
-                let range = part.fragment.range(values.len());
-                values.truncate(range.end);
-                values.drain(..range.start);
-                Taken { values: Snapshot::from(values), local_progress }
-            }
+            Selection::Part(part) => self.taken(&values, part),
             Selection::State => {
                 values.extend(outer);
                 Taken { values: Snapshot::from(values), local_progress: 0.0 }
             }
         })
+    }
+
+    fn taken(&mut self, model: &[f32], part: Part) -> Taken {
+        let local_progress = self.local_progress.measure(model);
+        Taken { values: Snapshot::from(model[part.fragment.range(model.len())].to_vec()), local_progress }
     }
 
     /// Adds what an exchange decided. For the model: `θ += c`, and `φ += c` with the outer momentum on, so that the
@@ -154,6 +161,7 @@ impl Engine {
             Vector::Momentum => None,
             Vector::Model => self.replica.begin_addition(range, correction)?,
         };
+        self.corrections_under_way += 1;
         Ok(CorrectionUnderWay { part, correction: correction.clone(), upload })
     }
 
@@ -163,6 +171,7 @@ impl Engine {
     /// When the device fails.
     pub fn finish_correction(&mut self, correction: CorrectionUnderWay) -> Result<(), TrainingError> {
         let CorrectionUnderWay { part, correction, upload } = correction;
+        self.corrections_under_way -= 1;
         let range = part.fragment.range(self.layout().parameters());
         if part.vector == Vector::Momentum {
             let outer = self.outer.as_mut().ok_or(TrainingError::NoOuterMomentum)?;

@@ -7,6 +7,7 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::{CudaBlas, result::gemm_strided_batched_ex, sys};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DevicePtr, LaunchConfig, PinnedHostSlice, PushKernelArg, result,
+    sys::CUevent_flags,
 };
 use candle_core::{Error, Result};
 
@@ -25,7 +26,8 @@ pub(crate) struct Cuda {
     /// On which everything is computed.
     stream: Arc<CudaStream>,
     /// On which transfers go beside it.
-    transfers: Arc<CudaStream>,
+    downloads: Arc<CudaStream>,
+    uploads: Arc<CudaStream>,
     blas: CudaBlas,
     kernels: HashMap<String, CudaFunction>,
     pinned: Arc<PinnedPool>,
@@ -35,7 +37,8 @@ impl Cuda {
     /// The GPU of this number.
     pub(crate) fn open(number: usize) -> Result<Cuda> {
         let context = CudaContext::new(number).w()?;
-        let (stream, transfers) = (context.new_stream().w()?, context.new_stream().w()?);
+        let [stream, downloads, uploads] =
+            [context.new_stream().w()?, context.new_stream().w()?, context.new_stream().w()?];
         let module = context.load_module(PTX.into()).w()?;
         let kernel = |name: String| Ok((name.clone(), module.load_function(&name).w()?));
         Ok(Cuda {
@@ -44,14 +47,15 @@ impl Cuda {
             pinned: Arc::new(PinnedPool { context: context.clone(), free: Mutex::default() }),
             context,
             stream,
-            transfers,
+            downloads,
+            uploads,
         })
     }
 
     /// Memory whose content is arbitrary.
     fn allocate_raw(&self, kind: Kind, values: usize) -> Result<Memory> {
         // SAFETY: callers write before they read.
-        let slice = unsafe { self.stream.alloc::<u8>(values * kind.size()) }.w()?;
+        let slice = unsafe { self.stream.alloc::<u8>((values * kind.size()).max(1)) }.w()?;
         let address = slice.device_ptr(&self.stream).0;
         Ok(Memory { span: Span { address, values, kind }, _owner: Box::new(slice) })
     }
@@ -67,18 +71,27 @@ impl PinnedPool {
     fn with<R>(&self, values: usize, act: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
         let kept = {
             let mut free = self.free.lock().expect("nobody panics with the pool");
-            free.iter().position(|buffer| buffer.len() >= values).map(|index| free.swap_remove(index))
+            let fitting = (0..free.len()).filter(|index| free[*index].len() >= values);
+            fitting.min_by_key(|index| free[*index].len()).map(|index| free.swap_remove(index))
         };
         let mut buffer = match kept {
             Some(buffer) => buffer,
             // SAFETY: its content is written before it is read. Not write-combined: the host reads it, too.
-            None => unsafe { self.context.alloc_pinned_with_flags::<f32>(values, 0) }.w()?,
+            None => match unsafe { self.context.alloc_pinned_with_flags::<f32>(values, 0) } {
+                Ok(buffer) => buffer,
+                // Some systems lock little memory; then the transfer is slow, and stops the computation.
+                Err(_) => return act(&mut vec![0.0; values]),
+            },
         };
         let result = act(&mut buffer.as_mut_slice().w()?[..values]);
-        let mut free = self.free.lock().expect("nobody panics with the pool");
-        if free.len() < PINNED_KEPT_MAX {
+        let surplus = {
+            let mut free = self.free.lock().expect("nobody panics with the pool");
             free.push(buffer);
-        }
+            // The largest stay: fragments are small, a whole model takes longest to lock.
+            let smallest = (0..free.len()).min_by_key(|index| free[*index].len());
+            smallest.filter(|_| free.len() > PINNED_KEPT_MAX).map(|index| free.swap_remove(index))
+        };
+        drop(surplus);
         result
     }
 }
@@ -91,6 +104,9 @@ impl Accelerator for Cuda {
     }
 
     fn launch(&self, kernel: &str, blocks: usize, arguments: &[Argument]) -> Result<()> {
+        if blocks == 0 {
+            return Ok(());
+        }
         self.context.bind_to_thread().w()?;
         let kernel = self.kernels.get(kernel).ok_or_else(|| Error::Msg(format!("no kernel {kernel}")))?;
         let mut launch = self.stream.launch_builder(kernel);
@@ -166,8 +182,9 @@ impl Accelerator for Cuda {
     fn upload(&self, values: &[u8], to: Span) -> Result<()> {
         assert!(values.len() <= to.bytes());
         self.context.bind_to_thread().w()?;
-        // SAFETY: see `clear`. From ordinary memory the driver returns once it has read it.
-        unsafe { result::memcpy_htod_async(to.address, values, self.stream.cu_stream()) }.w()
+        // SAFETY: see `clear`. The driver may read until the stream has come to the end.
+        unsafe { result::memcpy_htod_async(to.address, values, self.stream.cu_stream()) }.w()?;
+        self.stream.synchronize().w()
     }
 
     fn download(&self, from: Span, to: &mut [u8]) -> Result<()> {
@@ -178,20 +195,26 @@ impl Accelerator for Cuda {
         self.stream.synchronize().w()
     }
 
+    fn wait(&self) -> Result<()> {
+        self.stream.synchronize().w()
+    }
+
     fn begin_download(&self, from: Span) -> Result<Transfer<Vec<f32>>> {
         let copy = self.allocate_raw(Kind::F32, from.values)?;
         self.copy(from, copy.span)?;
         let copied = self.stream.record_event(None).w()?;
-        let (transfers, pinned) = (self.transfers.clone(), self.pinned.clone());
+        let (stream, pinned) = (self.downloads.clone(), self.pinned.clone());
         Transfer::waiting(move || {
             let values = pinned.with(copy.span.values, |buffer| {
-                transfers.wait(&copied).w()?;
-                // SAFETY: the copy lives until the stream has come to the end.
-                unsafe { result::memcpy_dtoh_async(buffer, copy.span.address, transfers.cu_stream()) }.w()?;
-                transfers.synchronize().w()?;
+                stream.wait(&copied).w()?;
+                // SAFETY: the copy lives until the transfer has ended.
+                unsafe { result::memcpy_dtoh_async(buffer, copy.span.address, stream.cu_stream()) }.w()?;
+                wait_asleep(&stream)?;
                 Ok(buffer.to_vec())
             })?;
             drop(copy);
+            // What fails while memory is given back is reported by the next call, which may be that of a step.
+            stream.context().check_err().w()?;
             Ok(values)
         })
     }
@@ -203,18 +226,25 @@ impl Accelerator for Cuda {
     ) -> Result<Transfer<Vec<f32>>> {
         // Before this the memory is not there.
         let allocated = self.stream.record_event(None).w()?;
-        let (transfers, pinned) = (self.transfers.clone(), self.pinned.clone());
+        let (stream, pinned) = (self.uploads.clone(), self.pinned.clone());
         Transfer::waiting(move || {
             let values = values();
             assert!(values.len() <= to.span.values);
             pinned.with(values.len(), |buffer| {
                 buffer.copy_from_slice(&values);
-                transfers.wait(&allocated).w()?;
-                // SAFETY: `to` lives until the stream has come to the end.
-                unsafe { result::memcpy_htod_async(to.span.address, buffer, transfers.cu_stream()) }.w()?;
-                transfers.synchronize().w()
+                stream.wait(&allocated).w()?;
+                // SAFETY: `to` lives until the transfer has ended.
+                unsafe { result::memcpy_htod_async(to.span.address, buffer, stream.cu_stream()) }.w()?;
+                wait_asleep(&stream)
             })?;
+            drop(to);
+            stream.context().check_err().w()?;
             Ok(values)
         })
     }
+}
+
+/// Waits for what is queued now without spinning beside the thread that trains.
+fn wait_asleep(stream: &CudaStream) -> Result<()> {
+    stream.record_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC)).w()?.synchronize().w()
 }

@@ -137,7 +137,7 @@ impl Accelerator for Emulated {
     }
 
     fn launch(&self, kernel: &str, blocks: usize, arguments: &[Argument]) -> Result<()> {
-        if kernel == self.broken {
+        if kernel == self.broken || blocks == 0 {
             return Ok(());
         }
         let kernel = self.kernels.by_name.get(kernel).ok_or_else(|| Error::Msg(format!("no kernel {kernel}")))?;
@@ -184,6 +184,10 @@ impl Accelerator for Emulated {
 
     fn download(&self, from: Span, to: &mut [u8]) -> Result<()> {
         to.copy_from_slice(bytes(from));
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
         Ok(())
     }
 

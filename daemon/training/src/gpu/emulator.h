@@ -49,12 +49,12 @@ inline float atomicAdd(float *place, float value) {
     return before;
 }
 
-const unsigned THREADS_MAX = 1024, STACK = 64 << 10;
+const unsigned THREADS_MAX = 1024, WARP = 32, STACK = 64 << 10;
 
 static ucontext_t scheduler, first_entry[THREADS_MAX];
 static jmp_buf in_scheduler, in_thread[THREADS_MAX];
 static unsigned barriers_met[THREADS_MAX];
-static bool started[THREADS_MAX], ended[THREADS_MAX];
+static bool started[THREADS_MAX], ended[THREADS_MAX], at_barrier[THREADS_MAX];
 static double exchanged[THREADS_MAX];
 
 /// Back to the scheduler, until it is this thread's turn again.
@@ -64,16 +64,17 @@ inline void yield() {
 
 inline void __syncthreads() {
     ++barriers_met[threadIdx.x];
+    at_barrier[threadIdx.x] = true;
     yield();
 }
 
-/// All threads of a block take part, as in every call there is.
+/// All threads of a warp take part, as in every call there is. Other warps go on meanwhile, as on a GPU.
 template <typename V> V __shfl_xor_sync(unsigned, V value, int distance) {
     unsigned thread = threadIdx.x;
     exchanged[thread] = value;
-    __syncthreads();
+    yield();
     V received = (V)exchanged[thread ^ distance];
-    __syncthreads();
+    yield();
     return received;
 }
 
@@ -88,13 +89,26 @@ static void run_thread() {
     }
 }
 
-/// Lets a thread run to its next barrier, or to its end. After its first entry without a system call.
+/// Lets a thread run to its next barrier or exchange, or to its end. After its first entry without a system call.
 __attribute__((noinline)) static void resume(unsigned thread) {
     threadIdx.x = thread;
     if (_setjmp(in_scheduler) != 0) return;
     if (started[thread]) _longjmp(in_thread[thread], 1);
     started[thread] = true;
     setcontext(&first_entry[thread]);
+}
+
+/// Lets a warp run to the block's next barrier, or to its end; its threads meet at each exchange.
+static void run_warp(unsigned first, bool back) {
+    for (bool runs = true; runs;) {
+        runs = false;
+        for (unsigned turn = 0; turn < WARP; ++turn) {
+            unsigned thread = first + (back ? WARP - 1 - turn : turn);
+            if (at_barrier[thread] || ended[thread]) continue;
+            resume(thread);
+            runs = true;
+        }
+    }
 }
 
 /// Calls `kernel` for every thread of every block. Not for several threads of the process at once.
@@ -112,9 +126,11 @@ inline void run(void (*kernel)(), unsigned blocks, unsigned block_threads) {
     }
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
         for (unsigned thread = 0; thread < block_threads; ++thread) barriers_met[thread] = ended[thread] = 0;
-        // There and back, so that a thread that reads without a barrier what another writes reads it too early or too late.
+        // There and back, so that a warp that reads without a barrier what another writes reads it too early or too late.
         for (bool back = blockIdx.x % 2; !ended[0]; back = !back) {
-            for (unsigned turn = 0; turn < block_threads; ++turn) resume(back ? block_threads - 1 - turn : turn);
+            for (unsigned thread = 0; thread < block_threads; ++thread) at_barrier[thread] = false;
+            unsigned warps = block_threads / WARP;
+            for (unsigned turn = 0; turn < warps; ++turn) run_warp((back ? warps - 1 - turn : turn) * WARP, back);
             for (unsigned thread = 1; thread < block_threads; ++thread) {
                 if (barriers_met[thread] != barriers_met[0] || ended[thread] != ended[0]) {
                     fprintf(stderr, "threads 0 and %u do not meet the same barriers\n", thread);

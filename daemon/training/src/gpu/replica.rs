@@ -196,6 +196,10 @@ impl Replica for GpuReplica {
         Ok(evaluation)
     }
 
+    fn wait(&self) -> Result<()> {
+        self.device.wait()
+    }
+
     fn moments(&self) -> Result<(Moments, u64)> {
         let (first, second) = (self.download(&self.first_moment)?, self.download(&self.second_moment)?);
         Ok((Moments { first, second }, self.steps))
@@ -213,6 +217,9 @@ impl Replica for GpuReplica {
     }
 
     fn begin_addition(&mut self, range: Range<usize>, correction: &Correction) -> Result<Option<Transfer<Vec<f32>>>> {
+        if range.is_empty() {
+            return Ok(None);
+        }
         let (place, correction) = (Arc::new(self.device.allocate(Kind::F32, range.len())?), correction.clone());
         let upload = self.device.begin_upload(Box::new(move || correction.to_values()), place.clone())?;
         self.additions.push_back((range, place));

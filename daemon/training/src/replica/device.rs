@@ -137,6 +137,10 @@ impl Replica for DeviceReplica {
         evaluate_composed(&*self.model, &parameters, batch)
     }
 
+    fn wait(&self) -> Result<()> {
+        self.device.synchronize()
+    }
+
     fn moments(&self) -> Result<(Moments, u64)> {
         let (first, second) = (download(self.first_moments.iter())?, download(self.second_moments.iter())?);
         Ok((Moments { first, second }, self.steps))

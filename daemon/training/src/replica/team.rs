@@ -86,6 +86,10 @@ impl Replica for Team {
         self.workers[0].evaluate(batch)
     }
 
+    fn wait(&self) -> Result<()> {
+        self.workers.iter().try_for_each(|worker| worker.wait())
+    }
+
     fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
         self.workers[0].time_forward(batch)
     }
