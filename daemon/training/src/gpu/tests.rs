@@ -1,4 +1,4 @@
-//! The GPU's transformer against the CPU's, on the CPU.
+//! The GPU's transformer against the CPU's: on an emulated GPU, and on a real one in a build for them where there is one.
 
 use std::sync::Arc;
 
@@ -16,6 +16,27 @@ use crate::model::lora::Lora;
 use crate::model::{Model as _, build};
 use crate::ops::gradient_check::{random_tokens, random_values};
 use crate::replica::{HostReplica, Replica};
+
+fn devices() -> Vec<Arc<dyn Accelerator>> {
+    let emulated = Emulated::open().map(|device| device as Arc<dyn Accelerator>);
+    emulated.into_iter().chain(real()).collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn real() -> Option<Arc<dyn Accelerator>> {
+    None
+}
+
+#[cfg(feature = "cuda")]
+fn real() -> Option<Arc<dyn Accelerator>> {
+    match crate::DeviceChoice::Cuda(0).open() {
+        Ok((device, _)) => Some(super::accelerator(&device).expect("a GPU computes what the CPU does")),
+        Err(error) => {
+            println!("skipped on a GPU: {error}");
+            None
+        }
+    }
+}
 
 /// The built-in kind, one with everything else, and one wider than a block has threads.
 fn specs() -> [ModelSpec; 3] {
@@ -69,11 +90,15 @@ fn check_tensors(layout: &ModelLayout, actual: &[f32], expected: &[f32], toleran
     }
 }
 
+fn on_all_devices<C: Clone>(cases: impl IntoIterator<Item = C>) -> Vec<(Arc<dyn Accelerator>, C)> {
+    let devices = devices();
+    cases.into_iter().flat_map(|case| devices.iter().map(move |device| (device.clone(), case.clone()))).collect()
+}
+
 #[test]
 fn gradients_and_losses_are_those_of_the_cpu() -> Result<()> {
     for (index, spec) in specs().iter().enumerate() {
-        for (recompute, micro_batch) in [(false, None), (true, Some(2))] {
-            let Some(device) = Emulated::open() else { return Ok(()) };
+        for (device, (recompute, micro_batch)) in on_all_devices([(false, None), (true, Some(2))]) {
             let options = TrainingOptions { recompute, micro_batch, ..TrainingOptions::default() };
             let (mut host, mut gpu) = pair(spec, device, &options)?;
             let sequences = if index == 2 { 1 } else { 3 };
@@ -93,8 +118,7 @@ fn gradients_and_losses_are_those_of_the_cpu() -> Result<()> {
 
 #[test]
 fn sixteen_bits_give_nearly_the_gradient_of_thirty_two() -> Result<()> {
-    for spec in &specs()[..2] {
-        let Some(device) = Emulated::open() else { return Ok(()) };
+    for (device, spec) in on_all_devices(&specs()[..2]) {
         let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
         let (mut host, mut gpu) = pair(spec, device, &options)?;
         let batch = batch(spec, 3, 1);
@@ -107,7 +131,10 @@ fn sixteen_bits_give_nearly_the_gradient_of_thirty_two() -> Result<()> {
 
 #[test]
 fn steps_and_states_are_those_of_the_cpu() -> Result<()> {
-    let Some(device) = Emulated::open() else { return Ok(()) };
+    devices().into_iter().try_for_each(compare_steps)
+}
+
+fn compare_steps(device: Arc<dyn Accelerator>) -> Result<()> {
     let spec = &specs()[1];
     let (mut host, mut gpu) = pair(spec, device, &TrainingOptions::default())?;
     let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-6);
@@ -133,7 +160,10 @@ fn steps_and_states_are_those_of_the_cpu() -> Result<()> {
 /// Products read parameters of their own where these are of 16 bits; what is added must reach them.
 #[test]
 fn copies_and_corrections_travel_while_steps_go_on() -> Result<()> {
-    let Some(device) = Emulated::open() else { return Ok(()) };
+    devices().into_iter().try_for_each(transfer_beside_a_step)
+}
+
+fn transfer_beside_a_step(device: Arc<dyn Accelerator>) -> Result<()> {
     let spec = &specs()[0];
     let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
     let (_, mut gpu) = pair(spec, device, &options)?;
@@ -187,8 +217,7 @@ fn a_device_whose_kernels_compute_something_else_is_found_out() {
 #[test]
 fn adapters_train_as_on_the_cpu() -> Result<()> {
     let lora = LoraSpec { rank: 3, ..LoraSpec::default() };
-    for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 0.05)] {
-        let Some(device) = Emulated::open() else { return Ok(()) };
+    for (device, (precision, tolerance)) in on_all_devices([(Precision::F32, 1e-4), (Precision::Bf16, 0.05)]) {
         let (spec, options) = (&specs()[1], TrainingOptions { precision, ..TrainingOptions::default() });
         let (base, optimizer) = (build(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
