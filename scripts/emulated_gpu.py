@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs a CUDA build of murmur where there is no GPU, to test it: slowly, but through every call that a GPU would get.
 
-    python3 scripts/emulated_gpu.py target/cuda/release/murmur bench run.toml --device cuda:0 --steps 1
+    python3 scripts/emulated_gpu.py target/cuda/release/murmur start run.toml --device cuda:0 --steps 20
 
 Compiles stand-ins for NVIDIA's driver, cuBLAS and cuRAND from the kernels and the emulator in daemon/training/src/gpu, and
-runs the command with them. They know what training a transformer with our own kernels calls; other calls end the program
-with their name. EMULATED_GPU_TRANSFER_MS=500 makes every transfer to or from page-locked memory take half a second more.
+runs the command with them. They know what training a transformer with our own kernels calls; other calls end the program, and
+other kernels (candle's: image models, the plain products of murmur bench) are missing. EMULATED_GPU_TRANSFER_MS=500 makes every transfer to or from page-locked memory take half a second more.
 Needs Linux, a C++ compiler, and a binary of scripts/build_cuda.py.
 """
 
@@ -99,6 +99,7 @@ Result cuModuleLoadData(Handle *module, const void *) { return give(module); }
 Result cuModuleUnload(Handle) { return 0; }
 Result cuModuleGetFunction(Handle *function, Handle, const char *name) {
     *function = dlsym(RTLD_DEFAULT, (std::string("emulate_") + name).c_str());
+    if (!*function) fprintf(stderr, "the emulated GPU has no kernel %s\n", name);
     return *function ? 0 : 500;
 }
 Result cuLaunchKernel(Handle function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,

@@ -9,21 +9,18 @@ use std::sync::Arc;
 use candle_core::{Result, bail};
 use murmur_protocol::manifest::ModelSpec;
 
-use super::{Accelerator, Argument, Kind, Matrix, Memory, Product, STRIP, Span};
+use super::{Accelerator, Argument, Kind, Matrix, Memory, Product, Span};
 use super::{bytes_of, count, launch_for_each, of_kind, size};
 use crate::data::TokenBatch;
-use crate::engine::options::Precision;
 use crate::model::transformer::transformer_layout;
 use crate::ops::rotary::RotaryTables;
 
-/// Attention scores that are held at once, unless one head of one sequence has more.
-const SCORES: usize = if cfg!(test) { 600 } else { 32 << 20 };
+mod attention;
+mod backward;
+mod workspace;
 
-/// Logits that are held at once, unless 128 rows have more.
-const LOGITS: usize = if cfg!(test) { 600 } else { 32 << 20 };
-
-/// Rows of logits that are held at once, at least.
-const LOGIT_ROWS: usize = if cfg!(test) { 10 } else { 128 };
+pub(crate) use workspace::activation_values;
+use workspace::{Kept, Workspace, logit_rows_at_once};
 
 pub(crate) struct GpuTransformer {
     device: Arc<dyn Accelerator>,
@@ -74,79 +71,6 @@ struct Frame {
     sequences: usize,
     length: usize,
     rows: usize,
-}
-
-/// Memory for so many rows; [`activation_values`] counts it.
-struct Workspace {
-    rows: usize,
-    length: usize,
-    tokens: Memory,
-    targets: Memory,
-    /// Before each block and after the last `[rows, width]`.
-    streams: Vec<Memory>,
-    kept: Vec<Kept>,
-    /// `[rows, width]`: after a norm, in rows and in heads, and the gradient of the stream rounded.
-    normalised: Memory,
-    in_heads: Memory,
-    rounded: Memory,
-    /// `[rows, query | key | value]`.
-    joint: Memory,
-    /// The gradient of a block's heads.
-    to_heads: Heads,
-    scores: Memory,
-    to_scores: Memory,
-    /// `[rows, inner]`, and its gradient.
-    hidden: Memory,
-    to_hidden: Memory,
-    logits: Memory,
-    to_stream: Memory,
-    to_normalised: Memory,
-    /// `[rows]`.
-    factors: Memory,
-    losses: Memory,
-    hits: Memory,
-}
-
-/// What the backward needs of a block's forward.
-struct Kept {
-    heads: Heads,
-    /// `[rows, width]`, of the products' kind.
-    attended: Memory,
-    /// `[rows, gate | up]`, of the products' kind.
-    gate_up: Memory,
-    /// The stream between attention and feed-forward `[rows, width]`.
-    middle: Memory,
-}
-
-/// `[sequences, heads, length, head width]`.
-struct Heads {
-    query: Memory,
-    key: Memory,
-    value: Memory,
-}
-
-/// Units of one head's scores, or of the heads that share a key, that fit at once.
-fn units_at_once(heads: usize, key_heads: usize, sequences: usize, length: usize) -> usize {
-    (SCORES / (heads / key_heads * length * length)).clamp(1, sequences * key_heads)
-}
-
-fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
-    (LOGITS / vocabulary).max(LOGIT_ROWS).min(rows)
-}
-
-/// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes: the sizes of
-/// a [`Workspace`].
-pub(crate) fn activation_values(spec: &ModelSpec, sequences: usize, precision: Precision, recompute: bool) -> usize {
-    let [width, inner, length] = [spec.width, spec.feed_forward, spec.context].map(|size| size as usize);
-    let [layers, heads, vocabulary] = [spec.layers, spec.heads, spec.vocabulary].map(|size| size as usize);
-    let key_heads = spec.resolved_key_value_heads() as usize;
-    let (rows, joint) = (sequences * length, width + 2 * (width / heads * key_heads));
-    let kept = if recompute { 1 } else { layers };
-    let exact = rows * ((layers + 1 + kept + 2) * width + 5) + length * (width / heads);
-    let scores = units_at_once(heads, key_heads, sequences, length) * (heads / key_heads) * length * length;
-    let rounded = rows * (kept * (joint + width + 2 * inner) + 3 * width + 2 * joint + 2 * inner);
-    let rounded = rounded + 2 * scores + vocabulary * logit_rows_at_once(vocabulary, rows);
-    exact + (rounded * precision.kind().size()).div_ceil(Kind::F32.size())
 }
 
 impl GpuTransformer {
@@ -211,58 +135,6 @@ impl GpuTransformer {
 
     fn joint_width(&self) -> usize {
         self.width + 2 * self.key_width()
-    }
-
-    /// (heads of one sequence that share a key, pairs of a sequence and a key that are attended at once).
-    fn groups(&self, frame: Frame) -> (usize, usize) {
-        let units = units_at_once(self.heads, self.key_heads, frame.sequences, frame.length);
-        (self.heads / self.key_heads, units)
-    }
-
-    fn new_workspace(&self, frame: Frame) -> Result<Workspace> {
-        let Frame { rows, length, .. } = frame;
-        let (exact, rounded) = (
-            |values: usize| self.device.allocate(Kind::F32, values),
-            |values: usize| self.device.allocate(self.kind, values),
-        );
-        let heads = || {
-            let key = || rounded(rows * self.key_width());
-            Ok::<Heads, candle_core::Error>(Heads { query: rounded(rows * self.width)?, key: key()?, value: key()? })
-        };
-        let kept = || {
-            Ok::<Kept, candle_core::Error>(Kept {
-                heads: heads()?,
-                attended: rounded(rows * self.width)?,
-                gate_up: rounded(rows * 2 * self.inner)?,
-                middle: exact(rows * self.width)?,
-            })
-        };
-        let (sharing, units) = self.groups(frame);
-        let scores = units * sharing * length * length;
-        let kept_blocks = if self.recompute { 1 } else { self.blocks.len() };
-        Ok(Workspace {
-            rows,
-            length,
-            tokens: self.device.allocate(Kind::U32, rows)?,
-            targets: self.device.allocate(Kind::U32, rows)?,
-            streams: (0..=self.blocks.len()).map(|_| exact(rows * self.width)).collect::<Result<_>>()?,
-            kept: (0..kept_blocks).map(|_| kept()).collect::<Result<_>>()?,
-            normalised: rounded(rows * self.width)?,
-            in_heads: rounded(rows * self.width)?,
-            rounded: rounded(rows * self.width)?,
-            joint: rounded(rows * self.joint_width())?,
-            to_heads: heads()?,
-            scores: rounded(scores)?,
-            to_scores: rounded(scores)?,
-            hidden: rounded(rows * self.inner)?,
-            to_hidden: rounded(rows * self.inner)?,
-            logits: rounded(logit_rows_at_once(self.vocabulary, rows) * self.vocabulary)?,
-            to_stream: exact(rows * self.width)?,
-            to_normalised: exact(rows * self.width)?,
-            factors: exact(rows)?,
-            losses: exact(rows)?,
-            hits: exact(rows)?,
-        })
     }
 
     /// Uploads a batch that fits this model.
@@ -405,101 +277,6 @@ impl GpuTransformer {
         self.device.launch(&of_kind("rms_norm", self.kind), frame.rows, &arguments)
     }
 
-    /// Adds to the gradients of the stream and of the scale what reaches `to_normalised`.
-    fn normalise_backward(
-        &self,
-        frame: Frame,
-        weights: Weights,
-        stream: Span,
-        scale: &Range<usize>,
-        gradient: Span,
-    ) -> Result<()> {
-        let (work, rows, width) = (self.work(), frame.rows, self.width);
-        let (to_output, to_stream, factors) = (work.to_normalised.span(), work.to_stream.span(), work.factors.span());
-        let spans = [stream, weights.exact.part(scale.clone()), to_output, to_stream, factors].map(Argument::from);
-        let arguments = [&spans[..], &[size(width), self.epsilon.into()]].concat();
-        self.device.launch("rms_norm_backward", rows, &arguments)?;
-        let spans = [stream, to_output, factors, gradient.part(scale.clone())].map(Argument::from);
-        let arguments = [&spans[..], &[size(rows), size(width), size(STRIP)]].concat();
-        self.device.launch("rms_scale_backward", width.div_ceil(32) * rows.div_ceil(STRIP), &arguments)
-    }
-
-    /// Between joint rows and turned heads.
-    fn turn_heads(&self, frame: Frame, heads: &Heads, backwards: bool) -> Result<()> {
-        let tables = [self.cosines.span(), self.sines.span()];
-        let spans = [self.work().joint.span(), heads.query.span(), heads.key.span(), heads.value.span()];
-        let sizes = [frame.length, self.heads, self.key_heads, self.head_width() / 2, usize::from(backwards)];
-        let arguments = [&spans[..], &tables[..]].concat().into_iter().map(Argument::from);
-        let arguments: Vec<Argument> = arguments.chain(sizes.map(size)).collect();
-        self.device.launch(&of_kind("turn_heads", self.kind), frame.rows, &arguments)
-    }
-
-    /// Between rows and `in_heads`.
-    fn move_heads(&self, frame: Frame, rows: Span, to_heads: bool) -> Result<()> {
-        let sizes = [frame.length, self.heads, self.head_width(), usize::from(to_heads)].map(size);
-        let spans = [rows.into(), self.work().in_heads.span().into()];
-        self.device.launch(&of_kind("move_heads", self.kind), frame.rows, &[&spans[..], &sizes[..]].concat())
-    }
-
-    /// What is attended at once: each time the heads that share one key, of as many keys as fit.
-    fn units(&self, frame: Frame) -> impl Iterator<Item = Unit> + use<> {
-        let (sharing, at_once) = self.groups(frame);
-        let (all, length, head_width) = (frame.sequences * self.key_heads, frame.length, self.head_width());
-        (0..all).step_by(at_once).map(move |first| {
-            let units = at_once.min(all - first);
-            Unit { first, units, queries: sharing * length, length, head_width }
-        })
-    }
-
-    fn probabilities(&self, unit: &Unit, heads: &Heads) -> Result<()> {
-        let scores = self.work().scores.span();
-        let (query, key) = (unit.queries(heads.query.span()), unit.keys(heads.key.span()));
-        let shape = [unit.queries, unit.length, unit.head_width];
-        self.multiply(Product::new(query, key.transposed(), unit.scores(scores), shape).batch(unit.units))?;
-        let arguments = [scores.into(), size(unit.length), self.score_scale().into()];
-        self.device.launch(&of_kind("causal_softmax", self.kind), unit.units * unit.queries, &arguments)
-    }
-
-    fn score_scale(&self) -> f32 {
-        1.0 / (self.head_width() as f32).sqrt()
-    }
-
-    /// Fills `in_heads`.
-    fn attend(&self, frame: Frame, kept: &Kept) -> Result<()> {
-        for unit in self.units(frame) {
-            self.probabilities(&unit, &kept.heads)?;
-            let (scores, value) = (unit.scores(self.work().scores.span()), unit.keys(kept.heads.value.span()));
-            let (target, shape) =
-                (unit.queries(self.work().in_heads.span()), [unit.queries, unit.head_width, unit.length]);
-            self.multiply(Product::new(scores, value, target, shape).batch(unit.units))?;
-        }
-        Ok(())
-    }
-
-    /// From the gradient in `in_heads` to that in `to_heads`.
-    fn attend_backward(&self, frame: Frame, kept: &Kept) -> Result<()> {
-        let work = self.work();
-        let (scores, to_scores) = (work.scores.span(), work.to_scores.span());
-        for unit in self.units(frame) {
-            self.probabilities(&unit, &kept.heads)?;
-            let Unit { units, queries, length, head_width, .. } = unit;
-            let to_output = unit.queries(work.in_heads.span());
-            let value = unit.keys(kept.heads.value.span());
-            let product = |a, b, c, shape| self.multiply(Product::new(a, b, c, shape).batch(units));
-            product(to_output, value.transposed(), unit.scores(to_scores), [queries, length, head_width])?;
-            let to_value = unit.keys(work.to_heads.value.span());
-            product(unit.scores(scores).transposed(), to_output, to_value, [length, head_width, queries])?;
-            let arguments = [scores.into(), to_scores.into(), size(length), self.score_scale().into()];
-            self.device.launch(&of_kind("causal_softmax_backward", self.kind), units * queries, &arguments)?;
-            let (query, key) = (unit.queries(kept.heads.query.span()), unit.keys(kept.heads.key.span()));
-            let to_query = unit.queries(work.to_heads.query.span());
-            product(unit.scores(to_scores), key, to_query, [queries, head_width, length])?;
-            let to_key = unit.keys(work.to_heads.key.span());
-            product(unit.scores(to_scores).transposed(), query, to_key, [length, head_width, queries])?;
-        }
-        Ok(())
-    }
-
     /// Fills `hidden`.
     fn swiglu(&self, frame: Frame, kept: &Kept) -> Result<()> {
         let values = frame.rows * self.inner;
@@ -536,121 +313,5 @@ impl GpuTransformer {
         let Some((_, gradient)) = backward else { return Ok(()) };
         self.device.clear(work.to_stream.span().first(frame.rows * width))?;
         self.normalise_backward(frame, weights, stream, &self.last_norm, gradient)
-    }
-
-    /// The gradient of the stream as products read it.
-    fn rounded_gradient(&self, frame: Frame) -> Result<Span> {
-        let (exact, rounded) = (self.work().to_stream.span(), self.work().rounded.span());
-        if self.kind == Kind::F32 {
-            return Ok(exact);
-        }
-        let values = frame.rows * self.width;
-        launch_for_each(&*self.device, "to_bf16", values, &[exact.into(), rounded.into(), count(values)])?;
-        Ok(rounded)
-    }
-
-    fn backward(&self, frame: Frame, weights: Weights, gradient: Span) -> Result<()> {
-        for layer in (0..self.blocks.len()).rev() {
-            if self.recompute {
-                self.activate(frame, weights, layer)?;
-            }
-            self.feed_forward_backward(frame, weights, layer, gradient)?;
-            self.attention_backward(frame, weights, layer, gradient)?;
-        }
-        let work = self.work();
-        let spans = [work.to_stream.span(), work.tokens.span(), gradient.part(self.embedding.clone())];
-        let arguments = [&spans.map(Argument::from)[..], &[size(self.width)]].concat();
-        self.device.launch("embed_backward", frame.rows, &arguments)
-    }
-
-    fn feed_forward_backward(&self, frame: Frame, weights: Weights, layer: usize, gradient: Span) -> Result<()> {
-        let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width, inner) = (frame.rows, self.width, self.inner);
-        let weight = |place: &Range<usize>, row: usize| Matrix::new(weights.for_products.part(place.clone()), row);
-        let to_weight = |place: &Range<usize>, row: usize| Matrix::new(gradient.part(place.clone()), row);
-        let to_output = Matrix::new(self.rounded_gradient(frame)?, width);
-        self.swiglu(frame, kept)?;
-        let hidden = Matrix::new(work.hidden.span(), inner);
-        let to_down = Product::new(to_output.transposed(), hidden, to_weight(&block.down, inner), [width, inner, rows]);
-        self.multiply(to_down.adds())?;
-        let to_hidden = Matrix::new(work.to_hidden.span(), inner);
-        self.multiply(Product::new(to_output, weight(&block.down, inner), to_hidden, [rows, inner, width]))?;
-        let spans = [kept.gate_up.span().into(), work.to_hidden.span().into()];
-        let arguments = [&spans[..], &[size(inner), count(rows * inner)]].concat();
-        launch_for_each(&*self.device, &of_kind("swiglu_backward", self.kind), rows * inner, &arguments)?;
-        self.normalise(frame, weights, kept.middle.span(), &block.second_norm)?;
-        let normalised = Matrix::new(work.normalised.span(), width);
-        let to_normalised = Matrix::new(work.to_normalised.span(), width);
-        let gate_up = kept.gate_up.span();
-        for (index, place) in [&block.gate, &block.up].into_iter().enumerate() {
-            let part = Matrix::new(gate_up.part(index * inner..gate_up.values), 2 * inner);
-            let product = Product::new(part.transposed(), normalised, to_weight(place, width), [inner, width, rows]);
-            self.multiply(product.adds())?;
-            let product = Product::new(part, weight(place, width), to_normalised, [rows, width, inner]);
-            self.multiply(if index == 0 { product } else { product.adds() })?;
-        }
-        self.normalise_backward(frame, weights, kept.middle.span(), &block.second_norm, gradient)
-    }
-
-    fn attention_backward(&self, frame: Frame, weights: Weights, layer: usize, gradient: Span) -> Result<()> {
-        let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width) = (frame.rows, self.width);
-        let weight = |place: &Range<usize>| Matrix::new(weights.for_products.part(place.clone()), width);
-        let to_weight = |place: &Range<usize>| Matrix::new(gradient.part(place.clone()), width);
-        let to_output = Matrix::new(self.rounded_gradient(frame)?, width);
-        let attended = Matrix::new(kept.attended.span(), width);
-        let product = Product::new(to_output.transposed(), attended, to_weight(&block.output), [width, width, rows]);
-        self.multiply(product.adds())?;
-        // What was normalised is computed again below.
-        let to_attended = work.normalised.span();
-        let product =
-            Product::new(to_output, weight(&block.output), Matrix::new(to_attended, width), [rows, width, width]);
-        self.multiply(product)?;
-        self.move_heads(frame, to_attended, true)?;
-        self.attend_backward(frame, kept)?;
-        self.turn_heads(frame, &work.to_heads, true)?;
-        let stream = work.streams[layer].span();
-        self.normalise(frame, weights, stream, &block.first_norm)?;
-        let normalised = Matrix::new(work.normalised.span(), width);
-        let to_normalised = Matrix::new(work.to_normalised.span(), width);
-        let joint = work.joint.span();
-        for (index, (place, columns)) in self.joint_parts(block).into_iter().enumerate() {
-            let part = Matrix::new(joint.part(columns.start..joint.values), self.joint_width());
-            let shape = [columns.len(), width, rows];
-            self.multiply(Product::new(part.transposed(), normalised, to_weight(&place), shape).adds())?;
-            let product = Product::new(part, weight(&place), to_normalised, [rows, width, columns.len()]);
-            self.multiply(if index == 0 { product } else { product.adds() })?;
-        }
-        self.normalise_backward(frame, weights, stream, &block.first_norm, gradient)
-    }
-}
-
-/// Pairs of a sequence and a key, one after the other, with the queries of the heads that share the key.
-struct Unit {
-    first: usize,
-    units: usize,
-    /// Of one pair: heads that share the key, times the length.
-    queries: usize,
-    length: usize,
-    head_width: usize,
-}
-
-impl Unit {
-    fn of(&self, heads: Span, rows: usize) -> Matrix {
-        let values = rows * self.head_width;
-        let part = heads.part(self.first * values..(self.first + self.units) * values);
-        Matrix::new(part, self.head_width).every(values)
-    }
-
-    fn queries(&self, heads: Span) -> Matrix {
-        self.of(heads, self.queries)
-    }
-
-    fn keys(&self, heads: Span) -> Matrix {
-        self.of(heads, self.length)
-    }
-
-    fn scores(&self, scores: Span) -> Matrix {
-        Matrix::new(scores, self.length).every(self.queries * self.length)
     }
 }

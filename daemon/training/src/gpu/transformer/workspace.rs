@@ -1,0 +1,142 @@
+//! The memory that a batch takes beside parameters, gradient and moments: allocated for the first batch, kept for the next.
+
+use candle_core::Result;
+use murmur_protocol::manifest::ModelSpec;
+
+use super::{Frame, GpuTransformer};
+use crate::engine::options::Precision;
+use crate::gpu::{Kind, Memory};
+
+/// Attention scores that are held at once, unless one head of one sequence has more.
+const SCORES: usize = if cfg!(test) { 600 } else { 32 << 20 };
+
+/// Logits that are held at once, unless 128 rows have more.
+const LOGITS: usize = if cfg!(test) { 600 } else { 32 << 20 };
+
+/// Rows of logits that are held at once, at least.
+const LOGIT_ROWS: usize = if cfg!(test) { 10 } else { 128 };
+/// Memory for so many rows; [`activation_values`] counts it.
+pub(super) struct Workspace {
+    pub(super) rows: usize,
+    pub(super) length: usize,
+    pub(super) tokens: Memory,
+    pub(super) targets: Memory,
+    /// Before each block and after the last `[rows, width]`.
+    pub(super) streams: Vec<Memory>,
+    pub(super) kept: Vec<Kept>,
+    /// `[rows, width]`: after a norm, in rows and in heads, and the gradient of the stream rounded.
+    pub(super) normalised: Memory,
+    pub(super) in_heads: Memory,
+    pub(super) rounded: Memory,
+    /// `[rows, query | key | value]`.
+    pub(super) joint: Memory,
+    /// The gradient of a block's heads.
+    pub(super) to_heads: Heads,
+    pub(super) scores: Memory,
+    pub(super) to_scores: Memory,
+    /// `[rows, inner]`, and its gradient.
+    pub(super) hidden: Memory,
+    pub(super) to_hidden: Memory,
+    pub(super) logits: Memory,
+    pub(super) to_stream: Memory,
+    pub(super) to_normalised: Memory,
+    /// `[rows]`.
+    pub(super) factors: Memory,
+    pub(super) losses: Memory,
+    pub(super) hits: Memory,
+}
+
+/// What the backward needs of a block's forward.
+pub(super) struct Kept {
+    pub(super) heads: Heads,
+    /// `[rows, width]`, of the products' kind.
+    pub(super) attended: Memory,
+    /// `[rows, gate | up]`, of the products' kind.
+    pub(super) gate_up: Memory,
+    /// The stream between attention and feed-forward `[rows, width]`.
+    pub(super) middle: Memory,
+}
+
+/// `[sequences, heads, length, head width]`.
+pub(super) struct Heads {
+    pub(super) query: Memory,
+    pub(super) key: Memory,
+    pub(super) value: Memory,
+}
+
+/// Units of one head's scores, or of the heads that share a key, that fit at once.
+pub(super) fn units_at_once(heads: usize, key_heads: usize, sequences: usize, length: usize) -> usize {
+    (SCORES / (heads / key_heads * length * length)).clamp(1, sequences * key_heads)
+}
+
+pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
+    (LOGITS / vocabulary).max(LOGIT_ROWS).min(rows)
+}
+
+/// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes: the sizes of
+/// a [`Workspace`].
+pub(crate) fn activation_values(spec: &ModelSpec, sequences: usize, precision: Precision, recompute: bool) -> usize {
+    let [width, inner, length] = [spec.width, spec.feed_forward, spec.context].map(|size| size as usize);
+    let [layers, heads, vocabulary] = [spec.layers, spec.heads, spec.vocabulary].map(|size| size as usize);
+    let key_heads = spec.resolved_key_value_heads() as usize;
+    let (rows, joint) = (sequences * length, width + 2 * (width / heads * key_heads));
+    let kept = if recompute { 1 } else { layers };
+    let exact = rows * ((layers + 1 + kept + 2) * width + 5) + length * (width / heads);
+    let scores = units_at_once(heads, key_heads, sequences, length) * (heads / key_heads) * length * length;
+    let rounded = rows * (kept * (joint + width + 2 * inner) + 3 * width + 2 * joint + 2 * inner);
+    let rounded = rounded + 2 * scores + vocabulary * logit_rows_at_once(vocabulary, rows);
+    exact + (rounded * precision.kind().size()).div_ceil(Kind::F32.size())
+}
+impl GpuTransformer {
+    /// (heads of one sequence that share a key, pairs of a sequence and a key that are attended at once).
+    pub(super) fn groups(&self, frame: Frame) -> (usize, usize) {
+        let units = units_at_once(self.heads, self.key_heads, frame.sequences, frame.length);
+        (self.heads / self.key_heads, units)
+    }
+
+    pub(super) fn new_workspace(&self, frame: Frame) -> Result<Workspace> {
+        let Frame { rows, length, .. } = frame;
+        let (exact, rounded) = (
+            |values: usize| self.device.allocate(Kind::F32, values),
+            |values: usize| self.device.allocate(self.kind, values),
+        );
+        let heads = || {
+            let key = || rounded(rows * self.key_width());
+            Ok::<Heads, candle_core::Error>(Heads { query: rounded(rows * self.width)?, key: key()?, value: key()? })
+        };
+        let kept = || {
+            Ok::<Kept, candle_core::Error>(Kept {
+                heads: heads()?,
+                attended: rounded(rows * self.width)?,
+                gate_up: rounded(rows * 2 * self.inner)?,
+                middle: exact(rows * self.width)?,
+            })
+        };
+        let (sharing, units) = self.groups(frame);
+        let scores = units * sharing * length * length;
+        let kept_blocks = if self.recompute { 1 } else { self.blocks.len() };
+        Ok(Workspace {
+            rows,
+            length,
+            tokens: self.device.allocate(Kind::U32, rows)?,
+            targets: self.device.allocate(Kind::U32, rows)?,
+            streams: (0..=self.blocks.len()).map(|_| exact(rows * self.width)).collect::<Result<_>>()?,
+            kept: (0..kept_blocks).map(|_| kept()).collect::<Result<_>>()?,
+            normalised: rounded(rows * self.width)?,
+            in_heads: rounded(rows * self.width)?,
+            rounded: rounded(rows * self.width)?,
+            joint: rounded(rows * self.joint_width())?,
+            to_heads: heads()?,
+            scores: rounded(scores)?,
+            to_scores: rounded(scores)?,
+            hidden: rounded(rows * self.inner)?,
+            to_hidden: rounded(rows * self.inner)?,
+            logits: rounded(logit_rows_at_once(self.vocabulary, rows) * self.vocabulary)?,
+            to_stream: exact(rows * self.width)?,
+            to_normalised: exact(rows * self.width)?,
+            factors: exact(rows)?,
+            losses: exact(rows)?,
+            hits: exact(rows)?,
+        })
+    }
+}
