@@ -185,6 +185,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
     let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
     let network = start_network(&plan, network_shelf, events.clone()).await?;
+    plan.directory.claim(&plan.manifest)?;
     let me = network.peer_id();
     let resumed = model.resumed;
     let device = model.device;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use murmur_tests::{TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
 
@@ -98,6 +98,24 @@ fn missing_empty_and_short_data_files_are_named() {
         assert!(message.starts_with("error: ") && message.contains(word), "{word}: {message}");
         assert!(message.contains(hint), "{message}");
     }
+}
+
+/// What was refused once must not keep a mended run file out.
+#[test]
+fn a_start_that_failed_leaves_the_directory_to_the_next() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let short = folder.path().join("text");
+    std::fs::write(&short, "short").expect("written");
+    let of_files = TINY_RUN.replace("[data]\n", "[data]\nsource = \"files\"\n");
+    let (code, _) = start_failure(folder.path(), &of_files, &["--data", short.to_str().expect("UTF-8")]);
+    assert_eq!(code, 5);
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", "3"];
+    let ended = Daemon::spawn(MURMUR, &data, &arguments).wait_for_end();
+    assert!(ended.status.success(), "{}", ended.errors);
+    let (code, message) = start_failure(folder.path(), &of_files, &["--data", short.to_str().expect("UTF-8")]);
+    assert!(code == 3 && message.contains("belongs to another run"), "{message}");
 }
 
 #[test]

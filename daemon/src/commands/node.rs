@@ -138,7 +138,7 @@ pub(super) fn run(
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
     let Entry { bootstrap, joins, secret, base } = entry;
-    directory.claim(&manifest)?;
+    directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
     memory::choose_pages(murmur_training::parameter_count(&manifest.model));

@@ -135,28 +135,37 @@ impl DataDirectory {
         RunManifest::from_text(&std::fs::read_to_string(root.join("run.toml")).ok()?).ok()
     }
 
-    /// Claims the directory for a run.
+    /// Whether it may be claimed for a run.
     ///
     /// # Errors
     /// When it belongs to another run, whose differing fields are named.
-    pub fn claim(&self, manifest: &RunManifest) -> anyhow::Result<()> {
+    pub fn check_owner(&self, manifest: &RunManifest) -> anyhow::Result<()> {
         let path = self.root.join("run.toml");
-        match std::fs::read_to_string(&path) {
-            Ok(text) => {
-                let earlier = RunManifest::from_text(&text).map_err(|error| {
-                    let message = format!("{}: {error}", path.display());
-                    Failure::new(ExitCode::Files, message).hint("choose another directory with --data-dir")
-                })?;
-                if earlier == *manifest {
-                    return Ok(());
-                }
-                let differences = manifest.differences(&earlier).join("; ");
-                let message = format!("{} belongs to another run: {differences}", self.root.display());
-                Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir").into())
-            }
-            Err(_) => write_atomically(&path, manifest.canonical_text().as_bytes())
-                .with_context(|| format!("cannot write {}", path.display())),
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
+        let earlier = RunManifest::from_text(&text).map_err(|error| {
+            let message = format!("{}: {error}", path.display());
+            Failure::new(ExitCode::Files, message).hint("choose another directory with --data-dir")
+        })?;
+        if earlier == *manifest {
+            return Ok(());
         }
+        let differences = manifest.differences(&earlier).join("; ");
+        let message = format!("{} belongs to another run: {differences}", self.root.display());
+        Err(Failure::new(ExitCode::Settings, message).hint("choose another directory with --data-dir").into())
+    }
+
+    /// Claims it for a run, once the run can begin: who mends a run file that was refused starts again in the same directory.
+    ///
+    /// # Errors
+    /// As [`DataDirectory::check_owner`], or when it cannot be written.
+    pub fn claim(&self, manifest: &RunManifest) -> anyhow::Result<()> {
+        self.check_owner(manifest)?;
+        let path = self.root.join("run.toml");
+        if path.exists() {
+            return Ok(());
+        }
+        write_atomically(&path, manifest.canonical_text().as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Members known in an earlier life. A damaged list is no reason not to start.
