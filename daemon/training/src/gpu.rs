@@ -1,5 +1,5 @@
 //! Transformers on NVIDIA GPUs: flat vectors and a hand-written backward as on the CPU, with kernels of our own
-//! (`kernels.cu`) and cuBLAS's matrix products. Nothing records a graph, and nothing is allocated after the first step.
+//! (`kernels.cu`) and cuBLAS's matrix products. Nothing records a graph, and steps after the first allocate nothing.
 //!
 //! [`Accelerator`] is all that is asked of a device. `cuda` is a GPU; in tests `emulated` runs the same kernels on the CPU,
 //! so that they, their launches and the arithmetic around them are tested on machines without a GPU.
