@@ -6,6 +6,7 @@
 use murmur_protocol::{Correction, Part, Selection, Snapshot, Vector};
 
 use super::{Engine, TrainingError};
+use crate::local_progress::LocalProgress;
 use crate::replica::Transfer;
 
 /// A copy made at a step boundary.
@@ -94,11 +95,7 @@ impl Engine {
         }
         let values = self.replica.parameters()?;
         let taken = match selection {
-            Selection::Part(part) => {
-                let local_progress = self.local_progress.measure(&values);
-                let part = values[part.fragment.range(values.len())].to_vec();
-                Taken { values: Snapshot::from(part), local_progress }
-            }
+            Selection::Part(part) => taken(&mut self.local_progress, &values, part),
             Selection::State => {
                 let mut state = values.into_owned();
                 state.reserve_exact(outer[0].len() + outer[1].len());
@@ -120,17 +117,12 @@ impl Engine {
         };
         let mut values = model.wait()?;
         Ok(match selection {
-            Selection::Part(part) => self.taken(&values, part),
+            Selection::Part(part) => taken(&mut self.local_progress, &values, part),
             Selection::State => {
                 values.extend(outer);
                 Taken { values: Snapshot::from(values), local_progress: 0.0 }
             }
         })
-    }
-
-    fn taken(&mut self, model: &[f32], part: Part) -> Taken {
-        let local_progress = self.local_progress.measure(model);
-        Taken { values: Snapshot::from(model[part.fragment.range(model.len())].to_vec()), local_progress }
     }
 
     /// Adds what an exchange decided. For the model: `θ += c`, and `φ += c` with the outer momentum on, so that the
@@ -192,4 +184,9 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+fn taken(local_progress: &mut LocalProgress, model: &[f32], part: Part) -> Taken {
+    let local_progress = local_progress.measure(model);
+    Taken { values: Snapshot::from(model[part.fragment.range(model.len())].to_vec()), local_progress }
 }

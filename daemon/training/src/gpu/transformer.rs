@@ -220,14 +220,9 @@ impl GpuTransformer {
     fn activate(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
         let (rows, width) = (frame.rows, self.width);
-        let (stream, normalised, joint) = (work.streams[layer].span(), work.normalised.span(), work.joint.span());
+        let stream = work.streams[layer].span();
         self.normalise(frame, weights, stream, &block.first_norm)?;
-        for (place, columns) in self.joint_parts(block) {
-            let part = joint.part(columns.start..joint.values);
-            let weight = Matrix::new(weights.for_products.part(place), width).transposed();
-            let target = Matrix::new(part, self.joint_width());
-            self.multiply(Product::new(Matrix::new(normalised, width), weight, target, [rows, columns.len(), width]))?;
-        }
+        self.project(frame, weights, &self.joint(block))?;
         self.turn_heads(frame, &kept.heads, false)?;
         self.attend(frame, kept)?;
         self.move_heads(frame, kept.attended.span(), false)?;
@@ -237,12 +232,7 @@ impl GpuTransformer {
         let target = Matrix::new(middle, width);
         self.multiply(Product::new(Matrix::new(attended, width), weight, target, [rows, width, width]).adds())?;
         self.normalise(frame, weights, middle, &block.second_norm)?;
-        let gate_up = kept.gate_up.span();
-        for (index, place) in [&block.gate, &block.up].into_iter().enumerate() {
-            let target = Matrix::new(gate_up.part(index * self.inner..gate_up.values), 2 * self.inner);
-            let weight = Matrix::new(weights.for_products.part(place.clone()), width).transposed();
-            self.multiply(Product::new(Matrix::new(normalised, width), weight, target, [rows, self.inner, width]))?;
-        }
+        self.project(frame, weights, &self.gate_up(block, kept))?;
         self.swiglu(frame, kept)
     }
 
@@ -256,14 +246,29 @@ impl GpuTransformer {
         self.multiply(Product::new(hidden, weight, Matrix::new(output, width), [rows, width, self.inner]).adds())
     }
 
-    /// A block's projections of attention, with the columns that they fill.
-    fn joint_parts(&self, block: &Block) -> [(Range<usize>, Range<usize>); 3] {
-        let (width, key_width) = (self.width, self.key_width());
-        [
+    fn joint(&self, block: &Block) -> Projections {
+        let (width, key_width, joint_width) = (self.width, self.key_width(), self.joint_width());
+        let parts = vec![
             (block.query.clone(), 0..width),
             (block.key.clone(), width..width + key_width),
-            (block.value.clone(), width + key_width..self.joint_width()),
-        ]
+            (block.value.clone(), width + key_width..joint_width),
+        ];
+        Projections { results: self.work().joint.span(), row: joint_width, parts }
+    }
+
+    fn gate_up(&self, block: &Block, kept: &Kept) -> Projections {
+        let parts = vec![(block.gate.clone(), 0..self.inner), (block.up.clone(), self.inner..2 * self.inner)];
+        Projections { results: kept.gate_up.span(), row: 2 * self.inner, parts }
+    }
+
+    fn project(&self, frame: Frame, weights: Weights, projections: &Projections) -> Result<()> {
+        let normalised = Matrix::new(self.work().normalised.span(), self.width);
+        for (place, columns) in &projections.parts {
+            let weight = Matrix::new(weights.for_products.part(place.clone()), self.width).transposed();
+            let shape = [frame.rows, columns.len(), self.width];
+            self.multiply(Product::new(normalised, weight, projections.of(columns), shape))?;
+        }
+        Ok(())
     }
 
     fn multiply(&self, product: Product) -> Result<()> {
@@ -313,5 +318,19 @@ impl GpuTransformer {
         let Some((_, gradient)) = backward else { return Ok(()) };
         self.device.clear(work.to_stream.span().first(frame.rows * width))?;
         self.normalise_backward(frame, weights, stream, &self.last_norm, gradient)
+    }
+}
+
+/// Several products of what was normalised, side by side in rows of so many columns.
+struct Projections {
+    results: Span,
+    row: usize,
+    /// Where each weight lies in flat vectors, and the columns that it fills.
+    parts: Vec<(Range<usize>, Range<usize>)>,
+}
+
+impl Projections {
+    fn of(&self, columns: &Range<usize>) -> Matrix {
+        Matrix::new(self.results.part(columns.start..self.results.values), self.row)
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Result;
 
-use super::{Frame, GpuTransformer, Weights};
+use super::{Frame, GpuTransformer, Projections, Weights};
 use crate::gpu::{Argument, Kind, Matrix, Product, STRIP, Span, count, launch_for_each, of_kind, size};
 
 impl GpuTransformer {
@@ -73,16 +73,7 @@ impl GpuTransformer {
         let arguments = [&spans[..], &[size(inner), count(rows * inner)]].concat();
         launch_for_each(&*self.device, &of_kind("swiglu_backward", self.kind), rows * inner, &arguments)?;
         self.normalise(frame, weights, kept.middle.span(), &block.second_norm)?;
-        let normalised = Matrix::new(work.normalised.span(), width);
-        let to_normalised = Matrix::new(work.to_normalised.span(), width);
-        let gate_up = kept.gate_up.span();
-        for (index, place) in [&block.gate, &block.up].into_iter().enumerate() {
-            let part = Matrix::new(gate_up.part(index * inner..gate_up.values), 2 * inner);
-            let product = Product::new(part.transposed(), normalised, to_weight(place, width), [inner, width, rows]);
-            self.multiply(product.adds())?;
-            let product = Product::new(part, weight(place, width), to_normalised, [rows, width, inner]);
-            self.multiply(if index == 0 { product } else { product.adds() })?;
-        }
+        self.project_backward(frame, weights, &self.gate_up(block, kept), gradient)?;
         self.normalise_backward(frame, weights, kept.middle.span(), &block.second_norm, gradient)
     }
 
@@ -111,16 +102,29 @@ impl GpuTransformer {
         self.turn_heads(frame, &work.to_heads, true)?;
         let stream = work.streams[layer].span();
         self.normalise(frame, weights, stream, &block.first_norm)?;
+        self.project_backward(frame, weights, &self.joint(block), gradient)?;
+        self.normalise_backward(frame, weights, stream, &block.first_norm, gradient)
+    }
+    /// From the gradient of projections to that of their weights, and fills `to_normalised`.
+    fn project_backward(
+        &self,
+        frame: Frame,
+        weights: Weights,
+        projections: &Projections,
+        gradient: Span,
+    ) -> Result<()> {
+        let (work, rows, width) = (self.work(), frame.rows, self.width);
         let normalised = Matrix::new(work.normalised.span(), width);
         let to_normalised = Matrix::new(work.to_normalised.span(), width);
-        let joint = work.joint.span();
-        for (index, (place, columns)) in self.joint_parts(block).into_iter().enumerate() {
-            let part = Matrix::new(joint.part(columns.start..joint.values), self.joint_width());
+        for (index, (place, columns)) in projections.parts.iter().enumerate() {
+            let to_result = projections.of(columns);
+            let to_weight = Matrix::new(gradient.part(place.clone()), width);
             let shape = [columns.len(), width, rows];
-            self.multiply(Product::new(part.transposed(), normalised, to_weight(&place), shape).adds())?;
-            let product = Product::new(part, weight(&place), to_normalised, [rows, width, columns.len()]);
+            self.multiply(Product::new(to_result.transposed(), normalised, to_weight, shape).adds())?;
+            let weight = Matrix::new(weights.for_products.part(place.clone()), width);
+            let product = Product::new(to_result, weight, to_normalised, [rows, width, columns.len()]);
             self.multiply(if index == 0 { product } else { product.adds() })?;
         }
-        self.normalise_backward(frame, weights, stream, &block.first_norm, gradient)
+        Ok(())
     }
 }
