@@ -290,16 +290,6 @@ impl Desk {
         }
     }
 
-    /// The next order that need not wait for transfers.
-    fn next_order(&mut self) -> Result<TrainerOrder, TryRecvError> {
-        let order = self.held.take().map_or_else(|| self.inbox.try_recv(), Ok)?;
-        if self.must_wait(&order) {
-            self.held = Some(order);
-            return Err(TryRecvError::Empty);
-        }
-        Ok(order)
-    }
-
     fn wait_for_order(&mut self) -> bool {
         self.send_kept();
         // No step would be taken meanwhile.

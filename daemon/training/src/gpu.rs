@@ -15,6 +15,7 @@ pub(crate) mod emulated;
 mod product;
 mod replica;
 mod transformer;
+mod weights;
 
 #[cfg(test)]
 mod tests;
@@ -196,7 +197,7 @@ pub(crate) trait Accelerator: Send + Sync {
     /// Waits for all that is queued.
     fn download(&self, from: Span, to: &mut [u8]) -> Result<()>;
 
-    /// For all that is queued.
+    /// Waits for all that is queued.
     fn wait(&self) -> Result<()>;
 
     /// Begins a copy of `f32` values as they are here in the queue. It is under way while what is queued next is computed.

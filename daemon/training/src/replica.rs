@@ -66,10 +66,7 @@ pub(crate) trait Replica: Send + Sync {
 
     /// How long the forward of a gradient takes; here, that of an evaluation.
     fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
-        self.wait()?;
-        let begin = Instant::now();
-        self.evaluate(batch)?;
-        Ok(begin.elapsed())
+        time_evaluation(self, batch)
     }
 
     /// The optimizer's moments, and the steps since they were zero.
@@ -93,6 +90,13 @@ pub(crate) trait Replica: Send + Sync {
     fn finish_addition(&mut self, upload: Transfer<Vec<f32>>) -> Result<Vec<f32>> {
         upload.wait()
     }
+}
+
+pub(crate) fn time_evaluation<R: Replica + ?Sized>(replica: &mut R, batch: &Batch) -> Result<Duration> {
+    replica.wait()?;
+    let begin = Instant::now();
+    replica.evaluate(batch)?;
+    Ok(begin.elapsed())
 }
 
 /// The parts of a batch that are computed one after the other, `examples_max` examples each.

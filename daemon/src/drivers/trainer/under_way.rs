@@ -1,6 +1,7 @@
 //! Snapshots and corrections that travel between the device and the machine's memory while steps go on.
 
 use std::collections::VecDeque;
+use std::sync::mpsc::TryRecvError;
 
 use murmur_protocol::{Correction, Event, Part, RequestId, Selection, TrainingReport};
 use murmur_training::TrainingError;
@@ -36,8 +37,18 @@ impl UnderWay {
 }
 
 impl Desk {
+    /// The next order that need not wait for transfers.
+    pub(super) fn next_order(&mut self) -> Result<TrainerOrder, TryRecvError> {
+        let order = self.held.take().map_or_else(|| self.inbox.try_recv(), Ok)?;
+        if self.must_wait(&order) {
+            self.held = Some(order);
+            return Err(TryRecvError::Empty);
+        }
+        Ok(order)
+    }
+
     /// Whether an order is to wait for transfers before it. A snapshot has what was ordered before it: corrections end first.
-    pub(super) fn must_wait(&self, order: &TrainerOrder) -> bool {
+    fn must_wait(&self, order: &TrainerOrder) -> bool {
         let is_correcting = || self.under_way.iter().any(|under_way| matches!(under_way.what, What::Correction(..)));
         match order {
             TrainerOrder::TakeSnapshot(..) => is_correcting() || self.under_way.len() >= UNDER_WAY_MAX,

@@ -7,8 +7,8 @@ use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::LoraSpec;
 
-use super::transformer::Weights;
-use super::{Accelerator, Kind, Matrix, Memory, Product, Span, bytes_of, count, launch_for_each};
+use super::weights::{WeightMemory, Weights};
+use super::{Accelerator, Kind, Matrix, Memory, Product, Span, bytes_of};
 use crate::model::lora::{AdapterPlaces, adapter_places};
 
 pub(crate) struct Adapters {
@@ -18,9 +18,7 @@ pub(crate) struct Adapters {
     /// The adapted matrices of the base, one after the other.
     frozen: Memory,
     /// All weights of the base, the adapted ones with what their adapters last added.
-    folded: Memory,
-    /// The same as products read them, where that is not `f32`.
-    rounded: Option<Memory>,
+    folded: WeightMemory,
     gradient: Memory,
 }
 
@@ -35,15 +33,15 @@ impl Adapters {
     ) -> Result<Adapters> {
         let places = adapter_places(base, spec);
         let targets: Vec<f32> = places.iter().flat_map(|place| &weights[place.target.range()]).copied().collect();
-        let (frozen, folded) = (device.allocate(Kind::F32, targets.len())?, device.allocate(Kind::F32, weights.len())?);
+        let frozen = device.allocate(Kind::F32, targets.len())?;
+        let folded = WeightMemory::new(&*device, kind, weights.len())?;
         device.upload(bytes_of(&targets), frozen.span())?;
-        device.upload(bytes_of(weights), folded.span())?;
+        folded.upload(&*device, weights)?;
         Ok(Adapters {
             places,
             scale: spec.scale() as f32,
             frozen,
             folded,
-            rounded: (kind != Kind::F32).then(|| device.allocate(kind, weights.len())).transpose()?,
             gradient: device.allocate(Kind::F32, weights.len())?,
             device,
         })
@@ -51,8 +49,7 @@ impl Adapters {
 
     /// What the transformer computes with.
     pub(crate) fn weights(&self) -> Weights {
-        let exact = self.folded.span();
-        Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span) }
+        self.folded.weights()
     }
 
     /// Where the transformer adds its gradient.
@@ -64,7 +61,7 @@ impl Adapters {
     pub(crate) fn fold(&self, parameters: Span) -> Result<()> {
         let mut first = 0;
         for place in &self.places {
-            let (target, values) = (self.folded.span().part(place.target.range()), place.target.len());
+            let (target, values) = (self.folded.exact().part(place.target.range()), place.target.len());
             self.device.copy(self.frozen.span().part(first..first + values), target)?;
             first += values;
             let [outputs, inputs] = place.shape();
@@ -72,10 +69,7 @@ impl Adapters {
             let product = Product::new(up, down, Matrix::new(target, inputs), [outputs, inputs, place.rank()]);
             self.device.multiply(&product.scaled(self.scale).adds())?;
         }
-        if let Some(rounded) = &self.rounded {
-            let (folded, values) = (self.folded.span(), self.folded.span().values);
-            launch_for_each(&*self.device, "to_bf16", values, &[folded.into(), rounded.span().into(), count(values)])?;
-        }
+        self.folded.round(&*self.device)?;
         self.device.clear(self.gradient.span())
     }
 

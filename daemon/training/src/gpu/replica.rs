@@ -9,8 +9,9 @@ use candle_core::Result;
 use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
 use murmur_protocol::{Correction, ModelLayout};
 
-use super::transformer::{GpuTransformer, Weights};
-use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS};
+use super::transformer::GpuTransformer;
+use super::weights::{WeightMemory, Weights};
+use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS, Span};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
@@ -36,10 +37,8 @@ pub(crate) struct GpuReplica {
     device: Arc<dyn Accelerator>,
     model: GpuTransformer,
     layout: Arc<ModelLayout>,
-    parameters: Memory,
+    parameters: WeightMemory,
     adapters: Option<Adapters>,
-    /// The parameters as products read them, where that is not `f32`, and not the adapters' affair.
-    rounded: Option<Memory>,
     gradient: Memory,
     first_moment: Memory,
     second_moment: Memory,
@@ -66,18 +65,18 @@ impl GpuReplica {
         options: &TrainingOptions,
     ) -> Result<GpuReplica> {
         let kind = options.precision.kind();
-        let vector = |kind| device.allocate(kind, parameters.len());
+        let vector = || device.allocate(Kind::F32, parameters.len());
         let Trained { layout, adapters } = trained;
-        let is_rounded = kind != Kind::F32 && adapters.is_none();
+        // Products read adapters themselves only to fold them, exactly.
+        let read_as = if adapters.is_some() { Kind::F32 } else { kind };
         let mut replica = GpuReplica {
             model: GpuTransformer::new(device.clone(), spec, kind, options.recompute)?,
             layout,
-            parameters: vector(Kind::F32)?,
+            parameters: WeightMemory::new(&*device, read_as, parameters.len())?,
             adapters,
-            rounded: is_rounded.then(|| vector(kind)).transpose()?,
-            gradient: vector(Kind::F32)?,
-            first_moment: vector(Kind::F32)?,
-            second_moment: vector(Kind::F32)?,
+            gradient: vector()?,
+            first_moment: vector()?,
+            second_moment: vector()?,
             sums: device.allocate(Kind::F64, SUM_BLOCKS)?,
             additions: VecDeque::new(),
             steps: 0,
@@ -91,24 +90,12 @@ impl GpuReplica {
 
     /// What the transformer computes with.
     fn weights(&self) -> Weights {
-        if let Some(adapters) = &self.adapters {
-            return adapters.weights();
-        }
-        let exact = self.parameters.span();
-        Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span) }
+        self.adapters.as_ref().map_or_else(|| self.parameters.weights(), Adapters::weights)
     }
 
-    /// After the parameters have changed.
-    fn round(&self) -> Result<()> {
-        let Some(rounded) = &self.rounded else { return Ok(()) };
-        let values = self.layout.parameters();
-        let arguments = [self.parameters.span().into(), rounded.span().into(), count(values)];
-        launch_for_each(&*self.device, "to_bf16", values, &arguments)
-    }
-
-    fn download(&self, memory: &Memory) -> Result<Vec<f32>> {
-        let mut values = vec![0.0_f32; self.layout.parameters()];
-        self.device.download(memory.span(), bytes_of_mut(&mut values))?;
+    fn download(&self, from: Span) -> Result<Vec<f32>> {
+        let mut values = vec![0.0_f32; from.values];
+        self.device.download(from, bytes_of_mut(&mut values))?;
         Ok(values)
     }
 }
@@ -119,12 +106,11 @@ impl Replica for GpuReplica {
     }
 
     fn parameters(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.download(&self.parameters)?))
+        Ok(Cow::Owned(self.download(self.parameters.exact())?))
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.device.upload(bytes_of(values), self.parameters.span())?;
-        self.round()
+        self.parameters.upload(&*self.device, values)
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
@@ -134,7 +120,7 @@ impl Replica for GpuReplica {
                 self.gradient.span()
             }
             Some(adapters) => {
-                adapters.fold(self.parameters.span())?;
+                adapters.fold(self.parameters.exact())?;
                 adapters.gradient()
             }
         };
@@ -144,13 +130,13 @@ impl Replica for GpuReplica {
             loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
         }
         if let Some(adapters) = &self.adapters {
-            adapters.unfold(self.parameters.span(), self.gradient.span())?;
+            adapters.unfold(self.parameters.exact(), self.gradient.span())?;
         }
         Ok(loss / batch.predictions() as f64)
     }
 
     fn gradient(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.download(&self.gradient)?))
+        Ok(Cow::Owned(self.download(self.gradient.span())?))
     }
 
     fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
@@ -165,24 +151,25 @@ impl Replica for GpuReplica {
         self.steps += 1;
         let spec = &self.optimizer;
         let factors = StepFactors::new(spec, self.steps, gradient_norm, learning_rate);
-        let vectors = [&self.parameters, &self.gradient, &self.first_moment, &self.second_moment];
+        let state = [&self.gradient, &self.first_moment, &self.second_moment].map(Memory::span);
         for tensor in self.layout.tensors() {
             let factors = factors.for_shape(&tensor.shape);
             let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
             let scalars = [factors.clip, spec.beta1, spec.beta2, new[0], new[1], factors.rate, factors.keep];
             let scalars = scalars.into_iter().chain([factors.unbias_second, spec.epsilon]);
-            let arguments: Vec<Argument> = (vectors.iter().map(|vector| vector.span().part(tensor.range()).into()))
-                .chain([count(tensor.range().len())])
-                .chain(scalars.map(|value| Argument::Scalar(value as f32)))
-                .collect();
+            let arguments: Vec<Argument> =
+                ([self.parameters.exact()].into_iter().chain(state).map(|vector| vector.part(tensor.range()).into()))
+                    .chain([count(tensor.range().len())])
+                    .chain(scalars.map(|value| Argument::Scalar(value as f32)))
+                    .collect();
             launch_for_each(&*self.device, "adamw", tensor.range().len(), &arguments)?;
         }
-        self.round()
+        self.parameters.round(&*self.device)
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         if let Some(adapters) = &self.adapters {
-            adapters.fold(self.parameters.span())?;
+            adapters.fold(self.parameters.exact())?;
         }
         let mut evaluation = Evaluation::default();
         for part in parts(batch, self.micro_batch) {
@@ -201,7 +188,7 @@ impl Replica for GpuReplica {
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {
-        let (first, second) = (self.download(&self.first_moment)?, self.download(&self.second_moment)?);
+        let (first, second) = (self.download(self.first_moment.span())?, self.download(self.second_moment.span())?);
         Ok((Moments { first, second }, self.steps))
     }
 
@@ -213,7 +200,7 @@ impl Replica for GpuReplica {
     }
 
     fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
-        self.device.begin_download(self.parameters.span()).map(Some)
+        self.device.begin_download(self.parameters.exact()).map(Some)
     }
 
     fn begin_addition(&mut self, range: Range<usize>, correction: &Correction) -> Result<Option<Transfer<Vec<f32>>>> {
@@ -229,10 +216,10 @@ impl Replica for GpuReplica {
     fn finish_addition(&mut self, upload: Transfer<Vec<f32>>) -> Result<Vec<f32>> {
         let (range, added) = self.additions.pop_front().expect("every addition that finishes has begun");
         let values = upload.wait()?;
-        let (place, length) = (self.parameters.span().part(range.clone()), range.len());
+        let (place, length) = (self.parameters.exact().part(range.clone()), range.len());
         let arguments = [place.into(), added.span().into(), count(length)];
         launch_for_each(&*self.device, "add", length, &arguments)?;
-        self.round()?;
+        self.parameters.round(&*self.device)?;
         Ok(values)
     }
 }

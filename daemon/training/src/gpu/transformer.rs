@@ -9,6 +9,7 @@ use std::sync::Arc;
 use candle_core::{Result, bail};
 use murmur_protocol::manifest::ModelSpec;
 
+use super::weights::Weights;
 use super::{Accelerator, Argument, Kind, Matrix, Memory, Product, Span};
 use super::{bytes_of, count, launch_for_each, of_kind, size};
 use crate::data::TokenBatch;
@@ -56,13 +57,6 @@ struct Block {
     gate: Range<usize>,
     up: Range<usize>,
     down: Range<usize>,
-}
-
-/// A model's parameters in both kinds; the same span where they are one.
-#[derive(Clone, Copy)]
-pub(crate) struct Weights {
-    pub(crate) exact: Span,
-    pub(crate) for_products: Span,
 }
 
 /// The batch that is being computed.

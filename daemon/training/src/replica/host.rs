@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::OptimizerSpec;
 use rayon::prelude::*;
 
-use super::{Replica, parts};
+use super::{Replica, parts, time_evaluation};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, Task, Write};
 use crate::optimizer::{self, Moments, StepFactors, TASK_VALUES, gradient_norm};
@@ -153,18 +153,10 @@ impl Replica for HostReplica {
     }
 
     fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
-        let (begin, before) = (Instant::now(), self.model.forward_time());
-        match before {
-            Some(before) => {
-                self.compute_gradient(batch)?;
-                // The first lane's, beside which the other went.
-                Ok(self.model.forward_time().unwrap_or_default() - before)
-            }
-            None => {
-                self.evaluate(batch)?;
-                Ok(begin.elapsed())
-            }
-        }
+        let Some(before) = self.model.forward_time() else { return time_evaluation(self, batch) };
+        self.compute_gradient(batch)?;
+        // The first lane's, beside which the other went.
+        Ok(self.model.forward_time().unwrap_or_default() - before)
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {
