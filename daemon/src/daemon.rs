@@ -1,13 +1,15 @@
 //! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
 
-use std::io::Read;
+mod regular;
+mod stop;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Reachability, Shelf};
-use murmur_protocol::{Bootstrap, Config, Node, RunId, RunManifest, Secret, Start, Time, TrainingReport, bounds};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
+use murmur_protocol::{Bootstrap, Config, Node, RunManifest, Secret, Start, Time, TrainingReport, bounds};
 use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -15,34 +17,24 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::base;
 use crate::console::Console;
 use crate::devices::Devices;
-use crate::drivers::{
-    DataDriver, DataView, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, TrainingView, Workers,
-};
+use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::fit;
 use crate::invitation::Invitation;
-use crate::report::{NodeReport, Surroundings};
-use crate::rest::{Rest, RestView};
+use crate::report::NodeReport;
+use crate::rest::Rest;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
-use crate::signal::signal;
 use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
+use regular::{Reporter, invitation, invite_regularly, remember_peers_regularly, report_regularly};
+use stop::watch_for_stop;
 
 /// Facts waiting for the engine, which takes microseconds for each.
 const EVENTS_MAX: usize = 1024;
 
 /// Notices kept for a slow console; older ones are lost to it.
 const NOTICES_MAX: usize = 256;
-
-/// How often reports are made.
-const REPORT_PERIOD: Duration = Duration::from_millis(250);
-
-/// How often the known peers are written: a killed node finds them again.
-const PEERS_PERIOD: Duration = Duration::from_secs(30);
-
-/// How often the addresses in fresh tickets are looked up.
-const INVITATION_PERIOD: Duration = Duration::from_secs(1);
 
 /// Steps in progress, the last evaluation and the last checkpoint may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -374,109 +366,8 @@ fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
     }
 }
 
-/// How others join through this node as it is reached now.
-fn invitation(run: RunId, network: &Network, secret_file: Option<&Path>) -> Invitation {
-    let (public, listen) = (network.public_addresses(), network.listen_addresses());
-    let invitation = Invitation::new(run, network.peer_id(), &public, &listen);
-    Invitation { secret_file: secret_file.map(Path::to_owned), ..invitation }
-}
-
-async fn invite_regularly(
-    run: RunId,
-    network: Network,
-    secret_file: Option<PathBuf>,
-    pictures: watch::Receiver<Picture>,
-    invitations: watch::Sender<Invitation>,
-) {
-    let mut ticks = tokio::time::interval(INVITATION_PERIOD);
-    loop {
-        ticks.tick().await;
-        let invited = invitation(run, &network, secret_file.as_deref());
-        let status = pictures.borrow().status.clone();
-        invitations.send_replace(invited.with_others(&status.connected, &status.known));
-    }
-}
-
 fn random_seed() -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
     Ok(u64::from_le_bytes(bytes))
-}
-
-/// Puts reports together from what the parts show of themselves.
-#[derive(Clone)]
-struct Reporter {
-    run: String,
-    parameters: usize,
-    pictures: watch::Receiver<Picture>,
-    training: watch::Receiver<TrainingView>,
-    data: Option<watch::Receiver<DataView>>,
-    rest: watch::Receiver<RestView>,
-    reachability: watch::Receiver<Reachability>,
-    clock: Instant,
-}
-
-impl Reporter {
-    fn report(&self, picture: &Picture) -> NodeReport {
-        NodeReport::new(
-            &picture.status,
-            &Surroundings {
-                run: &self.run,
-                parameters: self.parameters,
-                training: &self.training.borrow(),
-                rest: &self.rest.borrow(),
-                reachability: &self.reachability.borrow(),
-                bytes_sent: picture.traffic.sent,
-                bytes_received: picture.traffic.received,
-                seconds: self.clock.elapsed().as_secs_f64(),
-                data: self.data.as_ref().map(|data| data.borrow().clone()).as_ref(),
-            },
-        )
-    }
-}
-
-async fn report_regularly(reporter: Reporter, reports: watch::Sender<NodeReport>) {
-    let mut ticks = tokio::time::interval(REPORT_PERIOD);
-    loop {
-        ticks.tick().await;
-        let report = reporter.report(&reporter.pictures.borrow());
-        reports.send_replace(report);
-    }
-}
-
-async fn remember_peers_regularly(directory: Arc<DataDirectory>, pictures: watch::Receiver<Picture>) {
-    loop {
-        tokio::time::sleep(PEERS_PERIOD).await;
-        let (directory, known) = (directory.clone(), pictures.borrow().status.known.clone());
-        let _ = tokio::task::spawn_blocking(move || directory.remember_peers(&known)).await;
-    }
-}
-
-/// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, the end of the run. A
-/// second Ctrl-C or SIGTERM ends the process at once.
-async fn watch_for_stop(
-    stop: watch::Sender<bool>,
-    until_stdin_closes: bool,
-    mut training: watch::Receiver<TrainingView>,
-    exits: bool,
-) {
-    let (closed, mut stdin_closed) = mpsc::channel(1);
-    if until_stdin_closes {
-        // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
-        std::thread::spawn(move || {
-            let mut stdin = std::io::stdin();
-            while stdin.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
-            let _ = closed.blocking_send(());
-        });
-    }
-    let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
-    tokio::select! {
-        () = signal() => eprintln!("leaving the swarm (once more to end at once)"),
-        _ = stdin_closed.recv(), if until_stdin_closes => {}
-        _ = training.wait_for(over) => {}
-    }
-    let _ = stop.send(true);
-    signal().await;
-    eprintln!("warning: ended without leaving; the last checkpoint stays");
-    std::process::exit(ExitCode::Interrupted as i32);
 }

@@ -7,14 +7,16 @@
 //! and counts from the day that somebody changes this.
 
 mod divergence;
+mod order;
 mod under_way;
+mod view;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::{Correction, Event, Part, Payload, RequestId, RunManifest, Selection, TrainingReport};
+use murmur_protocol::{Event, Payload, RequestId, RunManifest, TrainingReport};
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
@@ -22,7 +24,9 @@ use super::{Arrival, Refused};
 use crate::memory;
 use crate::store::{Checkpoint, CheckpointWriter};
 use divergence::Divergence;
+pub use order::TrainerOrder;
 use under_way::Transfers;
+pub use view::TrainingView;
 
 /// Orders waiting for the next step boundary. The core has at most a handful of requests open.
 const QUEUE_MAX: usize = 16;
@@ -35,64 +39,6 @@ const AVERAGE_WEIGHT: f64 = 0.1;
 
 /// How often an idle trainer looks whether its kept facts can go out.
 const IDLE_PERIOD: Duration = Duration::from_millis(50);
-
-/// What the engine may order.
-#[derive(Debug)]
-pub enum TrainerOrder {
-    /// Copy a part of the model, or the state for a joiner.
-    TakeSnapshot(RequestId, Selection),
-    /// Add a correction, and its shift to the progress.
-    ApplyCorrection(RequestId, Part, Correction, f64),
-    /// Take over a peer's model at this progress.
-    LoadState(RequestId, Vec<Payload>, f64),
-    /// Take a step of the outer momentum.
-    AdvanceOuter,
-    /// Train from now on.
-    Begin,
-    /// Train no more, but go on answering.
-    End,
-    /// Evaluate and write a checkpoint.
-    Complete,
-}
-
-impl TrainerOrder {
-    /// Whose reply is awaited, where one is.
-    pub fn request(&self) -> Option<RequestId> {
-        match self {
-            TrainerOrder::TakeSnapshot(request, _)
-            | TrainerOrder::ApplyCorrection(request, ..)
-            | TrainerOrder::LoadState(request, ..) => Some(*request),
-            TrainerOrder::AdvanceOuter | TrainerOrder::Begin | TrainerOrder::End | TrainerOrder::Complete => None,
-        }
-    }
-}
-
-/// What the trainer shows of itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TrainingView {
-    /// Own steps.
-    pub steps: u64,
-    /// Swarm progress, in steps.
-    pub progress: f64,
-    /// Running average of the training loss, in nats per byte.
-    pub loss: Option<f64>,
-    /// At the last evaluation, in nats per byte.
-    pub validation_loss: Option<f64>,
-    /// Share of held-out images that were classified rightly at the last evaluation; none for texts.
-    pub accuracy: Option<f64>,
-    /// Running average.
-    pub tokens_per_second: f64,
-    /// Running average, in seconds.
-    pub step_seconds: f64,
-    /// Spent waiting for anybody else between the first step and the end of training, in seconds.
-    pub seconds_waiting: f64,
-    /// Spent between steps on what others ordered (snapshots, corrections), in seconds: what gossip costs training.
-    pub seconds_at_boundaries: f64,
-    /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
-    pub completed: bool,
-    /// Why training has ended for good, if it has.
-    pub failure: Option<String>,
-}
 
 /// What the trainer is told once.
 #[derive(Clone, Debug)]

@@ -1,0 +1,97 @@
+//! What a daemon does again and again beside training: reports, fresh tickets, the list of peers on disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use murmur_network::{Network, Reachability};
+use murmur_protocol::RunId;
+use tokio::sync::watch;
+
+use crate::drivers::{DataView, TrainingView};
+use crate::engine::Picture;
+use crate::invitation::Invitation;
+use crate::report::{NodeReport, Surroundings};
+use crate::rest::RestView;
+use crate::store::DataDirectory;
+
+/// How often reports are made.
+const REPORT_PERIOD: Duration = Duration::from_millis(250);
+
+/// How often the known peers are written: a killed node finds them again.
+const PEERS_PERIOD: Duration = Duration::from_secs(30);
+
+/// How often the addresses in fresh tickets are looked up.
+const INVITATION_PERIOD: Duration = Duration::from_secs(1);
+
+/// Puts reports together from what the parts show of themselves.
+#[derive(Clone)]
+pub(super) struct Reporter {
+    pub(super) run: String,
+    pub(super) parameters: usize,
+    pub(super) pictures: watch::Receiver<Picture>,
+    pub(super) training: watch::Receiver<TrainingView>,
+    pub(super) data: Option<watch::Receiver<DataView>>,
+    pub(super) rest: watch::Receiver<RestView>,
+    pub(super) reachability: watch::Receiver<Reachability>,
+    pub(super) clock: Instant,
+}
+
+impl Reporter {
+    pub(super) fn report(&self, picture: &Picture) -> NodeReport {
+        NodeReport::new(
+            &picture.status,
+            &Surroundings {
+                run: &self.run,
+                parameters: self.parameters,
+                training: &self.training.borrow(),
+                rest: &self.rest.borrow(),
+                reachability: &self.reachability.borrow(),
+                bytes_sent: picture.traffic.sent,
+                bytes_received: picture.traffic.received,
+                seconds: self.clock.elapsed().as_secs_f64(),
+                data: self.data.as_ref().map(|data| data.borrow().clone()).as_ref(),
+            },
+        )
+    }
+}
+
+pub(super) async fn report_regularly(reporter: Reporter, reports: watch::Sender<NodeReport>) {
+    let mut ticks = tokio::time::interval(REPORT_PERIOD);
+    loop {
+        ticks.tick().await;
+        let report = reporter.report(&reporter.pictures.borrow());
+        reports.send_replace(report);
+    }
+}
+
+pub(super) async fn remember_peers_regularly(directory: Arc<DataDirectory>, pictures: watch::Receiver<Picture>) {
+    loop {
+        tokio::time::sleep(PEERS_PERIOD).await;
+        let (directory, known) = (directory.clone(), pictures.borrow().status.known.clone());
+        let _ = tokio::task::spawn_blocking(move || directory.remember_peers(&known)).await;
+    }
+}
+
+/// How others join through this node as it is reached now.
+pub(super) fn invitation(run: RunId, network: &Network, secret_file: Option<&Path>) -> Invitation {
+    let (public, listen) = (network.public_addresses(), network.listen_addresses());
+    let invitation = Invitation::new(run, network.peer_id(), &public, &listen);
+    Invitation { secret_file: secret_file.map(Path::to_owned), ..invitation }
+}
+
+pub(super) async fn invite_regularly(
+    run: RunId,
+    network: Network,
+    secret_file: Option<PathBuf>,
+    pictures: watch::Receiver<Picture>,
+    invitations: watch::Sender<Invitation>,
+) {
+    let mut ticks = tokio::time::interval(INVITATION_PERIOD);
+    loop {
+        ticks.tick().await;
+        let invited = invitation(run, &network, secret_file.as_deref());
+        let status = pictures.borrow().status.clone();
+        invitations.send_replace(invited.with_others(&status.connected, &status.known));
+    }
+}

@@ -1,0 +1,28 @@
+//! What the training thread shows of itself, for reports.
+
+/// What the trainer shows of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrainingView {
+    /// Own steps.
+    pub steps: u64,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+    /// Running average of the training loss, in nats per byte.
+    pub loss: Option<f64>,
+    /// At the last evaluation, in nats per byte.
+    pub validation_loss: Option<f64>,
+    /// Share of held-out images that were classified rightly at the last evaluation; none for texts.
+    pub accuracy: Option<f64>,
+    /// Running average.
+    pub tokens_per_second: f64,
+    /// Running average, in seconds.
+    pub step_seconds: f64,
+    /// Spent waiting for anybody else between the first step and the end of training, in seconds.
+    pub seconds_waiting: f64,
+    /// Spent between steps on what others ordered (snapshots, corrections), in seconds: what gossip costs training.
+    pub seconds_at_boundaries: f64,
+    /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
+    pub completed: bool,
+    /// Why training has ended for good, if it has.
+    pub failure: Option<String>,
+}
