@@ -8,7 +8,7 @@ mod workers;
 
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
 pub use http::{Pages, StatusServer};
-pub use trainer::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
+pub use trainer::{StepTimes, Trainer, TrainerOrder, TrainerSettings, TrainingView};
 pub use workers::{WorkerOrder, Workers};
 
 /// The driver's queue is full, or the driver is gone; the order comes back.

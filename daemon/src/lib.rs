@@ -17,6 +17,7 @@ pub mod failure;
 mod fit;
 mod invitation;
 pub mod local;
+mod median;
 pub mod memory;
 pub mod report;
 mod rest;

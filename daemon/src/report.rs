@@ -80,10 +80,17 @@ pub struct NodeReport {
     pub bytes_sent: u64,
     /// Bytes received on the wire.
     pub bytes_received: u64,
-    /// Seconds that the training thread waited for anybody else between its first step and the end of training.
-    pub seconds_waiting_for_network: f64,
-    /// Seconds that it spent between steps on snapshots and corrections: what gossip costs training.
+    /// Seconds from the begin of the first step of this process to the end of its last one.
+    pub seconds_in_training: f64,
+    /// Seconds of these in the gaps between two steps, whatever they went to, without evaluations and checkpoints: what
+    /// gossip costs training.
     pub seconds_at_boundaries: f64,
+    /// The longest such gap, in seconds.
+    pub longest_gap_seconds: f64,
+    /// Median time from the begin of a step to the begin of the next, over the last 255, in seconds.
+    pub median_step_seconds: f64,
+    /// Seconds in evaluations and copies for checkpoints between two steps.
+    pub seconds_aside: f64,
     /// Parameters of the model.
     pub parameters: usize,
     /// Misbehaviours seen, over all peers.
@@ -198,8 +205,11 @@ impl NodeReport {
             bytes_today: surroundings.rest.bytes_today,
             bytes_sent: surroundings.bytes_sent,
             bytes_received: surroundings.bytes_received,
-            seconds_waiting_for_network: training.seconds_waiting,
-            seconds_at_boundaries: training.seconds_at_boundaries,
+            seconds_in_training: training.times.seconds_in_training,
+            seconds_at_boundaries: training.times.seconds_at_boundaries,
+            longest_gap_seconds: training.times.longest_gap_seconds,
+            median_step_seconds: training.times.median_step_seconds,
+            seconds_aside: training.times.seconds_aside,
             parameters: surroundings.parameters,
             misbehaviours: status.misbehaviours.values().sum(),
             peak_memory_bytes: peak_memory_bytes(),
@@ -207,6 +217,16 @@ impl NodeReport {
             data: surroundings.data.map(DataReport::from),
         }
     }
+
+    /// Share of the time in training that went by in gaps between two steps, 0 to 1; 0 before the first step.
+    pub fn boundary_share(&self) -> f64 {
+        share_of(self.seconds_at_boundaries, self.seconds_in_training)
+    }
+}
+
+/// A part of a time, 0 to 1; 0 of no time.
+pub(crate) fn share_of(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 /// `seconds`: the core's time now.

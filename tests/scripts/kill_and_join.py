@@ -4,7 +4,7 @@
 usage: kill_and_join.py MURMUR RUN.toml [FILE...]
 
 Starts four daemons on loopback, lets them settle, kills one with SIGKILL while it takes part in an exchange, then joins
-a fifth. Prints one JSON object: the survivors' step times before and after, what they waited, and losses.
+a fifth. Prints one JSON object: the survivors' step times before and after, the gaps between their steps, and losses.
 """
 import json
 import os
@@ -97,7 +97,11 @@ def main():
                     "steps_per_second_before_kill": [round(rate, 2) for rate in before],
                     "steps_per_second_after_kill": [round(rate, 2) for rate in after],
                     "exchanges_broken_off": [report["exchanges_failed"] for report in others],
-                    "seconds_waiting_for_network": [report["seconds_waiting_for_network"] for report in others],
+                    "share_at_boundaries": [
+                        round(report["seconds_at_boundaries"] / report["seconds_in_training"], 5) for report in others
+                    ],
+                    "longest_gap_seconds": [round(report["longest_gap_seconds"], 4) for report in others],
+                    "median_step_seconds": [round(report["median_step_seconds"], 4) for report in others],
                     "fifth_steps": joined["steps"],
                     "fifth_exchanges": joined["exchanges_completed"],
                     "fifth_validation_loss": joined["validation_loss"],

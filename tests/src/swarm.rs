@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use murmur::report::NodeReport;
 
+use crate::gaps::assert_never_waited_between;
 use crate::netns::{Family, Lan};
 use crate::{Daemon, write_run};
 
@@ -113,19 +114,20 @@ pub struct Stretch {
     pub pace: f64,
     /// Exchanges completed.
     pub exchanges: u64,
-    /// Seconds that training waited for the network.
-    pub waited: f64,
 }
 
 /// Watches daemons side by side.
+///
+/// # Panics
+/// When one of them does not train meanwhile, or may have waited for the network.
 pub fn watch(daemons: &[&Daemon], seconds: f64) -> Vec<Stretch> {
     let before: Vec<_> = daemons.iter().map(|daemon| daemon.wait_for("a report", |_| true)).collect();
     let over = |(daemon, before): (&&Daemon, &NodeReport)| {
         let after = daemon.wait_for("time to pass", |report| report.seconds >= before.seconds + seconds);
+        assert_never_waited_between(before, &after);
         Stretch {
             pace: (after.steps - before.steps) as f64 / (after.seconds - before.seconds),
             exchanges: after.exchanges_completed - before.exchanges_completed,
-            waited: after.seconds_waiting_for_network - before.seconds_waiting_for_network,
         }
     };
     daemons.iter().zip(&before).map(over).collect()

@@ -51,10 +51,15 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         print_line(&format!("distrusted   {text}"));
     }
     print_line(&format!(
-        "traffic      {} sent · {} received · training has waited {:.3} s for it",
+        "traffic      {} sent · {} received",
         human_bytes(report.bytes_sent),
-        human_bytes(report.bytes_received),
-        report.seconds_waiting_for_network
+        human_bytes(report.bytes_received)
+    ));
+    print_line(&format!(
+        "boundaries   {:.1} % of training between steps · longest gap {:.0} ms · median step {:.1} ms",
+        100.0 * report.boundary_share(),
+        1e3 * report.longest_gap_seconds,
+        1e3 * report.median_step_seconds
     ));
     if let Some(data) = &report.data {
         print_line(&format!(

@@ -3,11 +3,12 @@
 //! It never waits for anybody while it trains: orders are picked up with `try_recv`, facts handed over with
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
 //! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
-//! shared data as well); `seconds_waiting` is zero by construction,
-//! and counts from the day that somebody changes this.
+//! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
+//! them.
 
 mod divergence;
 mod order;
+mod step_times;
 mod under_way;
 mod view;
 
@@ -25,6 +26,8 @@ use crate::memory;
 use crate::store::{Checkpoint, CheckpointWriter};
 use divergence::Divergence;
 pub use order::TrainerOrder;
+use step_times::StepClock;
+pub use step_times::StepTimes;
 use under_way::Transfers;
 pub use view::TrainingView;
 
@@ -96,6 +99,7 @@ impl Trainer {
             unsaved: None,
             divergence: Divergence::default(),
             last_checkpoint: Instant::now(),
+            clock: StepClock::default(),
             busy_at: Some(Instant::now()),
         };
         let thread = std::thread::Builder::new()
@@ -179,6 +183,7 @@ struct Desk {
     unsaved: Option<String>,
     divergence: Divergence,
     last_checkpoint: Instant,
+    clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
     busy_at: Option<Instant>,
 }
@@ -215,13 +220,6 @@ impl Desk {
 
     /// While training: whatever is there, without waiting. `false` once nobody orders any more.
     fn take_waiting_orders(&mut self) -> bool {
-        let begin = Instant::now();
-        let open = self.take_orders();
-        self.view.seconds_at_boundaries += begin.elapsed().as_secs_f64();
-        open
-    }
-
-    fn take_orders(&mut self) -> bool {
         loop {
             self.send_kept();
             self.finish_arrived();
@@ -240,11 +238,7 @@ impl Desk {
         self.send_kept();
         // No step would be taken meanwhile.
         self.finish_all();
-        let before = Instant::now();
         let order = self.held.take().map_or_else(|| self.inbox.recv_timeout(IDLE_PERIOD), Ok);
-        if self.stage == Stage::Training && self.engine.has_data() {
-            self.view.seconds_waiting += before.elapsed().as_secs_f64();
-        }
         match order {
             Ok(order) => {
                 self.carry_out(order);
@@ -307,10 +301,13 @@ impl Desk {
 
     fn step(&mut self) {
         let begin = Instant::now();
-        match self.engine.step(self.view.progress) {
+        let stepped = self.engine.step(self.view.progress);
+        let end = Instant::now();
+        self.clock.stepped(begin, end);
+        match stepped {
             Ok(report) => {
                 self.divergence.stepped();
-                let seconds = begin.elapsed().as_secs_f64();
+                let seconds = (end - begin).as_secs_f64();
                 let parameters = self.engine.layout().parameters() as f64;
                 self.travel += report.learning_rate * parameters.sqrt();
                 self.view.progress += 1.0;
@@ -331,6 +328,7 @@ impl Desk {
             }
             Err(error) => self.give_up(format!("at {}: {error}", self.place())),
         }
+        let after = Instant::now();
         if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
             self.evaluate();
         }
@@ -342,6 +340,7 @@ impl Desk {
                 Err(error) => tracing::error!("{error}"),
             }
         }
+        self.clock.spent_aside(after.elapsed());
         self.show();
         // The next report says the same and more, so this one may be lost; it must not overtake kept facts.
         if self.kept.is_empty() {
@@ -403,7 +402,8 @@ impl Desk {
         }
     }
 
-    fn show(&self) {
+    fn show(&mut self) {
+        self.view.times = self.clock.times();
         self.view_sender.send_replace(self.view.clone());
     }
 

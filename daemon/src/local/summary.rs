@@ -43,8 +43,10 @@ pub(super) struct NodeSummary {
     pub(super) bytes_received: u64,
     pub(super) exchanges_completed: u64,
     pub(super) exchanges_failed: u64,
-    pub(super) seconds_waiting_for_network: f64,
+    pub(super) seconds_in_training: f64,
     pub(super) seconds_at_boundaries: f64,
+    pub(super) longest_gap_seconds: f64,
+    pub(super) median_step_seconds: f64,
     pub(super) peak_memory_bytes: u64,
 }
 
@@ -92,8 +94,10 @@ impl Summary {
             bytes_received: report.bytes_received,
             exchanges_completed: report.exchanges_completed,
             exchanges_failed: report.exchanges_failed,
-            seconds_waiting_for_network: report.seconds_waiting_for_network,
+            seconds_in_training: report.seconds_in_training,
             seconds_at_boundaries: report.seconds_at_boundaries,
+            longest_gap_seconds: report.longest_gap_seconds,
+            median_step_seconds: report.median_step_seconds,
             peak_memory_bytes: report.peak_memory_bytes,
         };
         let models: Vec<Vec<f32>> = children
@@ -112,6 +116,11 @@ impl Summary {
     /// Mean validation loss over the nodes.
     pub(super) fn mean_validation_loss(&self) -> Option<f64> {
         mean(self.nodes.iter().filter_map(|node| node.validation_loss))
+    }
+
+    /// Where training stood still for longest.
+    pub(super) fn node_with_longest_gap(&self) -> Option<&NodeSummary> {
+        self.nodes.iter().max_by(|left, right| left.longest_gap_seconds.total_cmp(&right.longest_gap_seconds))
     }
 
     /// (mean, lowest) accuracy over the nodes; none for texts.

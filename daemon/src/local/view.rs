@@ -10,7 +10,7 @@ use murmur_protocol::RunManifest;
 use super::child::Child;
 use super::summary::{Summary, mean};
 use crate::console::{Console, human_bytes, note, print_line};
-use crate::report::NodeReport;
+use crate::report::{NodeReport, share_of};
 
 /// Without a terminal to redraw, a line this often.
 const PLAIN_PERIOD: Duration = Duration::from_secs(5);
@@ -94,10 +94,10 @@ impl View {
         let number =
             |value: Option<f64>, digits: usize| value.map_or("unknown".to_owned(), |value| format!("{value:.digits$}"));
         print_line("");
-        print_line("node                 steps  validation  tokens/s  exchanges     sent  waited for network");
+        print_line("node                 steps  validation  tokens/s  exchanges     sent  boundaries");
         for node in &summary.nodes {
             print_line(&format!(
-                "{:>4}  {:<12} {:>7}  {:>10}  {:>8.0}  {:>9}  {:>7}  {:>15.3} s",
+                "{:>4}  {:<12} {:>7}  {:>10}  {:>8.0}  {:>9}  {:>7}  {:>8.2} %",
                 node.node,
                 tail(&node.peer),
                 node.steps,
@@ -105,7 +105,7 @@ impl View {
                 node.tokens_per_second,
                 node.exchanges_completed,
                 human_bytes(node.bytes_sent),
-                node.seconds_waiting_for_network,
+                100.0 * share_of(node.seconds_at_boundaries, node.seconds_in_training),
             ));
         }
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.4})"));
@@ -121,6 +121,14 @@ impl View {
             number(summary.bytes_per_parameter_per_exchange, 3),
             summary.seconds
         ));
+        if let Some(node) = summary.node_with_longest_gap() {
+            print_line(&format!(
+                "longest gap between two steps {:.0} ms (node {}, whose median step takes {:.1} ms)",
+                1e3 * node.longest_gap_seconds,
+                node.node,
+                1e3 * node.median_step_seconds
+            ));
+        }
     }
 
     pub(super) fn show_sample(&self, number: usize, text: &str) {

@@ -43,7 +43,7 @@ fn thirty_kills_cost_only_the_last_steps_of_the_killed() {
     }
     let all: Vec<_> = swarm.daemons.iter().collect();
     for (daemon, stretch) in all.iter().zip(watch(&all, 5.0)) {
-        assert!(stretch.pace > 0.5 && stretch.exchanges > 0 && stretch.waited == 0.0, "{:?}", daemon.latest());
+        assert!(stretch.pace > 0.5 && stretch.exchanges > 0, "{:?}", daemon.latest());
     }
     let reports: Vec<NodeReport> = all.iter().map(|daemon| daemon.latest().expect("it reported")).collect();
     let progress = reports.iter().map(|report| report.progress);

@@ -1,5 +1,7 @@
 //! What the training thread shows of itself, for reports.
 
+use super::StepTimes;
+
 /// What the trainer shows of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingView {
@@ -17,10 +19,8 @@ pub struct TrainingView {
     pub tokens_per_second: f64,
     /// Running average, in seconds.
     pub step_seconds: f64,
-    /// Spent waiting for anybody else between the first step and the end of training, in seconds.
-    pub seconds_waiting: f64,
-    /// Spent between steps on what others ordered (snapshots, corrections), in seconds: what gossip costs training.
-    pub seconds_at_boundaries: f64,
+    /// Where the time since the first step went.
+    pub times: StepTimes,
     /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
     pub completed: bool,
     /// Why training has ended for good, if it has.
