@@ -345,6 +345,7 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
     let remembered = plan.directory.remembered_peers();
     let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     Config {
+        name: None,
         gossip: plan.manifest.gossip.clone(),
         start: start(plan, resumed),
         training,

@@ -17,7 +17,11 @@ fn peer(number: u64) -> PeerId {
 
 fn descriptor(number: u64) -> Descriptor {
     let address = Address::new(format!("/ip4/10.0.{}.{}/tcp/4711", number / 250, number % 250)).expect("short");
-    Descriptor { known: KnownPeer { peer: peer(number), addresses: vec![address] }, age_seconds: 30 }
+    Descriptor {
+        known: KnownPeer { peer: peer(number), addresses: vec![address] },
+        age_seconds: 30,
+        profile: Profile::default(),
+    }
 }
 
 fn report(steps: u64) -> TrainingReport {

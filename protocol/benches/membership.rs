@@ -24,7 +24,13 @@ fn address(number: usize) -> Address {
 fn sample(turn: usize) -> Vec<Descriptor> {
     let number = |index: usize| CONNECTIONS + (9 * turn + index) % (MEMBERS - CONNECTIONS);
     let known = |number| KnownPeer { peer: peer(number), addresses: vec![address(number)] };
-    (0..9).map(|index| Descriptor { known: known(number(index)), age_seconds: (turn % 50) as u32 }).collect()
+    (0..9)
+        .map(|index| Descriptor {
+            known: known(number(index)),
+            age_seconds: (turn % 50) as u32,
+            profile: Profile::default(),
+        })
+        .collect()
 }
 
 fn tell(node: &mut Node, now: Time, event: Event) {

@@ -5,10 +5,13 @@ use crate::event::TrainingReport;
 use crate::manifest::{GossipSpec, RunManifest};
 use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
+use crate::profile::Name;
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What its owner calls it; others show it.
+    pub name: Option<Name>,
     /// How the run averages.
     pub gossip: GossipSpec,
     /// How this node comes by its model.
@@ -49,6 +52,7 @@ impl Config {
     /// A node of `manifest` that has a model and knows nobody.
     pub fn founder(manifest: &RunManifest) -> Config {
         Config {
+            name: None,
             gossip: manifest.gossip.clone(),
             start: Start::WithModel,
             training: TrainingReport::default(),

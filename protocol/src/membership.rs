@@ -49,6 +49,7 @@ use crate::event::Misbehaviour;
 use crate::message::{ADDRESSES_TOLD_MAX, Descriptor, KnownPeer, Message, PEERS_TOLD_MAX};
 use crate::outbox::Outbox;
 use crate::peer::{Address, PeerId};
+use crate::profile::{MemberView, Profile};
 use crate::random::{Generator, stream};
 use crate::time::Time;
 
@@ -60,11 +61,15 @@ const NEVER: Time = Time::MAX;
 pub(crate) struct Membership {
     me: PeerId,
     own_addresses: Vec<Address>,
+    /// What this node says of itself.
+    profile: Profile,
     connections: Connections,
     view: View,
     reserve: Reserve,
     banned: Shunned,
     leavers: Shunned,
+    /// Peers that take part in another run.
+    foreign: Shunned,
     dialling: Dialling,
     random: Generator,
     /// Peers that are being turned away, and until when; at most [`LOBBY_MAX`].
@@ -123,11 +128,13 @@ impl Membership {
         let mut membership = Membership {
             me,
             own_addresses: Vec::new(),
+            profile: Profile { name: config.name.clone(), tokens_per_second: 0.0 },
             connections: Connections::default(),
             view: View::default(),
             reserve: Reserve::default(),
             banned: Shunned::new(BANS_MAX),
             leavers: Shunned::new(LEAVERS_MAX),
+            foreign: Shunned::new(FOREIGN_MAX),
             dialling: Dialling::new(&config.bootstrap),
             lobby: BTreeMap::new(),
             asked: None,
@@ -198,6 +205,21 @@ impl Membership {
         connected.chain(others).filter(|(_, addresses)| !addresses.is_empty()).map(described).collect()
     }
 
+    /// What is known of members that are connected or in the view; at most [`VIEW_MAX`].
+    pub(crate) fn members(&self, now: Time) -> BTreeMap<PeerId, MemberView> {
+        let is_here = |connection: &Connection| connection.standing != Standing::Closing && !connection.has_left;
+        let connected = self.connections.iter().filter(|(_, connection)| is_here(connection));
+        let connected = connected.map(|(peer, connection)| (peer, connection.shown(now)));
+        let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
+        let viewed = viewed.map(|(peer, known)| (peer, known.shown(now)));
+        viewed.chain(connected).collect()
+    }
+
+    /// This node trains at this speed now, in tokens a second: finite, at least 0.
+    pub(crate) fn on_speed(&mut self, tokens_per_second: f64) {
+        self.profile.set_speed(tokens_per_second as f32);
+    }
+
     pub(crate) fn on_address_found(&mut self, address: Address) {
         if !self.own_addresses.contains(&address) {
             self.own_addresses.insert(0, address);
@@ -224,6 +246,7 @@ impl Membership {
             return false;
         }
         self.leavers.remove(peer);
+        self.foreign.remove(peer);
         if let Some(connection) = self.connections.get_mut(peer) {
             // A second connection, or one that it wants again.
             connection.standing = Standing::Open;
@@ -338,6 +361,11 @@ impl Membership {
 
     pub(crate) fn is_banned(&self, peer: PeerId, now: Time) -> bool {
         self.banned.contains(peer, now)
+    }
+
+    /// Not to be learned of, whoever tells.
+    fn is_unwanted(&self, peer: PeerId, now: Time) -> bool {
+        [&self.banned, &self.leavers, &self.foreign].iter().any(|shunned| shunned.contains(peer, now))
     }
 
     /// Peers banned at `now`, each with the end of its ban.

@@ -7,6 +7,7 @@ use bincode::{Decode, Encode};
 
 use crate::part::Part;
 use crate::peer::{Address, PeerId};
+use crate::profile::Profile;
 
 /// Descriptors told in one [`Message::Shuffle`] or [`Message::Part`]: twice what this version sends.
 pub const PEERS_TOLD_MAX: usize = 16;
@@ -57,13 +58,15 @@ pub enum Message {
 }
 
 /// A member as one node describes it to another.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Descriptor {
     /// Who, and where.
     pub known: KnownPeer,
     /// How long ago somebody last heard from it directly, in seconds; zero where it describes itself. Rounded up, so
     /// that it never grows younger on its way.
     pub age_seconds: u32,
+    /// What it said of itself, that long ago or longer.
+    pub profile: Profile,
 }
 
 /// A member and its addresses.
@@ -202,6 +205,7 @@ mod tests {
         self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover, Stamps,
     };
     use crate::manifest::RunId;
+    use crate::profile::Name;
     use crate::secret::Secret;
 
     fn standing() -> Standing {
@@ -218,7 +222,8 @@ mod tests {
         let peer = PeerId::from_public_key([7; 32]);
         let address = Address::new("/ip4/127.0.0.1/tcp/1").expect("short");
         let known = KnownPeer { peer, addresses: vec![address.clone()] };
-        let peers = vec![Descriptor { known, age_seconds: 60 }];
+        let profile = Profile { name: Name::new("attic"), tokens_per_second: 1000.0 };
+        let peers = vec![Descriptor { known, age_seconds: 60, profile }];
         let propose =
             Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
         let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
@@ -270,24 +275,24 @@ mod tests {
     }
 
     const GOLDEN: [&str; 23] = [
-        "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c01",
+        "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a4401",
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
         "030101fbf401",
         "04010203",
         "050102",
         "06",
-        "0701070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c",
+        "0701070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a44",
         "00fb2c01",
         "01fb2c01",
         "02fb2c01",
         "03fb2c0101",
         "04010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0600014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
-        "06000000",
-        "060002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
-        "06000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
-        "0601",
+        "0700014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "07000000",
+        "070002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
+        "07000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
+        "0701",
         "0000016101142f6970342f3132372e302e302e312f7463702f31",
         "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0201",

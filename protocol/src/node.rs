@@ -97,6 +97,8 @@ impl Node {
             return;
         }
         self.outbox.begin(now);
+        let speed = if self.phase == Phase::Training { self.averaging.training.tokens_per_second } else { 0.0 };
+        self.membership.on_speed(speed);
         self.dispatch(now, event);
         self.on_time(now);
     }
@@ -130,6 +132,7 @@ impl Node {
             training: self.averaging.training,
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
+            members: self.membership.members(self.outbox.now()),
             exchanges: self.averaging.counters.clone(),
             disagreement: self.averaging.last_distance.map(|distance| distance / SQRT_2),
             interval_steps: self.averaging.cadence.interval(),
@@ -163,7 +166,7 @@ impl Node {
             Event::HandshakeRefused { peer, refusal } => {
                 self.membership.on_dial_failed(now, Some(peer), &[], refusal.to_string());
                 if matches!(refusal, crate::handshake::Refusal::OtherRun { .. }) {
-                    self.membership.forget(peer);
+                    self.membership.on_foreign(now, peer);
                 }
                 self.outbox.notice(Notice::PeerRefused { peer, refusal });
             }

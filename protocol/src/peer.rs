@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
+use crate::profile::is_unprintable;
+
 /// The longest address accepted from anybody, in bytes of its text: a relayed QUIC multiaddress with two peer ids
 /// takes about 200.
 pub const ADDRESS_BYTES_MAX: usize = 256;
@@ -83,10 +85,12 @@ impl FromStr for PeerId {
 pub struct Address(Arc<str>);
 
 impl Address {
-    /// Wraps an address; `None` where it is empty or longer than [`ADDRESS_BYTES_MAX`].
+    /// Wraps an address; `None` where it is empty, longer than [`ADDRESS_BYTES_MAX`], or holds characters that a terminal
+    /// would obey rather than show.
     pub fn new(text: impl Into<String>) -> Option<Address> {
         let text: String = text.into();
-        (!text.is_empty() && text.len() <= ADDRESS_BYTES_MAX).then(|| Address(text.into()))
+        let address = Address(text.into());
+        address.is_well_formed().then_some(address)
     }
 
     /// The address as text.
@@ -94,9 +98,9 @@ impl Address {
         &self.0
     }
 
-    /// Whether the address keeps to [`ADDRESS_BYTES_MAX`]: to be asked of every address that came over the wire.
+    /// Whether the address keeps to the rules of [`new`](Self::new): to be asked of every address that came over the wire.
     pub fn is_well_formed(&self) -> bool {
-        !self.0.is_empty() && self.0.len() <= ADDRESS_BYTES_MAX
+        !self.0.is_empty() && self.0.len() <= ADDRESS_BYTES_MAX && !self.0.chars().any(is_unprintable)
     }
 }
 
@@ -125,5 +129,12 @@ mod tests {
         assert!(Address::new("/ip4/127.0.0.1/tcp/4001").is_some());
         assert!(Address::new("").is_none());
         assert!(Address::new("x".repeat(ADDRESS_BYTES_MAX + 1)).is_none());
+    }
+
+    #[test]
+    fn an_address_holds_nothing_that_a_terminal_obeys() {
+        for bad in ["/dns4/\u{1b}]0;x\u{7}/tcp/1", "/dns4/a\nerror: run", "/dns4/\u{9b}2J", "/dns4/\u{202e}moc"] {
+            assert!(Address::new(bad).is_none(), "{bad:?}");
+        }
     }
 }

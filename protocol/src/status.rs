@@ -8,6 +8,7 @@ use crate::event::{Misbehaviour, TrainingReport};
 use crate::join::CopyStatus;
 use crate::message::KnownPeer;
 use crate::peer::PeerId;
+use crate::profile::MemberView;
 use crate::time::Time;
 
 /// Where a node stands in its life.
@@ -42,6 +43,8 @@ pub struct Status {
     pub connected: Vec<PeerId>,
     /// Members known, with addresses: to be remembered over a restart.
     pub known: Vec<KnownPeer>,
+    /// What members say of themselves, connected or heard of; at most [`VIEW_MAX`](crate::bounds::VIEW_MAX).
+    pub members: BTreeMap<PeerId, MemberView>,
     /// Exchanges so far.
     pub exchanges: ExchangeCounters,
     /// Ξ̂ = ‖s·d‖ / √2 of the last exchange: an estimate of the swarm's consensus distance, free of charge.

@@ -223,7 +223,8 @@ fn what_nobody_asked_for_is_dropped() {
 fn endless_lists_of_peers_are_refused() {
     let mut setting = Setting::new(Start::WithModel);
     let known = |key: u8| KnownPeer { peer: PeerId::from_public_key([key; 32]), addresses: vec![] };
-    let peers = (0..17).map(|key| Descriptor { known: known(key), age_seconds: 0 }).collect();
+    let peers =
+        (0..17).map(|key| Descriptor { known: known(key), age_seconds: 0, profile: Profile::default() }).collect();
     let effects = setting.hear(Message::Shuffle { peers, wants_reply: false });
     assert!(matches!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange(_))));
     assert!(setting.node.status().known.is_empty());

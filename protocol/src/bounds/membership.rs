@@ -138,5 +138,11 @@ pub const AWAY_COUNTS_AFTER: Duration = Duration::from_secs(30);
 /// Peers banned at once; the ban that ends first makes room.
 pub const BANS_MAX: usize = 256;
 
+/// Peers of other runs that are remembered; as many as one local network has.
+pub const FOREIGN_MAX: usize = 64;
+
+/// How long a peer of another run is left alone: its owner may start it anew with this one. A guess.
+pub const FOREIGN_KEPT: Duration = Duration::from_secs(3600);
+
 /// Members that left on purpose and are not to be learned again from those who have not heard of it.
 pub const LEAVERS_MAX: usize = 64;

@@ -12,6 +12,7 @@ use super::known::{Dial, Known, Moment, Teller, jittered, remember_addresses};
 use crate::bounds::*;
 use crate::message::{Descriptor, KnownPeer};
 use crate::peer::{Address, PeerId};
+use crate::profile::{MemberView, Profile};
 use crate::random::Generator;
 use crate::time::Time;
 
@@ -52,6 +53,10 @@ pub(super) struct Connection {
     pub(super) returned_after: Option<Duration>,
     /// When it was last sent a reply to a shuffle.
     pub(super) replied_at: Option<Time>,
+    /// What it said of itself; before it did, what others passed on.
+    profile: Profile,
+    /// It trained, and then said that it does so no more.
+    has_stopped_training: bool,
 }
 
 impl Connection {
@@ -74,6 +79,8 @@ impl Connection {
             failures: known.map_or(0, |known| known.dial.failures),
             returned_after: known.and_then(|known| known.away(now)),
             replied_at: None,
+            profile: known.map(|known| known.profile.clone()).unwrap_or_default(),
+            has_stopped_training: false,
         };
         remember_addresses(&mut connection.addresses, addresses);
         connection
@@ -85,6 +92,21 @@ impl Connection {
 
     pub(super) fn remember_addresses(&mut self, addresses: &[Address]) {
         remember_addresses(&mut self.addresses, addresses);
+    }
+
+    /// It has described itself.
+    pub(super) fn on_profile(&mut self, told: &Profile) {
+        let trains = told.tokens_per_second > 0.0;
+        self.has_stopped_training = !trains && (self.has_stopped_training || self.profile.tokens_per_second > 0.0);
+        self.profile.clone_from(told);
+    }
+
+    /// It has declared a speed for an exchange: younger than what it said of itself, but said after training's end as well.
+    fn on_weight(&mut self, weight: f32) {
+        self.weight = Some(weight);
+        if !self.has_stopped_training {
+            self.profile.set_speed(weight);
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -116,7 +138,12 @@ impl Connection {
 
     pub(super) fn describe(&self, peer: PeerId, now: Time) -> Descriptor {
         let known = KnownPeer { peer, addresses: self.addresses.to_vec() };
-        Descriptor { known, age_seconds: Moment::of(self.heard_at).age_seconds(now) }
+        Descriptor { known, age_seconds: Moment::of(self.heard_at).age_seconds(now), profile: self.profile.clone() }
+    }
+
+    pub(super) fn shown(&self, now: Time) -> MemberView {
+        let age_seconds = Moment::of(self.heard_at).age_seconds(now);
+        MemberView { profile: self.profile.clone(), age_seconds, is_connected: true }
     }
 
     /// What to remember of it now that it is gone.
@@ -130,6 +157,7 @@ impl Connection {
             teller: Teller::NOBODY,
             dial: Dial { failures: if lasted { 0 } else { self.failures }, ..Dial::default() },
             silences: self.silences,
+            profile: self.profile,
         };
         if self.is_parted {
             known.dial = Dial::parted(now, random);
@@ -221,7 +249,7 @@ impl Connections {
     /// Remembers a declared speed and returns the median of all of connected members and `own`.
     pub(super) fn median_weight(&mut self, peer: PeerId, declared: f32, own: f32) -> f32 {
         if let Some(connection) = self.members.get_mut(&peer) {
-            connection.weight = Some(declared);
+            connection.on_weight(declared);
         }
         let mut seen = [own; CONNECTIONS_MAX + 1];
         let mut count = 1;

@@ -14,7 +14,7 @@ impl Membership {
             let is_sane = !addresses.is_empty()
                 && addresses.len() <= ADDRESSES_TOLD_MAX
                 && addresses.iter().all(Address::is_well_formed);
-            let is_unwanted = self.banned.contains(*peer, now) || self.leavers.contains(*peer, now);
+            let is_unwanted = self.is_unwanted(*peer, now);
             if !is_sane || is_unwanted || *peer == self.me || self.connections.contains(*peer) {
                 continue;
             }
@@ -27,15 +27,16 @@ impl Membership {
                 continue;
             }
             let age_seconds = FOUND_AGE.as_secs() as u32;
-            let descriptor = Descriptor { known: hint.clone(), age_seconds };
+            let descriptor = Descriptor { known: hint.clone(), age_seconds, profile: Profile::default() };
             if self.view.learn_from(now, Teller::LOOKUP, &descriptor, &mut Vec::new()) {
                 self.search_at = now;
             }
         }
     }
 
-    /// Takes part in another run: it is nobody to remember.
-    pub(crate) fn forget(&mut self, peer: PeerId) {
+    /// Takes part in another run: it is left alone for [`FOREIGN_KEPT`], wherever it is heard of.
+    pub(crate) fn on_foreign(&mut self, now: Time, peer: PeerId) {
+        self.foreign.insert(now, peer, now + FOREIGN_KEPT);
         self.view.remove(peer);
         self.reserve.remove(peer);
     }

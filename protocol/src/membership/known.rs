@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::bounds::*;
 use crate::message::{ADDRESSES_TOLD_MAX, Descriptor, KnownPeer};
 use crate::peer::{Address, PeerId};
+use crate::profile::{MemberView, Profile};
 use crate::random::{Generator, RngExt};
 use crate::time::Time;
 
@@ -105,6 +106,8 @@ pub(super) struct Known {
     pub(super) dial: Dial,
     /// Questions in a row that it left unanswered while it was connected.
     pub(super) silences: u8,
+    /// What it said of itself.
+    pub(super) profile: Profile,
 }
 
 impl Known {
@@ -118,12 +121,14 @@ impl Known {
             teller,
             dial: Dial::default(),
             silences: 0,
+            profile: descriptor.profile.clone(),
         }
     }
 
     /// From an earlier life of this node.
     pub(super) fn remembered(now: Time, known: &KnownPeer) -> Known {
-        Known::told(now, Teller::NOBODY, &Descriptor { known: known.clone(), age_seconds: 0 })
+        let profile = Profile::default();
+        Known::told(now, Teller::NOBODY, &Descriptor { known: known.clone(), age_seconds: 0, profile })
     }
 
     /// Younger news of it came from somebody.
@@ -133,6 +138,7 @@ impl Known {
             return;
         }
         self.alive_at = alive_at;
+        self.profile.clone_from(&descriptor.profile);
         if self.lost_at.is_some_and(|lost_at| lost_at < alive_at) {
             self.lost_at = None;
         }
@@ -161,9 +167,14 @@ impl Known {
         self.alive_at.age(now) > AGE_MAX
     }
 
+    pub(super) fn shown(&self, now: Time) -> MemberView {
+        let age_seconds = self.alive_at.age_seconds(now);
+        MemberView { profile: self.profile.clone(), age_seconds, is_connected: false }
+    }
+
     pub(super) fn describe(&self, peer: PeerId, now: Time) -> Descriptor {
         let known = KnownPeer { peer, addresses: self.addresses.to_vec() };
-        Descriptor { known, age_seconds: self.alive_at.age_seconds(now) }
+        Descriptor { known, age_seconds: self.alive_at.age_seconds(now), profile: self.profile.clone() }
     }
 }
 
@@ -195,7 +206,11 @@ mod tests {
 
     fn descriptor(age_seconds: u32) -> Descriptor {
         let addresses = vec![Address::new("sim/1").expect("short")];
-        Descriptor { known: KnownPeer { peer: PeerId::from_public_key([1; 32]), addresses }, age_seconds }
+        Descriptor {
+            known: KnownPeer { peer: PeerId::from_public_key([1; 32]), addresses },
+            age_seconds,
+            profile: Profile::default(),
+        }
     }
 
     #[test]

@@ -62,6 +62,7 @@ impl Reserve {
 mod tests {
     use super::*;
     use crate::message::{Descriptor, KnownPeer};
+    use crate::profile::Profile;
     use crate::random::stream;
 
     fn peer(number: u8) -> PeerId {
@@ -70,7 +71,7 @@ mod tests {
 
     fn known(number: u8, teller: Teller) -> Known {
         let known = KnownPeer { peer: peer(number), addresses: Vec::new() };
-        Known::told(Time::ZERO, teller, &Descriptor { known, age_seconds: 0 })
+        Known::told(Time::ZERO, teller, &Descriptor { known, age_seconds: 0, profile: Profile::default() })
     }
 
     #[test]

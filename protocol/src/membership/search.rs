@@ -91,7 +91,8 @@ impl Membership {
             let peer = entry.configured.peer;
             let is_me = peer == Some(self.me) || self.own_addresses.contains(&entry.configured.address);
             let is_here = [peer, entry.seen].into_iter().flatten().any(|peer| self.connections.contains(peer));
-            let is_banned = peer.is_some_and(|peer| self.is_banned(peer, now));
+            let shunned = |peer: PeerId| self.is_banned(peer, now) || self.foreign.contains(peer, now);
+            let is_banned = peer.is_some_and(shunned);
             let is_free = entry.dial.may_start(now) && !self.dialling.is_under_way(Target::Bootstrap(*index));
             is_free && !is_me && !is_here && !is_banned && may_be_worth_it(entry)
         };

@@ -102,10 +102,8 @@ impl Membership {
         let mut candidates: Vec<PeerId> = connected.map(|(peer, _)| peer).chain(viewed.map(|(peer, _)| peer)).collect();
         candidates.retain(|peer| *peer != to);
         let mut sample = Vec::with_capacity(1 + SHUFFLE_SAMPLE);
-        if !self.own_addresses.is_empty() {
-            let known = KnownPeer { peer: self.me, addresses: self.own_addresses.clone() };
-            sample.push(Descriptor { known, age_seconds: 0 });
-        }
+        let known = KnownPeer { peer: self.me, addresses: self.own_addresses.clone() };
+        sample.push(Descriptor { known, age_seconds: 0, profile: self.profile.clone() });
         let count = if self.rotations.is_young() { SHUFFLE_SAMPLE_YOUNG } else { SHUFFLE_SAMPLE };
         for _ in 0..count.min(candidates.len()) {
             let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
@@ -135,13 +133,14 @@ impl Membership {
     fn learn(&mut self, now: Time, teller: PeerId, told: &[Descriptor], mut given: Vec<PeerId>) {
         for descriptor in told {
             let peer = descriptor.known.peer;
-            if peer == self.me || self.banned.contains(peer, now) || self.leavers.contains(peer, now) {
+            if peer == self.me || self.is_unwanted(peer, now) {
                 continue;
             }
             if let Some(connection) = self.connections.get_mut(peer) {
                 // Only the peer itself knows better than its connection.
                 if peer == teller {
                     connection.remember_addresses(&descriptor.known.addresses);
+                    connection.on_profile(&descriptor.profile);
                 }
                 continue;
             }
@@ -168,9 +167,10 @@ impl Membership {
 }
 
 fn screen(told: &[Descriptor]) -> Result<(), Misbehaviour> {
-    let is_sane = |KnownPeer { addresses, .. }: &KnownPeer| {
-        addresses.len() <= ADDRESSES_TOLD_MAX && addresses.iter().all(Address::is_well_formed)
+    let is_sane = |Descriptor { known: KnownPeer { addresses, .. }, profile, .. }: &Descriptor| {
+        let has_addresses = addresses.len() <= ADDRESSES_TOLD_MAX && addresses.iter().all(Address::is_well_formed);
+        has_addresses && profile.is_well_formed()
     };
-    let are_sane = told.len() <= PEERS_TOLD_MAX && told.iter().all(|descriptor| is_sane(&descriptor.known));
+    let are_sane = told.len() <= PEERS_TOLD_MAX && told.iter().all(is_sane);
     if are_sane { Ok(()) } else { Err(Misbehaviour::OutOfRange("list of peers")) }
 }

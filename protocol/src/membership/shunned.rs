@@ -1,4 +1,4 @@
-//! Peers that a node wants nothing of until some time: the banned, and those that left on purpose.
+//! Peers that a node wants nothing of until some time: the banned, those that left on purpose, and those of other runs.
 
 use std::collections::BTreeMap;
 

@@ -5,6 +5,8 @@ use crate::bounds::SHUFFLE_SAMPLE_YOUNG;
 use crate::config::Bootstrap;
 use crate::manifest::RunManifest;
 
+mod profiles;
+
 fn peer(number: u16) -> PeerId {
     let mut key = [9; 32];
     key[..2].copy_from_slice(&number.to_be_bytes());
@@ -20,7 +22,8 @@ fn second(count: u64) -> Time {
 }
 
 fn descriptor(number: u16, age_seconds: u32) -> Descriptor {
-    Descriptor { known: KnownPeer { peer: peer(number), addresses: vec![address(number)] }, age_seconds }
+    let known = KnownPeer { peer: peer(number), addresses: vec![address(number)] };
+    Descriptor { known, age_seconds, profile: Profile::default() }
 }
 
 /// A node under test, with what it has ordered since.
@@ -145,7 +148,8 @@ fn absurd_lists_are_refused_and_forged_ones_harmless() {
     addresses.known.addresses = vec![address(1); ADDRESSES_TOLD_MAX + 1];
     assert!(setting.hear(1, 1, &[addresses]).is_err(), "too many addresses");
     assert_eq!(setting.membership.known().len(), 1, "nothing of them is kept");
-    let nowhere = Descriptor { known: KnownPeer { peer: peer(101), addresses: vec![] }, age_seconds: 0 };
+    let nowhere = KnownPeer { peer: peer(101), addresses: vec![] };
+    let nowhere = Descriptor { known: nowhere, age_seconds: 0, profile: Profile::default() };
     let forged = [descriptor(0, 0), descriptor(102, u32::MAX), descriptor(103, 3600), nowhere, descriptor(1, 0)];
     assert_eq!(setting.hear(1, 1, &forged), Ok(()));
     assert_eq!(setting.membership.known().len(), 1, "neither itself, nor the long dead, nor who has no address");
@@ -431,9 +435,16 @@ fn a_lost_address_is_told_no_more() {
 }
 
 #[test]
-fn a_peer_of_another_run_is_forgotten() {
+fn a_peer_of_another_run_is_forgotten_and_left_alone_for_long() {
     let mut setting = Setting::connected_to(1);
     setting.hear(0, 1, &[descriptor(2, 10)]).expect("sane");
-    setting.membership.forget(peer(2));
-    assert!(!setting.knows(2));
+    setting.membership.on_foreign(second(1), peer(2));
+    let found = KnownPeer { peer: peer(2), addresses: vec![address(2)] };
+    for at in [2, FOREIGN_KEPT.as_secs()] {
+        setting.hear(at, 1, &[descriptor(2, 0)]).expect("sane");
+        setting.membership.on_found(second(at), std::slice::from_ref(&found));
+        assert!(!setting.knows(2), "at {at} s");
+    }
+    setting.membership.on_found(second(2 + FOREIGN_KEPT.as_secs()), std::slice::from_ref(&found));
+    assert!(setting.knows(2), "it may have been started anew with this run");
 }

@@ -109,6 +109,7 @@ mod tests {
     use super::*;
     use crate::message::KnownPeer;
     use crate::peer::Address;
+    use crate::profile::Profile;
     use crate::random::stream;
 
     fn peer(number: usize) -> PeerId {
@@ -117,7 +118,7 @@ mod tests {
 
     fn descriptor(number: usize, age_seconds: u32) -> Descriptor {
         let addresses = vec![Address::new(format!("sim/{number}")).expect("short")];
-        Descriptor { known: KnownPeer { peer: peer(number), addresses }, age_seconds }
+        Descriptor { known: KnownPeer { peer: peer(number), addresses }, age_seconds, profile: Profile::default() }
     }
 
     /// A full view: members 1000… told by four tellers, each a second older than the one before.

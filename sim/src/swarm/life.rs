@@ -35,6 +35,7 @@ impl Swarm {
         }
         let shown = Clock::new(plan.clock_rate).shows(now);
         let config = Config {
+            name: None,
             gossip: self.scenario.gossip.clone(),
             start,
             training: trainer.report(),
