@@ -217,9 +217,11 @@ pub struct LocalOptions {
 /// Options of `status` and `ticket`.
 #[derive(Debug, Args)]
 pub struct StatusOptions {
-    /// Where the daemon answers.
-    #[arg(long, env = "MURMUR_STATUS_ADDRESS", default_value = "127.0.0.1:4780")]
-    pub address: String,
+    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    pub run: Option<PathBuf>,
+    /// Where the daemon answers, where no run is given.
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
+    pub address: Option<String>,
     /// Lines for people, or JSON.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Console,
@@ -232,8 +234,8 @@ pub struct IdOptions {
     #[arg(long, env = "MURMUR_DATA_DIR", value_name = "DIRECTORY")]
     pub data_dir: Option<PathBuf>,
     /// Where that daemon answers.
-    #[arg(long, env = "MURMUR_STATUS_ADDRESS", default_value = "127.0.0.1:4780")]
-    pub address: String,
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
+    pub address: Option<String>,
     /// Lines for people, or JSON.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Console,

@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoints;
+mod client;
 mod doctor;
 mod id;
 mod init;

@@ -26,7 +26,7 @@ use crate::report::NodeReport;
 use crate::rest::Rest;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
-use crate::store::{Checkpoint, CheckpointWriter, DataDirectory, load_latest};
+use crate::store::{Announcement, Checkpoint, CheckpointWriter, DataDirectory, RunningDaemon, load_latest};
 use regular::{Reporter, invitation, invite_regularly, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -225,14 +225,20 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let inviting =
         tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations));
     let pages = Pages { reports: report_view.clone(), invitations: invitation_view };
-    let server = if address.is_empty() { None } else { Some(StatusServer::start(&address, pages).await?) };
+    let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
+    let server = match address.as_str() {
+        "" => None,
+        address => Some(StatusServer::start(StatusServer::listen(address).await?, pages, &token)?),
+    };
+    let status_address = server.as_ref().map(|server| server.address().to_string());
+    let announcement = announce(&directory, status_address.clone(), token);
 
     let ready = Ready {
         peer: me.to_string(),
         run,
         addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
         ticket,
-        status_address: server.as_ref().map(|server| server.address().to_string()),
+        status_address,
         parameters,
         data_directory: directory.root().to_owned(),
         device,
@@ -264,7 +270,14 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     reporting.abort();
     console.abort();
     announcing.abort();
+    drop(announcement);
     Ok(result?)
+}
+
+/// Where it cannot be written, the daemon runs all the same, and is only harder to find.
+fn announce(directory: &DataDirectory, status_address: Option<String>, token: String) -> Option<Announcement> {
+    let announced = RunningDaemon::this(status_address, token).announce(directory.root());
+    announced.inspect_err(|error| eprintln!("warning: cannot write daemon.json: {error}")).ok()
 }
 
 /// After the node has left: last evaluation and checkpoint, then the network.

@@ -7,7 +7,7 @@ mod trainer;
 mod workers;
 
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
-pub use http::{Pages, StatusServer};
+pub use http::{Denied, Pages, StatusServer};
 pub use trainer::{StepTimes, Trainer, TrainerOrder, TrainerSettings, TrainingView};
 pub use workers::{WorkerOrder, Workers};
 

@@ -2,11 +2,15 @@
 
 mod checkpoint;
 mod directory;
+mod running;
+mod runs;
 mod shards;
 mod writer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest};
 pub use directory::{DataDirectory, SECRET_FILE};
+pub use running::{Announcement, RunningDaemon, is_in_use};
+pub use runs::{LOCAL, Run, remember};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
 

@@ -5,14 +5,16 @@ use std::path::Path;
 use murmur_protocol::{PeerId, Ticket};
 use serde_json::json;
 
-use super::{node, status};
+use super::client::Client;
+use super::node;
 use crate::cli::IdOptions;
 use crate::console::{Console, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::invitation::Invitation;
 
 pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
-    let running = status::ask::<Invitation>(&options.address, "ticket");
+    let client = Client::find(options.address.as_deref(), options.data_dir.as_deref());
+    let running = client.and_then(|client| client.get::<Invitation>("ticket"));
     let kept = options.data_dir.as_deref().map(kept_identity).transpose()?;
     let (peer, addresses) = match (kept, running.map(|invitation| invitation.ticket(None))) {
         // Another daemon may answer there.
@@ -20,7 +22,7 @@ pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
         (Some(peer), _) => (peer, Vec::new()),
         (None, Ok(Some(ticket))) => (ticket.peer, addresses(&ticket)),
         (None, Ok(None)) => {
-            return Err(Failure::new(ExitCode::Network, format!("the daemon at {} names no peer", options.address))
+            return Err(Failure::new(ExitCode::Network, "the daemon names no peer")
                 .hint("it may have no address yet, or be of another version of murmur")
                 .into());
         }

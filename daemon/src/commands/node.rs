@@ -13,7 +13,7 @@ use crate::daemon::Plan;
 use crate::failure::{ExitCode, Failure};
 use crate::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
-use crate::store::DataDirectory;
+use crate::store::{DataDirectory, remember};
 
 /// defaults < file < environment and flags (clap has already put flags before the environment).
 pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
@@ -141,6 +141,10 @@ pub(super) fn run(
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
+    // A child of `murmur local` is found by its swarm's folder.
+    if !options.until_stdin_closes {
+        remember(directory.root());
+    }
     memory::choose_pages(murmur_training::parameter_count(&manifest.model));
     crate::daemon::run(Plan {
         manifest,

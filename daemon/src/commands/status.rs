@@ -1,27 +1,12 @@
 //! `murmur status`: asks a running daemon.
 
-use std::time::Duration;
-
+use super::client::Client;
 use crate::cli::StatusOptions;
 use crate::console::{Console, human_bytes, print_line, summary_line};
-use crate::failure::{ExitCode, Failure};
 use crate::report::NodeReport;
 
-/// A daemon on this machine answers at once or not at all.
-const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Asks the daemon at `address` for one of its pages.
-pub(super) fn ask<Page: serde::de::DeserializeOwned>(address: &str, page: &str) -> Result<Page, Failure> {
-    let url = format!("http://{address}/{page}");
-    let agent = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).build().new_agent();
-    agent.get(&url).call().and_then(|mut response| response.body_mut().read_json()).map_err(|error| {
-        Failure::new(ExitCode::Network, format!("no daemon answers at {address}: {error}"))
-            .hint("a running daemon prints its status address; give it with --address")
-    })
-}
-
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
-    let report: NodeReport = ask(&options.address, "status")?;
+    let report: NodeReport = Client::find(options.address.as_deref(), options.run.as_deref())?.get("status")?;
     if options.format == Console::Json {
         print_line(&serde_json::to_string(&report)?);
         return Ok(());

@@ -3,14 +3,16 @@
 use murmur_protocol::Ticket;
 use serde_json::json;
 
-use super::{membership, status};
+use super::client::Client;
+use super::membership;
 use crate::cli::StatusOptions;
 use crate::console::{Console, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::invitation::Invitation;
 
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
-    let invitation: Invitation = status::ask(&options.address, "ticket")?;
+    let client = Client::find(options.address.as_deref(), options.run.as_deref())?;
+    let invitation: Invitation = client.get("ticket")?;
     let secret = match &invitation.secret_file {
         None => None,
         Some(path) => Some(membership::read(path)?.ok_or_else(|| {
@@ -20,7 +22,7 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     };
     let is_closed = secret.is_some();
     let ticket: Ticket = invitation.ticket(secret).ok_or_else(|| {
-        let message = format!("the daemon at {} answers without a sound ticket", options.address);
+        let message = format!("the daemon at {} answers without a sound ticket", client.address);
         Failure::new(ExitCode::Network, message).hint("it may have no address yet, or be of another version of murmur")
     })?;
     let join = format!("murmur join {ticket}");

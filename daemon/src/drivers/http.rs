@@ -1,11 +1,18 @@
 //! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /ticket` with an
-//! [`Invitation`].
+//! [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`.
+//!
+//! Only requests for a loopback name are answered: a web page could otherwise have its own name point to 127.0.0.1 (DNS
+//! rebinding) and read the ticket through the visitor's browser.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -22,6 +29,15 @@ pub struct Pages {
     pub invitations: watch::Receiver<Invitation>,
 }
 
+/// Why a request is not carried out: the body of every answer that is no success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denied {
+    /// What is wrong.
+    pub error: String,
+    /// What to do about it; empty where nothing is known.
+    pub hint: String,
+}
+
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub struct StatusServer {
@@ -30,20 +46,24 @@ pub struct StatusServer {
 }
 
 impl StatusServer {
-    /// Listens on `address` and serves the latest of each page.
+    /// Listens on `address`.
     ///
     /// # Errors
     /// When the port is taken.
-    pub async fn start(address: &str, pages: Pages) -> Result<StatusServer, Failure> {
-        let taken = |error: std::io::Error| {
+    pub async fn listen(address: &str) -> Result<TcpListener, Failure> {
+        TcpListener::bind(address).await.map_err(|error| {
             Failure::new(ExitCode::Network, format!("cannot listen on {address} for `murmur status`: {error}"))
                 .hint("choose another port with --status-address, or turn it off with --status-address off")
-        };
-        let listener = TcpListener::bind(address).await.map_err(taken)?;
-        let address = listener.local_addr().map_err(taken)?;
-        let report = |State(pages): State<Pages>| async move { Json(pages.reports.borrow().clone()) };
-        let invitation = |State(pages): State<Pages>| async move { Json(pages.invitations.borrow().clone()) };
-        let router = Router::new().route("/status", get(report)).route("/ticket", get(invitation)).with_state(pages);
+        })
+    }
+
+    /// Serves the latest of each page. `token` is what changes need.
+    ///
+    /// # Errors
+    /// When the system does not tell where it listens.
+    pub fn start(listener: TcpListener, pages: Pages, token: &str) -> std::io::Result<StatusServer> {
+        let address = listener.local_addr()?;
+        let router = router(pages, token);
         let task = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 tracing::warn!("the status page has ended: {error}");
@@ -61,5 +81,113 @@ impl StatusServer {
 impl Drop for StatusServer {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+fn router(pages: Pages, token: &str) -> Router {
+    let report = |State(pages): State<Pages>| async move { Json(pages.reports.borrow().clone()) };
+    let invitation = |State(pages): State<Pages>| async move { Json(pages.invitations.borrow().clone()) };
+    // Comparing hashes takes the same time wherever two tokens differ.
+    let expected = blake3::hash(format!("Bearer {token}").as_bytes());
+    Router::new()
+        .route("/status", get(report))
+        .route("/ticket", get(invitation))
+        .with_state(pages)
+        .layer(from_fn_with_state(expected, changes_need_the_token))
+        .layer(from_fn(only_for_loopback_names))
+}
+
+async fn only_for_loopback_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    if host.is_some_and(is_loopback_name) {
+        return next.run(request).await;
+    }
+    refuse(StatusCode::FORBIDDEN, "this page answers only as 127.0.0.1, [::1] or localhost", "ask one of these")
+}
+
+async fn changes_need_the_token(State(expected): State<blake3::Hash>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION);
+    let is_owner = || given.is_some_and(|given| blake3::hash(given.as_bytes()) == expected);
+    if matches!(*request.method(), Method::GET | Method::HEAD) || is_owner() {
+        return next.run(request).await;
+    }
+    let hint = "send `Authorization: Bearer` with the token in daemon.json, in the daemon's data directory";
+    refuse(StatusCode::UNAUTHORIZED, "what changes a daemon needs its token", hint)
+}
+
+/// An answer that is no success.
+pub(crate) fn refuse(status: StatusCode, error: &str, hint: &str) -> Response {
+    (status, Json(Denied { error: error.to_owned(), hint: hint.to_owned() })).into_response()
+}
+
+/// Whether a `Host` header, with or without a port, names this machine itself. An address cannot be rebound, a name can.
+fn is_loopback_name(host: &str) -> bool {
+    let has_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if has_port(port) => name,
+        _ => host,
+    };
+    let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    match bracketed {
+        Some(address) => address.parse().is_ok_and(|address| is_loopback(IpAddr::V6(address))),
+        None => name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|v4| is_loopback(IpAddr::V4(v4))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        for host in ["127.0.0.1", "127.0.0.1:4780", "localhost", "LocalHost:1", "[::1]", "[::1]:4780", "127.0.0.2:1"] {
+            assert!(is_loopback_name(host), "{host}");
+        }
+        let strangers = [
+            "",
+            "evil.example",
+            "evil.example:4780",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:4780",
+            "192.0.2.1",
+            "0.0.0.0:4780",
+            "::1",
+            "[::]:1",
+            "localhost:evil",
+            "127.0.0.1:4780:1",
+        ];
+        for host in strangers {
+            assert!(!is_loopback_name(host), "{host}");
+        }
+    }
+
+    /// The status of a request with this first line and these headers.
+    async fn answer(address: SocketAddr, first: &str, headers: &str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
+        let request = format!("{first} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_name_learns_nothing_and_changes_need_the_token() {
+        let (_reports, report_view) = watch::channel(NodeReport::default());
+        let (_invitations, invitation_view) = watch::channel(Invitation::default());
+        let pages = Pages { reports: report_view, invitations: invitation_view };
+        let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
+        let server = StatusServer::start(listener, pages, "secret").expect("started");
+        let at = server.address();
+        let host = format!("Host: {at}\r\n");
+        assert_eq!(answer(at, "GET /ticket", &host).await, "200");
+        assert_eq!(answer(at, "GET /ticket", "Host: evil.example\r\n").await, "403");
+        assert_eq!(answer(at, "POST /nothing", &host).await, "401");
+        assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer wrong\r\n")).await, "401");
+        assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer secret\r\n")).await, "404");
+        let stranger = "Host: evil.example\r\nAuthorization: Bearer secret\r\n";
+        assert_eq!(answer(at, "POST /nothing", stranger).await, "403");
     }
 }

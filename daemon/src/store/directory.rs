@@ -8,6 +8,7 @@
 //! shards/…            fetched shards, where the run shares its data; see the shards module
 //! membership.secret   what a closed run's members know, mode 0600
 //! traffic.json        bytes of the day
+//! daemon.json         the daemon that runs, and the token to change it; see the running module
 //! lock                held by the daemon that uses the directory
 //! ```
 
@@ -60,7 +61,8 @@ impl DataDirectory {
         folders.filter_map(|folder| Some(folder.ok()?.path())).find(is_of_run)
     }
 
-    fn default_base() -> PathBuf {
+    /// `murmur` in the user's data directory (XDG): where data directories lie that are given no other place.
+    pub fn default_base() -> PathBuf {
         let from_environment = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty());
         let base = from_environment("XDG_DATA_HOME")
             .map(PathBuf::from)

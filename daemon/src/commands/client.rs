@@ -1,0 +1,151 @@
+//! How commands talk to a daemon of this machine: which one, and a request to its status page.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::console::note;
+use crate::drivers::Denied;
+use crate::failure::{ExitCode, Failure};
+use crate::store::{Run, RunningDaemon};
+
+/// Where a daemon answers that says nothing else.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:4780";
+
+/// A daemon on this machine answers at once or not at all.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Changes may be answered once they are carried out.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A daemon, and the way to ask it.
+#[allow(dead_code, reason = "changes come with the commands that make them")]
+pub(super) struct Client {
+    /// Of its status page.
+    pub(super) address: String,
+    /// Its data directory, where it was found by that.
+    pub(super) directory: Option<PathBuf>,
+    token: Option<String>,
+}
+
+impl Client {
+    /// The daemon of a run (a folder or a name), else the one at an address, else the one of this machine that started last.
+    ///
+    /// # Errors
+    /// When no such daemon runs, or it answers nothing.
+    pub(super) fn find(address: Option<&str>, run: Option<&Path>) -> Result<Client, Failure> {
+        if let (Some(address), None) = (address, run) {
+            return Ok(Client::at(address));
+        }
+        let found = running(run)?;
+        let Some((directory, daemon)) = found.first() else {
+            // A daemon whose directory is not known here may still answer where daemons usually do.
+            return Ok(Client::at(DEFAULT_ADDRESS));
+        };
+        if found.len() > 1 && run.is_none() {
+            note(&format!("{} daemons run here; this is the one in {}", found.len(), directory.display()));
+        }
+        let address = daemon.status_address.clone().ok_or_else(|| {
+            Failure::new(ExitCode::Network, format!("the daemon in {} has no status page", directory.display()))
+                .hint("start it without --status-address off")
+        })?;
+        Ok(Client { address, directory: Some(directory.clone()), token: Some(daemon.token.clone()) })
+    }
+
+    fn at(address: &str) -> Client {
+        // Its token, where it is a daemon of ours.
+        let is_there = |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address);
+        let ours = Run::all().iter().flat_map(Run::daemons).find(|(_, daemon)| is_there(daemon));
+        let (directory, token) = ours.map(|(directory, daemon)| (directory, daemon.token)).unzip();
+        Client { address: address.to_owned(), directory, token }
+    }
+
+    /// Asks for one of its pages.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(super) fn get<Page: DeserializeOwned>(&self, page: &str) -> Result<Page, Failure> {
+        self.answer(agent(TIMEOUT).get(self.url(page)).call())
+    }
+
+    #[allow(dead_code, reason = "changes come with the commands that make them")]
+    /// Has it change something.
+    ///
+    /// # Errors
+    /// When its token is not known here, when it does not answer, or what it refuses.
+    pub(super) fn post<Answer: DeserializeOwned>(&self, page: &str, wish: &impl Serialize) -> Result<Answer, Failure> {
+        let token = self.token.as_ref().ok_or_else(|| {
+            Failure::new(ExitCode::Files, format!("the token of the daemon at {} is not known here", self.address))
+                .hint("give its data directory instead of its address, on its machine and as its user")
+        })?;
+        let request = agent(CHANGE_TIMEOUT).post(self.url(page)).header("Authorization", format!("Bearer {token}"));
+        self.answer(request.send_json(wish))
+    }
+
+    fn url(&self, page: &str) -> String {
+        format!("http://{}/{page}", self.address)
+    }
+
+    fn answer<Body: DeserializeOwned>(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Body, Failure> {
+        let silent = |error: ureq::Error| {
+            Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
+                .hint("a running daemon prints its status address; give it with --address")
+        };
+        let mut answer = answer.map_err(silent)?;
+        if answer.status().is_success() {
+            return answer.body_mut().read_json().map_err(silent);
+        }
+        let status = answer.status();
+        match answer.body_mut().read_json::<Denied>() {
+            Ok(Denied { error, hint }) if hint.is_empty() => Err(Failure::new(ExitCode::Network, error)),
+            Ok(Denied { error, hint }) => Err(Failure::new(ExitCode::Network, error).hint(hint)),
+            Err(_) => {
+                let message = format!("what answers at {} is no daemon of this version: {status}", self.address);
+                Err(Failure::new(ExitCode::Network, message).hint("`murmur list` shows the daemons of this machine"))
+            }
+        }
+    }
+}
+
+/// The daemons of a run, or of this machine, that are ready, the one that started last first.
+///
+/// # Errors
+/// When a run is given that is not there, or of which none is ready.
+pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)>, Failure> {
+    let mut found: Vec<(PathBuf, RunningDaemon)> = match run {
+        None => Run::all().iter().flat_map(Run::daemons).collect(),
+        Some(name) => {
+            let run = named(name)?;
+            let daemons = run.daemons();
+            if daemons.is_empty() {
+                let message = format!("no daemon runs in {}", run.directory.display());
+                return Err(Failure::new(ExitCode::Network, message)
+                    .hint(format!("start it: murmur start --data-dir {}", run.directory.display())));
+            }
+            daemons
+        }
+    };
+    found.sort_by_key(|(directory, daemon)| (std::cmp::Reverse(daemon.started_unix), directory.clone()));
+    Ok(found)
+}
+
+/// The run that a command line names.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn named(name: &Path) -> Result<Run, Failure> {
+    Run::named(name).ok_or_else(|| {
+        Failure::new(ExitCode::Files, format!("there is no run {} on this machine", name.display()))
+            .hint("`murmur list` shows the runs of this machine; a folder elsewhere is given by its path")
+    })
+}
+
+fn agent(timeout: Duration) -> ureq::Agent {
+    let config = ureq::Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false);
+    config.build().new_agent()
+}

@@ -1,0 +1,126 @@
+//! `daemon.json`: which process uses a data directory, where its status page answers, and the token that changes need.
+//!
+//! It is there from when a daemon is ready until it ends in order. A killed daemon leaves it behind, so it counts only
+//! while the directory's lock is held.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::write_private;
+
+/// The file in a data directory, mode 0600.
+const FILE: &str = "daemon.json";
+
+/// Random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// A daemon that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningDaemon {
+    /// Its process.
+    pub pid: u32,
+    /// Where its status page answers; none where that is off.
+    pub status_address: Option<String>,
+    /// What requests that change something carry as `Authorization: Bearer …`: only who may read this file knows it.
+    pub token: String,
+    /// When it became ready, in seconds since 1970.
+    pub started_unix: u64,
+    /// Of murmur.
+    pub version: String,
+}
+
+/// Keeps `daemon.json` in place, and removes it when it is dropped.
+#[derive(Debug)]
+pub struct Announcement {
+    path: PathBuf,
+}
+
+impl RunningDaemon {
+    /// This process, ready now.
+    pub fn this(status_address: Option<String>, token: String) -> RunningDaemon {
+        RunningDaemon {
+            pid: std::process::id(),
+            status_address,
+            token,
+            started_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// A token that nobody can guess: 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// When the system gives no randomness.
+    pub fn draw_token() -> std::io::Result<String> {
+        let mut bytes = [0; TOKEN_BYTES];
+        getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+        Ok(blake3::Hash::from_bytes(bytes).to_hex().to_string())
+    }
+
+    /// Writes it into a data directory that this process has taken.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn announce(&self, root: &Path) -> std::io::Result<Announcement> {
+        let path = root.join(FILE);
+        let bytes = serde_json::to_vec_pretty(self).expect("numbers and strings are serialisable");
+        write_private(&path, &bytes)?;
+        Ok(Announcement { path })
+    }
+
+    /// The daemon that uses a data directory now, where one is ready there.
+    pub fn of(root: &Path) -> Option<RunningDaemon> {
+        let daemon: RunningDaemon = serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()?;
+        is_in_use(root).then_some(daemon)
+    }
+}
+
+/// Whether a process uses a data directory.
+pub fn is_in_use(root: &Path) -> bool {
+    // Nothing is written, so a directory of another user can be looked at, too.
+    let Ok(lock) = File::open(root.join("lock")) else { return false };
+    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::DataDirectory;
+
+    #[test]
+    fn a_daemon_counts_as_running_only_while_it_holds_its_directory() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let directory = DataDirectory::open(folder.path()).expect("free");
+        assert_eq!(RunningDaemon::of(folder.path()), None, "not ready yet");
+        let daemon = RunningDaemon::this(Some("127.0.0.1:1".to_owned()), RunningDaemon::draw_token().expect("random"));
+        let announcement = daemon.announce(folder.path()).expect("written");
+        assert_eq!(RunningDaemon::of(folder.path()), Some(daemon.clone()));
+        drop(directory);
+        assert_eq!(RunningDaemon::of(folder.path()), None, "killed, which frees the lock and leaves the file");
+        assert!(folder.path().join(FILE).exists());
+        drop(announcement);
+        assert!(!folder.path().join(FILE).exists(), "ended in order");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_may_read_the_token() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let token = RunningDaemon::draw_token().expect("random");
+        assert_ne!(token, RunningDaemon::draw_token().expect("random"));
+        assert_eq!(token.len(), 2 * TOKEN_BYTES);
+        let _announcement = RunningDaemon::this(None, token).announce(folder.path()).expect("written");
+        let mode = std::fs::metadata(folder.path().join(FILE)).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

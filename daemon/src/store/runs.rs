@@ -1,0 +1,155 @@
+//! The runs of this machine: where their data directories are, newest first, and which one is meant by a name.
+//!
+//! Without `--data-dir` they lie in one folder, a swarm of `murmur local` in its sub-folder `local`. Those that lie
+//! elsewhere are remembered there in the file `elsewhere`, a path a line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::{DataDirectory, RunningDaemon, is_in_use, write_atomically};
+
+/// The folder of swarms that `murmur local` has run.
+pub const LOCAL: &str = "local";
+
+/// Folders looked through at each level: more runs on one machine are somebody's archive.
+const FOLDERS_MAX: usize = 1024;
+
+/// Directories remembered that lie elsewhere.
+const ELSEWHERE_MAX: usize = 64;
+
+/// A run on this machine: a data directory, or the folder of a swarm of `murmur local`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its folder.
+    pub directory: PathBuf,
+    /// The data directories of its nodes: the folder itself, or those in it by their number. Never empty.
+    pub nodes: Vec<PathBuf>,
+    /// When one of them was last written to.
+    pub changed: SystemTime,
+}
+
+impl Run {
+    /// The run in a folder, where there is one.
+    pub fn open(directory: &Path) -> Option<Run> {
+        let nodes = if is_data_directory(directory) { vec![directory.to_owned()] } else { nodes_in(directory) };
+        let changed = nodes.iter().map(|node| changed(node)).max()?;
+        Some(Run { directory: directory.to_owned(), nodes, changed })
+    }
+
+    /// The run that a path leads to, or that has this name: as its folder is called, or as its run file calls it.
+    pub fn named(name: &Path) -> Option<Run> {
+        let base = DataDirectory::default_base();
+        let folders = [name.to_owned(), base.join(name), base.join(LOCAL).join(name)];
+        let is_called = |run: &Run| {
+            let manifest = run.nodes.first().and_then(|node| DataDirectory::claimed_manifest(node));
+            manifest.is_some_and(|manifest| Some(manifest.run.name.as_str()) == name.to_str())
+        };
+        folders.iter().find_map(|folder| Run::open(folder)).or_else(|| Run::all().into_iter().find(is_called))
+    }
+
+    /// All of this machine, the one written to last first.
+    pub fn all() -> Vec<Run> {
+        let base = DataDirectory::default_base();
+        let mut folders = sub_folders(&base);
+        folders.extend(sub_folders(&base.join(LOCAL)));
+        folders.extend(elsewhere(&base));
+        let mut runs: Vec<Run> = folders.iter().filter_map(|folder| Run::open(folder)).collect();
+        runs.sort_by(|one, other| other.changed.cmp(&one.changed).then_with(|| one.directory.cmp(&other.directory)));
+        runs.dedup_by(|one, other| one.directory == other.directory);
+        runs
+    }
+
+    /// Its name for people, which [`named`](Self::named) understands: within the default folder, or its whole path.
+    pub fn name(&self) -> String {
+        let inside = self.directory.strip_prefix(DataDirectory::default_base()).unwrap_or(&self.directory);
+        inside.display().to_string()
+    }
+
+    /// Its daemons that are ready, with their data directories.
+    pub fn daemons(&self) -> Vec<(PathBuf, RunningDaemon)> {
+        self.nodes.iter().filter_map(|node| Some((node.clone(), RunningDaemon::of(node)?))).collect()
+    }
+
+    /// Whether a process uses one of its data directories.
+    pub fn is_in_use(&self) -> bool {
+        self.nodes.iter().any(|node| is_in_use(node))
+    }
+}
+
+/// Remembers a data directory that does not lie in the default folder. Best effort: it can always be given by its path.
+pub fn remember(directory: &Path) {
+    let base = DataDirectory::default_base();
+    let Ok(directory) = directory.canonicalize() else { return };
+    let known = elsewhere(&base);
+    let is_inside = base.canonicalize().is_ok_and(|base| directory.starts_with(base));
+    let is_one_line = directory.to_str().is_some_and(|text| !text.contains('\n'));
+    if is_inside || !is_one_line || known.contains(&directory) {
+        return;
+    }
+    let newest_first = std::iter::once(directory).chain(known).take(ELSEWHERE_MAX);
+    let text: String = newest_first.map(|path| format!("{}\n", path.display())).collect();
+    let written = fs::create_dir_all(&base).and_then(|()| write_atomically(&base.join("elsewhere"), text.as_bytes()));
+    if let Err(error) = written {
+        tracing::debug!("cannot remember where the run lies: {error}");
+    }
+}
+
+/// Those remembered that are still there.
+fn elsewhere(base: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(base.join("elsewhere")).unwrap_or_default();
+    text.lines().take(ELSEWHERE_MAX).map(PathBuf::from).filter(|path| Run::open(path).is_some()).collect()
+}
+
+/// Whether a folder is a data directory of ours: a node that has begun leaves both files.
+fn is_data_directory(folder: &Path) -> bool {
+    folder.join("run.toml").is_file() && folder.join("identity.key").is_file()
+}
+
+fn nodes_in(folder: &Path) -> Vec<PathBuf> {
+    let node = |number: usize| folder.join(format!("node-{number}"));
+    (0..FOLDERS_MAX).map(node).take_while(|node| is_data_directory(node)).collect()
+}
+
+fn sub_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(FOLDERS_MAX);
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+fn changed(node: &Path) -> SystemTime {
+    let files = ["checkpoints", "run.toml", "daemon.json", "peers.json"];
+    let time = |name: &str| fs::metadata(node.join(name)).and_then(|metadata| metadata.modified()).ok();
+    files.into_iter().filter_map(time).max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin_node(folder: &Path) {
+        fs::create_dir_all(folder.join("checkpoints")).expect("created");
+        for file in ["run.toml", "identity.key"] {
+            fs::write(folder.join(file), "").expect("written");
+        }
+    }
+
+    #[test]
+    fn a_run_is_a_data_directory_or_the_folder_of_a_local_swarm() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (alone, swarm, other) =
+            (folder.path().join("alone"), folder.path().join("swarm"), folder.path().join("other"));
+        begin_node(&alone);
+        (0..3).for_each(|number| begin_node(&swarm.join(format!("node-{number}"))));
+        fs::write(swarm.join("run.toml"), "").expect("written");
+        fs::create_dir(&other).expect("created");
+        fs::write(other.join("run.toml"), "").expect("written");
+        assert_eq!(Run::open(&alone).expect("a run").nodes, std::slice::from_ref(&alone));
+        assert_eq!(
+            Run::open(&swarm).expect("a run").nodes,
+            [0, 1, 2].map(|number| swarm.join(format!("node-{number}")))
+        );
+        assert_eq!(Run::open(&other), None, "somebody's folder with a run file in it");
+        assert_eq!(Run::open(&folder.path().join("nothing")), None);
+        assert_eq!(Run::named(&swarm).expect("by its path").directory, swarm);
+    }
+}
