@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-/// Exit codes of `murmur`; the README documents them. 0 is success, 2 a command line that clap refuses.
+/// Exit codes of `murmur`; the README documents them. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCode {
     /// Anything without a code of its own.
     Failure = 1,
+    /// The command line is wrong: also what clap refuses.
+    CommandLine = 2,
     /// A settings file, a value or a ticket is wrong.
     Settings = 3,
     /// A port is taken, nobody answers, or a peer refuses.

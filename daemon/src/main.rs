@@ -3,9 +3,6 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
-use murmur::cli::{Cli, DEFAULT_LOG};
-
 /// Training allocates and frees the same large buffers at every step; the system's allocator gives them back to the
 /// kernel each time, which costs up to half of the speed.
 #[global_allocator]
@@ -21,11 +18,8 @@ fn main() -> ExitCode {
         // SAFETY: there is no other thread yet that could be reading the environment.
         unsafe { std::env::set_var(CANDLE_THREADS, "1") };
     }
-    let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).unwrap_or_else(|error| {
-        eprintln!("warning: --log {}: {error}; using {DEFAULT_LOG}", cli.log);
-        tracing_subscriber::EnvFilter::new(DEFAULT_LOG)
-    });
+    let cli = murmur::cli::parse();
+    let filter = tracing_subscriber::EnvFilter::new(&cli.log);
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     match murmur::run(cli.command) {

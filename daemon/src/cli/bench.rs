@@ -6,6 +6,8 @@ use clap::Args;
 
 use murmur_training::{DeviceChoice, Precision};
 
+use super::headings::{DATA, OUTPUT, TRAINING};
+use super::numbers::whole;
 use crate::console::Console;
 use crate::settings::THREADS_MAX;
 
@@ -14,42 +16,36 @@ use crate::settings::THREADS_MAX;
 pub struct BenchOptions {
     /// The run file [default: the built-in stories].
     pub run: Option<PathBuf>,
-    /// CPU threads; 0 takes all cores.
-    #[arg(long, env = "MURMUR_THREADS", value_parser = threads)]
-    pub threads: Option<usize>,
-    /// "auto", "cpu" or "cuda:N".
-    #[arg(long, env = "MURMUR_DEVICE", default_value = "auto")]
+    /// auto, cpu or cuda:N.
+    #[arg(long, env = "MURMUR_DEVICE", default_value = "auto", help_heading = TRAINING)]
     pub device: DeviceChoice,
     /// In what a GPU multiplies matrices: f32 or bf16.
-    #[arg(long, default_value = "f32")]
+    #[arg(long, default_value = "f32", help_heading = TRAINING)]
     pub precision: Precision,
+    /// CPU threads; 0 takes all cores.
+    #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
+        value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
+    pub threads: Option<usize>,
     /// Steps of each of the five rounds.
-    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value = "10", help_heading = TRAINING,
+        value_parser = whole::<u64>(1..=100_000, ""))]
     pub steps: u64,
-    /// A Python with PyTorch, to run the same model in turn.
-    #[arg(long, value_name = "PYTHON")]
-    pub python: Option<PathBuf>,
-    /// Compare the losses of 50 steps with PyTorch's, from the same weights over the same tokens.
-    #[arg(long, requires = "python")]
-    pub parity: bool,
-    /// Files to train on instead of the built-in stories.
-    #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub data: Vec<PathBuf>,
     /// Compute activations again in the backward: less memory, more arithmetic.
-    #[arg(long)]
+    #[arg(long, help_heading = TRAINING)]
     pub recompute: bool,
     /// Sequences computed at once [default: as the engine likes it].
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", help_heading = TRAINING, value_parser = whole::<usize>(1..=1_000_000, ""))]
     pub micro_batch: Option<usize>,
-    /// Lines for people, or JSON.
-    #[arg(long, value_enum, default_value = "text")]
+    /// Files to train on instead of the built-in stories.
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
+    pub data: Vec<PathBuf>,
+    /// A Python with PyTorch, to run the same model in turn.
+    #[arg(long, value_name = "PYTHON", help_heading = "Comparison")]
+    pub python: Option<PathBuf>,
+    /// Compare the losses of 50 steps with PyTorch's, from the same weights over the same tokens.
+    #[arg(long, requires = "python", help_heading = "Comparison")]
+    pub parity: bool,
+    /// text: lines for people; json: one object.
+    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
-}
-
-fn threads(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|count| *count <= THREADS_MAX).ok_or_else(|| format!("0 (all cores) to {THREADS_MAX}"))
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "a whole number of at least 1".to_owned())
 }

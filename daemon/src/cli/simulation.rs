@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 
+use super::headings::{self, OUTPUT};
+use super::numbers::whole;
 use crate::console::Console;
 
 /// Seeds of one command: their reports are held in memory until its end.
@@ -15,16 +17,22 @@ const SEEDS_MAX: u64 = 100_000;
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Run a scenario for one seed or many, and hold every run to its checks.
+    #[command(after_help = headings::SIM_RUN)]
     Run(SimRunOptions),
     /// Run one seed again, with its trace and what its checks found.
+    #[command(after_help = headings::SIM_REPLAY)]
     Replay(SimReplayOptions),
     /// Run or read two or more, and show them side by side.
+    #[command(after_help = headings::SIM_COMPARE)]
     Compare(SimCompareOptions),
     /// Run one seed twice, and see whether the two runs are the same.
+    #[command(after_help = headings::SIM_CHECK_DETERMINISM)]
     CheckDeterminism(SimCheckDeterminismOptions),
     /// The built-in scenarios.
+    #[command(after_help = headings::SIM_LIST)]
     List,
     /// Print a scenario's annotated file, to begin one's own with.
+    #[command(after_help = headings::SIM_SHOW)]
     Show(SimShowOptions),
 }
 
@@ -40,10 +48,10 @@ pub struct SimRunOptions {
     #[command(flatten)]
     pub work: WorkOptions,
     /// Nodes of the swarm instead of the file's.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
     /// Print every change of state, a line each.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub trace: bool,
 }
 
@@ -54,13 +62,13 @@ pub struct SimReplayOptions {
     #[arg(required = true, num_args = 1..=2, value_names = ["SCENARIO", "SEED"])]
     pub which: Vec<String>,
     /// The seed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
     pub seed: Option<u64>,
     /// Nodes of the swarm instead of the file's: as in the run that is replayed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
     /// Write results and plots there.
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 }
 
@@ -77,7 +85,7 @@ pub struct SimCompareOptions {
     #[command(flatten)]
     pub work: WorkOptions,
     /// Nodes of the scenarios instead of the files'.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
 }
 
@@ -87,13 +95,13 @@ pub struct SimCheckDeterminismOptions {
     /// A built-in scenario, or a file.
     pub scenario: String,
     /// The seed.
-    #[arg(long, default_value = "0", value_name = "N")]
+    #[arg(long, default_value = "0", value_name = "N", value_parser = whole::<u64>(0..=u64::MAX, ""))]
     pub seed: u64,
     /// Nodes of the swarm instead of the file's.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
-    /// Lines for people, or JSON.
-    #[arg(long, value_enum, default_value = "text")]
+    /// text: lines for people; json: one object.
+    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 
@@ -111,7 +119,7 @@ pub struct SeedOptions {
     #[arg(long, value_name = "A..B")]
     pub seeds: Option<Seeds>,
     /// One seed alone.
-    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    #[arg(long, value_name = "N", conflicts_with = "seeds", value_parser = whole::<u64>(0..=u64::MAX, ""))]
     pub seed: Option<u64>,
 }
 
@@ -119,13 +127,13 @@ pub struct SeedOptions {
 #[derive(Debug, Args)]
 pub struct WorkOptions {
     /// Seeds that run at once [default: the cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024, ""))]
     pub jobs: Option<u16>,
     /// Write results and plots there.
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
-    /// Lines for people, or one JSON object a line.
-    #[arg(long, value_enum, default_value = "text")]
+    /// text: lines for people; json: one object a line.
+    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
 }
 

@@ -17,7 +17,7 @@ use crate::settings::NodeSettings;
 use crate::store::DataDirectory;
 
 pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
-    let settings = node::settings(&options.node)?;
+    let settings = node::machine_settings(&options.machine)?;
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
@@ -61,7 +61,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     findings.push(doctor::check_storage(directory, parameters, settings.checkpoint.keep));
     let verdict = doctor::verdict(&manifest, measured.as_ref(), found.as_ref(), &findings);
 
-    if options.node.format == Some(Console::Json) {
+    if options.machine.format == Some(Console::Json) {
         print_line(&json!({ "findings": findings, "verdict": verdict }).to_string());
     } else {
         findings.iter().for_each(show);

@@ -72,6 +72,9 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
     resume_by_run(&mut settings, options.ticket.as_deref());
     let mut destination = destination(options.ticket.as_deref(), &settings)?;
+    if options.ticket.is_none() && destination.bootstrap.is_empty() {
+        return Err(nowhere_to_go().into());
+    }
     let run = destination.credentials.as_ref().map(|credentials| credentials.run);
     let known = |Reached { manifest, secret, .. }| (manifest, secret);
     let (manifest, secret) = match (asking::ask(&destination, &settings), claimed_run(&settings, run)) {
@@ -92,6 +95,14 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let directory = node::directory(&settings, &manifest.run.name)?;
     let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret, base };
     node::run(manifest, settings, directory, entry, &options.node)
+}
+
+/// Neither a ticket nor an address was given, nor does the node file name one.
+fn nowhere_to_go() -> Failure {
+    Failure::new(ExitCode::CommandLine, "whom to join? Give a ticket, or the address of a member").hint(
+        "`murmur join murmur1…` with the line that `murmur start` prints, or `murmur join --bootstrap \
+         /ip4/192.0.2.7/tcp/4711`; a node that was a member before resumes with `murmur start --data-dir FOLDER`",
+    )
 }
 
 /// Without a data directory of its own, a node that has been a member finds the one that it used by the ticket's run.

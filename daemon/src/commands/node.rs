@@ -7,7 +7,7 @@ use murmur_protocol::{Bootstrap, RunManifest, Secret};
 use murmur_training::Pretrained;
 
 use super::membership;
-use crate::cli::NodeOptions;
+use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::Plan;
 use crate::failure::{ExitCode, Failure};
@@ -17,11 +17,32 @@ use crate::store::{DataDirectory, remember};
 
 /// defaults < file < environment and flags (clap has already put flags before the environment).
 pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
-    let mut settings = match &options.node {
-        Some(path) => load_node_settings(path)?,
-        None => NodeSettings::default(),
-    };
-    let NodeSettings { training, model, data, network, checkpoint, status, limits } = &mut settings;
+    let mut settings = from_file(&options.machine)?;
+    take_machine(&mut settings, &options.machine);
+    take_daemon(&mut settings, &options.daemon);
+    valid(settings)
+}
+
+/// The same of a machine on which no daemon is to run.
+pub(super) fn machine_settings(options: &MachineOptions) -> Result<NodeSettings, Failure> {
+    let mut settings = from_file(options)?;
+    take_machine(&mut settings, options);
+    valid(settings)
+}
+
+fn from_file(options: &MachineOptions) -> Result<NodeSettings, Failure> {
+    options.node.as_deref().map_or_else(|| Ok(NodeSettings::default()), load_node_settings)
+}
+
+fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
+    settings.validate().map_err(|(field, value, rule)| {
+        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))
+    })?;
+    Ok(settings)
+}
+
+fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
+    let NodeSettings { training, model, data, network, checkpoint, limits, .. } = settings;
     if let Some(directory) = &options.data_dir {
         checkpoint.directory = directory.clone();
     }
@@ -32,18 +53,7 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
             _ => (training.device.clone(), names),
         };
     }
-    if let Some(threads) = options.threads {
-        training.threads = threads;
-    }
-    if let Some(steps) = options.steps {
-        training.steps = steps;
-    }
-    if options.serve {
-        training.after_completion = AfterCompletion::Serve;
-    }
-    if let Some(address) = &options.status_address {
-        status.address = if address == "off" { String::new() } else { address.clone() };
-    }
+    training.threads = options.threads.unwrap_or(training.threads);
     if let Some(base) = &options.base {
         model.base = base.clone();
     }
@@ -62,18 +72,29 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     if !options.bootstrap.is_empty() {
         network.bootstrap = options.bootstrap.clone();
     }
-    network.closed |= options.closed;
     if let Some(file) = &options.secret_file {
         network.secret_file = file.clone();
     }
+    limits.upload_mbit = options.upload_mbit.unwrap_or(limits.upload_mbit);
+    limits.download_mbit = options.download_mbit.unwrap_or(limits.download_mbit);
+}
+
+fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
+    let NodeSettings { training, network, status, limits, .. } = settings;
+    training.steps = options.steps.unwrap_or(training.steps);
+    if options.serve {
+        training.after_completion = AfterCompletion::Serve;
+    }
+    if let Some(address) = &options.status_address {
+        status.address = if address == "off" { String::new() } else { address.clone() };
+    }
+    network.closed |= options.closed;
     if !options.allow.is_empty() {
         network.allow = options.allow.clone();
     }
     if !options.block.is_empty() {
         network.block = options.block.clone();
     }
-    limits.upload_mbit = options.upload_mbit.unwrap_or(limits.upload_mbit);
-    limits.download_mbit = options.download_mbit.unwrap_or(limits.download_mbit);
     limits.daily_gigabytes = options.daily_gigabytes.unwrap_or(limits.daily_gigabytes);
     if let Some(hours) = &options.quiet_hours {
         limits.quiet_hours = hours.clone();
@@ -81,10 +102,6 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     if let Some(zone) = &options.time_zone {
         limits.time_zone = zone.clone();
     }
-    settings.validate().map_err(|(field, value, rule)| {
-        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))
-    })?;
-    Ok(settings)
 }
 
 /// Opens the data directory of a run that is called `name`.
@@ -142,7 +159,7 @@ pub(super) fn run(
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
     // A child of `murmur local` is found by its swarm's folder.
-    if !options.until_stdin_closes {
+    if !options.daemon.until_stdin_closes {
         remember(directory.root());
     }
     memory::choose_pages(murmur_training::parameter_count(&manifest.model));
@@ -155,7 +172,7 @@ pub(super) fn run(
         bootstrap,
         joins,
         base,
-        console: options.format.unwrap_or(Console::Text),
-        until_stdin_closes: options.until_stdin_closes,
+        console: options.machine.format.unwrap_or(Console::Text),
+        until_stdin_closes: options.daemon.until_stdin_closes,
     })
 }

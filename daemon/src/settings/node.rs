@@ -234,6 +234,22 @@ impl Default for LimitsSettings {
 }
 
 impl LimitsSettings {
+    /// What a cap takes, in megabits a second.
+    pub(crate) const CAP_RULE: &str = "0 (no cap), or 0.2 to 1000000";
+
+    /// What a day's budget takes, in gigabytes.
+    pub(crate) const BUDGET_RULE: &str = "0 (no budget) to 1000000";
+
+    /// Whether so many megabits a second can be a cap.
+    pub(crate) fn is_cap(mbit: f64) -> bool {
+        mbit == 0.0 || (0.2..=1e6).contains(&mbit)
+    }
+
+    /// Whether so many gigabytes can be a day's budget.
+    pub(crate) fn is_budget(gigabytes: f64) -> bool {
+        (0.0..=1e6).contains(&gigabytes)
+    }
+
     /// The caps in bytes a second.
     pub fn caps(&self) -> murmur_network::Caps {
         let cap = |mbit: f64| (mbit > 0.0).then_some((mbit * 1e6 / 8.0) as u64);
@@ -242,12 +258,12 @@ impl LimitsSettings {
 
     fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
         for (field, value) in [("limits.upload_mbit", self.upload_mbit), ("limits.download_mbit", self.download_mbit)] {
-            if value != 0.0 && !(0.2..=1e6).contains(&value) {
-                return Err((field, value.to_string(), "0 (no cap), or 0.2 to 1000000"));
+            if !LimitsSettings::is_cap(value) {
+                return Err((field, value.to_string(), LimitsSettings::CAP_RULE));
             }
         }
-        if !(0.0..=1e6).contains(&self.daily_gigabytes) {
-            return Err(("limits.daily_gigabytes", self.daily_gigabytes.to_string(), "0 (no budget) to 1000000"));
+        if !LimitsSettings::is_budget(self.daily_gigabytes) {
+            return Err(("limits.daily_gigabytes", self.daily_gigabytes.to_string(), LimitsSettings::BUDGET_RULE));
         }
         if QuietHours::parse(&self.quiet_hours).is_none() {
             let rule = "hours such as \"22:00-07:00\", or nothing";

@@ -1,0 +1,117 @@
+//! The sections in which `--help` lists options, and what it shows below them.
+
+/// What is trained, on what, and for how long.
+pub(super) const TRAINING: &str = "Training";
+/// Files that are read and written.
+pub(super) const DATA: &str = "Data";
+/// Whom it talks to.
+pub(super) const NETWORK: &str = "Network";
+/// What it takes of the network, and when.
+pub(super) const LIMITS: &str = "Limits";
+/// Who may take part.
+pub(super) const PRIVACY: &str = "Privacy";
+/// What is printed.
+pub(super) const OUTPUT: &str = "Output";
+
+/// Below `murmur --help`.
+pub(super) const MURMUR: &str = "\
+Begin with:
+  murmur local            four daemons on this machine learn to write stories
+  murmur start            found a swarm; it prints how others join
+  murmur COMMAND --help   the options of a command, with examples";
+
+pub(super) const INIT: &str = "\
+Example:
+  murmur init my-run && murmur start my-run/run.toml --node my-run/node.toml";
+
+pub(super) const START: &str = "\
+Examples:
+  murmur start
+  murmur start run.toml --data books/ --upload-mbit 10 --quiet-hours 22:00-07:00
+
+Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
+
+pub(super) const JOIN: &str = "\
+Examples:
+  murmur join murmur1H6vG…
+  murmur join --bootstrap /ip4/192.0.2.7/tcp/4711 --upload-mbit 10
+
+Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
+
+pub(super) const LOCAL: &str = "\
+Examples:
+  murmur local
+  murmur local -n 2 --steps 300 --data book.txt";
+
+pub(super) const DOCTOR: &str = "\
+Examples:
+  murmur doctor
+  murmur doctor murmur1H6vG… --upload-mbit 10
+
+Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
+
+pub(super) const BENCH: &str = "\
+Examples:
+  murmur bench
+  murmur bench run.toml --device cuda:0 --precision bf16";
+
+pub(super) const STATUS: &str = "\
+Examples:
+  murmur status
+  murmur status --address 127.0.0.1:4781 --format json";
+
+pub(super) const ID: &str = "\
+Examples:
+  murmur id
+  murmur id --data-dir ~/murmur";
+
+pub(super) const TICKET: &str = "\
+Examples:
+  murmur ticket
+  murmur ticket --address 127.0.0.1:4781";
+
+pub(super) const SAMPLE: &str = "\
+Examples:
+  murmur sample
+  murmur sample ~/murmur --prompt \"Once\" --tokens 300 --top-p 0.9";
+
+pub(super) const EVAL: &str = "\
+Examples:
+  murmur eval
+  murmur eval ~/murmur --data book.txt --format json";
+
+pub(super) const EXPORT: &str = "\
+Example:
+  murmur export ~/murmur --to model --dtype bf16";
+
+pub(super) const SIM: &str = "\
+Begin with:
+  murmur sim list
+  murmur sim run churn --seeds 0..20 --output plots
+  murmur sim replay churn --seed 17";
+
+pub(super) const SIM_RUN: &str = "\
+Examples:
+  murmur sim run churn --seeds 0..20 --output plots
+  murmur sim run mine.toml --seed 17 --trace";
+
+pub(super) const SIM_REPLAY: &str = "\
+Example:
+  murmur sim replay churn --seed 17";
+
+pub(super) const SIM_COMPARE: &str = "\
+Examples:
+  murmur sim compare calm churn --seeds 0..5
+  murmur sim compare plots-before plots-after";
+
+pub(super) const SIM_CHECK_DETERMINISM: &str = "\
+Example:
+  murmur sim check-determinism everything --seed 17";
+
+pub(super) const SIM_LIST: &str = "\
+Example:
+  murmur sim list";
+
+pub(super) const SIM_SHOW: &str = "\
+Example:
+  murmur sim show everything > mine.toml";

@@ -1,0 +1,44 @@
+//! Options of `local`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::headings::{DATA, OUTPUT, TRAINING};
+use super::numbers::whole;
+use crate::console::Console;
+use crate::settings::THREADS_MAX;
+
+/// Options of `local`.
+#[derive(Debug, Args)]
+pub struct LocalOptions {
+    /// The run file [default: the built-in stories].
+    pub run: Option<PathBuf>,
+    /// Number of daemons.
+    #[arg(short = 'n', long = "nodes", default_value = "4", value_name = "N", help_heading = TRAINING,
+        value_parser = whole::<u16>(1..=64, ""))]
+    pub nodes: u16,
+    /// Steps of each daemon [default: the run's schedule.total_steps].
+    #[arg(long, value_name = "N", help_heading = TRAINING,
+        value_parser = whole::<u64>(1..=1_000_000_000, "; leave it out for the run's own"))]
+    pub steps: Option<u64>,
+    /// CPU threads of each daemon [default: the cores, shared out].
+    #[arg(long, value_name = "N", help_heading = TRAINING,
+        value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
+    pub threads: Option<usize>,
+    /// Folder of a Llama model to begin from.
+    #[arg(long, value_name = "FOLDER", help_heading = TRAINING)]
+    pub base: Option<PathBuf>,
+    /// Files and folders to train on; with the built-in run, texts to read instead of its stories.
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
+    pub data: Vec<PathBuf>,
+    /// The tokenizer.json of a run that has one.
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
+    pub tokenizer: Option<PathBuf>,
+    /// Where the daemons keep their data [default: a new folder in the user's data directory].
+    #[arg(long, value_name = "FOLDER", help_heading = DATA)]
+    pub directory: Option<PathBuf>,
+    /// text: a view for people; json: one object a line.
+    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    pub format: Console,
+}

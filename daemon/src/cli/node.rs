@@ -1,0 +1,152 @@
+//! Options of the commands that run a daemon, or look at a machine as a daemon would. What is not given comes from the node
+//! file, then from defaults.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, TRAINING};
+use super::numbers::{decimal, whole};
+use crate::console::Console;
+use crate::settings::{LimitsSettings, THREADS_MAX};
+
+/// Options of `start`.
+#[derive(Debug, Args)]
+pub struct StartOptions {
+    /// The run file [default: the built-in stories].
+    pub run: Option<PathBuf>,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Options of `join`.
+#[derive(Debug, Args)]
+pub struct JoinOptions {
+    /// The string that a member printed; an address of a member goes after --bootstrap instead.
+    pub ticket: Option<String>,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorOptions {
+    /// The swarm to ask; without it (and without --bootstrap) only this machine is looked at.
+    pub ticket: Option<String>,
+    /// The run file to look at instead of a swarm's run [default: the built-in stories].
+    #[arg(long, value_name = "FILE", conflicts_with = "ticket", help_heading = TRAINING)]
+    pub run: Option<PathBuf>,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+/// Options of `start` and `join`.
+#[derive(Debug, Default, Args)]
+pub struct NodeOptions {
+    /// The machine.
+    #[command(flatten)]
+    pub machine: MachineOptions,
+    /// What only a running daemon has.
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+}
+
+/// The machine, its data and its network, as a daemon there would use them.
+#[derive(Debug, Default, Args)]
+pub struct MachineOptions {
+    /// This machine's settings: the node file that `murmur init` writes.
+    #[arg(long, env = "MURMUR_NODE", value_name = "FILE")]
+    pub node: Option<PathBuf>,
+
+    /// auto, cpu or cuda:N; several as cuda:0,cuda:1 train as one node.
+    #[arg(long, env = "MURMUR_DEVICE", help_heading = TRAINING)]
+    pub device: Option<String>,
+    /// CPU threads that train; 0 takes all cores.
+    #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
+        value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
+    pub threads: Option<usize>,
+    /// Folder of a Llama model (config.json, safetensors) to begin from.
+    #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = TRAINING)]
+    pub base: Option<PathBuf>,
+
+    /// Files and folders to train on, in this order.
+    #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., help_heading = DATA)]
+    pub data: Vec<PathBuf>,
+    /// The tokenizer.json of a run that has one.
+    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
+    pub tokenizer: Option<PathBuf>,
+    /// Identity, known peers and checkpoints [default: murmur/<run> in the user's data directory].
+    #[arg(long, env = "MURMUR_DATA_DIR", value_name = "FOLDER", help_heading = DATA)]
+    pub data_dir: Option<PathBuf>,
+    /// Tokens and decoded images [default: prepared in the data directory].
+    #[arg(long, env = "MURMUR_DATA_CACHE", value_name = "FOLDER", help_heading = DATA)]
+    pub data_cache: Option<PathBuf>,
+
+    /// Address of a member, such as /ip4/192.0.2.7/tcp/4711; may be repeated.
+    #[arg(long, env = "MURMUR_BOOTSTRAP", value_name = "MULTIADDR", value_delimiter = ',', help_heading = NETWORK)]
+    pub bootstrap: Vec<String>,
+    /// Address to listen on, such as /ip4/0.0.0.0/tcp/4711; may be repeated.
+    #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', help_heading = NETWORK)]
+    pub listen: Vec<String>,
+
+    /// Megabits a second that it sends at most, over all peers; 0 sets no cap.
+    #[arg(long, env = "MURMUR_UPLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
+        value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
+    pub upload_mbit: Option<f64>,
+    /// Megabits a second that it receives at most; 0 sets no cap.
+    #[arg(long, env = "MURMUR_DOWNLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
+        value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
+    pub download_mbit: Option<f64>,
+
+    /// Membership secret of a closed run: 64 hexadecimal digits.
+    #[arg(long, env = "MURMUR_SECRET_FILE", value_name = "FILE", help_heading = PRIVACY)]
+    pub secret_file: Option<PathBuf>,
+
+    /// text: lines for people; json: one object a line [default: text].
+    #[arg(long, env = "MURMUR_FORMAT", value_enum, help_heading = OUTPUT, hide_possible_values = true)]
+    pub format: Option<Console>,
+}
+
+/// How a daemon runs.
+#[derive(Debug, Default, Args)]
+pub struct DaemonOptions {
+    /// Own steps after which this node is done, whatever the swarm's progress.
+    #[arg(long, env = "MURMUR_STEPS", value_name = "N", help_heading = TRAINING, display_order = 0,
+        value_parser = whole::<u64>(1..=u64::MAX, "; leave it out to set no limit"))]
+    pub steps: Option<u64>,
+    /// Stay once the run is complete, and give the model to whoever joins.
+    #[arg(long, help_heading = TRAINING)]
+    pub serve: bool,
+
+    /// Where it answers `murmur status`: a loopback address, or off [default: 127.0.0.1:4780].
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS", help_heading = NETWORK)]
+    pub status_address: Option<String>,
+
+    /// Gigabytes a day, both ways together, after which it rests; 0 sets no budget.
+    #[arg(long, env = "MURMUR_DAILY_GIGABYTES", value_name = "GB", help_heading = LIMITS,
+        value_parser = decimal(LimitsSettings::is_budget, LimitsSettings::BUDGET_RULE))]
+    pub daily_gigabytes: Option<f64>,
+    /// When it rests every day, such as 22:00-07:00.
+    #[arg(long, env = "MURMUR_QUIET_HOURS", value_name = "HOURS", help_heading = LIMITS)]
+    pub quiet_hours: Option<String>,
+    /// Of those hours and days, such as Europe/Berlin or +02:00 [default: this machine's].
+    #[arg(long, env = "MURMUR_TIME_ZONE", value_name = "ZONE", allow_hyphen_values = true, help_heading = LIMITS)]
+    pub time_zone: Option<String>,
+
+    /// Let in only who has a ticket: it holds a secret that is kept in the data directory.
+    #[arg(long, env = "MURMUR_CLOSED", help_heading = PRIVACY, display_order = 0)]
+    pub closed: bool,
+    /// Peer id that may connect; with one given, nobody else may; may be repeated.
+    #[arg(long, env = "MURMUR_ALLOW", value_name = "PEER", value_delimiter = ',', help_heading = PRIVACY)]
+    pub allow: Vec<String>,
+    /// Peer id that may not connect; may be repeated.
+    #[arg(long, env = "MURMUR_BLOCK", value_name = "PEER", value_delimiter = ',', help_heading = PRIVACY)]
+    pub block: Vec<String>,
+
+    /// Stop when standard input ends.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
+}

@@ -1,0 +1,144 @@
+//! What can be typed, tried without starting anything.
+
+use super::*;
+
+fn parsed(arguments: &[&str]) -> Result<Cli, clap::Error> {
+    let matches = command().try_get_matches_from(std::iter::once(&"murmur").chain(arguments))?;
+    Cli::from_arg_matches(&matches)
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let error = parsed(arguments).expect_err("a mistake");
+    assert_eq!(error.exit_code(), 2, "{error}");
+    error.to_string()
+}
+
+/// The commands that can be given, with the words that lead to each.
+fn commands() -> Vec<(Vec<String>, clap::Command)> {
+    fn below(words: &[String], command: &clap::Command, all: &mut Vec<(Vec<String>, clap::Command)>) {
+        for command in command.get_subcommands() {
+            let words: Vec<String> = words.iter().cloned().chain([command.get_name().to_owned()]).collect();
+            match command.has_subcommands() {
+                true => below(&words, command, all),
+                false => all.push((words, command.clone())),
+            }
+        }
+    }
+    let mut all = Vec::new();
+    let mut command = command();
+    command.build();
+    below(&[], &command, &mut all);
+    all.retain(|(words, _)| !words.contains(&"help".to_owned()));
+    all
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    command().debug_assert();
+}
+
+/// Whatever an option takes, a negative number after it is never an option of its own, and the answer is never a tip on
+/// how to pass one.
+#[test]
+fn a_negative_number_belongs_to_its_option() {
+    let mut tried = 0;
+    for (words, command) in commands() {
+        for option in command.get_opts().filter_map(clap::Arg::get_long) {
+            let option = format!("--{option}");
+            let mut arguments: Vec<&str> = words.iter().map(String::as_str).collect();
+            arguments.extend([option.as_str(), "-1"]);
+            if let Err(error) = parsed(&arguments) {
+                let text = error.to_string();
+                assert!(!text.contains("unexpected argument"), "{arguments:?}: {text}");
+                let is_about_it = text.contains(&format!("for '{option}")) || text.contains("required arguments");
+                assert!(is_about_it, "{arguments:?}: {text}");
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 50, "{tried} options");
+}
+
+#[test]
+fn a_number_out_of_range_is_answered_with_option_and_range() {
+    let cases: [(&[&str], &str, &str); 12] = [
+        (&["start", "--threads", "-1"], "--threads <N>", "from 0 to 1024; 0 takes all cores"),
+        (&["start", "--steps", "-5"], "--steps <N>", "a whole number from 1; leave it out to set no limit"),
+        (&["join", "--upload-mbit", "-2.5"], "--upload-mbit <MBIT>", "0 (no cap), or 0.2 to 1000000"),
+        (&["join", "--download-mbit", "nan"], "--download-mbit <MBIT>", "0 (no cap), or 0.2 to 1000000"),
+        (&["start", "--daily-gigabytes", "-1e3"], "--daily-gigabytes <GB>", "0 (no budget) to 1000000"),
+        (&["local", "-n", "-4"], "--nodes <N>", "from 1 to 64"),
+        (&["local", "-n", "65"], "--nodes <N>", "from 1 to 64"),
+        (&["sample", "--temperature", "-1"], "--temperature <T>", "a number from 0 to 10"),
+        (&["sample", "--top-p", "0"], "--top-p <P>", "a number above 0, at most 1"),
+        (&["sample", "--tokens", "-3"], "--tokens <N>", "from 1 to 1000000"),
+        (&["bench", "--micro-batch", "0"], "--micro-batch <N>", "a whole number from 1"),
+        (&["sim", "run", "churn", "--jobs", "-1"], "--jobs <N>", "from 1 to 1024"),
+    ];
+    for (arguments, option, rule) in cases {
+        let text = refusal(arguments);
+        assert!(text.contains(option) && text.contains(rule), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn no_steps_at_all_are_refused_by_every_command_that_takes_steps() {
+    let mut tried = 0;
+    for (words, command) in commands() {
+        if command.get_opts().any(|option| option.get_long() == Some("steps")) {
+            let mut arguments: Vec<&str> = words.iter().map(String::as_str).collect();
+            arguments.extend(["--steps", "0"]);
+            let text = refusal(&arguments);
+            assert!(text.contains("'0' for '--steps <N>': it takes a whole number from 1"), "{text}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 4, "start, join, local and bench, not {tried}");
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_an_error() {
+    for good in ["warn", "off", "info,libp2p_kad=error", "murmur_network=debug", "WARN"] {
+        assert_eq!(parsed(&["--log", good, "status"]).expect("a filter").log, good);
+    }
+    for wrong in ["bogus", "murmur=bogus", "warn,loud", "=", "a b c"] {
+        let text = refusal(&["status", "--log", wrong]);
+        assert!(text.contains("--log <FILTER>") && text.contains("it takes error, warn, info"), "{wrong}: {text}");
+    }
+}
+
+/// Every option stands in a section that says what it is about, or is one of the few of the command itself.
+#[test]
+fn help_is_in_sections_with_an_example_and_fits_a_terminal() {
+    for (words, command) in commands() {
+        let mut arguments: Vec<&str> = words.iter().map(String::as_str).collect();
+        arguments.push("--help");
+        let narrow = super::command().term_width(80);
+        let typed = std::iter::once(&"murmur").chain(&arguments);
+        let text = narrow.try_get_matches_from(typed).expect_err("help").to_string();
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert!(widest <= 80, "{words:?}: {widest} columns");
+        let example = format!("  murmur {}", words.join(" "));
+        assert!(text.contains("\nExample") && text.contains(&example), "{words:?} has no example: {text}");
+        let without = |option: &&clap::Arg| option.get_help_heading().is_none();
+        let loose = command.get_opts().filter(without).count();
+        assert!(loose <= 6, "{words:?} has {loose} options outside of sections");
+        assert!(!text.contains("[env:"), "{words:?}");
+    }
+    for words in ["start", "join"] {
+        let text = parsed(&[words, "--help"]).expect_err("help").to_string();
+        let place = |section: &str| text.find(&format!("\n{section}:\n")).unwrap_or_else(|| panic!("no {section}"));
+        let places = ["Training", "Data", "Network", "Limits", "Privacy", "Output"].map(place);
+        assert!(places.is_sorted(), "{text}");
+    }
+}
+
+#[test]
+fn a_command_lists_only_what_it_takes() {
+    let help = |command: &str| parsed(&[command, "--help"]).expect_err("help").to_string();
+    let doctor = help("doctor");
+    for foreign in ["--serve", "--steps", "--status-address", "--closed", "--allow", "--quiet-hours"] {
+        assert!(!doctor.contains(foreign), "doctor takes no {foreign}");
+        assert!(help("start").contains(foreign), "start takes {foreign}");
+    }
+}
