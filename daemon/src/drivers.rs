@@ -8,7 +8,10 @@ mod workers;
 
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
 pub use http::{Denied, Pages, StatusServer};
-pub use trainer::{StepTimes, Trainer, TrainerOrder, TrainerSettings, TrainingView};
+pub(crate) use trainer::Reply;
+pub use trainer::{
+    CheckpointRequests, NotSaved, SavedCheckpoint, StepTimes, Trainer, TrainerOrder, TrainerSettings, TrainingView,
+};
 pub use workers::{WorkerOrder, Workers};
 
 /// The driver's queue is full, or the driver is gone; the order comes back.

@@ -23,6 +23,7 @@ use crate::console::{Console, print_line};
 use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{NodeSettings, load_run_manifest};
+use crate::signal::Signals;
 use crate::store::DataDirectory;
 use child::{Child, Line, Said};
 use summary::Traffic;
@@ -117,14 +118,13 @@ impl Swarm {
         let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
         let mut traffic = Traffic::default();
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
-        let interrupt = interrupted();
-        tokio::pin!(interrupt);
         let founder = self.wait_for_founder(&mut children, &mut heard).await?;
         for number in 1..usize::from(self.options.nodes) {
             children.push(self.spawn(number, Some(&founder), &lines)?);
         }
         drop(lines);
         view.show_beginning(&self.manifest, &children, &self.folder);
+        let mut signals = Signals::new();
         loop {
             tokio::select! {
                 line = heard.recv() => match line {
@@ -135,7 +135,7 @@ impl Swarm {
                     traffic.observe(&children);
                     view.draw(&children);
                 }
-                () = &mut interrupt => {
+                () = signals.first() => {
                     view.say("Ctrl-C: every daemon leaves the swarm and writes a last checkpoint");
                     break;
                 }
@@ -144,7 +144,7 @@ impl Swarm {
                 break;
             }
         }
-        self.stop(&mut children, &mut heard, &view).await;
+        self.stop(&mut children, &mut heard, &view, &mut signals).await;
         view.draw_last(&children);
         self.conclude(&children, &traffic, &view)
     }
@@ -226,10 +226,10 @@ impl Swarm {
     }
 
     /// Lets every daemon leave, then waits for the last lines.
-    async fn stop(&self, children: &mut [Child], heard: &mut mpsc::Receiver<Line>, view: &View) {
+    async fn stop(&self, children: &mut [Child], heard: &mut mpsc::Receiver<Line>, view: &View, signals: &mut Signals) {
         children.iter_mut().for_each(Child::stop);
         let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
-        let again = interrupted();
+        let again = signals.second();
         tokio::pin!(again);
         while children.iter().any(|child| !child.has_ended) {
             tokio::select! {
@@ -286,9 +286,4 @@ impl Said {
             Said::Ended => None,
         }
     }
-}
-
-/// Ctrl-C or SIGTERM.
-async fn interrupted() {
-    crate::signal::signal().await;
 }

@@ -6,16 +6,17 @@ use tokio::sync::{mpsc, watch};
 
 use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
-use crate::signal::signal;
+use crate::signal::Signals;
 
 /// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, the end of the run. A
-/// second Ctrl-C or SIGTERM ends the process at once.
+/// Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
 pub(super) async fn watch_for_stop(
     stop: watch::Sender<bool>,
     until_stdin_closes: bool,
     mut training: watch::Receiver<TrainingView>,
     exits: bool,
 ) {
+    let mut signals = Signals::new();
     let (closed, mut stdin_closed) = mpsc::channel(1);
     if until_stdin_closes {
         // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
@@ -27,12 +28,12 @@ pub(super) async fn watch_for_stop(
     }
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
     tokio::select! {
-        () = signal() => eprintln!("leaving the swarm (once more to end at once)"),
+        () = signals.first() => eprintln!("leaving the swarm (once more to end at once)"),
         _ = stdin_closed.recv(), if until_stdin_closes => {}
         _ = training.wait_for(over) => {}
     }
     let _ = stop.send(true);
-    signal().await;
+    signals.second().await;
     eprintln!("warning: ended without leaving; the last checkpoint stays");
     std::process::exit(ExitCode::Interrupted as i32);
 }

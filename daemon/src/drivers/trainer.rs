@@ -8,6 +8,7 @@
 
 mod divergence;
 mod order;
+mod saving;
 mod step_times;
 mod under_way;
 mod view;
@@ -26,6 +27,9 @@ use crate::memory;
 use crate::store::{Checkpoint, CheckpointWriter};
 use divergence::Divergence;
 pub use order::TrainerOrder;
+pub(crate) use saving::Reply;
+use saving::Timetable;
+pub use saving::{CheckpointRequests, NotSaved, SavedCheckpoint};
 use step_times::StepClock;
 pub use step_times::StepTimes;
 use under_way::Transfers;
@@ -54,7 +58,7 @@ pub struct TrainerSettings {
     pub steps_max: Option<u64>,
     /// Evaluate every so many steps.
     pub evaluate_every: Option<u64>,
-    /// Write a checkpoint this often.
+    /// Write a checkpoint this often, the first one 20 s after training has begun.
     pub checkpoint_period: Option<Duration>,
 }
 
@@ -63,6 +67,7 @@ pub struct TrainerSettings {
 pub struct Trainer {
     orders: Option<SyncSender<TrainerOrder>>,
     view: watch::Receiver<TrainingView>,
+    checkpoints: CheckpointRequests,
     thread: Option<JoinHandle<Result<(), String>>>,
 }
 
@@ -80,14 +85,17 @@ impl Trainer {
         arrivals: mpsc::Receiver<Arrival>,
     ) -> Trainer {
         let (orders, inbox) = sync_channel(QUEUE_MAX);
+        let (checkpoints, asked) = CheckpointRequests::channel();
         let first_view = TrainingView { steps: engine.steps(), progress: settings.progress, ..TrainingView::default() };
         let (view_sender, view) = watch::channel(first_view.clone());
         let desk = Desk {
+            timetable: Timetable::new(settings.checkpoint_period),
             settings,
             engine,
             inbox,
             events,
             arrivals,
+            asked,
             kept: VecDeque::new(),
             under_way: Transfers::new(),
             held: None,
@@ -98,7 +106,6 @@ impl Trainer {
             stage: Stage::Waiting,
             unsaved: None,
             divergence: Divergence::default(),
-            last_checkpoint: Instant::now(),
             clock: StepClock::default(),
             busy_at: Some(Instant::now()),
         };
@@ -106,7 +113,7 @@ impl Trainer {
             .name("trainer".to_owned())
             .spawn(move || desk.run())
             .expect("the system has a thread for training");
-        Trainer { orders: Some(orders), view, thread: Some(thread) }
+        Trainer { orders: Some(orders), view, checkpoints, thread: Some(thread) }
     }
 
     /// Hands an order over without waiting.
@@ -129,6 +136,11 @@ impl Trainer {
     /// What the trainer shows of itself, always the latest.
     pub fn view(&self) -> watch::Receiver<TrainingView> {
         self.view.clone()
+    }
+
+    /// Has checkpoints written on request.
+    pub fn checkpoints(&self) -> CheckpointRequests {
+        self.checkpoints.clone()
     }
 
     /// Ends the thread after what has been ordered, with a last evaluation and checkpoint where `completes`. Waits.
@@ -168,6 +180,8 @@ struct Desk {
     events: mpsc::Sender<Event>,
     /// Shards of shared data.
     arrivals: mpsc::Receiver<Arrival>,
+    /// Wishes for a checkpoint.
+    asked: mpsc::Receiver<Reply>,
     /// Facts that the engine's queue had no room for.
     kept: VecDeque<Event>,
     under_way: Transfers,
@@ -182,7 +196,7 @@ struct Desk {
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
     divergence: Divergence,
-    last_checkpoint: Instant,
+    timetable: Timetable,
     clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
     busy_at: Option<Instant>,
@@ -193,6 +207,7 @@ impl Desk {
         tracing::debug!("the trainer is ready");
         loop {
             self.take_shards();
+            self.save_as_asked();
             let steps = self.stage == Stage::Training && self.engine.has_data();
             let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
@@ -269,7 +284,10 @@ impl Desk {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
-            TrainerOrder::Begin if self.stage == Stage::Waiting => self.stage = Stage::Training,
+            TrainerOrder::Begin if self.stage == Stage::Waiting => {
+                self.stage = Stage::Training;
+                self.timetable.begin(Instant::now());
+            }
             TrainerOrder::Begin => {}
             TrainerOrder::End => self.stage = Stage::Ended,
             TrainerOrder::Complete => self.complete(),
@@ -332,11 +350,9 @@ impl Desk {
         if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
             self.evaluate();
         }
-        let is_due = self.settings.checkpoint_period.is_some_and(|period| self.last_checkpoint.elapsed() >= period);
-        if is_due && !self.divergence.is_suspected() && self.view.failure.is_none() {
-            self.last_checkpoint = Instant::now();
+        if self.timetable.is_due(Instant::now()) && self.is_worth_keeping() {
             match self.checkpoint() {
-                Ok(checkpoint) => drop(self.writer.try_write(checkpoint)),
+                Ok(checkpoint) => drop(self.writer.try_write(checkpoint, None)),
                 Err(error) => tracing::error!("{error}"),
             }
         }
@@ -346,6 +362,29 @@ impl Desk {
         if self.kept.is_empty() {
             let _ = self.events.try_send(Event::StepsCompleted(self.report()));
         }
+    }
+
+    /// Writes a checkpoint for whoever has asked for one.
+    fn save_as_asked(&mut self) {
+        while let Ok(reply) = self.asked.try_recv() {
+            let before = Instant::now();
+            let made = match self.stage {
+                Stage::Waiting => Err(NotSaved::NoModel),
+                _ if !self.is_worth_keeping() => Err(NotSaved::Broken),
+                _ => self.checkpoint().map_err(NotSaved::Failed),
+            };
+            match made {
+                Ok(checkpoint) => drop(self.writer.try_write(checkpoint, Some(reply))),
+                // Who has asked may have gone.
+                Err(error) => drop(reply.send(Err(error))),
+            }
+            self.clock.spent_aside(before.elapsed());
+        }
+    }
+
+    /// Whether the model is as good as its last checkpoint.
+    fn is_worth_keeping(&self) -> bool {
+        !self.divergence.is_suspected() && self.view.failure.is_none()
     }
 
     /// For good. Checkpoints stay as they are: the last one is of a model that still worked.
@@ -387,6 +426,7 @@ impl Desk {
     }
 
     fn checkpoint(&mut self) -> Result<Checkpoint, String> {
+        self.timetable.made(Instant::now());
         let saved = self.engine.save();
         let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
         Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state })

@@ -9,15 +9,23 @@ use murmur_protocol::ModelLayout;
 
 use super::{Checkpoint, CheckpointError};
 use crate::console::note;
+use crate::drivers::{NotSaved, Reply, SavedCheckpoint};
 use crate::memory;
 
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;
 
+/// A checkpoint to be written, and who waits for it.
+#[derive(Debug)]
+struct Order {
+    checkpoint: Box<Checkpoint>,
+    reply: Option<Reply>,
+}
+
 /// Takes checkpoints and writes them in order.
 #[derive(Debug)]
 pub struct CheckpointWriter {
-    queue: Option<SyncSender<Box<Checkpoint>>>,
+    queue: Option<SyncSender<Order>>,
     thread: Option<JoinHandle<Result<(), CheckpointError>>>,
 }
 
@@ -35,18 +43,20 @@ impl CheckpointWriter {
         CheckpointWriter { queue: Some(queue), thread: Some(thread) }
     }
 
-    /// Hands a checkpoint over without waiting; `false` where one is still waiting or the thread is gone.
-    pub fn try_write(&self, checkpoint: Checkpoint) -> bool {
-        let full = |error: TrySendError<Box<Checkpoint>>| matches!(error, TrySendError::Full(_));
-        match self.queue.as_ref().map(|queue| queue.try_send(Box::new(checkpoint))) {
-            Some(Ok(())) => true,
-            Some(Err(error)) => {
-                let reason = if full(error) { "the disk is still busy with the last one" } else { "the store is gone" };
-                tracing::warn!("checkpoint skipped: {reason}");
-                false
-            }
-            None => false,
+    /// Hands a checkpoint over without waiting; `false` where one is still waiting or the thread is gone. `reply` hears
+    /// what became of it in any case.
+    pub(crate) fn try_write(&self, checkpoint: Checkpoint, reply: Option<Reply>) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        let (order, reason, refusal) = match queue.try_send(Order { checkpoint: Box::new(checkpoint), reply }) {
+            Ok(()) => return true,
+            Err(TrySendError::Full(order)) => (order, "the disk is still busy with the last one", NotSaved::Busy),
+            Err(TrySendError::Disconnected(order)) => (order, "the store is gone", NotSaved::Ended),
+        };
+        tracing::warn!("checkpoint skipped: {reason}");
+        if let Some(reply) = order.reply {
+            let _ = reply.send(Err(refusal));
         }
+        false
     }
 
     /// Waits until everything is on disk.
@@ -61,22 +71,29 @@ impl CheckpointWriter {
     /// Hands the final checkpoint over, after those that wait. Only for when training is over.
     pub fn write_last(&self, checkpoint: Checkpoint) {
         if let Some(queue) = &self.queue {
-            let _ = queue.send(Box::new(checkpoint));
+            let _ = queue.send(Order { checkpoint: Box::new(checkpoint), reply: None });
         }
     }
 }
 
 /// Returns how the last one went.
 fn write_all(
-    orders: &Receiver<Box<Checkpoint>>,
+    orders: &Receiver<Order>,
     folder: &std::path::Path,
     layout: &ModelLayout,
     keep: usize,
 ) -> Result<(), CheckpointError> {
     Checkpoint::clear_interrupted(folder);
     let mut last = Ok(());
-    for checkpoint in orders {
-        last = checkpoint.write(folder, layout, keep).map(|path| tracing::info!("checkpoint {}", path.display()));
+    for Order { checkpoint, reply } in orders {
+        let steps = checkpoint.state.counters.steps;
+        let written = checkpoint.write(folder, layout, keep);
+        if let Some(reply) = reply {
+            let saved = written.as_ref().map(|path| SavedCheckpoint { path: path.clone(), steps });
+            // Who has asked may have gone.
+            let _ = reply.send(saved.map_err(|error| NotSaved::Failed(error.to_string())));
+        }
+        last = written.map(|path| tracing::info!("checkpoint {}", path.display()));
         if let Err(error) = &last {
             note(&format!(
                 "warning: cannot write a checkpoint: {error}\nhint: the one before it stays; make room there, or mend \

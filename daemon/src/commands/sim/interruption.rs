@@ -1,10 +1,11 @@
-//! Ctrl-C in the middle of a simulation: the first one ends it in order, the second one at once.
+//! Ctrl-C in the middle of a simulation: the first one ends it in order, a later one at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::console::note;
 use crate::failure::ExitCode;
+use crate::signal::Signals;
 
 /// A flag that Ctrl-C or SIGTERM raises, for threads that look at it now and then.
 pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
@@ -14,10 +15,11 @@ pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
     // Ends with the process: nothing waits for it.
     std::thread::Builder::new().name("interruption".to_owned()).spawn(move || {
         runtime.block_on(async {
-            crate::signal::signal().await;
+            let mut signals = Signals::new();
+            signals.first().await;
             raised.store(true, Ordering::Relaxed);
             note("interrupted: writing what there is; once more to stop at once");
-            crate::signal::signal().await;
+            signals.second().await;
         });
         std::process::exit(ExitCode::Interrupted as i32);
     })?;

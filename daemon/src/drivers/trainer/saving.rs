@@ -1,0 +1,129 @@
+//! When the trainer makes a checkpoint: soon after training has begun, then by the period, and whenever somebody asks.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+/// From the beginning of training to the first checkpoint, which is to be on disk within 30 s: a node that was killed
+/// early has something to come back to, and `murmur sample` something to show. The rest is left for the copy, the disk
+/// and the step in between.
+pub(super) const FIRST_CHECKPOINT_AFTER: Duration = Duration::from_secs(20);
+
+/// Requests for a checkpoint that may wait for the next step boundary.
+const REQUESTS_MAX: usize = 4;
+
+/// Says when the next checkpoint is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timetable {
+    /// `None`: only at the end.
+    period: Option<Duration>,
+    due: Option<Instant>,
+}
+
+impl Timetable {
+    pub(super) fn new(period: Option<Duration>) -> Timetable {
+        Timetable { period, due: None }
+    }
+
+    /// Training begins.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.due = self.period.map(|period| now + period.min(FIRST_CHECKPOINT_AFTER));
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// A checkpoint was made.
+    pub(super) fn made(&mut self, now: Instant) {
+        self.due = self.period.map(|period| now + period);
+    }
+}
+
+/// A checkpoint that is on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedCheckpoint {
+    /// Its folder.
+    pub path: PathBuf,
+    /// The node's own steps in it.
+    pub steps: u64,
+}
+
+/// Why no checkpoint was written on request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSaved {
+    /// A joiner's own model is worth nothing yet.
+    #[error("this node has no model yet: it is still joining")]
+    NoModel,
+    /// The last step went wrong, or training has ended for good.
+    #[error("the model may be broken: its last step failed")]
+    Broken,
+    /// An earlier one is still being written.
+    #[error("the disk is still busy with the last checkpoint")]
+    Busy,
+    /// The daemon ends.
+    #[error("the daemon is about to end")]
+    Ended,
+    /// Copying or writing failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Told once the checkpoint is on disk, or why it is not.
+pub(crate) type Reply = oneshot::Sender<Result<SavedCheckpoint, NotSaved>>;
+
+/// Asks the trainer for checkpoints. Does not keep it running.
+#[derive(Clone, Debug)]
+pub struct CheckpointRequests(mpsc::Sender<Reply>);
+
+impl CheckpointRequests {
+    pub(super) fn channel() -> (CheckpointRequests, mpsc::Receiver<Reply>) {
+        let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
+        (CheckpointRequests(sender), receiver)
+    }
+
+    /// Has a checkpoint written at the next step boundary, and waits until it is on disk. Training goes on meanwhile.
+    ///
+    /// # Errors
+    /// Why none was written.
+    pub async fn write(&self) -> Result<SavedCheckpoint, NotSaved> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(reply).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotSaved::Busy,
+            mpsc::error::TrySendError::Closed(_) => NotSaved::Ended,
+        })?;
+        answer.await.unwrap_or(Err(NotSaved::Ended))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds after the beginning at which checkpoints are made, where each is made as soon as it is due.
+    fn made_at(period: Option<u64>, seconds: u64) -> Vec<u64> {
+        let begin = Instant::now();
+        let mut timetable = Timetable::new(period.map(Duration::from_secs));
+        assert!(!timetable.is_due(begin + Duration::from_secs(seconds)), "training has not begun");
+        timetable.begin(begin);
+        let due = |second: &u64| {
+            let now = begin + Duration::from_secs(*second);
+            let is_due = timetable.is_due(now);
+            if is_due {
+                timetable.made(now);
+            }
+            is_due
+        };
+        (0..seconds).filter(due).collect()
+    }
+
+    #[test]
+    fn the_first_checkpoint_is_made_within_30_seconds_and_the_others_by_the_period() {
+        assert_eq!(made_at(Some(300), 1000), [20, 320, 620, 920]);
+        assert!(FIRST_CHECKPOINT_AFTER < Duration::from_secs(30));
+        assert_eq!(made_at(Some(10), 35), [10, 20, 30], "a shorter period holds from the beginning");
+        assert!(made_at(None, 1000).is_empty(), "a period of zero writes at the end only");
+    }
+}
