@@ -1,5 +1,6 @@
 //! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
 
+mod double;
 mod regular;
 mod stop;
 
@@ -27,6 +28,7 @@ use crate::rest::Rest;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
 use crate::store::{Announcement, Checkpoint, CheckpointWriter, DataDirectory, RunningDaemon, load_latest};
+use double::watch_for_double;
 use regular::{Reporter, invitation, invite_regularly, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -255,11 +257,13 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
 
     let (stop, stop_view) = watch::channel(false);
     let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
+    let double = network.double();
+    let doubling = tokio::spawn(watch_for_double(network.clone(), stop.clone()));
     tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits));
     let channels = Channels { events: inbox, pictures, notices };
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
-    for task in [&remembering, &resting, &inviting] {
+    for task in [&remembering, &resting, &inviting, &doubling] {
         task.abort();
     }
     fetching.inspect(AbortHandle::abort);
@@ -271,7 +275,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     console.abort();
     announcing.abort();
     drop(announcement);
-    Ok(result?)
+    result?;
+    Ok(double::verdict(*double.borrow(), &directory.identity_path())?)
 }
 
 /// Where it cannot be written, the daemon runs all the same, and is only harder to find.

@@ -179,6 +179,11 @@ pub enum Notice {
         /// How.
         misbehaviour: Misbehaviour,
     },
+    /// Two live nodes have one identity: a copied data directory, a cloned machine, a backup.
+    IdentityDoubled {
+        /// Whose.
+        peer: PeerId,
+    },
     /// A copied model is so far from those of other members that it is copied again, from somebody else.
     StateDoubted {
         /// Who sent the model.

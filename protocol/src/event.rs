@@ -97,6 +97,11 @@ pub enum Event {
         /// How.
         misbehaviour: Misbehaviour,
     },
+    /// Two connections of one peer lead to two live nodes with one identity.
+    IdentityDoubled {
+        /// Whose.
+        peer: PeerId,
+    },
     /// The trainer is this far. Reported now and then, not for every step.
     StepsCompleted(TrainingReport),
     /// The trainer reached the end of the run, or its own limit of steps.

@@ -179,6 +179,7 @@ impl Node {
             Event::TransferFinished { transfer } => self.on_transfer_ended(transfer, true),
             Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(transfer, false),
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(now, peer, misbehaviour),
+            Event::IdentityDoubled { peer } => self.outbox.notice(Notice::IdentityDoubled { peer }),
             Event::StepsCompleted(report) => self.averaging.on_report(now, report),
             Event::TrainingCompleted(report) => self.on_training_completed(now, report),
             Event::SnapshotTaken { request, snapshot, report } => {

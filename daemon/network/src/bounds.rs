@@ -56,6 +56,10 @@ pub(crate) const WAITING_CONTROL_STREAMS_MAX: usize = 1;
 /// Transfers that a peer opened and that wait for their turn on one connection: twice what an honest peer sends in all.
 pub(crate) const WAITING_BULK_STREAMS_MAX: usize = 16;
 
+/// Questions about this node's life that a peer opened and that are not answered yet on one connection: it asks three,
+/// one after the other.
+pub(crate) const WAITING_LIFE_STREAMS_MAX: usize = 2;
+
 /// Requests for shards that a peer opened and that nobody has taken yet on one connection: they are taken at once.
 pub(crate) const WAITING_DATA_STREAMS_MAX: usize = 4;
 

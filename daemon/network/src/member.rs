@@ -26,6 +26,7 @@ use crate::bulk::send::send;
 use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
+use crate::life;
 use crate::shared::{InboundBudget, Shared};
 use crate::streams::StreamOpener;
 
@@ -187,6 +188,13 @@ impl Member {
         });
         let (bulk, receiving, inbound) = (link.streams.bulk, self.receiving.clone(), self.inbound_queue.clone());
         let requests = link.streams.data;
+        self.children.spawn({
+            let (shared, questions) = (self.shared.clone(), link.streams.life);
+            async move {
+                life::attend(shared, questions).await;
+                ChildEnd::Received
+            }
+        });
         if link.is_relayed {
             // Without a receiver, streams for transfers and shards are reset.
             drop((bulk, requests));
@@ -203,6 +211,13 @@ impl Member {
             });
         }
         let (is_relayed, opener) = (link.is_relayed, link.streams.opener);
+        if let Some(before) = self.links.last() {
+            let (shared, connections) = (self.shared.clone(), [before.opener.clone(), opener.clone()]);
+            self.children.spawn(async move {
+                life::compare(shared, peer, connections).await;
+                ChildEnd::Received
+            });
+        }
         self.links.push(ActiveLink { number, is_relayed, opener, outgoing: Some(outgoing) });
         let relayed = self.links.iter().filter(|link| link.is_relayed).count();
         if relayed > 0 && relayed < self.links.len() {

@@ -26,6 +26,7 @@ use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
 use crate::driver::{Driver, Views};
 use crate::identity::peer_id;
+use crate::life::Double;
 use crate::pace::Caps;
 use crate::reachability::Reachability;
 use crate::shared::Shared;
@@ -125,6 +126,7 @@ struct Handle {
     traffic: TrafficCounter,
     listen: watch::Receiver<Vec<Multiaddr>>,
     reachability: watch::Receiver<Reachability>,
+    double: watch::Receiver<Option<Double>>,
     closing: watch::Sender<bool>,
     /// Its sender is dropped when the swarm task ends.
     closed: watch::Receiver<()>,
@@ -159,7 +161,8 @@ impl Network {
         let (orders, order_queue) = mpsc::channel(ORDERS_MAX);
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
-        let shared = Arc::new(Shared::new(me, config, own, events));
+        let (double_sender, double) = watch::channel(None);
+        let shared = Arc::new(Shared::new(me, config, own, double_sender, events));
         let data = shared.data.clone();
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
         let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
@@ -167,7 +170,8 @@ impl Network {
             driver.run().await;
             drop(closed_sender);
         });
-        Ok(Network(Arc::new(Handle { peer_id: me, data, orders, traffic, listen, reachability, closing, closed })))
+        let handle = Handle { peer_id: me, data, orders, traffic, listen, reachability, double, closing, closed };
+        Ok(Network(Arc::new(handle)))
     }
 
     /// This node's identity.
@@ -219,6 +223,11 @@ impl Network {
     /// Whether and how others reach this node, as it becomes known and changes.
     pub fn reachability(&self) -> watch::Receiver<Reachability> {
         self.0.reachability.clone()
+    }
+
+    /// Another live node with this node's identity, once a member has seen both.
+    pub fn double(&self) -> watch::Receiver<Option<Double>> {
+        self.0.double.clone()
     }
 
     /// Addresses that strangers can use, best first, without a peer id at the end: confirmed ones, then circuits. Empty

@@ -12,6 +12,7 @@ use crate::access::Access;
 use crate::address::addresses_to_tell;
 use crate::bounds::{BUDGET_UNIT_BYTES, CAP_BURST};
 use crate::data::DataExchange;
+use crate::life::{Double, OwnLife};
 use crate::network::NetworkConfig;
 use crate::pace::Pace;
 
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) manifest: Arc<RunManifest>,
     /// The run's canonical text, as it goes into handshakes.
     pub(crate) manifest_text: String,
+    /// This process among those that may run as this node.
+    pub(crate) life: OwnLife,
     /// Who is let in.
     pub(crate) access: Access,
     /// Where the node is found, best first, as it changes.
@@ -46,13 +49,24 @@ impl Shared {
         me: PeerId,
         config: NetworkConfig,
         own: watch::Receiver<Vec<Multiaddr>>,
+        double: watch::Sender<Option<Double>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let NetworkConfig { manifest, secret, admission, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
-            config;
+        let NetworkConfig {
+            identity,
+            manifest,
+            secret,
+            admission,
+            caps,
+            payload_bytes_max,
+            inbound_bytes_budget,
+            shelf,
+            ..
+        } = config;
         let download = Arc::new(Pace::new(caps.download, CAP_BURST));
         Shared {
             me,
+            life: OwnLife::begin(identity, manifest.run_id(), double),
             manifest_text: manifest.canonical_text(),
             access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,

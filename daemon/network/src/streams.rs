@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::bounds::{
     OPEN_REQUESTS_MAX, OPEN_TIMEOUT, WAITING_BULK_STREAMS_MAX, WAITING_CONTROL_STREAMS_MAX, WAITING_DATA_STREAMS_MAX,
+    WAITING_LIFE_STREAMS_MAX,
 };
 pub use handler::StreamsHandler;
 use handler::{Abandoned, InboundQueues, OpenRequest};
@@ -36,6 +37,9 @@ pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/bulk/1");
 /// One request for a shard of shared data, and its answer.
 pub const DATA_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/data/1");
 
+/// One question about the life behind a connection, and its answer.
+pub const LIFE_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/life/1");
+
 /// The streams of one connection.
 #[derive(Debug)]
 pub struct ConnectionStreams {
@@ -47,6 +51,8 @@ pub struct ConnectionStreams {
     pub bulk: mpsc::Receiver<Stream>,
     /// Requests for shards that the peer opened. Beyond the queue's bound they are reset.
     pub data: mpsc::Receiver<Stream>,
+    /// Questions about this node's life that the peer opened. Beyond the queue's bound they are reset.
+    pub life: mpsc::Receiver<Stream>,
 }
 
 /// Opens streams on one connection.
@@ -107,7 +113,7 @@ impl StreamOpener {
     }
 }
 
-/// Opens and accepts raw streams of our three protocols.
+/// Opens and accepts raw streams of our protocols.
 #[derive(Default)]
 pub struct StreamsBehaviour {
     /// Streams of connections that nobody has taken yet: as many as there are connections being established.
@@ -127,8 +133,11 @@ impl StreamsBehaviour {
         let (control_queue, control) = mpsc::channel(WAITING_CONTROL_STREAMS_MAX);
         let (bulk_queue, bulk) = mpsc::channel(WAITING_BULK_STREAMS_MAX);
         let (data_queue, data) = mpsc::channel(WAITING_DATA_STREAMS_MAX);
-        self.untaken.insert(connection, ConnectionStreams { opener: StreamOpener(open), control, bulk, data });
-        StreamsHandler::new(requests, InboundQueues { control: control_queue, bulk: bulk_queue, data: data_queue })
+        let (life_queue, life) = mpsc::channel(WAITING_LIFE_STREAMS_MAX);
+        let streams = ConnectionStreams { opener: StreamOpener(open), control, bulk, data, life };
+        self.untaken.insert(connection, streams);
+        let queues = InboundQueues { control: control_queue, bulk: bulk_queue, data: data_queue, life: life_queue };
+        StreamsHandler::new(requests, queues)
     }
 }
 

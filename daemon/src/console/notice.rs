@@ -48,6 +48,11 @@ pub(super) fn describe(notice: &Notice) -> Words {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
             warning(format!("peer {} {misbehaviour}", peer.short()), hint)
         }
+        Notice::IdentityDoubled { peer } => {
+            let hint = "a data directory was copied, or a machine cloned: the younger node is told to end, and becomes \
+                        one of its own without the copied identity.key";
+            warning(format!("two nodes run with the identity of peer {}", peer.short()), hint)
+        }
         Notice::StateDoubted { donors } => {
             plain(format!("the model of {} is far from those of others: asking another member", names(donors)))
         }

@@ -107,6 +107,7 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
             format!("cannot exchange more often than every {interval_steps:.1} steps (ratio {ratio:.2})")
         }
         Notice::ExchangeFailed { partner, failure } => format!("exchange with {} failed: {failure:?}", name(partner)),
+        Notice::IdentityDoubled { peer } => format!("two nodes are {}", name(peer)),
         Notice::PeerMisbehaved { peer, misbehaviour } => format!("{} {misbehaviour}", name(peer)),
         Notice::PeerRefused { peer, refusal } => format!("{} {refusal}", name(peer)),
         other => format!("{other:?}"),

@@ -10,7 +10,7 @@ use libp2p::swarm::handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedI
 use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, Stream, StreamUpgradeError, SubstreamProtocol};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, DATA_PROTOCOL, OpenError};
+use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL, OpenError};
 use crate::bounds::OPEN_TIMEOUT;
 
 /// Asks the handler for an outbound stream.
@@ -29,6 +29,7 @@ pub(super) struct InboundQueues {
     pub(super) control: mpsc::Sender<Stream>,
     pub(super) bulk: mpsc::Sender<Stream>,
     pub(super) data: mpsc::Sender<Stream>,
+    pub(super) life: mpsc::Sender<Stream>,
 }
 
 /// Serves one connection's requests and queues.
@@ -48,6 +49,7 @@ impl StreamsHandler {
         let queue = match protocol {
             protocol if *protocol == CONTROL_PROTOCOL => &self.queues.control,
             protocol if *protocol == DATA_PROTOCOL => &self.queues.data,
+            protocol if *protocol == LIFE_PROTOCOL => &self.queues.life,
             _ => &self.queues.bulk,
         };
         if queue.try_send(stream).is_err() {
@@ -65,7 +67,7 @@ impl ConnectionHandler for StreamsHandler {
     type OutboundOpenInfo = OpenRequest;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Offer> {
-        SubstreamProtocol::new(Offer(vec![CONTROL_PROTOCOL, BULK_PROTOCOL, DATA_PROTOCOL]), ())
+        SubstreamProtocol::new(Offer(vec![CONTROL_PROTOCOL, BULK_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL]), ())
             .with_timeout(OPEN_TIMEOUT)
     }
 

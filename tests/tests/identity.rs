@@ -1,0 +1,66 @@
+//! Two live nodes with one identity: a copied data directory.
+
+use std::path::Path;
+
+use murmur_tests::{Daemon, TINY_RUN, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// What somebody copies who copies a data directory.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("created");
+    for name in ["identity.key", "run.toml"] {
+        std::fs::copy(from.join(name), to.join(name)).expect("copied");
+    }
+}
+
+#[test]
+fn the_younger_of_two_nodes_with_one_identity_ends_and_all_are_told() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let at = |name: &str| folder.path().join(name);
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let ticket = founder.ticket();
+    let elder = Daemon::spawn(MURMUR, &at("elder"), &["join", &ticket]);
+    elder.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    copy(&at("elder"), &at("copy"));
+
+    let younger = Daemon::spawn(MURMUR, &at("copy"), &["join", &ticket]).wait_for_end();
+    assert_eq!(younger.status.code(), Some(5), "{}", younger.errors);
+    let key = at("copy").join("identity.key");
+    let remedy = format!("or delete {} to make this one a node of its own", key.display());
+    for said in ["another node runs with this node's identity, since 20", " UTC; this one was started later", &remedy] {
+        assert!(younger.errors.contains(said), "{}", younger.errors);
+    }
+    elder.wait_for_warning("warning: another node with this node's identity has been started at 20");
+    founder.wait_for_notice("two nodes run with the identity of peer");
+    let before = elder.latest().expect("it reported");
+    elder.wait_for("the elder goes on", |report| {
+        report.phase == "training" && report.exchanges_completed > before.exchanges_completed + 5
+    });
+
+    // As it was told.
+    std::fs::remove_file(key).expect("removed");
+    let other = Daemon::spawn(MURMUR, &at("copy"), &["join", &ticket]);
+    other.wait_for("a node of its own", |report| report.exchanges_completed > 0);
+    for daemon in [other, elder, founder] {
+        let finished = daemon.stop();
+        assert!(finished.status.success(), "{}", finished.errors);
+    }
+}
+
+#[test]
+fn a_node_that_was_killed_comes_back_at_once_and_is_no_double() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let at = |name: &str| folder.path().join(name);
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let ticket = founder.ticket();
+    let node = Daemon::spawn(MURMUR, &at("node"), &["join", &ticket]);
+    node.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    node.kill();
+    let node = Daemon::spawn(MURMUR, &at("node"), &["join", &ticket]);
+    node.wait_for("an exchange", |report| report.exchanges_completed > 5);
+    let errors = [node.stop(), founder.stop()].map(|finished| finished.errors).concat();
+    assert!(!errors.contains("identity"), "{errors}");
+}
