@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::console::output;
 pub use asking::{IdOptions, StatusOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
@@ -104,7 +105,14 @@ pub fn command() -> clap::Command {
 
 /// What was typed. Ends the process where it cannot be understood (exit code 2), and after `--help` and `--version`.
 pub fn parse() -> Cli {
-    Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
+    let typed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    typed.unwrap_or_else(|error| {
+        // `--help` and `--version` go to standard output.
+        if let Err(error) = error.print() {
+            output::failed(&error);
+        }
+        std::process::exit(error.exit_code())
+    })
 }
 
 /// A negative number is a value, so that it is refused with the range of its option instead of as an unknown option. The

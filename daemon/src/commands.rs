@@ -15,6 +15,7 @@ mod status;
 mod ticket;
 
 use crate::cli::Command;
+use crate::console::output;
 use crate::memory;
 
 /// Carries out a command.
@@ -25,7 +26,10 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     if !matches!(command, Command::Start(_) | Command::Join(_)) {
         memory::set_huge_pages(true); // a node chooses once it knows its model
     }
-    match command {
+    if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_)) {
+        output::go_on_without_output();
+    }
+    let done = match command {
         Command::Init(options) => init::run(&options),
         Command::Start(options) => start::run(options),
         Command::Join(options) => join::run(options),
@@ -39,5 +43,6 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),
         Command::Export(options) => checkpoints::export(&options),
-    }
+    };
+    done.and_then(|()| output::lost_output().map_or(Ok(()), |lost| Err(lost.into())))
 }

@@ -2,6 +2,7 @@
 
 mod fetching;
 mod notice;
+pub(crate) mod output;
 mod reachability;
 
 use std::io::Write;
@@ -172,9 +173,9 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// A closed pipe at the other end must not end training.
+/// A line on standard output; where that cannot be written, see [`output`].
 pub(crate) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
+    let _ = writeln!(output::StandardOutput, "{line}");
 }
 
 /// The same for standard error: a line for people.

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
 use murmur_protocol::{Bootstrap, Config, Node, RunManifest, Secret, Start, Time, TrainingReport, bounds};
+use murmur_training::folders::{self, Listing};
 use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::base;
-use crate::console::Console;
+use crate::console::{Console, note};
 use crate::devices::Devices;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
@@ -118,7 +119,7 @@ struct Model {
 
 fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model> {
     let training = &plan.settings.training;
-    let devices = Devices::open(training).map_err(|error| Failure::new(ExitCode::Settings, error.to_string()))?;
+    let devices = Devices::open(training)?;
     if let Some(warning) = &devices.warning {
         eprintln!("warning: {warning}");
     }
@@ -135,6 +136,8 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     let checkpoint = latest_checkpoint(&plan.directory);
     let resumed = checkpoint.is_some();
     fit::check(&plan.manifest, training, &devices)?;
+    let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
+    fit::check_disk(plan.directory.root(), parameters)?;
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let weights = base::weights(&plan.manifest, &plan.settings, base, has_model)?;
     let options = TrainingOptions { weightless: has_model, ..training.options() };
@@ -153,12 +156,29 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
 /// # Errors
 /// When files are missing, unwanted, damaged or not those of the run.
 pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings, cache: Option<PathBuf>) -> Result<Corpus, Failure> {
+    warn_of_left_out(manifest, &settings.data.files);
     Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
+}
+
+/// Says what of the data folders is not trained on. What cannot be listed is an error when it is opened.
+pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
+    let Ok(Listing { files, left_out }) = folders::list(manifest.data.source, paths) else { return };
+    if !left_out.is_empty() {
+        let (count, all) = (left_out.len(), left_out.len() + files.len());
+        note(&format!(
+            "warning: {count} of {all} entries of the data folders are not trained on: {}",
+            folders::described(&left_out)
+        ));
+    }
 }
 
 /// What is wrong with the data, with its remedy.
 pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
-    Failure::new(ExitCode::Files, error.to_string()).hint(error.remedy())
+    let code = match error {
+        CorpusError::FilesUnused | CorpusError::TokenizerUnused(_) | CorpusError::NoTokenizer(_) => ExitCode::Settings,
+        _ => ExitCode::Files,
+    };
+    Failure::new(code, error.to_string()).hint(error.remedy())
 }
 
 fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {
@@ -304,7 +324,8 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
         ));
     }
     saved.map_err(|reason| {
-        Failure::new(ExitCode::Files, reason).hint("is the disk full? the checkpoint before it is still there")
+        Failure::new(ExitCode::Files, reason)
+            .hint("is the disk full? a checkpoint from before, where there is one, is still there")
     })
 }
 

@@ -2,6 +2,7 @@
 
 use murmur_training::{Device, DeviceChoice, DeviceError, DeviceLocation};
 
+use crate::failure::{ExitCode, Failure};
 use crate::settings::TrainingSettings;
 
 /// Devices that are open.
@@ -19,8 +20,18 @@ impl Devices {
     /// Opens what the settings ask for.
     ///
     /// # Errors
-    /// When there is no such device.
-    pub(crate) fn open(settings: &TrainingSettings) -> Result<Devices, DeviceError> {
+    /// When there is no such device: a wrong value of the settings, whichever command meets it.
+    pub(crate) fn open(settings: &TrainingSettings) -> Result<Devices, Failure> {
+        Devices::opened(settings).map_err(|error| {
+            Failure::new(ExitCode::Settings, error.to_string()).hint(match error {
+                DeviceError::Unknown(_) => "cuda:0 is the first GPU; --device auto takes it where there is one",
+                DeviceError::WithoutCuda(_) => "use --device cpu, or a murmur that is built for GPUs",
+                DeviceError::Unusable { .. } => "use --device cpu, or install the GPU's driver",
+            })
+        })
+    }
+
+    fn opened(settings: &TrainingSettings) -> Result<Devices, DeviceError> {
         let named: &[String] = &settings.devices;
         let choices = if named.is_empty() { std::slice::from_ref(&settings.device) } else { named };
         let (mut all, mut warning) = (Vec::new(), None);
@@ -59,5 +70,16 @@ mod tests {
         assert_eq!((devices.all.len(), devices.on_cpu(), devices.name.as_str()), (2, 2, "cpu, cpu"));
         let one = Devices::open(&TrainingSettings { device: "cpu".to_owned(), ..TrainingSettings::default() });
         assert_eq!(one.expect("a CPU").all.len(), 1);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_a_wrong_value_with_a_remedy() {
+        let there = if cfg!(feature = "cuda") { "cuda:9999" } else { "cuda:0" };
+        for device in [there, "gpu"] {
+            let settings = TrainingSettings { device: device.to_owned(), ..TrainingSettings::default() };
+            let failure = Devices::open(&settings).expect_err("no such device");
+            assert_eq!(failure.code(), ExitCode::Settings, "{failure}");
+            assert!(failure.remedy().contains("--device"), "{failure}");
+        }
     }
 }

@@ -14,6 +14,8 @@ pub use verdict::verdict;
 
 use serde::Serialize;
 
+use crate::failure::{ExitCode, Failure};
+
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -37,18 +39,27 @@ pub struct Finding {
     pub text: String,
     /// What to do about it; empty where nothing needs doing.
     pub fix: String,
+    /// With what a daemon would end that meets this problem.
+    #[serde(skip)]
+    pub code: ExitCode,
 }
 
 impl Finding {
     pub(crate) fn good(check: &'static str, text: String) -> Finding {
-        Finding { check, health: Health::Good, text, fix: String::new() }
+        Finding { check, health: Health::Good, text, fix: String::new(), code: ExitCode::Failure }
+    }
+
+    /// What would keep a daemon from starting.
+    pub(crate) fn of_failure(check: &'static str, failure: &Failure) -> Finding {
+        let problem = Finding::problem(check, failure.to_string(), failure.remedy());
+        Finding { code: failure.code(), ..problem }
     }
 
     pub(crate) fn warning(check: &'static str, text: String, fix: impl Into<String>) -> Finding {
-        Finding { check, health: Health::Warning, text, fix: fix.into() }
+        Finding { check, health: Health::Warning, text, fix: fix.into(), code: ExitCode::Failure }
     }
 
     pub(crate) fn problem(check: &'static str, text: String, fix: impl Into<String>) -> Finding {
-        Finding { check, health: Health::Problem, text, fix: fix.into() }
+        Finding { check, health: Health::Problem, text, fix: fix.into(), code: ExitCode::Failure }
     }
 }

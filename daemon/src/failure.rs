@@ -19,6 +19,15 @@ pub enum ExitCode {
     Interrupted = 130,
 }
 
+impl ExitCode {
+    /// The meaning of another process's code.
+    pub fn of(code: i32) -> ExitCode {
+        use ExitCode::{CommandLine, Files, Interrupted, Network, Settings};
+        let known = [CommandLine, Settings, Network, Files, Interrupted];
+        known.into_iter().find(|known| *known as i32 == code).unwrap_or(ExitCode::Failure)
+    }
+}
+
 /// A failure with its remedy.
 #[derive(Debug)]
 pub struct Failure {
@@ -33,6 +42,11 @@ impl Failure {
     /// A failure of this kind.
     pub fn new(code: ExitCode, message: impl Into<String>) -> Failure {
         Failure { message: message.into(), hint: None, code }
+    }
+
+    /// With what the process ends.
+    pub fn code(&self) -> ExitCode {
+        self.code
     }
 
     /// What to do about it; empty where nothing is known.

@@ -1,4 +1,6 @@
-//! Whether a run fits into this machine's memory, before any of it is taken.
+//! Whether a run fits into this machine's memory and on its disk, before any of it is taken.
+
+use std::path::Path;
 
 use murmur_protocol::RunManifest;
 use murmur_training::ops::Kernels;
@@ -9,6 +11,12 @@ use crate::devices::{Devices, name};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::TrainingSettings;
 use crate::usage::available_memory;
+
+/// A run that is larger than the machine is a matter of its settings, whichever command meets it.
+const DOES_NOT_FIT: ExitCode = ExitCode::Settings;
+
+/// Bytes of a checkpoint for each parameter, at least: θ and two moments.
+const CHECKPOINT_BYTES_PER_PARAMETER: u64 = 3 * 4;
 
 /// What lowers the need, most effective first.
 pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or \
@@ -41,11 +49,45 @@ pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices
     Ok(())
 }
 
+/// Refuses a node that has no room for a single checkpoint of so many parameters: all that it learns would be lost.
+///
+/// # Errors
+/// With the numbers.
+pub(crate) fn check_disk(directory: &Path, parameters: usize) -> Result<(), Failure> {
+    let needed = CHECKPOINT_BYTES_PER_PARAMETER * parameters as u64;
+    let free = rustix::fs::statvfs(directory).ok().map(|status| status.f_bavail * status.f_frsize);
+    refuse(needed, free, |needed, free| {
+        let message =
+            format!("a checkpoint of this run takes {needed}, and {free} are free in {}", directory.display());
+        Failure::new(ExitCode::Files, message).hint("make room there, or choose another disk with --data-dir")
+    })
+}
+
+/// Refuses to read a checkpoint that does not fit into memory: its files, and the model made of them.
+///
+/// # Errors
+/// With the numbers.
+pub(crate) fn check_checkpoint(folder: &Path) -> Result<(), Failure> {
+    let bytes_of = |name| folder.join(name).metadata().map_or(0, |metadata| metadata.len());
+    let needed = 2 * bytes_of("model.safetensors") + bytes_of("optimizer.safetensors");
+    refuse(needed, available_memory(), |needed, free| {
+        let message = format!("reading {} takes about {needed} of memory, and {free} are free", folder.display());
+        Failure::new(DOES_NOT_FIT, message).hint("close other programs, or read it on a larger machine")
+    })
+}
+
+fn refuse(needed: u64, free: Option<u64>, failure: impl Fn(String, String) -> Failure) -> Result<(), Failure> {
+    match free.filter(|free| needed > *free) {
+        Some(free) => Err(failure(human_bytes(needed), human_bytes(free))),
+        None => Ok(()),
+    }
+}
+
 fn refuse_shortage(place: &str, needed: u64, free: Option<u64>, estimate: &str) -> Result<(), Failure> {
-    let Some(free) = free.filter(|free| needed > *free) else { return Ok(()) };
-    let (needed, free) = (human_bytes(needed), human_bytes(free));
-    let message = format!("training this run takes about {needed} of {place}, and {free} are free ({estimate})");
-    Err(Failure::new(ExitCode::Failure, message).hint(REMEDY))
+    refuse(needed, free, |needed, free| {
+        let message = format!("training this run takes about {needed} of {place}, and {free} are free ({estimate})");
+        Failure::new(DOES_NOT_FIT, message).hint(REMEDY)
+    })
 }
 
 #[cfg(test)]
@@ -78,5 +120,21 @@ mod tests {
             assert!(message.contains(part), "{message}");
         }
         assert!(failure.remedy().contains("optimizer.batch_sequences"), "{}", failure.remedy());
+        assert_eq!(failure.code(), ExitCode::Settings);
+    }
+    #[test]
+    fn a_checkpoint_larger_than_memory_or_disk_is_refused_before_it_is_touched() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(check_checkpoint(folder.path()).is_ok() && check_disk(folder.path(), 1000).is_ok());
+        let failure = check_disk(folder.path(), 1 << 55).expect_err("an exabyte");
+        assert_eq!(failure.code(), ExitCode::Files);
+        assert!(failure.to_string().starts_with("a checkpoint of this run takes"), "{failure}");
+        let model = std::fs::File::create(folder.path().join("model.safetensors")).expect("a file");
+        // Not every file system takes so long a file, even without content.
+        if model.set_len(4 << 40).is_ok() && available_memory().is_some() {
+            let failure = check_checkpoint(folder.path()).expect_err("terabytes");
+            assert_eq!(failure.code(), ExitCode::Settings);
+            assert!(failure.to_string().contains("of memory"), "{failure}");
+        }
     }
 }

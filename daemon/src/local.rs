@@ -49,6 +49,7 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
     let settings = settings(&options);
     let manifest = manifest(&options, &settings)?;
     let folder = options.directory.clone().unwrap_or_else(new_folder);
+    check_owner(&folder, &manifest)?;
     std::fs::create_dir_all(&folder).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", folder.display()))
             .hint("choose another folder with --directory")
@@ -61,6 +62,25 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let swarm = Swarm { options, manifest, folder, run_file, floor, begin: Instant::now() };
     runtime.block_on(swarm.run())
+}
+
+/// Refuses a folder that holds another swarm's run, or a single node: its daemons would train two runs.
+fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), Failure> {
+    let refusal = |message: String| {
+        Failure::new(ExitCode::Settings, message)
+            .hint("choose another folder with --directory; without it, a new one is made")
+    };
+    if folder.join("identity.key").exists() {
+        return Err(refusal(format!("{} is the data directory of a single node", folder.display())));
+    }
+    let file = folder.join("run.toml");
+    let Ok(text) = std::fs::read_to_string(&file) else { return Ok(()) };
+    let earlier = RunManifest::from_text(&text).map_err(|error| refusal(format!("{}: {error}", file.display())))?;
+    if earlier == *manifest {
+        return Ok(());
+    }
+    let differences = manifest.differences(&earlier).join("; ");
+    Err(refusal(format!("{} belongs to another run: {differences}", folder.display())))
 }
 
 /// Where the daemons' data lies.
@@ -87,7 +107,8 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
         if manifest.data.source == DataSource::Grammar {
             manifest.data.source = DataSource::Files;
         }
-        manifest.data.digest = Corpus::digest_of(&options.data).map_err(|error| corpus_failure(&error))?;
+        manifest.data.digest =
+            Corpus::digest_of(manifest.data.source, &options.data).map_err(|error| corpus_failure(&error))?;
         manifest = complete(manifest)?;
     }
     if let Some(steps) = options.steps {
@@ -203,7 +224,7 @@ impl Swarm {
         };
         match tokio::time::timeout(READY_TIMEOUT, ready).await {
             Ok(Some(address)) => Ok(address),
-            _ => Err(self.no_daemon(&children[0])),
+            _ => Err(self.no_daemon(&mut children[0]).await),
         }
     }
 
@@ -265,11 +286,14 @@ impl Swarm {
         Ok(())
     }
 
-    fn no_daemon(&self, child: &Child) -> anyhow::Error {
+    /// The founder's own reason, remedy and exit code.
+    async fn no_daemon(&self, child: &mut Child) -> anyhow::Error {
         let log = std::fs::read_to_string(&child.log).unwrap_or_default();
-        let reason = log.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it gives no reason");
-        let failure = Failure::new(ExitCode::Failure, format!("the daemons did not start: {reason}"));
-        failure.hint(format!("their logs are in {}", self.folder.display())).into()
+        let said = |prefix: &str| log.lines().find_map(|line| line.strip_prefix(prefix)).map(str::to_owned);
+        let reason = said("error: ").unwrap_or_else(|| "it gives no reason".to_owned());
+        let code = child.exit_code().await.map_or(ExitCode::Failure, ExitCode::of);
+        let hint = said("hint: ").unwrap_or_else(|| format!("their logs are in {}", self.folder.display()));
+        Failure::new(code, format!("the daemons did not start: {reason}")).hint(hint).into()
     }
 }
 
@@ -285,5 +309,28 @@ impl Said {
             Said::Object(object) => Some(object),
             Said::Ended => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_another_run_or_of_a_single_node_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manifest = RunManifest::default();
+        assert!(check_owner(&folder.path().join("new"), &manifest).is_ok());
+        std::fs::write(folder.path().join("run.toml"), manifest.canonical_text()).expect("written");
+        assert!(check_owner(folder.path(), &manifest).is_ok(), "the same run goes on");
+        let mut other = manifest.clone();
+        other.run.seed = 77;
+        let failure = check_owner(folder.path(), &other).expect_err("another run");
+        assert_eq!(failure.code(), ExitCode::Settings);
+        assert!(failure.to_string().contains("belongs to another run: run.seed: 77 here, 1 there"), "{failure}");
+        assert!(failure.remedy().contains("--directory"), "{failure}");
+        std::fs::write(folder.path().join("identity.key"), "").expect("written");
+        let failure = check_owner(folder.path(), &manifest).expect_err("a node's");
+        assert!(failure.to_string().contains("the data directory of a single node"), "{failure}");
     }
 }

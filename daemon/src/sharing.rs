@@ -10,7 +10,7 @@ use murmur_protocol::{Payload, RunManifest};
 use murmur_training::{Corpus, CorpusError};
 
 use crate::console::note;
-use crate::daemon::corpus_failure;
+use crate::daemon::{corpus_failure, warn_of_left_out};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::store::{DataDirectory, ShardStore, ShardStoreError};
@@ -77,6 +77,10 @@ pub fn open(
         Failure::new(ExitCode::Settings, "this run shares its data, but its manifest lists none")
             .hint("the founder lists it: `murmur start RUN --data FILE…`")
     })?;
+    if settings.data.tokenizer != Path::new("") {
+        return Err(corpus_failure(&CorpusError::TokenizerUnused(settings.data.tokenizer.clone())));
+    }
+    warn_of_left_out(manifest, &settings.data.files);
     let store = ShardStore::open(directory.root().join("shards")).map_err(unusable)?;
     let mut held = if settings.data.files.is_empty() { BTreeMap::new() } else { from_files(&sharding, settings)? };
     for (index, hash) in sharding.hashes().iter().enumerate() {

@@ -7,7 +7,7 @@ mod runs;
 mod shards;
 mod writer;
 
-pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest};
+pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest, newest_checkpoint};
 pub use directory::{DataDirectory, SECRET_FILE};
 pub use running::{Announcement, RunningDaemon, is_in_use};
 pub use runs::{LOCAL, Run, remember};

@@ -35,7 +35,8 @@ fn start_failure(folder: &Path, run_content: &str, more: &[&str]) -> (i32, Strin
 fn an_unknown_key_is_named_with_line_and_nearest_key() {
     let folder = folder();
     let (code, message) = start_failure(folder.path(), "[optimizer]\nlearning_rat = 0.1\n", &[]);
-    let expected = "error: …/run.toml:2: unknown key `learning_rat`\nhint: did you mean `learning_rate`?\n";
+    let expected = "error: …/run.toml:2: unknown key `learning_rat`\n  2 | learning_rat = 0.1\n    | ^^^^^^^^^^^^\n\
+                    hint: did you mean `learning_rate`?\n";
     assert_eq!((code, message.as_str()), (3, expected));
 }
 
@@ -44,8 +45,9 @@ fn a_wrong_type_is_named_with_its_line() {
     let folder = folder();
     let (code, message) = start_failure(folder.path(), "[model]\nlayers = \"four\"\n", &[]);
     assert_eq!(code, 3);
-    let expected = "error: …/run.toml:2: invalid type: string \"four\", expected u32\n\
-                    hint: the files in configs/ show every key with its type and range\n";
+    let expected = "error: …/run.toml:2: model.layers takes a whole number, not negative, not the string \"four\"\n  \
+                    2 | layers = \"four\"\n    |          ^^^^^^\n\
+                    hint: `murmur init` writes annotated files that show every key with its type and range\n";
     assert_eq!(message, expected);
 }
 
@@ -53,7 +55,8 @@ fn a_wrong_type_is_named_with_its_line() {
 fn a_value_out_of_range_is_named_with_its_line_and_range() {
     let folder = folder();
     let (code, message) = start_failure(folder.path(), "[run]\nseed = 3\n\n[gossip]\ngamma = 0.8\n", &[]);
-    let expected = "error: …/run.toml:5: gossip.gamma = 0.8 is out of range\nhint: it takes above 0, at most 0.5\n";
+    let expected = "error: …/run.toml:5: gossip.gamma = 0.8 is out of range\n  5 | gamma = 0.8\n    |         ^^^\n\
+                    hint: it takes above 0, at most 0.5\n";
     assert_eq!((code, message.as_str()), (3, expected));
 }
 

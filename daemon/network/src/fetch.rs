@@ -18,6 +18,7 @@ use crate::dialing::describe;
 use crate::handshake::{Introduction, NoAnswer, introduce};
 use crate::identity::peer_id;
 use crate::network::new_swarm;
+use crate::probe::stranger_at;
 use crate::streams::ConnectionStreams;
 use crate::traffic::TrafficCounter;
 use crate::transport::TransportError;
@@ -86,7 +87,14 @@ pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> 
     let asking = Connectivity { nat: true, ..Connectivity::OFF };
     let swarm = new_swarm(question.identity, None, &asking, &TrafficCounter::default())?;
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
-    timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late())
+    let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
+    match told {
+        Err(FetchError::Unreachable { address, reason }) => {
+            let stranger = stranger_at(&address).await.map(str::to_owned);
+            Err(FetchError::Unreachable { address, reason: stranger.unwrap_or(reason) })
+        }
+        told => told,
+    }
 }
 
 async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<Told, FetchError> {

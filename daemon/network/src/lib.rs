@@ -35,6 +35,7 @@ mod member;
 mod nat;
 mod network;
 mod pace;
+mod probe;
 mod reachability;
 mod search;
 mod security;

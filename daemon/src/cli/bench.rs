@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use murmur_training::{DeviceChoice, Precision};
+use murmur_training::Precision;
 
 use super::headings::{DATA, OUTPUT, TRAINING};
 use super::numbers::whole;
@@ -18,7 +18,7 @@ pub struct BenchOptions {
     pub run: Option<PathBuf>,
     /// auto, cpu or cuda:N.
     #[arg(long, env = "MURMUR_DEVICE", default_value = "auto", help_heading = TRAINING)]
-    pub device: DeviceChoice,
+    pub device: String,
     /// In what a GPU multiplies matrices: f32 or bf16.
     #[arg(long, default_value = "f32", help_heading = TRAINING)]
     pub precision: Precision,

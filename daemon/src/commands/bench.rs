@@ -13,13 +13,17 @@ use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{DataSource, DataSpec};
 use murmur_training::engine::TimedStep;
 use murmur_training::measure::{operations_per_token, timed_product};
-use murmur_training::{Corpus, DataPlace, Device, Engine, TrainingOptions, free_memory};
+use murmur_training::{Device, Engine, free_memory};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::BenchOptions;
 use crate::console::{Console, human_bytes, note, print_line};
+use crate::daemon::open_corpus;
+use crate::devices::Devices;
+use crate::fit;
 use crate::median::median;
+use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
 use crate::usage::{peak_memory, processor_time};
 use parity::Parity;
 use pytorch::{PyTorch, Workplace};
@@ -69,10 +73,13 @@ struct Report {
 pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
     let manifest = manifest(options)?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
-    let (device, warning) = options.device.open()?;
-    if let Some(warning) = warning {
-        note(&warning);
+    let settings = settings(options);
+    let devices = Devices::open(&settings)?;
+    if let Some(warning) = &devices.warning {
+        note(&format!("warning: {warning}"));
     }
+    fit::check(&manifest, &settings, &devices)?;
+    let device = devices.all.into_iter().next().expect("a device is open");
     if options.parity {
         let python = options.python.as_ref().expect("the command line demands it");
         let threads = rayon::current_num_threads();
@@ -95,6 +102,18 @@ pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same choices as of a node that trains.
+fn settings(options: &BenchOptions) -> TrainingSettings {
+    let BenchOptions { device, recompute, micro_batch, precision, .. } = options;
+    TrainingSettings {
+        device: device.clone(),
+        recompute: *recompute,
+        micro_batch: micro_batch.unwrap_or(0),
+        precision: *precision,
+        ..TrainingSettings::default()
+    }
+}
+
 fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
     let mut manifest = match &options.run {
         Some(path) => crate::settings::load_run_manifest(path)?,
@@ -107,10 +126,12 @@ fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
 }
 
 fn engine(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Engine> {
-    let BenchOptions { recompute, micro_batch, precision, .. } = *options;
-    let training = TrainingOptions { recompute, micro_batch, precision, ..TrainingOptions::default() };
-    let corpus = Corpus::open(manifest, &DataPlace::of_files(&options.data))?;
-    Ok(Engine::with_options(manifest, corpus, [0; 32], device.clone(), training)?)
+    let node = NodeSettings {
+        data: DataSettings { files: options.data.clone(), ..DataSettings::default() },
+        ..NodeSettings::default()
+    };
+    let corpus = open_corpus(manifest, &node, None)?;
+    Ok(Engine::with_options(manifest, corpus, [0; 32], device.clone(), settings(options).options())?)
 }
 
 fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Report> {

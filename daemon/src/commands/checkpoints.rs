@@ -11,12 +11,14 @@ use serde_json::json;
 
 use crate::base::{self, pretrained_failure};
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
+use crate::console::output::StandardOutput;
 use crate::console::{Console, note, print_line};
 use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
+use crate::fit;
 use crate::settings::NodeSettings;
 use crate::sharing::held_out_corpus;
-use crate::store::{Checkpoint, DataDirectory, load_latest};
+use crate::store::{Checkpoint, DataDirectory, load_latest, newest_checkpoint};
 
 /// Different bytes: the vocabulary of a model without a tokenizer.
 const BYTES: u32 = 256;
@@ -32,7 +34,7 @@ pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
     };
     let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
     note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
-    let mut output = std::io::stdout().lock();
+    let mut output = StandardOutput;
     output.write_all(options.prompt.as_bytes())?;
     if let Some(decode) = &mut decode {
         // Spaces and parts of characters depend on what stands in front.
@@ -176,13 +178,22 @@ fn load(path: Option<&Path>, base: Option<&Path>) -> anyhow::Result<(Checkpoint,
 /// The newest intact checkpoint of a data directory, or the one at the path itself.
 fn find(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     let path = &path.map_or_else(|| DataDirectory::default_path(&RunManifest::default().run.name), Path::to_owned);
+    if !path.is_dir() {
+        let what = if path.exists() { "is no folder" } else { "does not exist" };
+        return Err(Failure::new(ExitCode::Files, format!("{} {what}", path.display()))
+            .hint("give a daemon's data directory; `murmur start` and `murmur local` print theirs"));
+    }
     if path.join("checkpoint.json").exists() {
+        fit::check_checkpoint(path)?;
         return Checkpoint::read(path).map_err(|error| {
             Failure::new(ExitCode::Files, format!("checkpoint refused: {error}"))
                 .hint("give the data directory instead: the newest intact checkpoint in it is used")
         });
     }
     let folder: PathBuf = if path.join("checkpoints").is_dir() { path.join("checkpoints") } else { path.to_owned() };
+    if let Some(newest) = newest_checkpoint(&folder) {
+        fit::check_checkpoint(&newest)?;
+    }
     let (checkpoint, refused) = load_latest(&folder);
     for refused in &refused {
         eprintln!("warning: checkpoint refused: {}", refused.error);

@@ -37,7 +37,7 @@ impl Client {
     /// When no such daemon runs, or it answers nothing.
     pub(super) fn find(address: Option<&str>, run: Option<&Path>) -> Result<Client, Failure> {
         if let (Some(address), None) = (address, run) {
-            return Ok(Client::at(address));
+            return Ok(Client::at(&checked(address)?));
         }
         let found = running(run)?;
         let Some((directory, daemon)) = found.first() else {
@@ -92,13 +92,21 @@ impl Client {
         &self,
         answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<Body, Failure> {
-        let silent = |error: ureq::Error| {
-            Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
-                .hint("a running daemon prints its status address; give it with --address")
+        let stranger = |what: &dyn std::fmt::Display| {
+            Failure::new(
+                ExitCode::Network,
+                format!("something answers at {}, but it is no murmur: {what}", self.address),
+            )
+            .hint("a running daemon prints its status address, which is not the port for peers; give it with --address")
         };
-        let mut answer = answer.map_err(silent)?;
+        let mut answer = answer.map_err(|error| match error {
+            ureq::Error::Timeout(_) => stranger(&"it says nothing"),
+            ureq::Error::Protocol(error) => stranger(&error),
+            error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
+                .hint("a running daemon prints its status address; give it with --address"),
+        })?;
         if answer.status().is_success() {
-            return answer.body_mut().read_json().map_err(silent);
+            return answer.body_mut().read_json().map_err(|error| stranger(&error));
         }
         let status = answer.status();
         match answer.body_mut().read_json::<Denied>() {
@@ -110,6 +118,27 @@ impl Client {
             }
         }
     }
+}
+
+/// An address as it can be asked: with a port, without what people copy along.
+fn checked(text: &str) -> Result<String, Failure> {
+    let refusal = |message: String, hint: &str| Err(Failure::new(ExitCode::Settings, message).hint(hint));
+    if text == "off" {
+        return refusal(
+            "a daemon whose status address is off answers nobody".to_owned(),
+            "start it without --status-address off, or ask another one with --address",
+        );
+    }
+    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+        !host.is_empty() && !is_bare_ipv6 && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    if !has_port {
+        let message = format!("{text:?} is no address of a status page");
+        return refusal(message, "it takes an address and a port, such as 127.0.0.1:4780, as the daemon prints it");
+    }
+    Ok(address.to_owned())
 }
 
 /// The daemons of a run, or of this machine, that are ready, the one that started last first.
@@ -146,6 +175,47 @@ pub(super) fn named(name: &Path) -> Result<Run, Failure> {
 }
 
 fn agent(timeout: Duration) -> ureq::Agent {
-    let config = ureq::Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false);
+    let config = ureq::Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false).proxy(None);
     config.build().new_agent()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_is_refused_before_anybody_is_asked() {
+        assert_eq!(checked("127.0.0.1:4780").expect("one"), "127.0.0.1:4780");
+        assert_eq!(checked("http://[::1]:80/").expect("one"), "[::1]:80");
+        for wrong in ["nonsense", "127.0.0.1", "127.0.0.1:99999", "4780", ":4780", "::1", "127.0.0.1:-1", ""] {
+            let failure = checked(wrong).expect_err("no address");
+            assert_eq!(failure.code(), ExitCode::Settings);
+            assert!(failure.to_string().contains(wrong) && failure.remedy().contains("127.0.0.1:4780"), "{failure}");
+        }
+        let failure = checked("off").expect_err("nobody");
+        assert!(failure.to_string().contains("answers nobody"), "{failure}");
+    }
+
+    #[test]
+    fn something_else_at_the_address_is_said_to_be_something_else() {
+        let answers = ["HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "SSH-2.0-OpenSSH_9.2p1 Debian\r\n"];
+        for answer in answers {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("bound").to_string();
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("the client");
+                let _ = stream.read(&mut [0; 1024]);
+                stream.write_all(answer.as_bytes()).expect("written");
+            });
+            let client = Client { address: address.clone(), directory: None, token: None };
+            let failure = client.get::<crate::report::NodeReport>("status").expect_err("no daemon");
+            server.join().expect("the server");
+            assert_eq!(failure.code(), ExitCode::Network);
+            let expected = format!("something answers at {address}, but it is no murmur");
+            assert!(failure.to_string().starts_with(&expected), "{failure}");
+        }
+    }
 }

@@ -47,11 +47,11 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     if manifest.data.share && settings.data.files.is_empty() {
         findings.push(Finding::good("data", "comes from the swarm".to_owned()));
     } else if let Err(failure) = open_corpus(&manifest, &settings, None) {
-        findings.push(Finding::problem("data", failure.to_string(), failure.remedy().to_owned()));
+        findings.push(Finding::of_failure("data", &failure));
     }
     match crate::base::inspected(&manifest, &settings) {
         Ok(base) => findings.extend(base.map(|base| Finding::good("base", base))),
-        Err(failure) => findings.push(Finding::problem("base", failure.to_string(), failure.remedy().to_owned())),
+        Err(failure) => findings.push(Finding::of_failure("base", &failure)),
     }
     let measured = doctor::check_machine(&manifest, &settings, &mut findings);
     let configured = &settings.checkpoint.directory;
@@ -70,7 +70,14 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     if verdict.fit {
         return Ok(());
     }
-    Err(Failure::new(ExitCode::Failure, "this machine cannot take part yet").hint("each problem has its fix").into())
+    Err(Failure::new(code(&findings), "this machine cannot take part yet").hint("each problem has its fix").into())
+}
+
+/// That with which a daemon would end, where all problems have the same.
+fn code(findings: &[Finding]) -> ExitCode {
+    let mut codes = findings.iter().filter(|finding| finding.health == Health::Problem).map(|finding| finding.code);
+    let first = codes.next().unwrap_or(ExitCode::Failure);
+    if codes.all(|code| code == first) { first } else { ExitCode::Failure }
 }
 
 fn show(finding: &Finding) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use murmur_network::{Keypair, parse_address};
+use murmur_network::{IdentityError, Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
 use murmur_training::Pretrained;
 
@@ -118,8 +118,10 @@ pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
 /// The identity in a file, which is made where it is missing.
 pub(super) fn identity_at(path: &Path) -> Result<Keypair, Failure> {
     murmur_network::load_or_create(path).map_err(|error| {
-        Failure::new(ExitCode::Files, error.to_string())
-            .hint("restore the file from a backup, or delete it to begin with a new identity")
+        Failure::new(ExitCode::Files, error.to_string()).hint(match error {
+            IdentityError::Write { .. } => "make room there, or choose another directory with --data-dir",
+            _ => "restore the file from a backup, or delete it to begin with a new identity",
+        })
     })
 }
 

@@ -37,7 +37,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
     let devices = match Devices::open(&settings.training) {
         Ok(opened) => opened,
         Err(error) => {
-            findings.push(Finding::problem("device", error.to_string(), "use --device cpu, or install its driver"));
+            findings.push(Finding::of_failure("device", &error));
             return None;
         }
     };
@@ -49,7 +49,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
     });
     let free = available_memory();
     if let Err(failure) = fit::check(manifest, &settings.training, &devices) {
-        findings.push(Finding::problem("memory", failure.to_string(), failure.remedy()));
+        findings.push(Finding::of_failure("memory", &failure));
         return None;
     }
     match take_steps(manifest, &devices.all, settings.training.options()) {

@@ -116,6 +116,11 @@ impl Child {
         drop(self.stdin.take());
     }
 
+    /// With what it has ended; `None` where it runs still, or was killed.
+    pub(super) async fn exit_code(&mut self) -> Option<i32> {
+        tokio::time::timeout(END_TIMEOUT, self.process.wait()).await.ok()?.ok()?.code()
+    }
+
     /// Makes sure that the process is gone.
     pub(super) async fn end(&mut self) {
         if self.has_ended && tokio::time::timeout(END_TIMEOUT, self.process.wait()).await.is_ok() {

@@ -1,5 +1,6 @@
 //! Reading TOML so that a mistake is found at once: file, line, key, and the key that was probably meant.
 
+use std::ops::Range;
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
@@ -54,26 +55,85 @@ fn read(path: &Path, kind: &str) -> Result<String, Failure> {
 /// Reads TOML. Also for the scenarios of the simulator.
 ///
 /// # Errors
-/// The first mistake, with its line.
+/// The first mistake, with its line and the place in it.
 pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str) -> Result<Settings, Failure> {
     toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| line_at(text, span.start));
+        let span = error.span().unwrap_or(0..0);
         let message = error.message();
-        let place = format!("{}:{line}", path.display());
-        match unknown_key(message) {
-            Some((key, valid)) => {
-                let failure = Failure::new(ExitCode::Settings, format!("{place}: unknown key `{key}`"));
-                match nearest(key, &valid) {
-                    Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
-                    None => failure.hint(format!("valid keys here: {}", valid.join(", "))),
-                }
+        let refusal = |what: &str| {
+            let place = format!("{}:{}", path.display(), line_at(text, span.start));
+            Failure::new(ExitCode::Settings, format!("{place}: {what}{}", excerpt(text, &span)))
+        };
+        if let Some((key, valid)) = unknown_key(message) {
+            let failure = refusal(&format!("unknown key `{key}`"));
+            return match nearest(key, &valid) {
+                Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
+                None => failure.hint(format!("valid keys here: {}", valid.join(", "))),
+            };
+        }
+        let message = message.replace('\n', "; ");
+        let what = match key_at(text, span.start) {
+            Some(key) => wrong_value(&message).map_or(format!("{key}: {message}"), |wrong| format!("{key} {wrong}")),
+            None => message,
+        };
+        refusal(&what).hint("`murmur init` writes annotated files that show every key with its type and range")
+    })
+}
+
+/// What serde says of a value that it cannot read, in words for people.
+fn wrong_value(message: &str) -> Option<String> {
+    let (given, wanted) = message.split_once(": ")?.1.rsplit_once(", expected ")?;
+    let is_wrong_type = message.starts_with("invalid type") || message.starts_with("invalid value");
+    let wanted = match wanted {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not negative",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a string" | "path string" => "text in quotes",
+        "a sequence" => "a list in brackets",
+        other if other.starts_with("struct ") => "keys of its own, in a section [in brackets]",
+        _ => return None,
+    };
+    is_wrong_type.then(|| format!("takes {wanted}, not the {}", given.replace('`', "")))
+}
+
+/// The line with a mistake, and a mark below the mistake.
+fn excerpt(text: &str, span: &Range<usize>) -> String {
+    let from = text[..floor_of_character(text, span.start)].rfind('\n').map_or(0, |end| end + 1);
+    let line = text[from..].lines().next().unwrap_or_default();
+    if line.trim().is_empty() {
+        return String::new();
+    }
+    let within = |offset: usize| floor_of_character(line, offset.saturating_sub(from).min(line.len()));
+    let (start, end) = (within(span.start), within(span.end));
+    let number = line_at(text, span.start).to_string();
+    // A tab stays one, so that the mark stands below what it marks.
+    let indent: String = line[..start].chars().map(|character| if character == '\t' { '\t' } else { ' ' }).collect();
+    let mark = "^".repeat(line[start..end].chars().count().max(1));
+    let margin = " ".repeat(number.len());
+    format!("\n  {number} | {line}\n  {margin} | {indent}{mark}")
+}
+
+fn floor_of_character(text: &str, offset: usize) -> usize {
+    (0..=offset.min(text.len())).rev().find(|offset| text.is_char_boundary(*offset)).unwrap_or(0)
+}
+
+/// The key whose value stands at an offset, with those of its sections: `model.layers`.
+fn key_at(text: &str, offset: usize) -> Option<String> {
+    fn below(table: &DeTable<'_>, offset: usize) -> Option<String> {
+        for (name, value) in table.iter() {
+            if let DeValue::Table(keys) = value.get_ref()
+                && let Some(key) = below(keys, offset)
+            {
+                return Some(format!("{}.{key}", name.get_ref()));
             }
-            None => {
-                let failure = Failure::new(ExitCode::Settings, format!("{place}: {}", message.replace('\n', "; ")));
-                failure.hint("the files in configs/ show every key with its type and range")
+            if value.span().contains(&offset) || name.span().contains(&offset) {
+                return Some(name.get_ref().to_string());
             }
         }
-    })
+        None
+    }
+    below(DeTable::parse(text).ok()?.get_ref(), offset)
 }
 
 /// serde names an unknown field and the valid ones only in its message; a test below holds the form.
@@ -91,19 +151,25 @@ pub(crate) fn nearest<'a>(key: &str, valid: &[&'a str]) -> Option<&'a str> {
 }
 
 fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -> Failure {
-    let line = line_of_field(text, field).map_or(String::new(), |line| format!(":{line}"));
-    Failure::new(ExitCode::Settings, format!("{}{line}: {field} = {value} is out of range", path.display()))
+    let span = span_of_field(text, field);
+    let line = span.as_ref().map_or(String::new(), |span| format!(":{}", line_at(text, span.start)));
+    let shown = span.map_or(String::new(), |span| excerpt(text, &span));
+    Failure::new(ExitCode::Settings, format!("{}{line}: {field} = {value} is out of range{shown}", path.display()))
         .hint(format!("it takes {rule}"))
 }
 
 /// The line on which `section.key` is set; `None` where the file leaves it at its default.
 pub(crate) fn line_of_field(text: &str, field: &str) -> Option<usize> {
+    span_of_field(text, field).map(|span| line_at(text, span.start))
+}
+
+fn span_of_field(text: &str, field: &str) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
     let (section, key) = field.split_once('.')?;
     let section = document.get_ref().iter().find(|(name, _)| name.get_ref() == section)?.1;
     let DeValue::Table(keys) = section.get_ref() else { return None };
     let (_, value) = keys.iter().find(|(name, _)| name.get_ref() == key)?;
-    Some(line_at(text, value.span().start))
+    Some(value.span())
 }
 
 fn line_at(text: &str, offset: usize) -> usize {
@@ -130,14 +196,34 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_named_with_its_line() {
-        let message = message_for("[model]\n\nlayers = \"four\"\n");
-        assert!(message.contains("…/run.toml:3: invalid type: string \\\"four\\\", expected u32"), "{message}");
+    fn a_wrong_type_is_named_with_key_line_and_place() {
+        let refusal =
+            |text: &str| parse::<RunManifest>(Path::new("run.toml"), text).expect_err("a mistake").to_string();
+        let expected = "run.toml:3: model.layers takes a whole number, not negative, not the string \"four\"\n  \
+                        3 | layers = \"four\"\n    |          ^^^^^^";
+        assert_eq!(refusal("[model]\n\nlayers = \"four\"\n"), expected);
+        let cases = [
+            ("model.width = -4", "model.width takes a whole number, not negative, not the integer -4", "^^"),
+            ("[optimizer]\nlearning_rate = true", "learning_rate takes a number, not the boolean true", "^^^^"),
+            ("[run]\nname = 7", "run.name takes text in quotes, not the integer 7", "^"),
+            ("model = 3", "model takes keys of its own, in a section [in brackets], not the integer 3", "^"),
+            ("[data]\n\tshare = \"jä\"", "data.share takes true or false, not the string \"jä\"", "\t        ^^^^"),
+            ("[data]\nsource = \"fiels\"", "data.source: unknown variant `fiels`", "^^^^^^^"),
+        ];
+        for (text, what, mark) in cases {
+            let message = refusal(text);
+            assert!(message.contains(what), "{message}");
+            assert!(message.ends_with(&format!(" {mark}")) || message.ends_with(&format!("| {mark}")), "{message}");
+        }
+        for text in ["[model\n", "x", "= 3", "a = \"ü", "\u{feff}\u{0}", "", "\n\n[[model]]\n"] {
+            let _ = parse::<RunManifest>(Path::new("run.toml"), text); // no mistake is so bad that it panics
+        }
     }
 
     #[test]
     fn a_value_out_of_range_is_named_with_its_line_and_the_range() {
         let message = message_for("[optimizer]\n# fast\nlearning_rate = 2.0\n");
+        assert!(message.contains("3 | learning_rate = 2.0\\n    |                 ^^^"), "{message}");
         assert!(message.contains("…/run.toml:3: optimizer.learning_rate = 2 is out of range"), "{message}");
         assert!(message.contains("above 0, at most 1"), "{message}");
     }

@@ -225,6 +225,11 @@ pub fn load_latest(folder: &Path) -> (Option<Checkpoint>, Vec<Refused>) {
     (None, refused)
 }
 
+/// The newest of them, intact or not; `None` where there is none.
+pub fn newest_checkpoint(folder: &Path) -> Option<PathBuf> {
+    checkpoint_folders(folder).into_iter().next()
+}
+
 /// A checkpoint that cannot be used.
 #[derive(Debug)]
 pub struct Refused {

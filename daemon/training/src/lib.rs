@@ -21,6 +21,7 @@ mod replica;
 pub mod schedule;
 
 pub use candle_core::{Device, DeviceLocation};
+pub use data::folders;
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{Counters, Engine, EngineState, Precision, StepReport, Taken, TrainingError, TrainingOptions};

@@ -81,9 +81,8 @@ impl DataPlace {
     fn tokenizer(&self, manifest: &RunManifest) -> Result<Option<Tokenizer>, CorpusError> {
         let digest = &manifest.data.tokenizer;
         match &self.tokenizer {
-            None if digest.is_empty() => Ok(None),
+            _ if digest.is_empty() => Ok(None),
             None => Err(CorpusError::NoTokenizer(digest.clone())),
-            Some(path) if digest.is_empty() => Err(CorpusError::TokenizerUnused(path.clone())),
             Some(path) => Tokenizer::of_run(path, digest, manifest.model.vocabulary as usize).map(Some),
         }
     }
@@ -96,14 +95,17 @@ impl Corpus {
     /// When something is missing, unwanted, unreadable, too short or not the run's.
     pub fn open(manifest: &RunManifest, place: &DataPlace) -> Result<Corpus, CorpusError> {
         let (data, context) = (&manifest.data, manifest.model.context as usize);
+        if let Some(path) = place.tokenizer.as_ref().filter(|_| data.tokenizer.is_empty()) {
+            return Err(CorpusError::TokenizerUnused(path.clone()));
+        }
         if data.source == DataSource::Grammar {
             return if place.files.is_empty() { Ok(Corpus::grammar()) } else { Err(CorpusError::FilesUnused) };
         }
-        if data.source == DataSource::Files && data.tokenizer.is_empty() && place.tokenizer.is_none() {
+        if data.source == DataSource::Files && data.tokenizer.is_empty() {
             return Corpus::of_bytes(JoinedFiles::open(&place.files)?, data, context);
         }
         if !data.digest.is_empty() {
-            check_digest(digest_of(&place.files)?, data)?;
+            check_digest(digest_of(data.source, &place.files)?, data)?;
         }
         if data.source.gives_images() {
             let images = ImageSet::open(manifest, &place.files, place.cache.as_deref())?;
@@ -124,12 +126,12 @@ impl Corpus {
         Ok(JoinedFiles::open(files)?.into_bytes())
     }
 
-    /// BLAKE3 of the content of files and folders in hexadecimal, as for `data.digest`.
+    /// BLAKE3 in hexadecimal of the content of files and folders as a run of this source reads them: for `data.digest`.
     ///
     /// # Errors
     /// As [`Corpus::read_files`].
-    pub fn digest_of(files: &[PathBuf]) -> Result<String, CorpusError> {
-        Ok(digest_of(files)?.to_hex().to_string())
+    pub fn digest_of(source: DataSource, files: &[PathBuf]) -> Result<String, CorpusError> {
+        Ok(digest_of(source, files)?.to_hex().to_string())
     }
 
     /// The built-in stories.
@@ -387,7 +389,9 @@ mod tests {
         write_tokenizer(&tokenizer);
         let place = DataPlace { tokenizer: Some(tokenizer), ..DataPlace::of_files(&[text]) };
         let bytes = manifest(DataSource::Files);
-        assert!(message(Corpus::open(&bytes, &place)).starts_with("this run reads bytes, but a tokenizer was given"));
+        assert!(
+            message(Corpus::open(&bytes, &place)).starts_with("this run reads without a tokenizer, but one was given")
+        );
         let tokens = place.complete(bytes).expect("a tokenizer");
         let corpus = Corpus::open(&tokens, &place).expect("a corpus");
         assert_eq!(corpus.stretches().first(), Some(&(0..468)));

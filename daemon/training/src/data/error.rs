@@ -32,6 +32,17 @@ pub enum CorpusError {
         /// What was looked for.
         wanted: &'static str,
     },
+    /// A folder holds files, and none of them is what the run reads.
+    #[error("data folder {path} holds nothing to train on: {left_out}")]
+    AllLeftOut {
+        /// The folder.
+        path: PathBuf,
+        /// Which files, and why.
+        left_out: String,
+    },
+    /// A folder that murmur itself writes.
+    #[error("{0} is a data directory of murmur: its checkpoints and logs are no data to train on")]
+    DataDirectory(PathBuf),
     /// A part of the corpus does not hold one window.
     #[error("the data is too short: its {part} part has {length} {unit}, and one window needs {needed}")]
     TooShort {
@@ -111,8 +122,8 @@ pub enum CorpusError {
     /// The run reads tokens and no tokenizer was given.
     #[error("this run reads its text with a tokenizer (BLAKE3 {0}), but none was given")]
     NoTokenizer(String),
-    /// A tokenizer was given to a run that reads bytes.
-    #[error("this run reads bytes, but a tokenizer was given: {0}")]
+    /// A tokenizer was given to a run that has none.
+    #[error("this run reads without a tokenizer, but one was given: {0}")]
     TokenizerUnused(PathBuf),
     /// A file that is no tokenizer.
     #[error("tokenizer {path}: {reason}")]
@@ -241,6 +252,10 @@ impl CorpusError {
             CorpusError::NoFiles => "name them with --data FILE… (a run with data.share = true brings them along)",
             CorpusError::FilesUnused => "leave --data out, or use a run whose data.source is \"files\"",
             CorpusError::Unreadable { .. } | CorpusError::Empty(_) => "check the path and the content of the file",
+            CorpusError::AllLeftOut { .. } => {
+                "check the folder, and data.source in the run file: it names the kind of data"
+            }
+            CorpusError::DataDirectory(_) => "give the folder or the files that hold the data",
             CorpusError::NothingIn { .. } => "give the files themselves, or the folder that they lie in",
             CorpusError::TooShort { .. } | CorpusError::TooFewImages { .. } => {
                 "give more data, a smaller model.context, or another data.validation_fraction"

@@ -1,4 +1,4 @@
-//! Files and folders of the user's, mapped into memory: a corpus may be larger than memory.
+//! Files of the user's, mapped into memory: a corpus may be larger than memory.
 
 use std::fs::File;
 use std::ops::Range;
@@ -6,57 +6,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use memmap2::Mmap;
+use murmur_protocol::manifest::DataSource;
 
 use super::CorpusError;
-
-/// Folders in folders are followed this deep; more is a loop of links. A guess.
-const DEPTH_MAX: usize = 16;
+use super::folders::list_files;
 
 /// Smaller files are read as they are: 65,530 of them may be mapped on Linux, and folders can hold more. A guess.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
-
-/// The files that `paths` name, in order: a folder stands for all files in it and below, sorted by path, without hidden
-/// ones.
-///
-/// # Errors
-/// When there is no path, one cannot be read, or a folder holds nothing.
-pub fn list_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
-    if paths.is_empty() {
-        return Err(CorpusError::NoFiles);
-    }
-    let mut files = Vec::new();
-    for path in paths {
-        let before = files.len();
-        collect(path, DEPTH_MAX, &mut files)?;
-        if files.len() == before {
-            return Err(CorpusError::NothingIn { path: path.clone(), wanted: "file" });
-        }
-    }
-    Ok(files)
-}
-
-fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CorpusError> {
-    if !path.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    let entries = if depth == 0 { Vec::new() } else { entries(path)? };
-    entries.iter().try_for_each(|entry| collect(entry, depth - 1, files))
-}
-
-/// What lies in a folder, sorted by name, without hidden entries.
-pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CorpusError> {
-    let unreadable = |source| CorpusError::Unreadable { path: folder.to_owned(), source };
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
 
 /// The content of a user's file.
 ///
@@ -79,13 +35,13 @@ pub fn content_of(path: &Path) -> std::io::Result<Bytes> {
     }
 }
 
-/// BLAKE3 of the content of files and folders, one after the other.
+/// BLAKE3 of the content of files and folders, one after the other, as a run of this source reads them.
 ///
 /// # Errors
-/// As [`list_files`] and [`map_file`].
-pub fn digest_of(paths: &[PathBuf]) -> Result<blake3::Hash, CorpusError> {
+/// As [`list`](super::folders::list) and [`map_file`].
+pub fn digest_of(source: DataSource, paths: &[PathBuf]) -> Result<blake3::Hash, CorpusError> {
     let mut hasher = blake3::Hasher::new();
-    for path in list_files(paths)? {
+    for path in list_files(source, paths)? {
         hasher.update(&map_file(&path)?);
     }
     Ok(hasher.finalize())
@@ -107,12 +63,13 @@ pub struct JoinedFiles {
 }
 
 impl JoinedFiles {
-    /// The files and folders at `paths`, in order.
+    /// The text files and folders at `paths`, in order.
     ///
     /// # Errors
-    /// As [`list_files`] and [`map_file`].
+    /// As [`list`](super::folders::list) and [`map_file`].
     pub fn open(paths: &[PathBuf]) -> Result<JoinedFiles, CorpusError> {
-        let files = list_files(paths)?.iter().map(|path| map_file(path)).collect::<Result<Vec<_>, _>>()?;
+        let files =
+            list_files(DataSource::Files, paths)?.iter().map(|path| map_file(path)).collect::<Result<Vec<_>, _>>()?;
         Ok(JoinedFiles::of(files))
     }
 
@@ -175,21 +132,6 @@ impl JoinedFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn folders_stand_for_their_files_in_order_and_hidden_ones_are_left_out() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("b")).expect("a folder");
-        for name in ["c.txt", "a.txt", "b/z.txt", ".hidden"] {
-            std::fs::write(folder.path().join(name), name).expect("written");
-        }
-        let files = list_files(&[folder.path().to_owned()]).expect("files");
-        let names: Vec<_> = files.iter().map(|file| file.strip_prefix(folder.path()).expect("inside")).collect();
-        assert_eq!(names, ["a.txt", "b/z.txt", "c.txt"].map(Path::new));
-        let empty = tempfile::tempdir().expect("a folder");
-        let error = list_files(&[empty.path().to_owned()]).expect_err("nothing in it").to_string();
-        assert!(error.contains("holds no file"), "{error}");
-    }
 
     #[test]
     fn joined_files_are_read_like_one() {

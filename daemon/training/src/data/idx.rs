@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
+use murmur_protocol::manifest::DataSource;
 
 use super::CorpusError;
-use super::files::{list_files, map_file};
+use super::files::map_file;
+use super::folders::list_files;
 use super::images::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
@@ -45,7 +47,7 @@ pub(super) fn open_pairs(
     folder: Option<&Path>,
 ) -> Result<Vec<Pair>, CorpusError> {
     let (mut images, mut labels) = (Vec::new(), Vec::new());
-    for path in list_files(paths)? {
+    for path in list_files(DataSource::Idx, paths)? {
         let idx = open(&path, folder)?;
         match idx.dimensions.len() {
             1 => labels.push(idx),

@@ -10,7 +10,7 @@ use image::{DynamicImage, ImageReader};
 use rayon::prelude::*;
 
 use super::CorpusError;
-use super::files::entries;
+use super::folders::entries;
 use super::images::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
@@ -49,7 +49,7 @@ pub(super) fn open(
         let Some(label) = class_names.iter().position(|name| *name == name_of(&class)) else {
             return Err(CorpusError::UnknownClass { path: class, classes: class_names.join(", ") });
         };
-        let images = entries(&class)?.into_iter().filter(|path| is_image(path));
+        let images = entries(&class)?.into_iter().filter(|path| is_image(path) && !is_empty(path));
         files.extend(images);
         labels.resize(files.len(), label as u32);
     }
@@ -102,6 +102,11 @@ fn sub_folders(roots: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
         }
     }
     Ok(folders)
+}
+
+/// An empty file is left out, as in other folders of data.
+fn is_empty(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.len() == 0)
 }
 
 fn name_of(folder: &Path) -> String {

@@ -4,6 +4,7 @@ pub mod batch;
 pub mod corpus;
 mod error;
 pub mod files;
+pub mod folders;
 pub mod grammar;
 mod idx;
 mod image_folders;

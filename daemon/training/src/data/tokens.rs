@@ -13,7 +13,8 @@ use murmur_protocol::manifest::{DataSource, RunManifest};
 use murmur_protocol::random::{Rng, RngExt, stream};
 use rayon::prelude::*;
 
-use super::files::{list_files, map_file};
+use super::files::map_file;
+use super::folders::list_files;
 use super::prepared::{Key, open_or_write, unwritable};
 use super::{CorpusError, Tokenizer, json_lines, parquet};
 
@@ -51,7 +52,7 @@ impl TokenFile {
         tokenizer: Option<&Tokenizer>,
         folder: Option<&Path>,
     ) -> Result<TokenFile, CorpusError> {
-        let files = list_files(paths)?;
+        let files = list_files(manifest.data.source, paths)?;
         let width = tokenizer.map_or(1, |tokenizer| width_for(tokenizer.tokens()));
         let content = open_or_write(folder, &key(manifest, &files, tokenizer)?, |file| {
             Writer::new(file, width)?.write_all(manifest, &files, tokenizer)

@@ -1,0 +1,288 @@
+//! What a run reads of the user's folders: all files in them and below, but for those that cannot be meant.
+//!
+//! A file that is given by its own name is taken as it is: what is wrong with it is an error. In a folder, empty files,
+//! files of another kind and the data directories of murmur itself are left out, and said so: nobody wants a model that
+//! has learned its own checkpoints.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::manifest::DataSource;
+
+use super::CorpusError;
+
+/// Folders in folders are followed this deep; more is a loop of links. A guess.
+const DEPTH_MAX: usize = 16;
+
+/// The beginning of a file that tells its kind, in bytes: as much as git looks at.
+const HEAD_BYTES: usize = 8000;
+
+/// A text holds fewer control characters than one in this many bytes; compressed data has one in nine.
+const BYTES_PER_CONTROL: usize = 20;
+
+/// What a folder holds that is not trained on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a file or folder is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It holds nothing.
+    Empty,
+    /// It is no text.
+    Binary,
+    /// It is not of the kind that the run reads.
+    OtherKind,
+    /// A pipe, a socket or a device.
+    NoFile,
+    /// Checkpoints and settings of a node, or of a local swarm.
+    DataDirectory,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = match self.reason {
+            Reason::Empty => "empty",
+            Reason::Binary => "binary",
+            Reason::OtherKind => "of another kind",
+            Reason::NoFile => "no regular file",
+            Reason::DataDirectory => "a data directory of murmur",
+        };
+        write!(formatter, "{} ({reason})", self.path.display())
+    }
+}
+
+/// What some paths name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// What is read, in order.
+    pub files: Vec<PathBuf>,
+    /// What is not.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// The files that `paths` name, in order: a folder stands for all files in it and below that a run of this source reads,
+/// sorted by path, without hidden ones.
+///
+/// # Errors
+/// When there is no path, one cannot be read, is a data directory of murmur, or a folder holds nothing to read.
+pub fn list(source: DataSource, paths: &[PathBuf]) -> Result<Listing, CorpusError> {
+    if paths.is_empty() {
+        return Err(CorpusError::NoFiles);
+    }
+    let mut listing = Listing::default();
+    for path in paths {
+        if !path.is_dir() {
+            listing.files.push(path.clone());
+            continue;
+        }
+        if is_data_directory(path) {
+            return Err(CorpusError::DataDirectory(path.clone()));
+        }
+        let (files, left_out) = (listing.files.len(), listing.left_out.len());
+        collect(source, path, DEPTH_MAX, &mut listing)?;
+        if listing.files.len() == files {
+            return Err(match &listing.left_out[left_out..] {
+                [] => CorpusError::NothingIn { path: path.clone(), wanted: "file" },
+                others => CorpusError::AllLeftOut { path: path.clone(), left_out: described(others) },
+            });
+        }
+    }
+    Ok(listing)
+}
+
+/// The same without what is left out.
+pub(super) fn list_files(source: DataSource, paths: &[PathBuf]) -> Result<Vec<PathBuf>, CorpusError> {
+    Ok(list(source, paths)?.files)
+}
+
+/// How many there are, with the first of them.
+pub fn described(left_out: &[LeftOut]) -> String {
+    const NAMED_MAX: usize = 3;
+    let names: Vec<String> = left_out.iter().take(NAMED_MAX).map(LeftOut::to_string).collect();
+    match left_out.len().saturating_sub(NAMED_MAX) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+fn collect(source: DataSource, folder: &Path, depth: usize, listing: &mut Listing) -> Result<(), CorpusError> {
+    if depth == 0 {
+        return Ok(());
+    }
+    for path in entries(folder)? {
+        let unreadable = |source| CorpusError::Unreadable { path: path.clone(), source };
+        let kind = std::fs::metadata(&path).map_err(unreadable)?;
+        let reason = if kind.is_dir() {
+            if !is_data_directory(&path) {
+                collect(source, &path, depth - 1, listing)?;
+                continue;
+            }
+            Some(Reason::DataDirectory)
+        } else if kind.is_file() {
+            reason_against(source, &head(&path).map_err(unreadable)?)
+        } else {
+            Some(Reason::NoFile)
+        };
+        match reason {
+            None => listing.files.push(path),
+            Some(reason) => listing.left_out.push(LeftOut { path, reason }),
+        }
+    }
+    Ok(())
+}
+
+/// What lies in a folder, sorted by name, without hidden entries.
+pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CorpusError> {
+    let unreadable = |source| CorpusError::Unreadable { path: folder.to_owned(), source };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// A node's data directory has its key, a local swarm's folder has such directories in it.
+fn is_data_directory(folder: &Path) -> bool {
+    let is_node = |folder: &Path| folder.join("identity.key").is_file();
+    is_node(folder) || (folder.join("run.toml").is_file() && folder.join("node-0").is_dir())
+}
+
+fn head(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Why a file that begins like this is not what a run of this source reads.
+fn reason_against(source: DataSource, head: &[u8]) -> Option<Reason> {
+    let is_compressed = head.starts_with(&[0x1f, 0x8b]);
+    match source {
+        _ if head.is_empty() => Some(Reason::Empty),
+        DataSource::Grammar | DataSource::ImageFolders => None,
+        DataSource::Files => is_binary(head).then_some(Reason::Binary),
+        DataSource::JsonLines => (!is_compressed && is_binary(head)).then_some(Reason::Binary),
+        DataSource::Parquet => (!head.starts_with(b"PAR1")).then_some(Reason::OtherKind),
+        DataSource::Idx => (!is_compressed && !head.starts_with(&[0, 0])).then_some(Reason::OtherKind),
+    }
+}
+
+/// A zero byte, as git has it, or many control characters: compressed data without one at its beginning.
+fn is_binary(head: &[u8]) -> bool {
+    let is_control = |byte: &&u8| matches!(byte, 0x01..=0x08 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
+    head.contains(&0) || head.iter().filter(is_control).count() * BYTES_PER_CONTROL > head.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(root: &Path, paths: &[PathBuf]) -> Vec<String> {
+        let name = |path: &PathBuf| path.strip_prefix(root).expect("inside").display().to_string();
+        paths.iter().map(name).collect()
+    }
+
+    fn left_out(root: &Path, listing: &Listing) -> Vec<(String, Reason)> {
+        let paths: Vec<PathBuf> = listing.left_out.iter().map(|left| left.path.clone()).collect();
+        names(root, &paths).into_iter().zip(listing.left_out.iter().map(|left| left.reason)).collect()
+    }
+
+    #[test]
+    fn folders_stand_for_their_files_in_order_and_hidden_ones_are_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("b")).expect("a folder");
+        for name in ["c.txt", "a.txt", "b/z.txt", ".hidden"] {
+            std::fs::write(folder.path().join(name), name).expect("written");
+        }
+        let listing = list(DataSource::Files, &[folder.path().to_owned()]).expect("files");
+        assert_eq!(names(folder.path(), &listing.files), ["a.txt", "b/z.txt", "c.txt"]);
+        assert_eq!(listing.left_out, []);
+        let empty = tempfile::tempdir().expect("a folder");
+        let error = list(DataSource::Files, &[empty.path().to_owned()]).expect_err("nothing in it").to_string();
+        assert!(error.contains("holds no file"), "{error}");
+    }
+
+    #[test]
+    fn empty_and_binary_files_of_a_folder_are_left_out_and_given_by_name_they_are_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let noise: Vec<u8> = (0..4000u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8 | 1).collect();
+        let files: [(&str, &[u8]); 6] = [
+            ("a.txt", b"text\r\n\tand \x1b[1mmore\x1b[0m"),
+            ("b.png", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"),
+            ("c.txt", b""),
+            ("d.bin", &noise),
+            ("latin.txt", b"gr\xfc\xdfe aus K\xf6ln"),
+            ("utf8.txt", "größe 雀".as_bytes()),
+        ];
+        for (name, content) in files {
+            std::fs::write(root.join(name), content).expect("written");
+        }
+        let listing = list(DataSource::Files, &[root.to_owned()]).expect("files");
+        assert_eq!(names(root, &listing.files), ["a.txt", "latin.txt", "utf8.txt"]);
+        let expected = [("b.png", Reason::Binary), ("c.txt", Reason::Empty), ("d.bin", Reason::Binary)];
+        assert_eq!(left_out(root, &listing), expected.map(|(name, reason)| (name.to_owned(), reason)));
+        let text = described(&listing.left_out);
+        assert!(text.contains("b.png (binary)") && text.contains("c.txt (empty)"), "{text}");
+        let named = [root.join("c.txt"), root.join("d.bin")];
+        assert_eq!(list(DataSource::Files, &named).expect("as they are").files, named);
+        for name in ["a.txt", "latin.txt", "utf8.txt"] {
+            std::fs::remove_file(root.join(name)).expect("there");
+        }
+        let error = list(DataSource::Files, &[root.to_owned()]).expect_err("nothing is left").to_string();
+        assert!(error.contains("nothing to train on") && error.contains("c.txt (empty)"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_of_another_kind_of_data_is_read_for_that_kind() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let files: [(&str, &[u8]); 4] = [
+            ("README.md", b"# Data"),
+            ("a.parquet", b"PAR1\0\0"),
+            ("b.gz", b"\x1f\x8b\x08\0"),
+            ("c.idx", b"\0\0\x08\x01"),
+        ];
+        for (name, content) in files {
+            std::fs::write(root.join(name), content).expect("written");
+        }
+        let listed = |source| names(root, &list(source, &[root.to_owned()]).expect("files").files);
+        assert_eq!(listed(DataSource::Parquet), ["a.parquet"]);
+        assert_eq!(listed(DataSource::Idx), ["b.gz", "c.idx"]);
+        assert_eq!(
+            listed(DataSource::JsonLines),
+            ["README.md", "b.gz"],
+            "what is no JSON there is an error with its line"
+        );
+    }
+
+    /// The digest of the data must not depend on whether a node has its own directory among them.
+    #[test]
+    fn data_directories_of_murmur_are_never_trained_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        std::fs::write(root.join("book.txt"), "a book").expect("written");
+        let before = list(DataSource::Files, &[root.to_owned()]).expect("files").files;
+        for (directory, file) in [("node", "identity.key"), ("swarm/node-0", "log"), ("swarm", "run.toml")] {
+            std::fs::create_dir_all(root.join(directory)).expect("a folder");
+            std::fs::write(root.join(directory).join(file), "text").expect("written");
+        }
+        let listing = list(DataSource::Files, &[root.to_owned()]).expect("files");
+        assert_eq!(listing.files, before);
+        let expected = ["node", "swarm"].map(|name| (name.to_owned(), Reason::DataDirectory));
+        assert_eq!(left_out(root, &listing), expected);
+        let error = list(DataSource::Files, &[root.join("node")]).expect_err("a data directory").to_string();
+        assert!(error.contains("is a data directory of murmur"), "{error}");
+    }
+}

@@ -1,0 +1,235 @@
+//! What the commands refuse or leave out, and how they end when nobody reads: the same wherever it is met.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use murmur_tests::disk::SmallDisk;
+use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// A model that no machine has memory for.
+const HUGE_RUN: &str = "\
+[model]
+layers = 128
+width = 16384
+feed_forward = 65536
+heads = 128
+[optimizer]
+batch_sequences = 4096
+";
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn ended(output: &Output) -> (Option<i32>, String) {
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!message.contains("panicked"), "{message}");
+    (output.status.code(), message)
+}
+
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    ended(&run(MURMUR, arguments))
+}
+
+/// `start` with this run file, that data directory and no port that could be taken.
+fn start(run_file: &Path, data: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let mut arguments = vec!["start", text(run_file), "--data-dir", text(data)];
+    arguments.extend(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off"]);
+    arguments.extend(more);
+    refused(&arguments)
+}
+
+#[test]
+fn a_gpu_that_is_not_there_and_a_model_that_does_not_fit_have_one_code_everywhere() {
+    let folder = folder();
+    let (tiny, data) = (write_run(folder.path(), TINY_RUN), folder.path().join("data"));
+    let huge = folder.path().join("huge.toml");
+    std::fs::write(&huge, HUGE_RUN).expect("written");
+    let swarm = folder.path().join("swarm");
+    let device = ["--device", "cuda:99"];
+    let (code, message) = start(&tiny, &data, &device);
+    assert!(code == Some(3) && message.contains("device cuda:99") && message.contains("hint: "), "{message}");
+    let (code, message) = refused(&["bench", text(&tiny), "--steps", "1", "--device", "cuda:99"]);
+    assert!(code == Some(3) && message.contains("device cuda:99"), "{message}");
+    let doctor = ["doctor", "--data-dir", text(&data), "--listen", "/ip4/127.0.0.1/tcp/0"];
+    let (code, message) = refused(&[&doctor[..], &device, &["--run", text(&tiny)]].concat());
+    assert_eq!(code, Some(3), "{message}");
+
+    let (code, message) = start(&huge, &data, &[]);
+    assert!(code == Some(3) && message.contains("training this run takes about"), "{message}");
+    let (code, message) = refused(&["bench", text(&huge), "--steps", "1"]);
+    assert!(code == Some(3) && message.contains("training this run takes about"), "{message}");
+    let (code, message) = refused(&["local", text(&huge), "-n", "1", "--directory", text(&swarm)]);
+    assert!(code == Some(3) && message.contains("training this run takes about"), "{message}");
+    assert!(message.contains("hint: set training.recompute"), "the founder's own remedy: {message}");
+}
+
+#[test]
+fn a_tokenizer_for_a_run_without_one_is_refused() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let tokenizer = folder.path().join("tokenizer.json");
+    std::fs::write(&tokenizer, "{}").expect("written");
+    let (code, message) = start(&run_file, &folder.path().join("data"), &["--tokenizer", text(&tokenizer)]);
+    assert_eq!(code, Some(3), "{message}");
+    assert!(message.starts_with("error: this run reads without a tokenizer, but one was given"), "{message}");
+    assert!(message.contains("hint: leave --tokenizer out"), "{message}");
+}
+
+#[test]
+fn what_else_answers_at_a_port_is_said_to_a_joiner() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let _ = stream.read(&mut [0; 256]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let (code, message) = refused(&["join", "--bootstrap", &format!("/ip4/127.0.0.1/tcp/{port}")]);
+    assert_eq!(code, Some(4), "{message}");
+    assert!(message.contains("a web server answers there (HTTP), no murmur node"), "{message}");
+}
+
+#[test]
+fn addresses_that_are_none_and_folders_that_are_not_there_are_named() {
+    let (code, message) = refused(&["status", "--address", "nonsense"]);
+    assert_eq!(code, Some(3), "{message}");
+    assert!(message.starts_with("error: \"nonsense\" is no address of a status page\nhint: it takes an address and"));
+    let (code, message) = refused(&["ticket", "--address", "off"]);
+    assert!(code == Some(3) && message.contains("answers nobody"), "{message}");
+
+    let folder = folder();
+    let absent = folder.path().join("absent");
+    let to = folder.path().join("to");
+    for command in
+        [&["sample", text(&absent)][..], &["eval", text(&absent)], &["export", text(&absent), "--to", text(&to)]]
+    {
+        let (code, message) = refused(command);
+        assert_eq!(code, Some(5), "{message}");
+        assert!(message.contains(&format!("{} does not exist\nhint: ", text(&absent))), "{message}");
+    }
+}
+
+#[test]
+fn local_does_not_mix_two_runs_in_one_folder() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let swarm = folder.path().join("swarm");
+    std::fs::create_dir(&swarm).expect("created");
+    std::fs::write(swarm.join("run.toml"), "run.seed = 77\n").expect("written");
+    let (code, message) = refused(&["local", text(&run_file), "--directory", text(&swarm)]);
+    assert_eq!(code, Some(3), "{message}");
+    assert!(message.contains("belongs to another run") && message.contains("run.seed: 1 here, 77 there"), "{message}");
+    assert!(message.contains("hint: choose another folder with --directory"), "{message}");
+    let kept = std::fs::read_to_string(swarm.join("run.toml")).expect("there");
+    assert_eq!(kept, "run.seed = 77\n", "what lay there is untouched");
+}
+
+#[test]
+fn a_data_folder_is_trained_on_without_what_is_no_text_and_without_the_nodes_own_checkpoints() {
+    let folder = folder();
+    let of_files = TINY_RUN.replace("[data]\n", "[data]\nsource = \"files\"\n");
+    let run_file = write_run(folder.path(), &of_files);
+    let texts = folder.path().join("texts");
+    std::fs::create_dir(&texts).expect("created");
+    std::fs::write(texts.join("book.txt"), "The quick brown fox. ".repeat(500)).expect("written");
+    std::fs::write(texts.join("empty.txt"), "").expect("written");
+    std::fs::write(texts.join("photo.jpg"), b"\xff\xd8\xff\xe0\x00\x10JFIF\x00").expect("written");
+    let node = texts.join("node");
+    let arguments = ["start", text(&run_file), "--data", text(&texts), "--steps", "3"];
+    for time in ["first", "second"] {
+        let ended = Daemon::spawn(MURMUR, &node, &arguments).wait_for_end();
+        assert!(ended.status.success(), "{time}: {}", ended.errors);
+        let said = ended.errors.lines().find(|line| line.contains("are not trained on")).expect("said").to_owned();
+        assert!(said.starts_with("warning: 3 of 4 entries of the data folders"), "{time}: {said}");
+        for part in ["empty.txt (empty)", "photo.jpg (binary)", "node (a data directory of murmur)"] {
+            assert!(said.contains(part), "{time}: {said}");
+        }
+    }
+    let (code, message) = refused(&["eval", text(&node), "--data", text(&texts)]);
+    assert_eq!(code, Some(0), "the same files are the data of the run: {message}");
+    let (code, message) = start(&run_file, &folder.path().join("other"), &["--data", text(&node)]);
+    assert!(code == Some(5) && message.contains("is a data directory of murmur"), "{message}");
+}
+
+#[test]
+fn a_disk_without_room_for_a_first_checkpoint_is_refused_before_anything_is_learned() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let Some(disk) = SmallDisk::mount(256 << 10) else { return };
+    let (code, message) = start(&run_file, &disk.path().join("node"), &["--steps", "3"]);
+    assert_eq!(code, Some(5), "{message}");
+    assert!(message.contains("error: a checkpoint of this run takes") && message.contains("are free in"), "{message}");
+    assert!(message.contains("hint: make room there, or choose another disk with --data-dir"), "{message}");
+    disk.fill();
+    let (code, message) = start(&run_file, &disk.path().join("other"), &["--steps", "3"]);
+    assert_eq!(code, Some(5), "{message}");
+    assert!(message.contains("No space left on device") && message.contains("hint: make room there"), "{message}");
+    assert!(!disk.path().join("other/identity.key").exists(), "no half of a key is left behind");
+}
+
+/// A command whose reader has gone before it writes.
+fn without_reader(arguments: &[&str]) -> Output {
+    let mut command = murmur(MURMUR);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    drop(child.stdout.take());
+    child.wait_with_output().expect("it ends")
+}
+
+fn into_full_disk(arguments: &[&str]) -> Option<Output> {
+    let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else {
+        println!("skipped: this system has no /dev/full");
+        return None;
+    };
+    let mut command: Command = murmur(MURMUR);
+    Some(command.args(arguments).stdin(Stdio::null()).stdout(full).output().expect("the program starts"))
+}
+
+#[test]
+fn commands_end_quietly_without_a_reader_and_with_an_error_on_a_full_disk() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let ended_daemon = Daemon::spawn(MURMUR, &node, &["start", text(&run_file), "--steps", "3"]).wait_for_end();
+    assert!(ended_daemon.status.success(), "{}", ended_daemon.errors);
+    let sample = ["sample", text(&node), "--tokens", "100"];
+    for arguments in [&["sim", "list"][..], &["--help"], &["start", "--help"], &sample, &["eval", text(&node)]] {
+        let (code, message) = ended(&without_reader(arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {message}");
+        assert!(!message.contains("error"), "{arguments:?}: {message}");
+        let Some(output) = into_full_disk(arguments) else { continue };
+        let (code, message) = ended(&output);
+        assert_eq!(code, Some(5), "{arguments:?}: {message}");
+        assert!(message.contains("error: cannot write to standard output: No space left"), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn a_daemon_trains_on_without_its_output_and_says_that_it_was_lost() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let more = ["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--steps", "3"];
+    let arguments = [&["start", text(&run_file), "--data-dir", text(&node)][..], &more].concat();
+    let Some(output) = into_full_disk(&arguments) else { return };
+    let (code, message) = ended(&output);
+    assert_eq!(code, Some(5), "{message}");
+    assert!(message.contains("warning: cannot write to standard output") && message.contains("training goes on"));
+    let (code, message) = refused(&["sample", text(&node), "--tokens", "1"]);
+    assert_eq!(code, Some(0), "its checkpoint is there: {message}");
+    let (code, message) = ended(&without_reader(&arguments));
+    assert_eq!(code, Some(0), "{message}");
+}
