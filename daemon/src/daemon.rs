@@ -28,7 +28,7 @@ use crate::report::NodeReport;
 use crate::rest::Rest;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
-use crate::store::{Announcement, Checkpoint, CheckpointWriter, DataDirectory, RunningDaemon, load_latest};
+use crate::store::{Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, load_latest};
 use double::watch_for_double;
 use regular::{Reporter, invitation, invite_regularly, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
@@ -58,6 +58,8 @@ pub struct Plan {
     pub bootstrap: Vec<Bootstrap>,
     /// Whether to copy a peer's model where there is no checkpoint.
     pub joins: bool,
+    /// Whether to begin at step 0 where no checkpoint can be used, also where members are known.
+    pub begins_anew: bool,
     /// The run's base model, where it has been read already.
     pub base: Option<Pretrained>,
     /// What to print.
@@ -133,7 +135,7 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
         None => open_corpus(&plan.manifest, &plan.settings, Some(plan.directory.prepared_path()))?,
     };
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
-    let checkpoint = latest_checkpoint(&plan.directory);
+    let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
     fit::check(&plan.manifest, training, &devices)?;
     let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
@@ -181,14 +183,33 @@ pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
     Failure::new(code, error.to_string()).hint(error.remedy())
 }
 
-fn latest_checkpoint(directory: &DataDirectory) -> Option<Checkpoint> {
-    let (checkpoint, refused) = load_latest(&directory.checkpoints_path());
-    for refused in refused {
+/// The newest checkpoint that can be used. Where there are some and all are damaged, a node of a swarm copies the model
+/// anew, and one that is alone does not begin at step 0 unasked: its owner may have a backup.
+fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
+    let folder = plan.directory.checkpoints_path();
+    let (checkpoint, refused) = load_latest(&folder);
+    for refused in &refused {
         eprintln!("warning: checkpoint refused: {}", refused.error);
-        refused.set_aside();
-        eprintln!("hint: {}", if checkpoint.is_some() { "the one before it is used" } else { "there is no older one" });
     }
-    checkpoint
+    if refused.is_empty() {
+        return Ok(checkpoint);
+    }
+    let way = match &checkpoint {
+        Some(_) => "the one before it is used",
+        None if start(plan, false) == Start::FromPeer => "there is no other one; the model is copied from a member",
+        None if plan.begins_anew => "there is no other one; the run begins anew at step 0",
+        None => {
+            let message = format!("no checkpoint in {} can be used", folder.display());
+            return Err(Failure::new(ExitCode::Files, message).hint(format!(
+                "restore that folder from a backup; or join the run's other members with `murmur join TICKET --data-dir \
+                 {}`, which copies the model from them; or lose what was learned and begin at step 0 with --begin-anew",
+                plan.directory.root().display()
+            )));
+        }
+    };
+    refused.iter().for_each(Refused::set_aside);
+    eprintln!("hint: {way}");
+    Ok(checkpoint)
 }
 
 async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
@@ -376,7 +397,7 @@ pub(crate) fn network_config(
 
 /// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
 fn start(plan: &Plan, resumed: bool) -> Start {
-    let has_swarm = plan.joins || !plan.directory.remembered_peers().is_empty();
+    let has_swarm = plan.joins || (!plan.begins_anew && !plan.directory.remembered_peers().is_empty());
     if !resumed && has_swarm { Start::FromPeer } else { Start::WithModel }
 }
 

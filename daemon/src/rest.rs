@@ -10,7 +10,7 @@ use jiff::civil::{Date, date};
 use jiff::fmt::temporal::DateTimeParser;
 use jiff::tz::TimeZone;
 use murmur_network::Traffic;
-use murmur_protocol::Event;
+use murmur_protocol::{Event, Phase};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -102,9 +102,18 @@ impl Rules {
         now.to_zoned(self.time_zone.clone())
     }
 
+    fn is_spent(&self, bytes_today: u64) -> bool {
+        self.budget.is_some_and(|budget| bytes_today >= budget)
+    }
+
+    /// With which flag the node would not rest now.
+    fn flag_against(&self, bytes_today: u64) -> &'static str {
+        if self.is_spent(bytes_today) { "--daily-gigabytes 0" } else { "--quiet-hours \"\"" }
+    }
+
     /// Why the node rests, and until when, for people.
     fn reason(&self, now: &Zoned, bytes_today: u64) -> Option<String> {
-        if self.budget.is_some_and(|budget| bytes_today >= budget) {
+        if self.is_spent(bytes_today) {
             return Some(format!("daily budget used up until 00:00 {}", now.strftime("%Z")));
         }
         let minute = 60 * u32::from(now.hour().unsigned_abs()) + u32::from(now.minute().unsigned_abs());
@@ -205,10 +214,9 @@ impl Rest {
             if looked.reason.is_some() != is_resting {
                 is_resting = looked.reason.is_some();
                 let event = if is_resting { Event::RestBegan } else { Event::RestEnded };
-                match &looked.reason {
-                    Some(reason) => note(&format!("resting     {reason}; training goes on")),
-                    None => note("rested      exchanges go on"),
-                }
+                let flag = self.rules.flag_against(looked.bytes_today);
+                let has_model = pictures.borrow().status.phase != Phase::Joining;
+                note(&describe(looked.reason.as_deref(), has_model, flag));
                 if events.send(event).await.is_err() {
                     return;
                 }
@@ -226,6 +234,20 @@ impl Rest {
     pub(crate) fn keep(limits: &LimitsSettings, path: &Path, view: &RestView) {
         let day = day_of(&Rules::new(limits).clock(SystemTime::now()));
         Rest::write(path, DayCount { day, bytes: view.bytes_today });
+    }
+}
+
+/// That a rest has begun, and what it means, or that it is over. A joiner has nothing to train: it would have to copy the
+/// model first, which is what its owner does not want to spend now.
+fn describe(reason: Option<&str>, has_model: bool, flag: &str) -> String {
+    match (reason, has_model) {
+        (Some(reason), true) => format!("resting     {reason}; training goes on"),
+        (Some(reason), false) => format!(
+            "resting     {reason}; joining waits until then, and nothing is trained before\nhint: to join now, start \
+             again with {flag}"
+        ),
+        (None, true) => "rested      exchanges go on".to_owned(),
+        (None, false) => "rested      joining goes on".to_owned(),
     }
 }
 
@@ -325,6 +347,19 @@ mod tests {
         assert_eq!(looked, RestView { reason: None, bytes_today: 10 });
         std::fs::write(&path, b"{").expect("written");
         assert_eq!(Rest::new(&limits, path).count, DayCount::default(), "a damaged count is forgotten");
+    }
+
+    #[test]
+    fn a_joiner_is_told_that_it_waits_until_when_and_how_to_join_now() {
+        let told = describe(Some("quiet hours until 07:00 UTC"), false, "--quiet-hours \"\"");
+        assert!(told.contains("until 07:00 UTC; joining waits until then"), "{told}");
+        assert!(told.ends_with("hint: to join now, start again with --quiet-hours \"\""), "{told}");
+        assert!(!told.contains("training goes on"), "{told}");
+        assert!(describe(Some("quiet hours until 07:00 UTC"), true, "").ends_with("training goes on"));
+        let limits = LimitsSettings { daily_gigabytes: 1.0, quiet_hours: "22:00-07:00".to_owned(), ..utc() };
+        let rules = Rules::new(&limits);
+        assert_eq!(rules.flag_against(0), "--quiet-hours \"\"");
+        assert_eq!(rules.flag_against(1_000_000_000), "--daily-gigabytes 0");
     }
 
     #[test]

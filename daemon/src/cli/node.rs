@@ -15,6 +15,9 @@ use crate::settings::{LimitsSettings, THREADS_MAX};
 pub struct StartOptions {
     /// The run file [default: the built-in stories].
     pub run: Option<PathBuf>,
+    /// Begin at step 0 where all checkpoints are damaged; what they held is lost.
+    #[arg(long, help_heading = TRAINING)]
+    pub begin_anew: bool,
     /// The node.
     #[command(flatten)]
     pub node: NodeOptions,

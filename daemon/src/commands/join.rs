@@ -93,7 +93,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     tracing::debug!("the run is known");
     let base = base::joined(&manifest, &settings)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
-    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, secret, base };
+    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, secret, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

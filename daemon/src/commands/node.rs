@@ -142,6 +142,8 @@ pub(super) struct Entry {
     pub(super) bootstrap: Vec<Bootstrap>,
     /// Whether to copy a peer's model where there is no checkpoint.
     pub(super) joins: bool,
+    /// Whether to begin at step 0 where no checkpoint can be used.
+    pub(super) begins_anew: bool,
     /// From a ticket that a member has honoured.
     pub(super) secret: Option<Secret>,
     /// The base model, where it has been read already.
@@ -156,7 +158,7 @@ pub(super) fn run(
     entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, secret, base } = entry;
+    let Entry { bootstrap, joins, begins_anew, secret, base } = entry;
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -173,6 +175,7 @@ pub(super) fn run(
         secret,
         bootstrap,
         joins,
+        begins_anew,
         base,
         console: options.machine.format.unwrap_or(Console::Text),
         until_stdin_closes: options.daemon.until_stdin_closes,

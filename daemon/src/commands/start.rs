@@ -24,6 +24,6 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
     let joins = !bootstrap.is_empty();
-    let entry = node::Entry { bootstrap, joins, secret: None, base };
+    let entry = node::Entry { bootstrap, joins, begins_anew: options.begin_anew, secret: None, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }

@@ -127,7 +127,7 @@ pub struct NetworkSettings {
 pub struct CheckpointSettings {
     /// Identity, known peers and checkpoints; empty: `murmur/<run>` in the user's data directory.
     pub directory: PathBuf,
-    /// Seconds between two checkpoints; 0 writes only the final one.
+    /// Seconds between two checkpoints, the first of them within 30 s; 0 writes only the final one.
     pub every_seconds: u64,
     /// Checkpoints kept, at least 2, so that a damaged one has a predecessor.
     pub keep: usize,
@@ -215,7 +215,7 @@ pub struct LimitsSettings {
     pub download_mbit: f64,
     /// Gigabytes (10⁹ bytes) a day, both ways together, after which it rests; 0 sets no budget.
     pub daily_gigabytes: f64,
-    /// When it rests every day, such as "22:00-07:00"; empty: never.
+    /// When it rests every day, such as "22:00-07:00"; empty: never. Training goes on meanwhile, joining waits.
     pub quiet_hours: String,
     /// Of those hours and days: "Europe/Berlin", "+02:00" or "UTC"; empty: this machine's.
     pub time_zone: String,

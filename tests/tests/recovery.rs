@@ -1,0 +1,98 @@
+//! What a daemon does when its only checkpoint is damaged, and when its owner's quiet hours keep it from joining.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use murmur_tests::{Daemon, TINY_RUN, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// Flips a bit of every checkpoint's model.
+fn damage(directory: &Path) {
+    let folders = std::fs::read_dir(directory.join("checkpoints")).expect("there").flatten();
+    let models: Vec<_> = folders.map(|folder| folder.path().join("model.safetensors")).collect();
+    assert!(!models.is_empty(), "there is a checkpoint");
+    for model in models {
+        let mut bytes = std::fs::read(&model).expect("there");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&model, bytes).expect("written");
+    }
+}
+
+#[test]
+fn a_node_alone_with_a_damaged_checkpoint_stops_with_the_choice_and_begins_anew_only_when_told() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let node = folder.path().join("node");
+    let start =
+        |more: &[&str]| Daemon::spawn(MURMUR, &node, &[&["start", run_file.to_str().expect("UTF-8")], more].concat());
+    let daemon = start(&[]);
+    let before = daemon.wait_for("3,000 steps", |report| report.steps >= 3000);
+    daemon.stop();
+    damage(&node);
+    // Asking twice changes nothing.
+    for _ in 0..2 {
+        let refused = start(&[]).wait_for_end();
+        assert_eq!(refused.status.code(), Some(5), "{}", refused.errors);
+        for said in [
+            "warning: checkpoint refused: ",
+            "model.safetensors is damaged",
+            &format!("error: no checkpoint in {} can be used", node.join("checkpoints").display()),
+            "hint: restore that folder from a backup; or join the run's other members with `murmur join TICKET --data-dir",
+            "with --begin-anew",
+        ] {
+            assert!(refused.errors.contains(said), "{said}: {}", refused.errors);
+        }
+    }
+    let daemon = start(&["--begin-anew"]);
+    let anew = daemon.wait_for("a step", |report| report.steps > 0);
+    assert!(anew.steps < before.steps, "{anew:?}");
+    daemon.wait_for_warning("hint: there is no other one; the run begins anew at step 0");
+    assert!(daemon.stop().status.success());
+    let kept = std::fs::read_dir(node.join("checkpoints")).expect("there").flatten();
+    assert!(kept.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("refused-step-")));
+}
+
+#[test]
+fn a_member_with_a_damaged_checkpoint_copies_the_model_anew() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let at = |name: &str| folder.path().join(name);
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let member = Daemon::spawn(MURMUR, &at("member"), &["join", &founder.ticket()]);
+    member.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    member.stop();
+    damage(&at("member"));
+    let seasoned = founder.wait_for("300 steps", |report| report.steps >= 300);
+    // By the peers that it remembers.
+    let member = Daemon::spawn(MURMUR, &at("member"), &["start"]);
+    member.wait_for_warning("hint: there is no other one; the model is copied from a member");
+    member.wait_for_notice("took over the model of");
+    let first = member.wait_for("a step", |report| report.steps > 0);
+    assert!(first.progress >= seasoned.progress - 5.0, "the swarm's progress: {first:?}");
+}
+
+#[test]
+fn joining_waits_for_the_end_of_the_quiet_hours_and_says_how_to_join_now() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let at = |name: &str| folder.path().join(name);
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", run_file.to_str().expect("UTF-8")]);
+    let ticket = founder.ticket();
+    let hour = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() / 3600 % 24;
+    let (from, to) = (format!("{:02}:00", (hour + 23) % 24), format!("{:02}:00", (hour + 2) % 24));
+    let quiet = ["--time-zone", "UTC", "--quiet-hours", &format!("{from}-{to}")];
+    let waiting = Daemon::spawn(MURMUR, &at("member"), &[&["join", ticket.as_str()], &quiet[..]].concat());
+    waiting.wait_for_warning(&format!("quiet hours until {to} UTC; joining waits until then"));
+    waiting.wait_for_warning("hint: to join now, start again with --quiet-hours \"\"");
+    let report = waiting.wait_for("a peer", |report| report.peers == 1);
+    assert_eq!((report.phase.as_str(), report.steps), ("joining", 0));
+    let finished = waiting.stop();
+    assert!(!finished.errors.contains("training goes on"), "{}", finished.errors);
+    assert!(finished.status.success(), "{}", finished.errors);
+
+    let now = [&["join", ticket.as_str()], &quiet[..2], &["--quiet-hours", ""]].concat();
+    let member = Daemon::spawn(MURMUR, &at("member"), &now);
+    member.wait_for("an exchange", |report| report.exchanges_completed > 0);
+}
