@@ -3,12 +3,14 @@
 //! A file for each family of commands; `headings` has the sections and the examples of `--help`.
 
 mod asking;
+mod background;
 mod bench;
 mod checkpoints;
 mod headings;
 mod local;
 mod node;
 mod numbers;
+mod runs;
 mod simulation;
 
 use std::path::PathBuf;
@@ -17,10 +19,12 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::console::output;
 pub use asking::{IdOptions, StatusOptions};
+pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 pub use local::LocalOptions;
 pub use node::{DaemonOptions, DoctorOptions, JoinOptions, MachineOptions, NodeOptions, StartOptions};
+pub use runs::{ListOptions, RemoveOptions};
 pub use simulation::{
     SeedOptions, Seeds, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions, SimRunOptions,
     SimShowOptions, WorkOptions,
@@ -76,6 +80,18 @@ pub enum Command {
     /// Print a fresh ticket of a running daemon, and the line with which others join.
     #[command(after_help = headings::TICKET)]
     Ticket(StatusOptions),
+    /// Stop a running daemon in order: a last exchange, a last checkpoint.
+    #[command(after_help = headings::STOP)]
+    Stop(StopOptions),
+    /// Show what a daemon in the background has logged.
+    #[command(after_help = headings::LOGS)]
+    Logs(LogsOptions),
+    /// List the runs of this machine: steps, loss, running or not, size.
+    #[command(after_help = headings::LIST)]
+    List(ListOptions),
+    /// Delete a run of this machine: its checkpoints, identity and data.
+    #[command(after_help = headings::REMOVE)]
+    Remove(RemoveOptions),
     /// Generate text from a checkpoint.
     #[command(after_help = headings::SAMPLE)]
     Sample(SampleOptions),
@@ -85,6 +101,30 @@ pub enum Command {
     /// Write a checkpoint's model as a folder that the transformers library of Hugging Face loads.
     #[command(after_help = headings::EXPORT)]
     Export(ExportOptions),
+    /// Write a systemd unit that keeps a daemon running.
+    #[command(after_help = headings::SERVICE)]
+    Service(ServiceOptions),
+    /// Print what a shell needs to complete murmur's commands and options.
+    #[command(after_help = headings::COMPLETIONS)]
+    Completions(CompletionsOptions),
+    /// Write a man page for each command.
+    #[command(after_help = headings::MAN)]
+    Man(ManOptions),
+}
+
+/// Options of `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsOptions {
+    /// bash, elvish, fish, powershell or zsh.
+    #[arg(value_enum, hide_possible_values = true)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Options of `man`.
+#[derive(Debug, Args)]
+pub struct ManOptions {
+    /// The folder to write murmur.1, murmur-start.1 and so on into.
+    pub directory: PathBuf,
 }
 
 /// Options of `init`.

@@ -2,19 +2,26 @@
 
 mod bench;
 mod checkpoints;
+mod chosen;
 mod client;
 mod doctor;
 mod id;
 mod init;
 mod join;
+mod list;
+mod logs;
+mod manual;
 mod membership;
 mod node;
+mod remove;
+mod service;
 mod sim;
 mod start;
 mod status;
+mod stop;
 mod ticket;
 
-use crate::cli::Command;
+use crate::cli::{Command, JoinOptions, StartOptions};
 use crate::console::output;
 use crate::memory;
 
@@ -29,6 +36,13 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_)) {
         output::go_on_without_output();
     }
+    if let Command::Start(StartOptions { node, .. }) | Command::Join(JoinOptions { node, .. }) = &command {
+        if node.daemon.in_background {
+            crate::background::begin()?;
+        } else if node.daemon.detach {
+            return crate::background::launch();
+        }
+    }
     let done = match command {
         Command::Init(options) => init::run(&options),
         Command::Start(options) => start::run(options),
@@ -40,9 +54,16 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Status(options) => status::run(&options),
         Command::Id(options) => id::run(&options),
         Command::Ticket(options) => ticket::run(&options),
+        Command::Stop(options) => stop::run(&options),
+        Command::Logs(options) => logs::run(&options),
+        Command::List(options) => list::run(&options),
+        Command::Remove(options) => remove::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),
         Command::Export(options) => checkpoints::export(&options),
+        Command::Service(options) => service::run(&options),
+        Command::Completions(options) => manual::completions(&options),
+        Command::Man(options) => Ok(manual::pages(&options)?),
     };
     done.and_then(|()| output::lost_output().map_or(Ok(()), |lost| Err(lost.into())))
 }

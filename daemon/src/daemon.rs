@@ -1,6 +1,7 @@
 //! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
 
 mod double;
+pub(crate) mod ports;
 mod regular;
 mod stop;
 
@@ -16,8 +17,9 @@ use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::background;
 use crate::base;
-use crate::console::{Console, note};
+use crate::console::{Console, next_commands, note};
 use crate::devices::Devices;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
@@ -26,6 +28,7 @@ use crate::fit;
 use crate::invitation::Invitation;
 use crate::report::NodeReport;
 use crate::rest::Rest;
+use crate::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
 use crate::store::{Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, load_latest};
@@ -41,6 +44,9 @@ const NOTICES_MAX: usize = 256;
 
 /// Steps in progress, the last evaluation and the last checkpoint may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Daemons that start at the same moment may choose the same port.
+const PORT_ATTEMPTS: u32 = 4;
 
 /// What a daemon is to do.
 pub struct Plan {
@@ -64,6 +70,8 @@ pub struct Plan {
     pub base: Option<Pretrained>,
     /// What to print.
     pub console: Console,
+    /// Go on in the background once it is ready.
+    pub in_background: bool,
     /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
     pub until_stdin_closes: bool,
 }
@@ -235,7 +243,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
 
     let (pictures, picture_view) = watch::channel(Picture { status: node.status(), traffic: network.traffic() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
-    let training_view = trainer.view();
+    let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
     let shared = model.shared.zip(shelf);
@@ -258,7 +266,6 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
     let remembering = tokio::spawn(remember_peers_regularly(directory.clone(), reporter.pictures.clone()));
-    let address = plan.settings.status.address.clone();
     let secret_file = plan.secret.is_some().then(|| directory.secret_path());
     let run_id = plan.manifest.run_id();
     let invited = invitation(run_id, &network, secret_file.as_deref());
@@ -267,12 +274,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let pictures_to_invite = reporter.pictures.clone();
     let inviting =
         tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations));
-    let pages = Pages { reports: report_view.clone(), invitations: invitation_view };
+    let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
-    let server = match address.as_str() {
-        "" => None,
-        address => Some(StatusServer::start(StatusServer::listen(address).await?, pages, &token)?),
-    };
+    let listener = ports::listen_for_status(&plan.settings.status).await?;
+    let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
     let status_address = server.as_ref().map(|server| server.address().to_string());
     let announcement = announce(&directory, status_address.clone(), token);
 
@@ -287,6 +292,12 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         device,
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
+    if plan.in_background {
+        background::detach(directory.root())?;
+    }
+    let service_manager = ServiceManager::from_environment();
+    service_manager.iter().for_each(ServiceManager::ready);
+    let watched = service_manager.clone().map(|manager| tokio::spawn(live(manager)));
     let bar = data_view.map(|view| tokio::spawn(plan.console.show_fetching(view)));
     let console = tokio::spawn(plan.console.follow(report_view.clone(), heard));
     let (secret, listen) = (plan.secret.clone(), network.listen_addresses());
@@ -304,6 +315,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let channels = Channels { events: inbox, pictures, notices };
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
+    service_manager.iter().for_each(ServiceManager::stopping);
     for task in [&remembering, &resting, &inviting, &doubling] {
         task.abort();
     }
@@ -311,13 +323,25 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     bar.inspect(JoinHandle::abort);
     Rest::keep(&plan.settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
     directory.remember_peers(&stopped.status.known);
-    let result = finish(stopped, &reporter, &plan.console).await;
+    let next = next_commands(directory.root(), &plan.manifest);
+    let result = finish(stopped, &reporter, &plan.console, &next).await;
     reporting.abort();
     console.abort();
     announcing.abort();
+    watched.inspect(JoinHandle::abort);
     drop(announcement);
     result?;
     Ok(double::verdict(*double.borrow(), &directory.identity_path())?)
+}
+
+/// Tells the service manager regularly that the daemon lives.
+async fn live(manager: ServiceManager) {
+    let Some(period) = manager.period() else { return };
+    let mut ticks = tokio::time::interval(period);
+    loop {
+        ticks.tick().await;
+        manager.alive();
+    }
 }
 
 /// Where it cannot be written, the daemon runs all the same, and is only harder to find.
@@ -327,7 +351,7 @@ fn announce(directory: &DataDirectory, status_address: Option<String>, token: St
 }
 
 /// After the node has left: last evaluation and checkpoint, then the network.
-async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Result<(), Failure> {
+async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: &[String]) -> Result<(), Failure> {
     let Stopped { trainer, network, has_trained, status } = stopped;
     let view = trainer.view();
     let finished = tokio::task::spawn_blocking(move || trainer.finish(has_trained));
@@ -339,6 +363,10 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console) -> Res
     let report = reporter.report(&Picture { status, traffic: network.traffic() });
     network.close().await;
     console.show_last(&report);
+    if *console == Console::Text {
+        note("next:");
+        next.iter().for_each(|command| note(&format!("  {command}")));
+    }
     if let Some(reason) = &view.borrow().failure {
         return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}")).hint(
             "the last checkpoint is of before: `murmur export` it, and go on with --base and a lower learning rate",
@@ -355,13 +383,33 @@ async fn start_network(
     shelf: Option<Shelf>,
     events: mpsc::Sender<murmur_protocol::Event>,
 ) -> anyhow::Result<Network> {
-    let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
-    let config = NetworkConfig { shelf, ..config };
-    Network::start(config, events).await.map_err(|error: NetworkError| {
-        Failure::new(ExitCode::Network, error.to_string())
-            .hint("another program may use the port: choose one with --listen, or port 0 for any free one")
-            .into()
-    })
+    let failed = |message: String| {
+        Failure::new(ExitCode::Network, message)
+            .hint("another program may use the port: choose one with --port or --listen; port 0 is any free one")
+    };
+    let settings = &plan.settings.network;
+    let given = settings.listen_at(settings.usual_port());
+    if !settings.chooses_port()
+        && let Some(address) = ports::taken(&given)
+    {
+        return Err(failed(format!("cannot listen on {address}: its port is taken")).into());
+    }
+    for attempt in 1.. {
+        let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
+        let is_usual = config.listen.iter().map(ToString::to_string).eq(given.iter().cloned());
+        match Network::start(NetworkConfig { shelf: shelf.clone(), ..config }, events.clone()).await {
+            Ok(network) => {
+                if !is_usual {
+                    note(&format!("port        {} is taken, so another one is used", settings.usual_port()));
+                }
+                return Ok(network);
+            }
+            // Another daemon has started at the same moment: it has that port now.
+            Err(NetworkError::Listen { .. }) if settings.chooses_port() && attempt < PORT_ATTEMPTS => {}
+            Err(error) => return Err(failed(error.to_string()).into()),
+        }
+    }
+    unreachable!("the last attempt returns")
 }
 
 /// What the network of such a node needs to know.
@@ -383,7 +431,7 @@ pub(crate) fn network_config(
     let parameters = murmur_training::trained_layout(manifest).parameters();
     Ok(NetworkConfig {
         identity,
-        listen: settings.network.listen.iter().map(parse).collect::<Result<_, _>>()?,
+        listen: ports::choose(&settings.network).iter().map(parse).collect::<Result<_, _>>()?,
         manifest: Arc::new(manifest.clone()),
         secret,
         admission: settings.network.admission(),

@@ -4,6 +4,7 @@
 //! and `murmur-training` carry out its orders, [`store`] keeps what must survive. [`local`] runs several daemons as
 //! processes of one machine. ARCHITECTURE.md has the picture.
 
+pub mod background;
 pub mod base;
 pub mod cli;
 mod commands;
@@ -21,6 +22,7 @@ mod median;
 pub mod memory;
 pub mod report;
 mod rest;
+mod service_manager;
 pub mod settings;
 pub mod sharing;
 mod signal;

@@ -19,12 +19,12 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::LocalOptions;
-use crate::console::{Console, print_line};
+use crate::console::{Console, human_bytes, next_commands, note, print_line};
 use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::signal::Signals;
-use crate::store::DataDirectory;
+use crate::store::{DataDirectory, prune_local, remember};
 use child::{Child, Line, Said};
 use summary::Traffic;
 use view::View;
@@ -55,6 +55,12 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
             .hint("choose another folder with --directory")
     })?;
     let folder = folder.canonicalize().context("the folder that was just created")?;
+    if options.directory.is_none() {
+        let (gone, bytes) = prune_local(&folder);
+        if gone > 0 {
+            note(&format!("removed     the oldest local runs beyond ten: {gone}, {} freed", human_bytes(bytes)));
+        }
+    }
     let floor = open_corpus(&manifest, &settings, Some(prepared(&folder)))?.entropy_rate();
     let run_file = folder.join("run.toml");
     std::fs::write(&run_file, manifest.canonical_text())
@@ -144,6 +150,9 @@ impl Swarm {
             children.push(self.spawn(number, Some(&founder), &lines)?);
         }
         drop(lines);
+        if self.options.directory.is_some() && self.options.format == Console::Text {
+            remember(&self.folder);
+        }
         view.show_beginning(&self.manifest, &children, &self.folder);
         let mut signals = Signals::new();
         loop {
@@ -280,8 +289,12 @@ impl Swarm {
         view.show_summary(&summary);
         if let Some((number, text)) = summary::sample(children, self.options.base.as_deref()) {
             view.show_sample(number, &text);
-            let directory = self.folder.join(format!("node-{number}"));
-            view.say(&format!("more of it:  murmur sample {}", shown(&directory)));
+        }
+        if let Some(child) = children.iter().find(|child| child.last.is_some()) {
+            note("next:");
+            for command in next_commands(&child.directory, &self.manifest) {
+                note(&format!("  {command}"));
+            }
         }
         Ok(())
     }
@@ -295,12 +308,6 @@ impl Swarm {
         let hint = said("hint: ").unwrap_or_else(|| format!("their logs are in {}", self.folder.display()));
         Failure::new(code, format!("the daemons did not start: {reason}")).hint(hint).into()
     }
-}
-
-/// A path as it can be pasted into a shell.
-fn shown(path: &Path) -> String {
-    let text = path.display().to_string();
-    if text.contains(' ') { format!("'{text}'") } else { text }
 }
 
 impl Said {

@@ -6,6 +6,6 @@ mod node;
 pub(crate) use file::{line_of_field, nearest, parse};
 pub use file::{load_node_settings, load_run_manifest};
 pub use node::{
-    AfterCompletion, CheckpointSettings, DataSettings, LimitsSettings, NetworkSettings, NodeSettings, StatusSettings,
-    THREADS_MAX, TrainingSettings,
+    AfterCompletion, CheckpointSettings, DEFAULT_PORT, DEFAULT_STATUS_PORT, DataSettings, LimitsSettings,
+    NetworkSettings, NodeSettings, StatusSettings, THREADS_MAX, TrainingSettings,
 };

@@ -2,13 +2,17 @@
 
 mod checkpoint;
 mod directory;
+mod outline;
+mod removal;
 mod running;
 mod runs;
 mod shards;
 mod writer;
 
-pub use checkpoint::{Checkpoint, CheckpointError, Refused, load_latest, newest_checkpoint};
+pub use checkpoint::{Checkpoint, CheckpointError, LastEvaluation, Refused, load_latest, newest_checkpoint};
 pub use directory::{DataDirectory, SECRET_FILE};
+pub use outline::Outline;
+pub use removal::{Removed, bytes_in, prune_local, remove};
 pub use running::{Announcement, RunningDaemon, is_in_use};
 pub use runs::{LOCAL, Run, remember};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};

@@ -11,7 +11,7 @@ use crate::console::Console;
 /// Options of `sample`.
 #[derive(Debug, Args)]
 pub struct SampleOptions {
-    /// A data directory, or one checkpoint in it [default: the built-in run's].
+    /// A run: its name, its folder, or one checkpoint in it [default: the run used last].
     pub checkpoint: Option<PathBuf>,
     /// Text to go on from.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -42,7 +42,7 @@ pub struct SampleOptions {
 /// Options of `eval`.
 #[derive(Debug, Args)]
 pub struct EvalOptions {
-    /// A data directory, or one checkpoint in it [default: the built-in run's].
+    /// A run: its name, its folder, or one checkpoint in it [default: the run used last].
     pub checkpoint: Option<PathBuf>,
     /// The run's files, where it has any.
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
@@ -61,7 +61,7 @@ pub struct EvalOptions {
 /// Options of `export`.
 #[derive(Debug, Args)]
 pub struct ExportOptions {
-    /// A data directory, or one checkpoint in it [default: the built-in run's].
+    /// A run: its name, its folder, or one checkpoint in it [default: the run used last].
     pub checkpoint: Option<PathBuf>,
     /// The folder to write: config.json and model.safetensors, with the base's tokenizer.
     #[arg(long, value_name = "FOLDER", help_heading = DATA)]

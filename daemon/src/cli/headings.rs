@@ -27,6 +27,7 @@ Example:
 pub(super) const START: &str = "\
 Examples:
   murmur start
+  murmur start -d
   murmur start run.toml --data books/ --upload-mbit 10 --quiet-hours 22:00-07:00
 
 Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
@@ -69,6 +70,41 @@ pub(super) const TICKET: &str = "\
 Examples:
   murmur ticket
   murmur ticket --address 127.0.0.1:4781";
+
+pub(super) const STOP: &str = "\
+Examples:
+  murmur stop
+  murmur stop ~/murmur";
+
+pub(super) const LOGS: &str = "\
+Examples:
+  murmur logs
+  murmur logs -f stories";
+
+pub(super) const LIST: &str = "\
+Examples:
+  murmur list
+  murmur list --format json";
+
+pub(super) const REMOVE: &str = "\
+Examples:
+  murmur remove stories
+  murmur remove ~/murmur --yes";
+
+pub(super) const SERVICE: &str = "\
+Examples:
+  murmur service --data-dir ~/murmur > ~/.config/systemd/user/murmur.service
+  systemctl --user daemon-reload && systemctl --user enable --now murmur";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  murmur completions bash > /etc/bash_completion.d/murmur
+  murmur completions fish > ~/.config/fish/completions/murmur.fish
+  murmur completions zsh > ~/.zfunc/_murmur";
+
+pub(super) const MAN: &str = "\
+Example:
+  murmur man ~/.local/share/man/man1";
 
 pub(super) const SAMPLE: &str = "\
 Examples:

@@ -94,6 +94,10 @@ pub struct MachineOptions {
     /// Address to listen on, such as /ip4/0.0.0.0/tcp/4711; may be repeated.
     #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', help_heading = NETWORK)]
     pub listen: Vec<String>,
+    /// Port to listen on, TCP and QUIC, on every IPv4 address [default: 4711, or the next free one].
+    #[arg(long, env = "MURMUR_PORT", value_name = "PORT", conflicts_with = "listen", help_heading = NETWORK,
+        value_parser = whole::<u16>(1..=65_535, "; leave it out for 4711 or the next free one"))]
+    pub port: Option<u16>,
 
     /// Megabits a second that it sends at most, over all peers; 0 sets no cap.
     #[arg(long, env = "MURMUR_UPLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
@@ -124,7 +128,7 @@ pub struct DaemonOptions {
     #[arg(long, help_heading = TRAINING)]
     pub serve: bool,
 
-    /// Where it answers `murmur status`: a loopback address, or off [default: 127.0.0.1:4780].
+    /// Where it answers `murmur status`: a loopback address, or off [default: 127.0.0.1:4780, or the next free port].
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS", help_heading = NETWORK)]
     pub status_address: Option<String>,
 
@@ -149,6 +153,12 @@ pub struct DaemonOptions {
     #[arg(long, env = "MURMUR_BLOCK", value_name = "PEER", value_delimiter = ',', help_heading = PRIVACY)]
     pub block: Vec<String>,
 
+    /// Go on in the background once it is ready; `murmur stop` ends it, `murmur logs` shows its log.
+    #[arg(short = 'd', long, help_heading = OUTPUT)]
+    pub detach: bool,
+    /// What `--detach` starts.
+    #[arg(long, env = crate::background::IN_BACKGROUND, hide = true)]
+    pub in_background: bool,
     /// Stop when standard input ends.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,

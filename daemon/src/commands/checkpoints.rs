@@ -9,6 +9,7 @@ use murmur_training::pretrained::{self, ExportType};
 use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, Tokenizer};
 use serde_json::json;
 
+use super::chosen::checkpoint_path;
 use crate::base::{self, pretrained_failure};
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::output::StandardOutput;
@@ -18,13 +19,14 @@ use crate::failure::{ExitCode, Failure};
 use crate::fit;
 use crate::settings::NodeSettings;
 use crate::sharing::held_out_corpus;
-use crate::store::{Checkpoint, DataDirectory, load_latest, newest_checkpoint};
+use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 
 /// Different bytes: the vocabulary of a model without a tokenizer.
 const BYTES: u32 = 256;
 
 pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
-    let (checkpoint, model) = load(options.checkpoint.as_deref(), options.base.as_deref())?;
+    let path = checkpoint_path(options.checkpoint.as_deref())?;
+    let (checkpoint, model) = load(&path, options.base.as_deref())?;
     let tokenizer = tokenizer(&checkpoint.manifest, options)?;
     let prompt = match &tokenizer {
         None => options.prompt.bytes().map(u32::from).collect(),
@@ -90,12 +92,13 @@ fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, Failure> {
 }
 
 pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
-    let checkpoint = find(options.checkpoint.as_deref())?;
+    let path = checkpoint_path(options.checkpoint.as_deref())?;
+    let checkpoint = find(&path)?;
     let manifest = &checkpoint.manifest;
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
     settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
-    let root = data_directory(options.checkpoint.as_deref());
+    let root = data_directory(&path);
     let corpus: Corpus = match &root {
         Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
         _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
@@ -130,7 +133,7 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
-    let checkpoint = find(options.checkpoint.as_deref())?;
+    let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
     let base = options.base.as_deref();
     let own = PretrainedConfig::of(&checkpoint.manifest.model);
     let config = match base {
@@ -158,12 +161,12 @@ pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
 }
 
 /// The data directory that a path is, or that the checkpoint there lies in.
-fn data_directory(path: Option<&Path>) -> Option<PathBuf> {
-    path?.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
+fn data_directory(path: &Path) -> Option<PathBuf> {
+    path.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
 }
 
 /// The checkpoint with its whole model, ready to write text.
-fn load(path: Option<&Path>, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
+fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
     if checkpoint.manifest.model.kind.reads_images() {
         let failure = Failure::new(ExitCode::Settings, "this checkpoint's model classifies images: it writes no text");
@@ -176,8 +179,7 @@ fn load(path: Option<&Path>, base: Option<&Path>) -> anyhow::Result<(Checkpoint,
 }
 
 /// The newest intact checkpoint of a data directory, or the one at the path itself.
-fn find(path: Option<&Path>) -> Result<Checkpoint, Failure> {
-    let path = &path.map_or_else(|| DataDirectory::default_path(&RunManifest::default().run.name), Path::to_owned);
+fn find(path: &Path) -> Result<Checkpoint, Failure> {
     if !path.is_dir() {
         let what = if path.exists() { "is no folder" } else { "does not exist" };
         return Err(Failure::new(ExitCode::Files, format!("{} {what}", path.display()))

@@ -21,12 +21,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A daemon, and the way to ask it.
-#[allow(dead_code, reason = "changes come with the commands that make them")]
 pub(super) struct Client {
     /// Of its status page.
     pub(super) address: String,
-    /// Its data directory, where it was found by that.
-    pub(super) directory: Option<PathBuf>,
     token: Option<String>,
 }
 
@@ -51,15 +48,14 @@ impl Client {
             Failure::new(ExitCode::Network, format!("the daemon in {} has no status page", directory.display()))
                 .hint("start it without --status-address off")
         })?;
-        Ok(Client { address, directory: Some(directory.clone()), token: Some(daemon.token.clone()) })
+        Ok(Client { address, token: Some(daemon.token.clone()) })
     }
 
     fn at(address: &str) -> Client {
         // Its token, where it is a daemon of ours.
         let is_there = |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address);
         let ours = Run::all().iter().flat_map(Run::daemons).find(|(_, daemon)| is_there(daemon));
-        let (directory, token) = ours.map(|(directory, daemon)| (directory, daemon.token)).unzip();
-        Client { address: address.to_owned(), directory, token }
+        Client { address: address.to_owned(), token: ours.map(|(_, daemon)| daemon.token) }
     }
 
     /// Asks for one of its pages.
@@ -70,7 +66,6 @@ impl Client {
         self.answer(agent(TIMEOUT).get(self.url(page)).call())
     }
 
-    #[allow(dead_code, reason = "changes come with the commands that make them")]
     /// Has it change something.
     ///
     /// # Errors
@@ -174,6 +169,12 @@ pub(super) fn named(name: &Path) -> Result<Run, Failure> {
     })
 }
 
+/// A page of a daemon, where it answers soon.
+pub(super) fn ask<Page: DeserializeOwned>(daemon: &RunningDaemon, page: &str) -> Option<Page> {
+    let address = daemon.status_address.clone()?;
+    Client { address, token: None }.get(page).ok()
+}
+
 fn agent(timeout: Duration) -> ureq::Agent {
     let config = ureq::Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false).proxy(None);
     config.build().new_agent()
@@ -210,7 +211,7 @@ mod tests {
                 let _ = stream.read(&mut [0; 1024]);
                 stream.write_all(answer.as_bytes()).expect("written");
             });
-            let client = Client { address: address.clone(), directory: None, token: None };
+            let client = Client { address: address.clone(), token: None };
             let failure = client.get::<crate::report::NodeReport>("status").expect_err("no daemon");
             server.join().expect("the server");
             assert_eq!(failure.code(), ExitCode::Network);

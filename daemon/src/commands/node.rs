@@ -69,6 +69,9 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
     if !options.listen.is_empty() {
         network.listen = options.listen.clone();
     }
+    if let Some(port) = options.port {
+        (network.listen, network.port) = (Vec::new(), port);
+    }
     if !options.bootstrap.is_empty() {
         network.bootstrap = options.bootstrap.clone();
     }
@@ -102,6 +105,16 @@ fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     if let Some(zone) = &options.time_zone {
         limits.time_zone = zone.clone();
     }
+}
+
+/// Opens the data directory of a node that joins a run.
+pub(super) fn directory_to_join(settings: &NodeSettings, manifest: &RunManifest) -> anyhow::Result<DataDirectory> {
+    let configured = &settings.checkpoint.directory;
+    if !configured.as_os_str().is_empty() {
+        return DataDirectory::open(configured);
+    }
+    let earlier = DataDirectory::default_of_run(manifest.run_id());
+    DataDirectory::open(&earlier.unwrap_or_else(|| DataDirectory::default_path_to_join(manifest)))
 }
 
 /// Opens the data directory of a run that is called `name`.
@@ -178,6 +191,7 @@ pub(super) fn run(
         begins_anew,
         base,
         console: options.machine.format.unwrap_or(Console::Text),
+        in_background: options.daemon.in_background,
         until_stdin_closes: options.daemon.until_stdin_closes,
     })
 }

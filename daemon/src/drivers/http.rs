@@ -1,5 +1,6 @@
 //! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /ticket` with an
-//! [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`.
+//! [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`: `POST /checkpoint` has
+//! one written and answers with a [`SavedCheckpoint`](super::SavedCheckpoint) once it is on disk.
 //!
 //! Only requests for a loopback name are answered: a web page could otherwise have its own name point to 127.0.0.1 (DNS
 //! rebinding) and read the ticket through the visitor's browser.
@@ -10,12 +11,13 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::CheckpointRequests;
 use crate::failure::{ExitCode, Failure};
 use crate::invitation::Invitation;
 use crate::report::NodeReport;
@@ -27,6 +29,8 @@ pub struct Pages {
     pub reports: watch::Receiver<NodeReport>,
     /// How others join.
     pub invitations: watch::Receiver<Invitation>,
+    /// Whom `POST /checkpoint` asks.
+    pub checkpoints: CheckpointRequests,
 }
 
 /// Why a request is not carried out: the body of every answer that is no success.
@@ -87,11 +91,18 @@ impl Drop for StatusServer {
 fn router(pages: Pages, token: &str) -> Router {
     let report = |State(pages): State<Pages>| async move { Json(pages.reports.borrow().clone()) };
     let invitation = |State(pages): State<Pages>| async move { Json(pages.invitations.borrow().clone()) };
+    let checkpoint = |State(pages): State<Pages>| async move {
+        match pages.checkpoints.write().await {
+            Ok(saved) => Json(saved).into_response(),
+            Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), "ask again in a moment"),
+        }
+    };
     // Comparing hashes takes the same time wherever two tokens differ.
     let expected = blake3::hash(format!("Bearer {token}").as_bytes());
     Router::new()
         .route("/status", get(report))
         .route("/ticket", get(invitation))
+        .route("/checkpoint", post(checkpoint))
         .with_state(pages)
         .layer(from_fn_with_state(expected, changes_need_the_token))
         .layer(from_fn(only_for_loopback_names))
@@ -177,7 +188,8 @@ mod tests {
     async fn a_page_of_another_name_learns_nothing_and_changes_need_the_token() {
         let (_reports, report_view) = watch::channel(NodeReport::default());
         let (_invitations, invitation_view) = watch::channel(Invitation::default());
-        let pages = Pages { reports: report_view, invitations: invitation_view };
+        let pages =
+            Pages { reports: report_view, invitations: invitation_view, checkpoints: CheckpointRequests::of_nobody() };
         let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
         let server = StatusServer::start(listener, pages, "secret").expect("started");
         let at = server.address();
@@ -187,6 +199,10 @@ mod tests {
         assert_eq!(answer(at, "POST /nothing", &host).await, "401");
         assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer wrong\r\n")).await, "401");
         assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer secret\r\n")).await, "404");
+        assert_eq!(answer(at, "POST /checkpoint", &host).await, "401");
+        let owner = format!("{host}Authorization: Bearer secret\r\n");
+        assert_eq!(answer(at, "POST /checkpoint", &owner).await, "409", "there is no trainer");
+        assert_eq!(answer(at, "GET /checkpoint", &owner).await, "405");
         let stranger = "Host: evil.example\r\nAuthorization: Bearer secret\r\n";
         assert_eq!(answer(at, "POST /nothing", stranger).await, "403");
     }

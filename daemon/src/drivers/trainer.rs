@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
 use crate::memory;
-use crate::store::{Checkpoint, CheckpointWriter};
+use crate::store::{Checkpoint, CheckpointWriter, LastEvaluation};
 use divergence::Divergence;
 pub use order::TrainerOrder;
 pub(crate) use saving::Reply;
@@ -429,7 +429,8 @@ impl Desk {
         self.timetable.made(Instant::now());
         let saved = self.engine.save();
         let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
-        Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state })
+        let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
+        Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state, evaluation })
     }
 
     fn report(&self) -> TrainingReport {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 
+use crate::background::log_path;
 use crate::daemon::Ready;
 use crate::report::NodeReport;
 
@@ -58,7 +59,8 @@ impl Child {
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        let log = directory.join("log");
+        let log = log_path(directory);
+        std::fs::create_dir_all(log.parent().unwrap_or(directory)).context("cannot create the folder of the log")?;
         let log_file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let settings = directory.join("node.toml");
         std::fs::write(&settings, SETTINGS).with_context(|| format!("cannot write {}", settings.display()))?;

@@ -97,8 +97,10 @@ pub struct DataSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSettings {
-    /// Multiaddresses to listen on. Port 0 lets the system choose.
+    /// Multiaddresses to listen on; empty: TCP and QUIC on `port` of every IPv4 address. Port 0 lets the system choose.
     pub listen: Vec<String>,
+    /// Where `listen` is empty: 4711 or, if it is taken, the next free one for 0; else this port.
+    pub port: u16,
     /// Multiaddresses of members to dial first, with or without `/p2p/…`.
     pub bootstrap: Vec<String>,
     /// Whether only who has a ticket may join: the membership secret is drawn once and kept in the data directory.
@@ -137,7 +139,7 @@ pub struct CheckpointSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StatusSettings {
-    /// A loopback address and port; empty turns it off.
+    /// A loopback address and port; "auto" is 127.0.0.1:4780 or, if it is taken, the next free port; empty turns it off.
     pub address: String,
 }
 
@@ -178,7 +180,8 @@ impl Default for TrainingSettings {
 impl Default for NetworkSettings {
     fn default() -> Self {
         NetworkSettings {
-            listen: vec!["/ip4/0.0.0.0/tcp/4711".to_owned(), "/ip4/0.0.0.0/udp/4711/quic-v1".to_owned()],
+            listen: Vec::new(),
+            port: 0,
             bootstrap: Vec::new(),
             closed: false,
             secret_file: PathBuf::new(),
@@ -201,7 +204,7 @@ impl Default for CheckpointSettings {
 
 impl Default for StatusSettings {
     fn default() -> Self {
-        StatusSettings { address: "127.0.0.1:4780".to_owned() }
+        StatusSettings { address: StatusSettings::AUTO.to_owned() }
     }
 }
 
@@ -277,7 +280,30 @@ impl LimitsSettings {
     }
 }
 
+impl StatusSettings {
+    /// The first free port from [`DEFAULT_STATUS_PORT`].
+    pub const AUTO: &str = "auto";
+}
+
 impl NetworkSettings {
+    /// Whether the owner has left the port to the daemon.
+    pub fn chooses_port(&self) -> bool {
+        self.listen.is_empty() && self.port == 0
+    }
+
+    /// The port that is tried first.
+    pub fn usual_port(&self) -> u16 {
+        if self.port == 0 { DEFAULT_PORT } else { self.port }
+    }
+
+    /// The addresses to listen on, with this port where they do not say another.
+    pub fn listen_at(&self, port: u16) -> Vec<String> {
+        match self.listen.as_slice() {
+            [] => vec![format!("/ip4/0.0.0.0/tcp/{port}"), format!("/ip4/0.0.0.0/udp/{port}/quic-v1")],
+            listen => listen.to_vec(),
+        }
+    }
+
     /// The owner's lists, as checked by [`NodeSettings::validate`].
     pub fn admission(&self) -> murmur_network::Admission {
         let set = |peers: &[String]| peers.iter().filter_map(|text| text.parse().ok()).collect();
@@ -290,6 +316,12 @@ impl NetworkSettings {
         Connectivity { mdns, kademlia, nat, relay_server, upnp, ..Connectivity::OFF }
     }
 }
+
+/// Where daemons listen for each other.
+pub const DEFAULT_PORT: u16 = 4711;
+
+/// Where daemons answer `murmur status`.
+pub const DEFAULT_STATUS_PORT: u16 = 4780;
 
 /// Threads that train, at most.
 pub const THREADS_MAX: usize = 1024;
@@ -341,8 +373,9 @@ impl NodeSettings {
             return Err(("network.upnp", "true".to_owned(), "false: this murmur is built without the feature upnp"));
         }
         let is_loopback = |address: std::net::SocketAddr| address.ip().is_loopback();
-        if !status.address.is_empty() && !status.address.parse().is_ok_and(is_loopback) {
-            let rule = "a loopback address such as 127.0.0.1:4780, or empty";
+        let is_word = status.address.is_empty() || status.address == StatusSettings::AUTO;
+        if !is_word && !status.address.parse().is_ok_and(is_loopback) {
+            let rule = "a loopback address such as 127.0.0.1:4780, \"auto\", or empty";
             return Err(("status.address", format!("{:?}", status.address), rule));
         }
         Ok(())

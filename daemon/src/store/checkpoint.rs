@@ -22,7 +22,7 @@ use super::sync_directory;
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-const INDEX_FILE: &str = "checkpoint.json";
+pub(super) const INDEX_FILE: &str = "checkpoint.json";
 const FORMAT: u32 = 1;
 
 /// All that is needed to resume.
@@ -34,6 +34,18 @@ pub struct Checkpoint {
     pub progress: f64,
     /// Model, optimizer and position in the data.
     pub state: EngineState,
+    /// How the model did when it was last evaluated; none where it never was, or in checkpoints of earlier versions.
+    pub evaluation: Option<LastEvaluation>,
+}
+
+/// How a model did on the held-out slice of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastEvaluation {
+    /// Mean loss, in nats.
+    pub loss: f64,
+    /// Share of predictions that were right, 0 to 1, for models that classify.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
 }
 
 /// Why a checkpoint cannot be used.
@@ -68,6 +80,8 @@ struct Index {
     warm_up_again_taken: u64,
     data_epoch: u64,
     data_cursor: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    evaluation: Option<LastEvaluation>,
     files: BTreeMap<String, String>,
 }
 
@@ -159,6 +173,7 @@ impl Checkpoint {
             warm_up_again_taken: counters.warm_up_again_taken,
             data_epoch: counters.position.epoch,
             data_cursor: counters.position.cursor,
+            evaluation: self.evaluation,
             files,
         };
         let json = serde_json::to_vec_pretty(&index).expect("numbers and strings are serialisable");
@@ -208,7 +223,7 @@ impl Checkpoint {
                 position: DataPosition { epoch: index.data_epoch, cursor: index.data_cursor },
             },
         };
-        Ok(Checkpoint { manifest, progress: index.progress, state })
+        Ok(Checkpoint { manifest, progress: index.progress, state, evaluation: index.evaluation })
     }
 }
 
@@ -247,7 +262,7 @@ impl Refused {
 }
 
 /// Newest first: names sort like their steps.
-fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_checkpoint =
         |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("step-"));
@@ -329,7 +344,8 @@ mod tests {
             outer_momentum: Some(values(0.4)),
             counters: Counters { steps, position: DataPosition { epoch: 2, cursor: 3 }, ..Counters::default() },
         };
-        (Checkpoint { manifest, progress: steps as f64 + 0.5, state }, layout)
+        let evaluation = Some(LastEvaluation { loss: 1.5, accuracy: None });
+        (Checkpoint { manifest, progress: steps as f64 + 0.5, state, evaluation }, layout)
     }
 
     #[test]
@@ -341,6 +357,7 @@ mod tests {
         let read = read.expect("a checkpoint");
         assert!(refused.is_empty());
         assert_eq!(read.manifest, written.manifest);
+        assert_eq!(read.evaluation, written.evaluation);
         assert_eq!(read.progress, written.progress);
         assert_eq!(read.state.parameters, written.state.parameters);
         assert_eq!(read.state.slow_weights, written.state.slow_weights);

@@ -20,7 +20,7 @@ use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
-use super::{write_atomically, write_private};
+use super::{is_in_use, write_atomically, write_private};
 use crate::failure::{ExitCode, Failure};
 
 /// The membership secret of a closed run, in a data directory.
@@ -54,10 +54,27 @@ impl DataDirectory {
         DataDirectory::default_base().join(name.chars().map(safe).collect::<String>())
     }
 
-    /// Where among those folders a node of this run has been, whatever the run's name.
+    /// As [`default_path`](Self::default_path), or with a number behind it, such as `stories-2`: the first that no daemon
+    /// uses and no other run has. So a second node on a machine, or a run of the same name, needs no `--data-dir`.
+    pub fn default_path_to_join(manifest: &RunManifest) -> PathBuf {
+        DataDirectory::first_free(&DataDirectory::default_path(&manifest.run.name), manifest.run_id())
+    }
+
+    fn first_free(path: &Path, run: RunId) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let siblings = (2..DEFAULT_FOLDERS_MAX).map(|number| path.with_file_name(format!("{name}-{number}")));
+        let is_free = |root: &PathBuf| {
+            !is_in_use(root) && DataDirectory::claimed_manifest(root).is_none_or(|claimed| claimed.run_id() == run)
+        };
+        std::iter::once(path.to_owned()).chain(siblings).find(is_free).unwrap_or_else(|| path.to_owned())
+    }
+
+    /// Where among those folders a node of this run has been that does not run now, whatever the run's name.
     pub fn default_of_run(run: RunId) -> Option<PathBuf> {
         let folders = std::fs::read_dir(DataDirectory::default_base()).ok()?.take(DEFAULT_FOLDERS_MAX);
-        let is_of_run = |root: &PathBuf| DataDirectory::claimed_manifest(root).is_some_and(|it| it.run_id() == run);
+        let is_of_run = |root: &PathBuf| {
+            DataDirectory::claimed_manifest(root).is_some_and(|it| it.run_id() == run) && !is_in_use(root)
+        };
         folders.filter_map(|folder| Some(folder.ok()?.path())).find(is_of_run)
     }
 
@@ -87,7 +104,10 @@ impl DataDirectory {
             Err(TryLockError::WouldBlock) => {
                 let message = format!("another daemon uses the data directory {}", root.display());
                 Err(Failure::new(ExitCode::Files, message)
-                    .hint("stop it, or choose another one with --data-dir")
+                    .hint(
+                        "`murmur status` asks it and `murmur stop` ends it; a second node on this machine joins the first \
+                         with the line that `murmur ticket` prints",
+                    )
                     .into())
             }
             Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(unusable())),
@@ -211,6 +231,24 @@ mod tests {
         assert!(error.to_string().contains("another daemon uses"), "{error}");
         drop(first);
         DataDirectory::open(directory.path()).expect("free again");
+    }
+
+    #[test]
+    fn a_joiner_takes_the_first_directory_that_is_neither_in_use_nor_of_another_run() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("stories");
+        let (ours, mut other) = (RunManifest::default(), RunManifest::default());
+        other.run.seed = 9;
+        let free = || DataDirectory::first_free(&path, ours.run_id());
+        assert_eq!(free(), path);
+        let used = DataDirectory::open(&path).expect("free");
+        used.claim(&ours).expect("unclaimed");
+        let second = folder.path().join("stories-2");
+        assert_eq!(free(), second, "the founder runs in the first");
+        DataDirectory::open(&second).expect("free").claim(&other).expect("unclaimed");
+        assert_eq!(free(), folder.path().join("stories-3"), "the second is of another run");
+        drop(used);
+        assert_eq!(free(), path, "a member that comes back");
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn nodes_in(folder: &Path) -> Vec<PathBuf> {
     (0..FOLDERS_MAX).map(node).take_while(|node| is_data_directory(node)).collect()
 }
 
-fn sub_folders(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn sub_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(FOLDERS_MAX);
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }

@@ -95,7 +95,8 @@ pub(super) fn search(
     unanswered: Unanswered,
 ) -> Result<Told, Failure> {
     let Some(credentials) = destination.credentials.clone() else { return Err(unanswered.into()) };
-    let listen: Vec<Multiaddr> = settings.network.listen.iter().filter_map(|text| text.parse().ok()).collect();
+    let listen: Vec<Multiaddr> =
+        settings.network.listen_at(settings.network.usual_port()).iter().filter_map(|text| text.parse().ok()).collect();
     let identity = asking_identity(settings);
     let search = Search {
         identity: &identity,

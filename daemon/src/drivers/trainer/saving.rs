@@ -84,6 +84,12 @@ impl CheckpointRequests {
         (CheckpointRequests(sender), receiver)
     }
 
+    /// Asks a trainer that has ended.
+    #[cfg(test)]
+    pub(crate) fn of_nobody() -> CheckpointRequests {
+        CheckpointRequests::channel().0
+    }
+
     /// Has a checkpoint written at the next step boundary, and waits until it is on disk. Training goes on meanwhile.
     ///
     /// # Errors

@@ -1,0 +1,76 @@
+//! `murmur stop`: has a daemon leave in order, and waits until it has.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::client;
+use crate::cli::StopOptions;
+use crate::console::{note, print_line, quoted};
+use crate::failure::{ExitCode, Failure};
+use crate::store::{RunningDaemon, is_in_use};
+
+/// A last exchange, a last evaluation and a last checkpoint have deadlines of their own, which together are shorter.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// How often it is looked whether it has ended.
+const PERIOD: Duration = Duration::from_millis(50);
+
+pub(super) fn run(options: &StopOptions) -> anyhow::Result<()> {
+    let found = client::running(options.run.as_deref())?;
+    if found.is_empty() {
+        let failure = Failure::new(ExitCode::Network, "no daemon runs on this machine");
+        return Err(failure.hint("one whose folder lies elsewhere is stopped by it: murmur stop FOLDER").into());
+    }
+    // A run that is named is stopped whole, all nodes of a local swarm.
+    if options.run.is_none() && found.len() > 1 {
+        let folders: Vec<String> = found.iter().map(|(folder, _)| format!("murmur stop {}", quoted(folder))).collect();
+        let failure = Failure::new(ExitCode::Settings, format!("{} daemons run on this machine", found.len()));
+        return Err(failure.hint(format!("say which: {}", folders.join(", or "))).into());
+    }
+    for (folder, daemon) in &found {
+        ask_to_leave(folder, daemon)?;
+    }
+    let deadline = Instant::now() + TIMEOUT;
+    for (folder, daemon) in &found {
+        wait(folder, daemon, deadline)?;
+        print_line(&format!("stopped {}", folder.display()));
+    }
+    Ok(())
+}
+
+fn wait(folder: &Path, daemon: &RunningDaemon, deadline: Instant) -> Result<(), Failure> {
+    while is_in_use(folder) {
+        if Instant::now() > deadline {
+            let message = format!("the daemon in {} has not left within {} s", folder.display(), TIMEOUT.as_secs());
+            return Err(Failure::new(ExitCode::Failure, message).hint(format!(
+                "`murmur logs {}` may say why; kill -9 {} ends it, and its last checkpoint stays",
+                quoted(folder),
+                daemon.pid
+            )));
+        }
+        std::thread::sleep(PERIOD);
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn ask_to_leave(folder: &Path, daemon: &RunningDaemon) -> Result<(), Failure> {
+    use rustix::process::{Pid, Signal, kill_process};
+    note(&format!("stopping    process {} in {}", daemon.pid, folder.display()));
+    let pid = i32::try_from(daemon.pid).ok().and_then(Pid::from_raw);
+    let sent = pid.ok_or(rustix::io::Errno::SRCH).and_then(|pid| kill_process(pid, Signal::TERM));
+    match sent {
+        // It has ended in between.
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => {
+            Err(Failure::new(ExitCode::Failure, format!("process {} cannot be told to end: {error}", daemon.pid))
+                .hint("it belongs to another user"))
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn ask_to_leave(folder: &Path, _: &RunningDaemon) -> Result<(), Failure> {
+    Err(Failure::new(ExitCode::Failure, format!("the daemon in {} cannot be told to end here", folder.display()))
+        .hint("press Ctrl-C in its window"))
+}

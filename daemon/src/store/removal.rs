@@ -1,0 +1,174 @@
+//! Deleting runs: only what a daemon writes, and only where no daemon is.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::runs::{LOCAL, sub_folders};
+use super::{DataDirectory, Run};
+
+/// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
+const OURS: [&str; 12] = [
+    "checkpoints",
+    "prepared",
+    "shards",
+    "log",
+    "run.toml",
+    "node.toml",
+    "peers.json",
+    "traffic.json",
+    "daemon.json",
+    "membership.secret",
+    "identity.key",
+    "lock",
+];
+
+/// Old swarms of `murmur local` that are kept.
+const LOCAL_KEPT: usize = 10;
+
+/// What has gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Of which something was left: files that are not ours.
+    pub left: usize,
+    /// Bytes freed.
+    pub bytes: u64,
+}
+
+/// Deletes a run.
+///
+/// # Errors
+/// When a daemon uses it (`WouldBlock`), or something cannot be deleted.
+pub fn remove(run: &Run) -> io::Result<Removed> {
+    // Held while files go, so that no daemon starts in between.
+    let locks: Vec<File> = run.nodes.iter().map(|node| locked(node)).collect::<io::Result<_>>()?;
+    let mut removed = Removed::default();
+    for node in &run.nodes {
+        remove_known(node, &mut removed)?;
+    }
+    if run.nodes.iter().all(|node| *node != run.directory) {
+        remove_known(&run.directory, &mut removed)?;
+    }
+    drop(locks);
+    Ok(removed)
+}
+
+/// Deletes the oldest swarms of `murmur local` in the default folder, so that with the new one ten are left. Those in use
+/// stay. How many have gone, and the bytes freed.
+pub fn prune_local(new: &Path) -> (usize, u64) {
+    prune(&DataDirectory::default_base().join(LOCAL), new)
+}
+
+fn prune(folder: &Path, new: &Path) -> (usize, u64) {
+    let mut folders: Vec<PathBuf> =
+        sub_folders(folder).into_iter().filter(|path| is_ours(path) && path != new).collect();
+    // The name begins with the time.
+    folders.sort_by_key(|path| std::cmp::Reverse(began(path)));
+    let mut gone = (0, 0);
+    for old in folders.into_iter().skip(LOCAL_KEPT - 1) {
+        let nodes = Run::open(&old).map_or_else(Vec::new, |run| run.nodes);
+        let run = Run { directory: old, nodes, changed: std::time::SystemTime::UNIX_EPOCH };
+        if let Ok(removed) = remove(&run) {
+            gone = (gone.0 + 1, gone.1 + removed.bytes);
+        }
+    }
+    gone
+}
+
+/// Whether `murmur local` has made this folder: seconds since 1970, and a process.
+fn is_ours(folder: &Path) -> bool {
+    began(folder).is_some()
+}
+
+fn began(folder: &Path) -> Option<u64> {
+    let (seconds, process) = folder.file_name()?.to_str()?.split_once('-')?;
+    process.parse::<u32>().ok()?;
+    seconds.parse().ok()
+}
+
+/// Bytes of all files in a folder. Links are not followed.
+pub fn bytes_in(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_in(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(of).sum()
+}
+
+fn locked(node: &Path) -> io::Result<File> {
+    let lock = File::create(node.join("lock"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn remove_known(folder: &Path, removed: &mut Removed) -> io::Result<()> {
+    for name in OURS {
+        let path = folder.join(name);
+        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        removed.bytes += if metadata.is_dir() { bytes_in(&path) } else { metadata.len() };
+        if metadata.is_dir() {
+            fs::remove_dir_all(&path)?
+        } else {
+            fs::remove_file(&path)?
+        };
+    }
+    // Only an empty one goes.
+    if fs::remove_dir(folder).is_err() {
+        removed.left += 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin_node(folder: &Path) {
+        fs::create_dir_all(folder.join("checkpoints")).expect("created");
+        for file in ["run.toml", "identity.key", "lock", "checkpoints/model"] {
+            fs::write(folder.join(file), "1234").expect("written");
+        }
+    }
+
+    #[test]
+    fn a_run_in_use_is_not_removed_and_files_of_others_stay() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let node = folder.path().join("node");
+        begin_node(&node);
+        fs::write(node.join("notes.txt"), "mine").expect("written");
+        let run = Run::open(&node).expect("a run");
+        let daemon = DataDirectory::open(&node).expect("free");
+        assert_eq!(remove(&run).expect_err("in use").kind(), io::ErrorKind::WouldBlock);
+        assert!(node.join("identity.key").exists());
+        drop(daemon);
+        let removed = remove(&run).expect("removed");
+        assert_eq!(removed.left, 1, "the folder stays for the file that is not ours");
+        assert!(removed.bytes >= 12);
+        let names: Vec<_> = fs::read_dir(&node).expect("there").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["notes.txt"]);
+    }
+
+    #[test]
+    fn the_oldest_local_swarms_go_and_ten_are_left() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let swarm = |second: usize| folder.path().join(format!("{second}-77"));
+        for second in 101..=113 {
+            begin_node(&swarm(second).join("node-0"));
+            fs::write(swarm(second).join("run.toml"), "").expect("written");
+        }
+        begin_node(&folder.path().join("my-own"));
+        let in_use = DataDirectory::open(&swarm(102).join("node-0")).expect("free");
+        let (gone, bytes) = prune(folder.path(), &swarm(113));
+        assert_eq!(gone, 2, "101 and 103: 102 is in use, and 104 to 113 are ten");
+        assert!(bytes > 0);
+        drop(in_use);
+        let left: Vec<usize> = (101..=113).filter(|second| swarm(*second).exists()).collect();
+        assert_eq!(left, [102].into_iter().chain(104..=113).collect::<Vec<_>>());
+        assert!(folder.path().join("my-own").exists(), "not made by `murmur local`");
+    }
+}

@@ -1,0 +1,203 @@
+//! What a user does with the runs of one machine: a daemon in the background, its log, its end, the list, a second daemon.
+#![cfg(unix)]
+
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use murmur_tests::{TINY_RUN, murmur, write_run};
+use serde_json::Value;
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// A machine of its own: nothing there but what the test puts there.
+struct Machine {
+    home: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        // Tests beside this one train the same run, and are not to be found.
+        let settings = "[network]\nmdns = false\nkademlia = false\nnat = false\n";
+        std::fs::write(home.path().join("node.toml"), settings).expect("written");
+        Machine { home }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = murmur(MURMUR);
+        command.args(arguments).env("XDG_DATA_HOME", self.home.path()).current_dir(self.home.path());
+        command.env("MURMUR_NODE", self.home.path().join("node.toml")).stdin(Stdio::null());
+        command
+    }
+
+    /// Exit code, standard output and standard error of a command that ends.
+    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.command(arguments).output().expect("the program starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (status.code().expect("it ended by itself"), text(stdout), text(stderr))
+    }
+
+    fn list(&self) -> Vec<Value> {
+        let (code, lines, errors) = self.run(&["list", "--format", "json"]);
+        assert_eq!(code, 0, "{errors}");
+        lines.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect()
+    }
+
+    fn process(&self, name: &str) -> Option<String> {
+        let path = self.home.path().join("murmur").join(name).join("daemon.json");
+        let daemon: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        Some(daemon["pid"].to_string())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // A test that failed in the middle leaves daemons: they are known by their process ids.
+        for name in ["tiny", "tiny-2"] {
+            if let Some(process) = self.process(name) {
+                let _ = Command::new("kill").args(["-9", &process]).output();
+            }
+        }
+    }
+}
+
+const QUIET: [&str; 4] = ["--threads", "1", "--format", "text"];
+
+#[test]
+fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_of_where_it_is() {
+    let machine = Machine::new();
+    let run_file = write_run(machine.home.path(), TINY_RUN);
+    let run_file = run_file.to_str().expect("UTF-8");
+    let (code, lines, errors) = machine.run(&[&["start", "-d", run_file], &QUIET[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    assert!(lines.starts_with("murmur join murmur1"), "only the ticket's line: {lines}");
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    assert!(errors.contains("murmur stop ") && errors.contains("murmur logs -f "), "{errors}");
+
+    let (code, text, errors) = machine.run(&["status", "--format", "json"]);
+    assert_eq!(code, 0, "{errors}");
+    let status: Value = serde_json::from_str(&text).expect("a report");
+    assert!(status["peer"].as_str().expect("a peer").starts_with("12D3KooW"), "{status}");
+    let (code, ticket, errors) = machine.run(&["ticket"]);
+    assert!(code == 0 && ticket.starts_with("murmur join "), "{errors}");
+    // Its first checkpoint is 20 s away: it is asked to write one.
+    let (code, text, errors) = machine.run(&["sample", "--tokens", "5"]);
+    assert!(code == 0 && !text.is_empty(), "{errors}");
+    assert!(errors.contains("the daemon is asked to write one"), "{errors}");
+    let listed = machine.list();
+    assert_eq!((listed.len(), &listed[0]["name"], &listed[0]["running"]), (1, &"tiny".into(), &1.into()), "{listed:?}");
+    assert!(listed[0]["steps"].as_u64() > Some(0) && listed[0]["bytes"].as_u64() > Some(0), "{listed:?}");
+
+    // Only its owner's token changes it, and only this machine's names are answered.
+    let directory = machine.home.path().join("murmur/tiny");
+    let (code, _, errors) = machine.run(&["remove", "tiny", "--yes"]);
+    assert!(code == 5 && errors.contains("a daemon uses"), "{errors}");
+    let again = machine.run(&[&["start", run_file], &QUIET[..]].concat());
+    assert!(again.0 == 5 && again.2.contains("`murmur stop` ends it"), "{again:?}");
+
+    // What it prints from now on is in its log.
+    let mut follow = machine.command(&["logs", "-f"]).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let (code, text, errors) = machine.run(&["stop"]);
+    assert!(code == 0 && text.starts_with("stopped "), "{errors}");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while follow.try_wait().expect("it was started").is_none() {
+        assert!(Instant::now() < deadline, "`logs -f` ends with the daemon");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    let (_, log, _) = machine.run(&["logs"]);
+    assert!(log.contains("left ") && log.contains("next:\n") && log.contains("  murmur sample "), "{log}");
+    assert!(!directory.join("daemon.json").exists(), "it has ended in order");
+    assert_eq!(machine.run(&["stop"]).0, 4, "nothing runs any more");
+
+    let listed = machine.list();
+    assert!(listed[0]["running"] == 0 && listed[0]["loss"].as_f64() > Some(0.0), "{listed:?}");
+    let (code, text, errors) = machine.run(&["eval", "--format", "json"]);
+    assert!(code == 0 && text.contains("\"loss\""), "{errors}");
+    assert_eq!(machine.run(&["remove", "tiny"]).0, 1, "nobody can be asked");
+    assert!(directory.exists());
+    let (code, text, errors) = machine.run(&["remove", "tiny", "--yes"]);
+    assert!(code == 0 && text.starts_with("removed "), "{errors}");
+    assert!(!directory.exists() && machine.list().is_empty());
+}
+
+#[test]
+fn a_background_start_that_fails_has_the_error_and_the_code() {
+    let machine = Machine::new();
+    let (code, lines, errors) = machine.run(&["start", "-d", "absent.toml"]);
+    assert_eq!((code, lines.as_str()), (3, ""), "{errors}");
+    assert!(errors.contains("cannot read the run file absent.toml"), "{errors}");
+}
+
+#[test]
+fn a_second_daemon_on_one_machine_takes_the_next_ports_and_a_directory_of_its_own() {
+    let machine = Machine::new();
+    // Whoever has these, the usual ports are taken.
+    let _held =
+        (TcpListener::bind("0.0.0.0:4711"), UdpSocket::bind("0.0.0.0:4711"), TcpListener::bind("127.0.0.1:4780"));
+    let run_file = write_run(machine.home.path(), TINY_RUN);
+    let run_file = run_file.to_str().expect("UTF-8");
+    let (code, line, errors) = machine.run(&[&["start", "-d", run_file], &QUIET[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.contains("4711 is taken"), "{errors}");
+    let ticket = line.trim().strip_prefix("murmur join ").expect("a line to paste").to_owned();
+    let (code, _, errors) = machine.run(&[&["join", "-d", &ticket], &QUIET[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    let mut names: Vec<String> =
+        machine.list().iter().map(|run| run["name"].as_str().expect("a name").into()).collect();
+    names.sort();
+    assert_eq!(names, ["tiny", "tiny-2"]);
+    let (code, _, errors) = machine.run(&["stop"]);
+    assert!(code == 3 && errors.contains("say which") && errors.contains("tiny-2"), "{errors}");
+    for name in ["tiny-2", "tiny"] {
+        let (code, _, errors) = machine.run(&["stop", name]);
+        assert_eq!(code, 0, "{errors}");
+    }
+}
+
+#[test]
+fn a_given_port_that_is_taken_is_an_error() {
+    let machine = Machine::new();
+    let taken = TcpListener::bind("0.0.0.0:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let run_file = write_run(machine.home.path(), TINY_RUN);
+    let (code, _, errors) = machine.run(&["start", run_file.to_str().expect("UTF-8"), "--port", &port]);
+    assert_eq!(code, 4, "{errors}");
+    assert!(errors.contains(&format!("/ip4/0.0.0.0/tcp/{port}")) && errors.contains("hint: "), "{errors}");
+    let (code, _, errors) = machine.run(&["start", "--status-address", "0.0.0.0:80"]);
+    assert_eq!(code, 3, "{errors}");
+}
+
+/// Whether a program takes a file; `None` where there is no such program.
+fn takes(program: &str, arguments: &[&str], file: &Path) -> Option<bool> {
+    match Command::new(program).args(arguments).arg(file).output() {
+        Ok(output) => Some(output.status.success()),
+        Err(_) => {
+            eprintln!("skipped: {program} is not installed");
+            None
+        }
+    }
+}
+
+#[test]
+fn shells_and_man_take_what_is_written_for_them() {
+    let machine = Machine::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let (code, text, errors) = machine.run(&["completions", shell]);
+        assert!(code == 0 && text.contains("quiet-hours"), "{shell}: {errors}");
+        let file = machine.home.path().join(shell);
+        std::fs::write(&file, text).expect("written");
+        if ["bash", "zsh", "fish"].contains(&shell) {
+            assert_ne!(takes(shell, &["-n"], &file), Some(false), "{shell}");
+        }
+    }
+    let pages = machine.home.path().join("man");
+    let (code, _, errors) = machine.run(&["man", pages.to_str().expect("UTF-8")]);
+    assert_eq!(code, 0, "{errors}");
+    let page = std::fs::read_to_string(pages.join("murmur-start.1")).expect("written");
+    assert!(page.contains("quiet\\-hours") && pages.join("murmur-sim-run.1").exists(), "{page}");
+    for page in ["murmur.1", "murmur-start.1", "murmur-sim-run.1"] {
+        assert_ne!(takes("mandoc", &["-T", "lint", "-W", "error"], &pages.join(page)), Some(false), "{page}");
+    }
+}
