@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::console::output;
-pub use asking::{IdOptions, StatusOptions};
+pub use asking::{FinishOptions, IdOptions, StatusOptions};
 pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
@@ -74,6 +74,9 @@ pub enum Command {
     /// Ask a running daemon how it goes.
     #[command(after_help = headings::STATUS)]
     Status(StatusOptions),
+    /// Finish a run without a set end: the whole swarm lowers its learning rate, then averages once more.
+    #[command(after_help = headings::FINISH)]
+    Finish(FinishOptions),
     /// Print who this node is, and where it is found while it runs.
     #[command(after_help = headings::ID)]
     Id(IdOptions),

@@ -5,6 +5,7 @@ mod checkpoints;
 mod chosen;
 mod client;
 mod doctor;
+mod finish;
 mod id;
 mod init;
 mod join;
@@ -52,6 +53,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Finish(options) => finish::run(&options),
         Command::Id(options) => id::run(&options),
         Command::Ticket(options) => ticket::run(&options),
         Command::Stop(options) => stop::run(&options),

@@ -1,6 +1,7 @@
 //! What a daemon prints: lines for people (the ticket on stdout, all else on stderr), or one JSON object a line.
 
 mod fetching;
+mod finished;
 mod next;
 mod notice;
 pub(crate) mod output;
@@ -17,6 +18,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::daemon::Ready;
 use crate::report::{CopyReport, NodeReport};
+pub use finished::FinishedRun;
 pub(crate) use next::{next_commands, quoted};
 use notice::{Words, describe};
 pub use reachability::ReachabilityReport;

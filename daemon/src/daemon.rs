@@ -19,11 +19,12 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::background;
 use crate::base;
-use crate::console::{Console, next_commands, note};
+use crate::console::{Console, FinishedRun, next_commands, note};
 use crate::devices::Devices;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
+use crate::finishing::Finisher;
 use crate::fit;
 use crate::invitation::Invitation;
 use crate::report::NodeReport;
@@ -31,9 +32,11 @@ use crate::rest::Rest;
 use crate::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::sharing::{self, SharedData};
-use crate::store::{Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, load_latest};
+use crate::store::{
+    Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, known_end, load_latest,
+};
 use double::watch_for_double;
-use regular::{Reporter, invitation, invite_regularly, remember_peers_regularly, report_regularly};
+use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
 /// Facts waiting for the engine, which takes microseconds for each.
@@ -107,6 +110,12 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     let base = plan.base.take();
     let model = prepare_model(&plan, base)?;
+    if let Some(finished) = &model.finished
+        && plan.settings.training.after_completion == AfterCompletion::Exit
+    {
+        plan.console.show_finished(finished, &plan.manifest, plan.directory.root());
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
         .on_thread_park(crate::memory::follow)
@@ -125,6 +134,8 @@ struct Model {
     resumed: bool,
     device: String,
     shared: Option<SharedData>,
+    /// Where the run was over before this process began.
+    finished: Option<FinishedRun>,
 }
 
 fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model> {
@@ -158,7 +169,12 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
-    Ok(Model { engine, progress, resumed, device: devices.name, shared })
+    let is_over = resumed && known_end(plan.directory.root(), &plan.manifest).at().is_some_and(|end| progress >= end);
+    let finished = match is_over {
+        true => Some(FinishedRun::look(&mut engine, &plan.manifest, progress)?),
+        false => None,
+    };
+    Ok(Model { engine, progress, resumed, device: devices.name, shared, finished })
 }
 
 /// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
@@ -252,7 +268,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let (data_view, fetching) = fetching.unzip();
     let mut rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
     let (rest_sender, rest_view) = watch::channel(rest.look(SystemTime::now(), network.traffic()));
-    let resting = tokio::spawn(rest.watch(picture_view.clone(), events, rest_sender));
+    let resting = tokio::spawn(rest.watch(picture_view.clone(), events.clone(), rest_sender));
     let reporter = Reporter {
         run: run.clone(),
         parameters,
@@ -266,6 +282,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
     let remembering = tokio::spawn(remember_peers_regularly(directory.clone(), reporter.pictures.clone()));
+    let keeping = tokio::spawn(keep_the_finish(directory.clone(), reporter.pictures.clone()));
     let secret_file = plan.secret.is_some().then(|| directory.secret_path());
     let run_id = plan.manifest.run_id();
     let invited = invitation(run_id, &network, secret_file.as_deref());
@@ -274,7 +291,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let pictures_to_invite = reporter.pictures.clone();
     let inviting =
         tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations));
-    let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints };
+    let finisher = Finisher::new(&plan.identity, &plan.manifest, report_view.clone(), events);
+    let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints, finisher };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
     let listener = ports::listen_for_status(&plan.settings.status).await?;
     let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
@@ -292,6 +310,9 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         device,
     };
     plan.console.show_ready(&ready, resumed.then_some(progress));
+    if let Some(finished) = &model.finished {
+        plan.console.show_finished(finished, &plan.manifest, directory.root());
+    }
     if plan.in_background {
         background::detach(directory.root())?;
     }
@@ -316,7 +337,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
     service_manager.iter().for_each(ServiceManager::stopping);
-    for task in [&remembering, &resting, &inviting, &doubling] {
+    for task in [&remembering, &keeping, &resting, &inviting, &doubling] {
         task.abort();
     }
     fetching.inspect(AbortHandle::abort);
@@ -455,6 +476,7 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
     Config {
         name: None,
         gossip: plan.manifest.gossip.clone(),
+        end: known_end(plan.directory.root(), &plan.manifest),
         start: start(plan, resumed),
         training,
         bootstrap: plan.bootstrap.clone(),

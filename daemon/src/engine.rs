@@ -163,6 +163,7 @@ impl Engine {
                 self.order_trainer(TrainerOrder::LoadState(request, chunks, progress));
             }
             Effect::AdvanceOuter => self.order_trainer(TrainerOrder::AdvanceOuter),
+            Effect::FinishRun(order) => self.order_trainer(TrainerOrder::Finish(order.ending)),
             Effect::BeginTraining => {
                 self.has_trained = true;
                 self.order_trainer(TrainerOrder::Begin);

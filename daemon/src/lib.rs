@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod drivers;
 pub mod engine;
 pub mod failure;
+pub mod finishing;
 mod fit;
 mod invitation;
 pub mod local;

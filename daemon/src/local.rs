@@ -29,6 +29,9 @@ use child::{Child, Line, Said};
 use summary::Traffic;
 use view::View;
 
+/// Steps of each daemon where the run sets no end: about a minute of the built-in run on two cores.
+const STEPS: u64 = 1200;
+
 /// Lines of children waiting to be shown.
 const LINES_MAX: usize = 1024;
 
@@ -108,6 +111,9 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
         Some(path) => load_run_manifest(path)?,
         None => RunManifest::default(),
     };
+    if manifest.schedule.total_steps == 0 {
+        manifest.schedule.total_steps = STEPS;
+    }
     let complete = |manifest| settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error));
     if !options.data.is_empty() {
         if manifest.data.source == DataSource::Grammar {
@@ -193,8 +199,7 @@ impl Swarm {
         arguments.extend(["--steps", &steps, "--threads", &threads].map(std::ffi::OsStr::new));
         arguments
             .extend(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
-        arguments
-            .extend(["--format", "json", "--serve", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
+        arguments.extend(["--format", "json", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
         arguments.push(directory.as_os_str());
         // Where the run shares its data, the founder's files reach the others through the swarm.
         let with_files = founder.is_none() || !self.manifest.data.share;

@@ -32,6 +32,12 @@ pub struct NodeReport {
     pub steps: u64,
     /// Swarm progress, in steps.
     pub progress: f64,
+    /// Swarm progress at which the run is complete, in steps; none while no end is set.
+    #[serde(default)]
+    pub ends_at: Option<f64>,
+    /// Whether the founder has ordered that end.
+    #[serde(default)]
+    pub is_finishing: bool,
     /// Training loss, averaged over the last steps, in nats per byte.
     pub loss: Option<f64>,
     /// Loss on the held-out slice at the last evaluation, in nats per byte.
@@ -182,6 +188,8 @@ impl NodeReport {
             }),
             steps: training.steps,
             progress: training.progress,
+            ends_at: status.end.at(),
+            is_finishing: status.end.order.is_some(),
             loss: training.loss,
             validation_loss: training.validation_loss,
             accuracy: training.accuracy,

@@ -2,6 +2,7 @@
 
 use crate::bounds::STATE_CHUNK_VALUES;
 use crate::event::TrainingReport;
+use crate::finish::RunEnd;
 use crate::manifest::{GossipSpec, RunManifest};
 use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
@@ -14,6 +15,8 @@ pub struct Config {
     pub name: Option<Name>,
     /// How the run averages.
     pub gossip: GossipSpec,
+    /// When the run ends, and who may end it.
+    pub end: RunEnd,
     /// How this node comes by its model.
     pub start: Start,
     /// Where its trainer stands: not at zero where the model comes from a checkpoint.
@@ -54,6 +57,7 @@ impl Config {
         Config {
             name: None,
             gossip: manifest.gossip.clone(),
+            end: RunEnd::of(manifest),
             start: Start::WithModel,
             training: TrainingReport::default(),
             bootstrap: Vec::new(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::bulk::{Correction, Payload, Snapshot};
 use crate::event::Misbehaviour;
+use crate::finish::{Ending, FinishOrder};
 use crate::handshake::Refusal;
 use crate::message::{Message, TransferHeader};
 use crate::numerics::{EncodeJob, MergeJob};
@@ -98,6 +99,9 @@ pub enum Effect {
     AdvanceOuter,
     /// Stop training, but go on to answer snapshots and corrections. No reply.
     EndTraining,
+    /// The founder has ordered the end of the run: the learning rate falls as it says, training ends where it says, and
+    /// the order is kept on disk. No reply.
+    FinishRun(FinishOrder),
     /// From now on, train. No reply.
     BeginTraining,
     /// Something happened that people or logs want to know.
@@ -214,6 +218,8 @@ pub enum Notice {
         /// Distance over √2 and over local progress; 0.4 to 0.8 is best.
         ratio: f64,
     },
+    /// The founder has ordered the end of the run.
+    Finishing(Ending),
     /// Training is over; the last exchanges begin.
     Settling,
     /// The last exchanges are done.

@@ -2,6 +2,7 @@
 
 use crate::bulk::{Payload, Snapshot};
 use crate::effect::{RequestId, TransferId};
+use crate::finish::FinishOrder;
 use crate::handshake::Refusal;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::numerics::{Encoded, Merged};
@@ -154,6 +155,11 @@ pub enum Event {
     TimePassed,
     /// The user, or a signal, wants the node to leave the swarm.
     LeaveRequested,
+    /// The holder of the founder's key, on this machine, has ordered that the run be finished.
+    FinishOrdered {
+        /// Checked like one from a peer.
+        order: FinishOrder,
+    },
     /// The owner wants the network left alone: no exchange begins, none is answered, no model is copied or given, until
     /// [`RestEnded`](Event::RestEnded). Training goes on, and so does what is under way.
     RestBegan,
@@ -198,6 +204,9 @@ pub enum Misbehaviour {
     /// Not a number, infinite or beyond all reason.
     #[error("sent a value that is not finite or out of range: {0}")]
     OutOfRange(&'static str),
+    /// An order to finish the run that its founder has not signed.
+    #[error("sent an order to finish the run that its founder has not signed")]
+    Forged,
     /// The two sides of an exchange do not compute the same.
     #[error("computed another difference than this node")]
     Disagreement,

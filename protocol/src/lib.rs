@@ -26,7 +26,7 @@
 //! | `Merge` | `Merged` or `RequestFailed` |
 //! | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
 //! | `LoadState` | `StateLoaded` or `RequestFailed` |
-//! | `AdvanceOuter`, `BeginTraining`, `EndTraining`, `CompleteRun`, `Notice`, `Stop` | none |
+//! | `AdvanceOuter`, `BeginTraining`, `EndTraining`, `FinishRun`, `CompleteRun`, `Notice`, `Stop` | none |
 //!
 //! The control plane ([`Node`]) and the data plane ([`numerics`]) are apart: a node never loops over a model, it
 //! passes [`Snapshot`]s, [`Payload`]s and [`Correction`]s on by reference, and a call of `handle` takes microseconds.
@@ -40,6 +40,7 @@ pub mod config;
 pub mod effect;
 pub mod event;
 pub mod exchange;
+pub mod finish;
 pub mod handshake;
 mod join;
 pub mod layout;
@@ -64,6 +65,7 @@ pub use bulk::{Correction, Payload, Snapshot};
 pub use config::{Bootstrap, Config, Start};
 pub use effect::{Effect, ExchangeFailure, Notice, RequestId, TransferId};
 pub use event::{Event, Misbehaviour, TrainingReport};
+pub use finish::{Ending, FinishOrder, RunEnd};
 pub use join::CopyStatus;
 pub use layout::{ModelLayout, TensorSpec};
 pub use manifest::{RunId, RunManifest};

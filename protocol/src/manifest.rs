@@ -10,6 +10,7 @@ use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::FRAGMENTS_MAX;
+use crate::peer::PeerId;
 
 mod kinds;
 mod sharing;
@@ -23,7 +24,7 @@ pub use tuning::{BaseSpec, LORA_TARGETS, LoraSpec};
 pub const MANIFEST_BYTES_MAX: usize = 16 * 1024;
 
 /// BLAKE3 of a manifest's canonical text. Only nodes of one run id talk to each other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct RunId(pub [u8; 32]);
 
 impl fmt::Display for RunId {
@@ -90,6 +91,8 @@ impl RunManifest {
         let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip } = self;
         let characters = run.name.chars().count();
         check("run.name", &run.name, (1..=64).contains(&characters), "1 to 64 characters")?;
+        let founder_holds = run.founder.is_empty() || run.founder.parse::<PeerId>().is_ok();
+        check("run.founder", &run.founder, founder_holds, "a peer id, which begins with 12D3KooW, or nothing")?;
         check("model.layers", model.layers, (1..=128).contains(&model.layers), "1 to 128")?;
         check("model.heads", model.heads, (1..=256).contains(&model.heads), "1 to 256")?;
         let even_heads = model.width.is_multiple_of(model.heads) && (model.width / model.heads).is_multiple_of(2);
@@ -115,9 +118,12 @@ impl RunManifest {
         let batch = optimizer.batch_sequences;
         check("optimizer.batch_sequences", batch, (1..=65_536).contains(&batch), "1 to 65536")?;
         let total = schedule.total_steps;
-        check("schedule.total_steps", total, (1..=1_000_000_000).contains(&total), "1 to 1000000000")?;
+        check("schedule.total_steps", total, total <= 1_000_000_000, "0 (no end set) to 1000000000")?;
         let warmup = schedule.warmup_steps;
-        check("schedule.warmup_steps", warmup, warmup <= total, "at most schedule.total_steps")?;
+        let warmup_holds = warmup <= if total == 0 { 1_000_000_000 } else { total };
+        check("schedule.warmup_steps", warmup, warmup_holds, "at most schedule.total_steps, or 1000000000")?;
+        let decay = schedule.decay_fraction;
+        within("schedule.decay_fraction", decay, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
         within("schedule.final_fraction", schedule.final_fraction, 0.0, 1.0, "0 to 1")?;
         let hexadecimal = data.digest.len() == 64 && data.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
         check("data.digest", &data.digest, data.digest.is_empty() || hexadecimal, "empty or 64 hexadecimal digits")?;

@@ -5,6 +5,7 @@
 
 use bincode::{Decode, Encode};
 
+use crate::finish::FinishOrder;
 use crate::part::Part;
 use crate::peer::{Address, PeerId};
 use crate::profile::Profile;
@@ -55,6 +56,8 @@ pub enum Message {
         /// As in a shuffle.
         peers: Vec<Descriptor>,
     },
+    /// The founder's order to finish the run, passed on.
+    Finish(FinishOrder),
 }
 
 /// A member as one node describes it to another.
@@ -201,6 +204,7 @@ pub enum TransferHeader {
 mod tests {
     use super::*;
     use crate::codec;
+    use crate::finish::Ending;
     use crate::handshake::{
         self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover, Stamps,
     };
@@ -228,6 +232,7 @@ mod tests {
             Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
         let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
         let reject = Reject { exchange: 1, reason: RejectReason::Joining, retry_after_ms: 500 };
+        let finish = FinishOrder { serial: 1, ending: Ending { from: 1.0, until: 2.0 }, signature: [9; 64] };
         let parties = Parties { dialer: peer, listener: peer, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
         let closed = Credentials { run: RunId([4; 32]), secret: Some(Secret::from_bytes([5; 32])) };
         let open = Credentials { secret: None, ..closed.clone() };
@@ -244,6 +249,7 @@ mod tests {
             codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
             codec::encode(&Message::Part { peers }),
+            codec::encode(&Message::Finish(finish)),
             codec::encode(&TransferHeader::Steps { exchange: 300 }),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
             codec::encode(&TransferHeader::ReplyCodes { exchange: 300 }),

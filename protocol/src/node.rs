@@ -14,6 +14,7 @@ use crate::config::{Config, Start};
 use crate::effect::{Effect, Notice, TransferId};
 use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
+use crate::finish::RunEnd;
 use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
@@ -23,6 +24,7 @@ use crate::peer::PeerId;
 use crate::status::{Phase, Status};
 use crate::time::Time;
 
+mod ending;
 mod life;
 mod replies;
 
@@ -42,8 +44,11 @@ pub struct Node {
     giving: Giving,
     /// The swarm hardly lets this node's model in any more, so that it copies one anew.
     is_outlier: bool,
-    /// Exchanges still to be done after the last step.
+    end: RunEnd,
+    /// Own exchanges still to be done after the last step.
     final_exchanges_left: u32,
+    /// Models of a run that is over and no further apart than this are one model: a Euclidean norm. 0: not known.
+    settled_distance: f64,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
@@ -71,7 +76,9 @@ impl Node {
             joining: Joining::new(me, seed, chunking, config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
+            end: config.end,
             final_exchanges_left: config.gossip.final_exchanges,
+            settled_distance: 0.0,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
             offences: BTreeMap::new(),
@@ -81,6 +88,9 @@ impl Node {
             averaging: Averaging::new(config.gossip, parameters, config.training),
             layout,
         };
+        if let Some(order) = node.end.order.clone() {
+            node.outbox.push(Effect::FinishRun(order)); // heard in an earlier life
+        }
         if config.start == Start::WithModel {
             node.begin_training();
         }
@@ -130,6 +140,7 @@ impl Node {
             phase: self.phase,
             copying: (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.status()),
             training: self.averaging.training,
+            end: self.end.clone(),
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
             members: self.membership.members(self.outbox.now()),
@@ -155,9 +166,11 @@ impl Node {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
                 self.joining.on_connected(now);
-                if let Some(away) = self.membership.take_return(peer) {
+                let away = self.membership.take_return(peer);
+                if let Some(away) = away {
                     self.averaging.on_return(peer, away);
                 }
+                self.on_member_at_the_end(now, peer, away.is_some());
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
             Event::DialFailed { peer, addresses, reason } => {
@@ -194,6 +207,10 @@ impl Node {
             Event::RequestFailed { request } => self.on_reply(now, request, Reply::Failed),
             Event::TimePassed => {}
             Event::LeaveRequested => self.on_leave_requested(now),
+            Event::FinishOrdered { order } => {
+                // Nobody else is to blame for an order of this machine.
+                let _ = self.on_finish(None, &order);
+            }
             Event::RestBegan => self.is_resting = true,
             Event::RestEnded => self.is_resting = false,
         }
@@ -213,7 +230,12 @@ impl Node {
         let is_busy = self.is_busy_with(peer);
         let out = &mut self.outbox;
         let verdict = match message {
-            Message::Shuffle { peers, wants_reply } => self.membership.on_shuffle(now, peer, &peers, wants_reply, out),
+            Message::Shuffle { peers, wants_reply } => {
+                let verdict = self.membership.on_shuffle(now, peer, &peers, wants_reply, out);
+                self.tell_finish(peer);
+                verdict
+            }
+            Message::Finish(order) => self.on_finish(Some(peer), &order),
             Message::Part { peers } => self.membership.on_part(now, peer, &peers, is_busy, out),
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),

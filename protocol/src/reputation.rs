@@ -143,7 +143,7 @@ impl Standing {
 /// How much a misbehaviour weighs. What an accident or a restart can cause weighs little.
 fn points(what: &Misbehaviour) -> f64 {
     match what {
-        Misbehaviour::Garbage(_) | Misbehaviour::WrongLayout => 2.0,
+        Misbehaviour::Garbage(_) | Misbehaviour::WrongLayout | Misbehaviour::Forged => 2.0,
         Misbehaviour::WrongLength { .. } | Misbehaviour::OutOfRange(_) => 1.5,
         Misbehaviour::Disagreement | Misbehaviour::Unsolicited => 0.5,
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::effect::ExchangeFailure;
 use crate::event::{Misbehaviour, TrainingReport};
+use crate::finish::RunEnd;
 use crate::join::CopyStatus;
 use crate::message::KnownPeer;
 use crate::peer::PeerId;
@@ -39,6 +40,8 @@ pub struct Status {
     pub copying: Option<CopyStatus>,
     /// The trainer's last report.
     pub training: TrainingReport,
+    /// What is known of the run's end.
+    pub end: RunEnd,
     /// Members connected now.
     pub connected: Vec<PeerId>,
     /// Members known, with addresses: to be remembered over a restart.

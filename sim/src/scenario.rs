@@ -148,6 +148,13 @@ pub enum Incident {
     StopLearning,
     /// Trainers go on but report no steps, so no new exchange becomes due.
     StopReporting,
+    /// The founder orders at this host that the run be finished.
+    Finish {
+        /// Where.
+        at: HostIndex,
+        /// Steps of swarm progress from then on until the run is complete.
+        steps: f64,
+    },
     /// A fact out of nowhere, for experiments with hostile peers.
     Tell(HostIndex, Box<Event>),
 }

@@ -120,6 +120,7 @@ impl Setting {
                 total_steps,
                 warmup_steps: (total_steps as f64 * WARMUP_FRACTION) as u64,
                 final_fraction: FINAL_FRACTION,
+                ..ScheduleSpec::default()
             },
             text: text.clone(),
             sharing: if self.by_node { Sharing::ByNode } else { Sharing::Whole },

@@ -4,6 +4,7 @@
 
 mod delivery;
 mod effects;
+mod founder;
 mod incidents;
 mod life;
 mod observation;
@@ -16,8 +17,9 @@ use std::time::Duration;
 
 use murmur_protocol::numerics::Buffers;
 use murmur_protocol::random::{Generator, stream};
-use murmur_protocol::{Event, Message, ModelLayout, PeerId, Status, Time};
+use murmur_protocol::{Event, FinishOrder, Message, ModelLayout, PeerId, Status, Time};
 
+use founder::Founder;
 pub(crate) use sabotage::Core;
 pub use sabotage::Sabotage;
 
@@ -43,6 +45,7 @@ pub struct Swarm {
     scenario: Scenario,
     seed: u64,
     sabotage: Option<Sabotage>,
+    founder: Founder,
     layout: Arc<ModelLayout>,
     objective: Objective,
     queue: Queue,
@@ -76,6 +79,8 @@ struct DiskState {
     /// Whether a restart will ever ask for it: checkpoints that nobody reads are not made.
     is_read: bool,
     is_full: bool,
+    /// The order to finish the run; written as soon as it is heard.
+    finish: Option<FinishOrder>,
     saved: Option<(Saved, Vec<murmur_protocol::message::KnownPeer>)>,
 }
 
@@ -99,6 +104,7 @@ impl Swarm {
         let mut swarm = Swarm {
             seed,
             sabotage,
+            founder: Founder::new(seed),
             layout: Arc::new(scenario.layout()),
             objective: Objective::new(&scenario.trainer, seed),
             queue: Queue::default(),

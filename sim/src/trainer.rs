@@ -12,7 +12,9 @@ mod transformer;
 use std::borrow::Cow;
 use std::fmt;
 
-use murmur_protocol::{Correction, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector};
+use murmur_protocol::{
+    Correction, Ending, Event, Part, Payload, RequestId, Selection, Snapshot, TrainingReport, Vector,
+};
 use murmur_training::TrainingError;
 use murmur_training::engine::Taken;
 
@@ -39,7 +41,9 @@ pub(crate) trait Learner: fmt::Debug {
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError>;
     /// The outer step; nothing without an outer momentum.
     fn advance_outer(&mut self) -> Result<(), TrainingError>;
-    /// Whether the swarm's progress has reached the end of the run.
+    /// The founder has ordered the final decay of the learning rate.
+    fn finish(&mut self, ending: Ending);
+    /// Whether the swarm's progress has reached the length of the run.
     fn is_run_over(&self, progress: f64) -> bool;
 }
 
@@ -103,6 +107,8 @@ pub(crate) struct Trainer {
     /// As of the last step that was reported.
     reported_steps: u64,
     pub(crate) progress: f64,
+    /// As the founder has ordered.
+    ending: Option<Ending>,
     travel: f64,
 }
 
@@ -131,6 +137,7 @@ impl Trainer {
             steps: 0,
             reported_steps: 0,
             progress: 0.0,
+            ending: None,
             travel: 0.0,
         }
     }
@@ -177,9 +184,20 @@ impl Trainer {
         }
     }
 
-    /// Whether the swarm's progress has reached the end of the run.
+    /// The founder has ordered the end of the run.
+    pub(crate) fn finish(&mut self, ending: Ending) {
+        self.learner.finish(ending);
+        self.ending = Some(ending);
+    }
+
+    /// Whether the swarm's progress has reached the end of the run, which replaces its length once it is ordered.
     pub(crate) fn is_run_over(&self) -> bool {
-        self.learner.is_run_over(self.progress)
+        self.is_finished() || (self.ending.is_none() && self.learner.is_run_over(self.progress))
+    }
+
+    /// Whether it has reached the end that the founder has ordered.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.ending.is_some_and(|ending| self.progress >= ending.until)
     }
 
     /// `count` steps; they move the model unless `learning` is over, and show in reports unless `reporting` is.
@@ -218,7 +236,9 @@ impl Trainer {
                 if self.apply(part, &correction).is_err() {
                     return Done { reply: Some(Event::RequestFailed { request }), landed: None };
                 }
-                self.progress = (self.progress + progress_shift).max(0.0);
+                // A node for which the run is over stays at its end: others that are not there yet come to it.
+                let least = if self.is_finished() { self.ending.map_or(0.0, |ending| ending.until) } else { 0.0 };
+                self.progress = (self.progress + progress_shift).max(least);
                 Done { reply: Some(Event::CorrectionApplied { request, report: self.report() }), landed: merge }
             }
             Order::State { request, chunks, progress } => {

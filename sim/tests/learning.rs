@@ -15,7 +15,7 @@ fn tiny(total_steps: u64) -> TransformerSpec {
     TransformerSpec {
         model: ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 32, context: 32, ..ModelSpec::default() },
         optimizer: OptimizerSpec { learning_rate: 2e-2, batch_sequences: 4, ..OptimizerSpec::default() },
-        schedule: ScheduleSpec { total_steps, warmup_steps: total_steps / 10, final_fraction: 0.1 },
+        schedule: ScheduleSpec { total_steps, warmup_steps: total_steps / 10, ..ScheduleSpec::default() },
         ..TransformerSpec::default()
     }
 }

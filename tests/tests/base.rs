@@ -12,7 +12,7 @@ fn base(folder: &Path, seed: u32) -> PathBuf {
     let (data, base) = (folder.join(format!("trained-{seed}")), folder.join(format!("base-{seed}")));
     let seeded = TINY_RUN.replace("name = \"tiny\"", &format!("name = \"tiny\"\nseed = {seed}"));
     let run_file = write_run(folder, &seeded);
-    let trained = Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "300"]).wait_for_end();
+    let trained = Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "300", "--exit"]).wait_for_end();
     assert!(trained.status.success(), "{}", trained.errors);
     exported(&data, &base, &[]);
     base

@@ -114,7 +114,7 @@ fn a_start_that_failed_leaves_the_directory_to_the_next() {
     let (code, _) = start_failure(folder.path(), &of_files, &["--data", short.to_str().expect("UTF-8")]);
     assert_eq!(code, 5);
     let run_file = write_run(folder.path(), TINY_RUN);
-    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", "3"];
+    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--steps", "3", "--exit"];
     let ended = Daemon::spawn(MURMUR, &data, &arguments).wait_for_end();
     assert!(ended.status.success(), "{}", ended.errors);
     let (code, message) = start_failure(folder.path(), &of_files, &["--data", short.to_str().expect("UTF-8")]);

@@ -34,10 +34,10 @@ fn folder() -> tempfile::TempDir {
 fn three_daemons_learn_and_agree() {
     let folder = folder();
     let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 800"));
-    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8"), "--serve"]);
+    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);
     let ticket = founder.ticket();
     let mut daemons = vec![founder];
-    daemons.extend(["node-1", "node-2"].map(|name| start(&folder, name, &["join", &ticket, "--serve"])));
+    daemons.extend(["node-1", "node-2"].map(|name| start(&folder, name, &["join", &ticket])));
     for daemon in &daemons {
         daemon.wait_for("two peers", |report| report.peers == 2);
     }
@@ -243,8 +243,8 @@ fn a_run_ends_by_itself_with_a_checkpoint_that_generates() {
     let folder = folder();
     let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 300"));
     // The founder stays: alone it might be done before the joiner has come.
-    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8"), "--serve"]);
-    let joiner = start(&folder, "node-1", &["join", &founder.ticket()]);
+    let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);
+    let joiner = start(&folder, "node-1", &["join", &founder.ticket(), "--exit"]);
     let finished = joiner.wait_for_end();
     assert!(finished.status.success(), "{}", finished.errors);
     assert!(finished.report.expect("it left in order").validation_loss.is_some());
@@ -276,7 +276,7 @@ fn two_workers_of_one_node_train_on_tokens_that_sample_writes_as_text() {
         .replace("total_steps = 100000", "total_steps = 60");
     let run_file = write_run(folder.path(), &run_text);
     let (run_path, text, tokens) = (run_file.to_str().expect("UTF-8"), path("text.txt"), path("tokenizer.json"));
-    let arguments = ["start", run_path, "--device", "cpu,cpu", "--data", &text, "--tokenizer", &tokens];
+    let arguments = ["start", run_path, "--exit", "--device", "cpu,cpu", "--data", &text, "--tokenizer", &tokens];
     let finished = start(&folder, "node-0", &arguments).wait_for_end();
     assert!(finished.status.success(), "{}", finished.errors);
     let directory = path("node-0");

@@ -20,6 +20,31 @@ pub struct StatusOptions {
     pub format: Console,
 }
 
+/// Options of `finish`.
+#[derive(Debug, Args)]
+pub struct FinishOptions {
+    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    pub run: Option<PathBuf>,
+    /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far].
+    #[arg(long = "in", value_name = "TIME", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Where the daemon answers, where no run is given.
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
+    pub address: Option<String>,
+    /// text: lines for people; json: one object.
+    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    pub format: Console,
+}
+
+/// The longest time that a decay may be asked to take: a year.
+const SECONDS_MAX: f64 = 365.0 * 24.0 * 3600.0;
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let rule = "it takes a time such as 90s, 20m or 2h30m, up to a year";
+    let seconds = text.parse::<jiff::SignedDuration>().map_err(|_| rule.to_owned())?.as_secs_f64();
+    if seconds > 0.0 && seconds <= SECONDS_MAX { Ok(seconds) } else { Err(rule.to_owned()) }
+}
+
 /// Options of `id`.
 #[derive(Debug, Args)]
 pub struct IdOptions {

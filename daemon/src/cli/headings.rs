@@ -61,6 +61,11 @@ Examples:
   murmur status
   murmur status --address 127.0.0.1:4781 --format json";
 
+pub(super) const FINISH: &str = "\
+Examples:
+  murmur finish
+  murmur finish --in 20m";
+
 pub(super) const ID: &str = "\
 Examples:
   murmur id

@@ -18,7 +18,7 @@ pub struct LocalOptions {
     #[arg(short = 'n', long = "nodes", default_value = "4", value_name = "N", help_heading = TRAINING,
         value_parser = whole::<u16>(1..=64, ""))]
     pub nodes: u16,
-    /// Steps of each daemon [default: the run's schedule.total_steps].
+    /// Steps of each daemon [default: the run's schedule.total_steps, or 1200].
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=1_000_000_000, "; leave it out for the run's own"))]
     pub steps: Option<u64>,

@@ -124,9 +124,9 @@ pub struct DaemonOptions {
     #[arg(long, env = "MURMUR_STEPS", value_name = "N", help_heading = TRAINING, display_order = 0,
         value_parser = whole::<u64>(1..=u64::MAX, "; leave it out to set no limit"))]
     pub steps: Option<u64>,
-    /// Stay once the run is complete, and give the model to whoever joins.
-    #[arg(long, help_heading = TRAINING)]
-    pub serve: bool,
+    /// End once the run is complete, instead of staying to give the model to whoever joins; for scripts.
+    #[arg(long, env = "MURMUR_EXIT", help_heading = TRAINING)]
+    pub exit: bool,
 
     /// Where it answers `murmur status`: a loopback address, or off [default: 127.0.0.1:4780, or the next free port].
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS", help_heading = NETWORK)]

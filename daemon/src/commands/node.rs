@@ -85,8 +85,8 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
 fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     let NodeSettings { training, network, status, limits, .. } = settings;
     training.steps = options.steps.unwrap_or(training.steps);
-    if options.serve {
-        training.after_completion = AfterCompletion::Serve;
+    if options.exit {
+        training.after_completion = AfterCompletion::Exit;
     }
     if let Some(address) = &options.status_address {
         status.address = if address == "off" { String::new() } else { address.clone() };

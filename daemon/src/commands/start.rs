@@ -1,12 +1,14 @@
 //! `murmur start`: found a swarm, or come back to one.
 
+use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
 
-use super::node;
+use super::{join, node};
 use crate::base;
 use crate::cli::StartOptions;
 use crate::daemon::corpus_failure;
-use crate::settings::load_run_manifest;
+use crate::failure::Failure;
+use crate::settings::{NodeSettings, load_run_manifest};
 use crate::sharing;
 use crate::store::DataDirectory;
 
@@ -23,7 +25,34 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
+    let manifest = with_founder(manifest, &directory, &node::identity(&directory)?, &settings)?;
     let joins = !bootstrap.is_empty();
     let entry = node::Entry { bootstrap, joins, begins_anew: options.begin_anew, secret: None, base };
     node::run(manifest, settings, directory, entry, &options.node)
+}
+
+/// A run file leaves open who founds the run. In a directory that belongs to the run it is known, with members to dial
+/// they tell it, and else it is this node.
+fn with_founder(
+    manifest: RunManifest,
+    directory: &DataDirectory,
+    identity: &Keypair,
+    settings: &NodeSettings,
+) -> Result<RunManifest, Failure> {
+    if !manifest.run.founder.is_empty() {
+        return Ok(manifest);
+    }
+    let with = |founder: &str| {
+        let mut manifest = manifest.clone();
+        manifest.run.founder = founder.to_owned();
+        manifest
+    };
+    if let Some(claimed) = DataDirectory::claimed_manifest(directory.root()) {
+        return Ok(with(&claimed.run.founder));
+    }
+    if settings.network.bootstrap.is_empty() {
+        return Ok(with(&peer_id(identity).to_string()));
+    }
+    let reached = join::destination(None, settings)?.fetch(settings)?;
+    Ok(with(&reached.manifest.run.founder))
 }

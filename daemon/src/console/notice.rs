@@ -75,6 +75,10 @@ pub(super) fn describe(notice: &Notice) -> Words {
             );
             warning(text, hint)
         }
+        Notice::Finishing(ending) => plain(format!(
+            "the founder finishes the run: the learning rate falls from step {:.0} on, the end is step {:.0} of the swarm",
+            ending.from, ending.until
+        )),
         Notice::Settling => plain("training is over; last exchanges".to_owned()),
         Notice::RunCompleted => plain("run completed".to_owned()),
     }

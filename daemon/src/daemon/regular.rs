@@ -13,7 +13,7 @@ use crate::engine::Picture;
 use crate::invitation::Invitation;
 use crate::report::{NodeReport, Surroundings};
 use crate::rest::RestView;
-use crate::store::DataDirectory;
+use crate::store::{DataDirectory, keep_finish};
 
 /// How often reports are made.
 const REPORT_PERIOD: Duration = Duration::from_millis(250);
@@ -93,5 +93,28 @@ pub(super) async fn invite_regularly(
         let invited = invitation(run, &network, secret_file.as_deref());
         let status = pictures.borrow().status.clone();
         invitations.send_replace(invited.with_others(&status.connected, &status.known));
+    }
+}
+
+/// Writes the founder's order to finish the run as soon as the core knows a new one.
+pub(super) async fn keep_the_finish(directory: Arc<DataDirectory>, mut pictures: watch::Receiver<Picture>) {
+    let mut kept = pictures.borrow().status.end.order.clone();
+    loop {
+        let order = match pictures.wait_for(|picture| picture.status.end.order != kept).await {
+            Ok(picture) => picture.status.end.order.clone(),
+            Err(_) => return,
+        };
+        let (root, written) = (directory.root().to_owned(), order.clone());
+        let _ = tokio::task::spawn_blocking(move || {
+            if let Some(order) = written
+                && let Err(error) = keep_finish(&root, &order)
+            {
+                tracing::warn!(
+                    "cannot write the order to finish the run: {error}; peers tell it again after a restart"
+                );
+            }
+        })
+        .await;
+        kept = order;
     }
 }

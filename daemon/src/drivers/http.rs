@@ -19,11 +19,12 @@ use tokio::sync::watch;
 
 use super::CheckpointRequests;
 use crate::failure::{ExitCode, Failure};
+use crate::finishing::{FinishWish, Finisher};
 use crate::invitation::Invitation;
 use crate::report::NodeReport;
 
 /// What the page shows.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Pages {
     /// How the node does.
     pub reports: watch::Receiver<NodeReport>,
@@ -31,6 +32,8 @@ pub struct Pages {
     pub invitations: watch::Receiver<Invitation>,
     /// Whom `POST /checkpoint` asks.
     pub checkpoints: CheckpointRequests,
+    /// Ends the run, for its founder.
+    pub finisher: Finisher,
 }
 
 /// Why a request is not carried out: the body of every answer that is no success.
@@ -103,9 +106,17 @@ fn router(pages: Pages, token: &str) -> Router {
         .route("/status", get(report))
         .route("/ticket", get(invitation))
         .route("/checkpoint", post(checkpoint))
+        .route("/finish", post(finish))
         .with_state(pages)
         .layer(from_fn_with_state(expected, changes_need_the_token))
         .layer(from_fn(only_for_loopback_names))
+}
+
+async fn finish(State(pages): State<Pages>, Json(wish): Json<FinishWish>) -> Response {
+    match pages.finisher.finish(wish).await {
+        Ok(finishing) => Json(finishing).into_response(),
+        Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), reason.remedy()),
+    }
 }
 
 async fn only_for_loopback_names(request: Request, next: Next) -> Response {
@@ -148,6 +159,9 @@ fn is_loopback_name(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::RunManifest;
+    use tokio::sync::mpsc;
+
     use super::*;
 
     #[test]
@@ -173,11 +187,15 @@ mod tests {
         }
     }
 
-    /// The status of a request with this first line and these headers.
     async fn answer(address: SocketAddr, first: &str, headers: &str) -> String {
+        answer_to(address, first, headers, "").await
+    }
+
+    /// The status of a request with this first line, these headers and this body.
+    async fn answer_to(address: SocketAddr, first: &str, headers: &str, body: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
-        let request = format!("{first} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+        let request = format!("{first} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("an answer");
@@ -188,8 +206,11 @@ mod tests {
     async fn a_page_of_another_name_learns_nothing_and_changes_need_the_token() {
         let (_reports, report_view) = watch::channel(NodeReport::default());
         let (_invitations, invitation_view) = watch::channel(Invitation::default());
-        let pages =
-            Pages { reports: report_view, invitations: invitation_view, checkpoints: CheckpointRequests::of_nobody() };
+        let (events, _inbox) = mpsc::channel(1);
+        let identity = murmur_network::Keypair::generate_ed25519();
+        let finisher = Finisher::new(&identity, &RunManifest::default(), report_view.clone(), events);
+        let checkpoints = CheckpointRequests::of_nobody();
+        let pages = Pages { reports: report_view, invitations: invitation_view, checkpoints, finisher };
         let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
         let server = StatusServer::start(listener, pages, "secret").expect("started");
         let at = server.address();
@@ -203,6 +224,10 @@ mod tests {
         let owner = format!("{host}Authorization: Bearer secret\r\n");
         assert_eq!(answer(at, "POST /checkpoint", &owner).await, "409", "there is no trainer");
         assert_eq!(answer(at, "GET /checkpoint", &owner).await, "405");
+        let wish =
+            format!("{host}Authorization: Bearer secret\r\nContent-Type: application/json\r\nContent-Length: 2\r\n");
+        assert_eq!(answer_to(at, "POST /finish", &wish, "{}").await, "409", "not the founder");
+        assert_eq!(answer_to(at, "POST /finish", &format!("{host}Content-Length: 2\r\n"), "{}").await, "401");
         let stranger = "Host: evil.example\r\nAuthorization: Bearer secret\r\n";
         assert_eq!(answer(at, "POST /nothing", stranger).await, "403");
     }

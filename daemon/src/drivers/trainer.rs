@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::{Event, Payload, RequestId, RunManifest, TrainingReport};
+use murmur_protocol::{Ending, Event, Payload, RequestId, RunManifest, TrainingReport};
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
@@ -104,6 +104,7 @@ impl Trainer {
             writer,
             travel: 0.0,
             stage: Stage::Waiting,
+            ending: None,
             unsaved: None,
             divergence: Divergence::default(),
             clock: StepClock::default(),
@@ -193,6 +194,8 @@ struct Desk {
     /// Σ learning rate · √parameters: see [`TrainingReport::travel`].
     travel: f64,
     stage: Stage,
+    /// As the founder has ordered.
+    ending: Option<Ending>,
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
     divergence: Divergence,
@@ -284,6 +287,10 @@ impl Desk {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
+            TrainerOrder::Finish(ending) => {
+                self.engine.finish(ending);
+                self.ending = Some(ending);
+            }
             TrainerOrder::Begin if self.stage == Stage::Waiting => {
                 self.stage = Stage::Training;
                 self.timetable.begin(Instant::now());
@@ -311,10 +318,15 @@ impl Desk {
 
     fn is_run_over(&self) -> bool {
         let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
-        // With a limit of its own the node goes on to it, whatever the others' pace.
-        let swarm_limit = self.settings.steps_max.is_none()
-            && self.view.progress >= self.settings.manifest.schedule.total_steps as f64;
-        own_limit || swarm_limit
+        // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run.
+        let is_bound = self.settings.steps_max.is_none() || self.ending.is_some();
+        own_limit || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
+    }
+
+    /// Swarm progress at which the run is complete, in steps; `None` while no end is set.
+    fn end(&self) -> Option<f64> {
+        let total_steps = self.settings.manifest.schedule.total_steps;
+        self.ending.map(|ending| ending.until).or((total_steps > 0).then_some(total_steps as f64))
     }
 
     fn step(&mut self) {

@@ -172,7 +172,7 @@ impl Default for TrainingSettings {
             precision: Precision::F32,
             steps: 0,
             evaluate_every: 100,
-            after_completion: AfterCompletion::Exit,
+            after_completion: AfterCompletion::Serve,
         }
     }
 }

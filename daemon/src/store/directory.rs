@@ -7,6 +7,7 @@
 //! checkpoints/step-…  see the checkpoint module
 //! shards/…            fetched shards, where the run shares its data; see the shards module
 //! membership.secret   what a closed run's members know, mode 0600
+//! finish.json         the founder's order to finish the run, once it is known
 //! traffic.json        bytes of the day
 //! daemon.json         the daemon that runs, and the token to change it; see the running module
 //! lock                held by the daemon that uses the directory

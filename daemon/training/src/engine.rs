@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use murmur_protocol::Payload;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
+use murmur_protocol::{Ending, Payload};
 
 use crate::data::{Batch, Corpus, Sampler};
 use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
@@ -212,6 +212,11 @@ impl Engine {
     /// Steps taken in all, skipped ones not counted.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// The founder has ordered the final decay of the learning rate.
+    pub fn finish(&mut self, ending: Ending) {
+        self.learning_rate.finish(ending);
     }
 
     /// One optimizer step on the next batch, at `progress` steps of the swarm.

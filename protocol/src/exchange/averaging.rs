@@ -55,6 +55,8 @@ pub(crate) struct Averaging {
     pub(crate) counters: ExchangeCounters,
     /// ‖s·d‖ of the last exchange of the model.
     pub(crate) last_distance: Option<f64>,
+    /// Distance and partner's progress of the last exchange of the model, until they are taken.
+    last_merge: Option<(f64, f64)>,
     /// Own steps when the last exchange was merged.
     last_merge_steps: u64,
     /// Exchanges until a joiner counts in full.
@@ -124,6 +126,7 @@ impl Averaging {
             reputation: Reputation::default(),
             counters: ExchangeCounters::default(),
             last_distance: None,
+            last_merge: None,
             last_merge_steps: training.steps,
             ramp_left: 0,
             pace: Pace::default(),
@@ -166,6 +169,18 @@ impl Averaging {
     /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
     pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
         self.parts.values().find(|state| state.place.is_outlier())?.place.progress()
+    }
+
+    /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
+    pub(crate) fn usual_distance(&self) -> f64 {
+        let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
+        models.filter_map(|(_, state)| state.clip.usual()).fold(0.0, f64::max)
+    }
+
+    /// Distance (infinite where blocks wrapped) and partner's progress of an exchange of the model that was merged since the
+    /// last call.
+    pub(crate) fn take_last_merge(&mut self) -> Option<(f64, f64)> {
+        self.last_merge.take()
     }
 
     /// Seconds of one step, 0 before that is known.
@@ -272,6 +287,9 @@ impl Averaging {
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen);
         if is_model {
             self.last_distance = Some(merged.distance);
+            // Blocks that wrapped are left out of the distance, and are further apart than it tells.
+            let distance = if merged.masked_blocks > 0 { f64::INFINITY } else { merged.distance };
+            self.last_merge = Some((distance, self.training.progress + terms.progress_difference));
             self.last_merge_steps = self.training.steps;
             self.cadence.on_distance(merged.distance, about.local_progress);
             self.gain.on_exchange();

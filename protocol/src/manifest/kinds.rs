@@ -93,6 +93,7 @@ pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bo
     let listed = match section {
         "model" => MODEL_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
+        "run" => field == "founder",
         _ => false,
     };
     listed && default_of(section, field).as_ref() == Some(value)

@@ -12,6 +12,8 @@ pub struct RunSpec {
     pub name: String,
     /// Seeds initial weights, data assignment and the validation slice.
     pub seed: u64,
+    /// Peer id of who may finish the run (`murmur finish`); filled in by the founder where it is empty.
+    pub founder: String,
 }
 
 /// Which kinds of model there are.
@@ -101,15 +103,20 @@ pub struct OptimizerSpec {
     pub batch_sequences: u32,
 }
 
-/// Warm-up, then a cosine; both follow swarm progress (steps, averaged along with the models).
+/// Warm-up, a stable rate, and a decay that falls like half a cosine (Hu et al., arXiv 2404.06395); all follow swarm
+/// progress (steps, averaged along with the models). Without a length the rate stays at its peak until the founder asks
+/// for the decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleSpec {
-    /// Swarm progress, in steps per node, at which the run is complete.
+    /// Swarm progress, in steps per node, at which the run is complete; 0 sets no end.
     pub total_steps: u64,
-    /// Steps of linear warm-up, at most `total_steps`.
+    /// Steps of linear warm-up, at most `total_steps` where that is set.
     pub warmup_steps: u64,
-    /// The cosine ends at this fraction of the peak, 0 to 1.
+    /// Share of the steps between warm-up and `total_steps` over which the rate falls, above 0, at most 1; 1 is a cosine
+    /// without a stable part.
+    pub decay_fraction: f64,
+    /// The decay ends at this fraction of the peak, 0 to 1.
     pub final_fraction: f64,
 }
 
@@ -217,7 +224,7 @@ pub struct GossipSpec {
 
 impl Default for RunSpec {
     fn default() -> Self {
-        RunSpec { name: "stories".to_owned(), seed: 1 }
+        RunSpec { name: "stories".to_owned(), seed: 1, founder: String::new() }
     }
 }
 
@@ -263,7 +270,7 @@ impl Default for OptimizerSpec {
 
 impl Default for ScheduleSpec {
     fn default() -> Self {
-        ScheduleSpec { total_steps: 1200, warmup_steps: 100, final_fraction: 0.1 }
+        ScheduleSpec { total_steps: 0, warmup_steps: 100, decay_fraction: 1.0, final_fraction: 0.1 }
     }
 }
 

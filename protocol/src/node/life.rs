@@ -3,7 +3,7 @@
 use super::Node;
 use crate::bounds::*;
 use crate::effect::{Effect, Notice};
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::Misbehaviour;
 use crate::exchange::{Ended, Outcome};
 use crate::join::Loaded;
 use crate::message::Message;
@@ -43,7 +43,8 @@ impl Node {
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
             Phase::Leaving => self.finish_leaving(now),
-            Phase::Completed | Phase::Left => {}
+            Phase::Completed => self.look_whether_settled(now),
+            Phase::Left => {}
         }
     }
 
@@ -172,7 +173,7 @@ impl Node {
     }
 
     /// Proposes an exchange to somebody with whom none is under way.
-    fn start_exchange(&mut self, now: Time) {
+    pub(super) fn start_exchange(&mut self, now: Time) {
         if self.is_resting {
             return;
         }
@@ -180,30 +181,6 @@ impl Node {
         partners.retain(|peer| !self.responder.is_busy_with(*peer));
         let part = self.averaging.part_in_turn(self.starter.round());
         self.starter.start(now, (part, false), &self.averaging, &partners, &mut self.outbox);
-    }
-
-    pub(super) fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
-        self.averaging.on_report(now, report);
-        if self.phase == Phase::Training {
-            self.phase = Phase::Settling;
-            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
-            self.outbox.notice(Notice::Settling);
-        }
-    }
-
-    /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
-    fn settle(&mut self, now: Time) {
-        let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let nobody = self.is_resting || self.membership.connected().next().is_none();
-        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.starter.is_idle()) {
-            self.phase = Phase::Completed;
-            self.phase_deadline = None;
-            self.outbox.notice(Notice::RunCompleted);
-            self.outbox.push(Effect::CompleteRun);
-        } else if self.starter.is_idle() {
-            self.starter.schedule(self.averaging.training.steps, 1.0);
-            self.start_exchange(now);
-        }
     }
 
     pub(super) fn on_leave_requested(&mut self, now: Time) {

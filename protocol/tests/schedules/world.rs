@@ -415,7 +415,11 @@ impl World {
             }
             Effect::BeginTraining => self.members[index].is_training = true,
             Effect::EndTraining | Effect::Stop => self.members[index].is_training = false,
-            Effect::Dial { .. } | Effect::AdvanceOuter | Effect::Notice(_) | Effect::CompleteRun => {}
+            Effect::Dial { .. }
+            | Effect::AdvanceOuter
+            | Effect::FinishRun(_)
+            | Effect::Notice(_)
+            | Effect::CompleteRun => {}
         }
     }
 

@@ -62,6 +62,7 @@ fn told(incident: &Incident) -> (Option<HostIndex>, String) {
         Incident::NetworkBecomes(_) => (None, "! the network changes".to_owned()),
         Incident::StopLearning => (None, "! learning ends: calm from here on".to_owned()),
         Incident::StopReporting => (None, "! no exchange begins from here on".to_owned()),
+        Incident::Finish { at, steps } => (Some(*at), format!("! finishes the run in {steps:.0} steps")),
         Incident::Tell(host, event) => (Some(*host), format!("! is told {event:?}")),
     }
 }

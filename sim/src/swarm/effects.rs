@@ -109,6 +109,15 @@ impl Swarm {
                 self.schedule_trainer(index);
                 self.set_idle_boundary(index);
             }
+            Effect::FinishRun(order) => {
+                self.catch_up(index);
+                if let Some(host) = self.hosts[index].as_mut() {
+                    host.trainer.finish(order.ending);
+                }
+                if !self.disks[index].is_full {
+                    self.disks[index].finish = Some(order);
+                }
+            }
             Effect::Notice(notice) => self.note(index, notice),
             Effect::CompleteRun => {}
             Effect::Stop => self.stop(index),

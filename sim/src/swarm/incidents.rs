@@ -1,6 +1,6 @@
 //! What a scenario does to its swarm.
 
-use murmur_protocol::Event;
+use murmur_protocol::{Ending, Event};
 
 use super::Swarm;
 use crate::happening::Happening;
@@ -42,8 +42,18 @@ impl Swarm {
                 self.catch_up_everywhere();
                 self.is_reporting = false;
             }
+            Incident::Finish { at, steps } => self.finish(at, steps),
             Incident::Tell(host, event) => self.tell(host, *event),
         }
+    }
+
+    /// The founder's key is used at a host, where one runs that has a model.
+    fn finish(&mut self, index: HostIndex, steps: f64) {
+        self.catch_up(index);
+        let Some(host) = self.hosts[index].as_ref().filter(|host| host.trainer.has_model) else { return };
+        let from = host.trainer.progress;
+        let order = self.founder.order(self.queue.now(), Ending { from, until: from + steps });
+        self.tell(index, Event::FinishOrdered { order });
     }
 
     /// Checkpoints are made only for restarts that read them.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::random::{RngExt, stream};
-use murmur_protocol::{Bootstrap, Config, Event, Start, Time};
+use murmur_protocol::{Bootstrap, Config, Event, RunEnd, Start, Time};
 
 use super::{Core, Swarm};
 use crate::happening::{Happening, Life};
@@ -37,6 +37,7 @@ impl Swarm {
         let config = Config {
             name: None,
             gossip: self.scenario.gossip.clone(),
+            end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
             start,
             training: trainer.report(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),
@@ -60,7 +61,7 @@ impl Swarm {
         self.crash(host);
         self.strangers[host] += u64::from(!same_identity);
         if disk == Disk::Lost {
-            self.disks[host].saved = None;
+            (self.disks[host].saved, self.disks[host].finish) = (None, None);
         }
         self.begin(host, Start::FromPeer);
     }

@@ -80,7 +80,8 @@ impl Swarm {
         let report = host.trainer.report();
         let steps = host.trainer.steps;
         let is_over = host.pace.is_training()
-            && host.steps_max.map_or(host.trainer.is_run_over(), |steps_max| steps >= steps_max);
+            && (host.trainer.is_finished()
+                || host.steps_max.map_or(host.trainer.is_run_over(), |steps_max| steps >= steps_max));
         let is_report_due = steps >= host.reported_steps + every;
         if is_over {
             host.end_training(now);

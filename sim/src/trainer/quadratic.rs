@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::random::{Generator, RngExt, stream};
-use murmur_protocol::{Correction, Part, Payload, Selection, Snapshot, Vector};
+use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot, Vector};
 use murmur_training::engine::Taken;
 use murmur_training::{LocalProgress, OuterMomentum, TrainingError};
 
@@ -151,6 +151,9 @@ impl Learner for Quadratic {
         }
         Ok(())
     }
+
+    /// Its learning rate is constant.
+    fn finish(&mut self, _ending: Ending) {}
 
     fn is_run_over(&self, _progress: f64) -> bool {
         false

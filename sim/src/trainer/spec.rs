@@ -109,7 +109,7 @@ impl TransformerSpec {
     pub(crate) fn manifest(&self, gossip: &GossipSpec, seed: u64) -> RunManifest {
         let source = if self.text == Text::Grammar { DataSource::Grammar } else { DataSource::Files };
         RunManifest {
-            run: RunSpec { name: "simulated".to_owned(), seed },
+            run: RunSpec { name: "simulated".to_owned(), seed, ..RunSpec::default() },
             model: self.model.clone(),
             optimizer: self.optimizer.clone(),
             schedule: self.schedule.clone(),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use murmur_protocol::manifest::GossipSpec;
-use murmur_protocol::{Correction, Part, Payload, Selection};
+use murmur_protocol::{Correction, Ending, Part, Payload, Selection};
 use murmur_training::engine::Taken;
 use murmur_training::{DeviceChoice, Engine, TrainingError};
 
@@ -83,8 +83,12 @@ impl Learner for Transformer {
         self.engine.advance_outer()
     }
 
+    fn finish(&mut self, ending: Ending) {
+        self.engine.finish(ending);
+    }
+
     fn is_run_over(&self, progress: f64) -> bool {
-        progress >= self.total_steps
+        self.total_steps > 0.0 && progress >= self.total_steps
     }
 }
 

@@ -1,6 +1,6 @@
 //! Orders to the trainer, carried out at step boundaries.
 
-use murmur_protocol::{Correction, Part, Payload, RequestId, Selection};
+use murmur_protocol::{Correction, Ending, Part, Payload, RequestId, Selection};
 
 /// What the engine may order.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub enum TrainerOrder {
     LoadState(RequestId, Vec<Payload>, f64),
     /// Take a step of the outer momentum.
     AdvanceOuter,
+    /// The founder has ordered the end of the run.
+    Finish(Ending),
     /// Train from now on.
     Begin,
     /// Train no more, but go on answering.
@@ -28,7 +30,11 @@ impl TrainerOrder {
             TrainerOrder::TakeSnapshot(request, _)
             | TrainerOrder::ApplyCorrection(request, ..)
             | TrainerOrder::LoadState(request, ..) => Some(*request),
-            TrainerOrder::AdvanceOuter | TrainerOrder::Begin | TrainerOrder::End | TrainerOrder::Complete => None,
+            TrainerOrder::AdvanceOuter
+            | TrainerOrder::Finish(_)
+            | TrainerOrder::Begin
+            | TrainerOrder::End
+            | TrainerOrder::Complete => None,
         }
     }
 }

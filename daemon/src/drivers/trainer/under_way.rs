@@ -103,7 +103,9 @@ impl Desk {
             What::Correction(correction, shift) => match self.engine.finish_correction(correction) {
                 Ok(()) => {
                     self.view.completed = false;
-                    self.view.progress = (self.view.progress + shift).max(0.0);
+                    // A node for which the run is over stays at its end: others that are not there yet come to it.
+                    let least = self.end().filter(|end| self.view.progress >= *end).unwrap_or(0.0);
+                    self.view.progress = (self.view.progress + shift).max(least);
                     let report = self.report();
                     self.tell(Event::CorrectionApplied { request, report });
                 }

@@ -1,0 +1,20 @@
+//! `murmur finish`: has the founder's daemon ask the whole swarm for the final decay and the final exchanges.
+
+use super::client::Client;
+use crate::cli::FinishOptions;
+use crate::console::{Console, print_line};
+use crate::finishing::{FinishWish, Finishing};
+
+pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
+    let client = Client::find(options.address.as_deref(), options.run.as_deref())?;
+    let finishing: Finishing = client.post("finish", &FinishWish { seconds: options.seconds })?;
+    if options.format == Console::Json {
+        print_line(&serde_json::to_string(&finishing)?);
+        return Ok(());
+    }
+    let Finishing { ending, seconds } = finishing;
+    let time = seconds.map_or_else(String::new, |seconds| format!(", in about {seconds:.0} s"));
+    print_line(&format!("finishing    the swarm's learning rate falls from step {:.0} on", ending.from));
+    print_line(&format!("complete     at step {:.0} of the swarm{time}; then the final exchanges", ending.until));
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! What `murmur start` says of a run that was over before it began: how well the model does, and what can be done with it.
+
+use std::path::Path;
+
+use murmur_protocol::RunManifest;
+use murmur_training::{Engine, TrainingError};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Console, next_commands, note, print_line, quoted};
+
+/// A run that is over.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FinishedRun {
+    /// Own steps.
+    pub steps: u64,
+    /// Swarm progress, in steps.
+    pub progress: f64,
+    /// On the held-out slice, in nats per prediction; none where its data is not here.
+    pub validation_loss: Option<f64>,
+    /// What the model predicts: a "byte", a "token" or an "image".
+    pub prediction: &'static str,
+}
+
+impl FinishedRun {
+    /// Evaluates the model of a run that is over.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn look(engine: &mut Engine, manifest: &RunManifest, progress: f64) -> Result<FinishedRun, TrainingError> {
+        let validation_loss = if engine.has_data() { Some(engine.validation_loss()?) } else { None };
+        let prediction = manifest.prediction();
+        Ok(FinishedRun { steps: engine.steps(), progress, validation_loss, prediction })
+    }
+}
+
+impl Console {
+    /// Says that a run is over, and what comes next.
+    pub fn show_finished(self, run: &FinishedRun, manifest: &RunManifest, directory: &Path) {
+        if self == Console::Json {
+            print_line(&json!({ "complete": run }).to_string());
+            return;
+        }
+        let FinishedRun { steps, progress, validation_loss, prediction } = run;
+        note(&format!("complete    this run is finished: own {steps}, swarm {progress:.0} steps"));
+        if let Some(loss) = validation_loss {
+            note(&format!("score       validation loss {loss:.4} nats/{prediction}"));
+        }
+        note("what can be done now:");
+        for command in next_commands(directory, manifest).iter().filter(|command| !command.starts_with("murmur start"))
+        {
+            note(&format!("  {command}"));
+        }
+        note(&format!("  murmur export {} --to FOLDER", quoted(directory)));
+    }
+}

@@ -1,0 +1,115 @@
+//! What the founder's daemon does for `murmur finish`: signs the order and hands it to the core, which spreads it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use murmur_network::{Keypair, peer_id};
+use murmur_protocol::{Ending, Event, FinishOrder, RunId, RunManifest};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+
+use crate::report::NodeReport;
+
+/// The decay takes this share of the steps so far where no time is given: with a tenth to a fifth a stable rate ends as low
+/// as a cosine of the same length (Hägele et al., arXiv 2405.18392).
+const DECAY_SHARE: f64 = 0.2;
+
+/// The least steps of a decay: fewer than a node's usual interval between exchanges would end before all have heard.
+const DECAY_STEPS_MIN: f64 = 20.0;
+
+/// What `murmur finish` wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FinishWish {
+    /// Until the run is complete, at the present pace; none takes a fifth of the steps so far.
+    pub seconds: Option<f64>,
+}
+
+/// What was ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finishing {
+    /// On the scale of swarm progress, in steps.
+    pub ending: Ending,
+    /// Until then at the present pace; none where that is not known yet.
+    pub seconds: Option<f64>,
+}
+
+/// Why there was no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotFinished {
+    /// Only who holds the founder's key can.
+    #[error("only the run's founder can finish it, and this node is not the founder")]
+    NotFounder,
+    /// There is nothing to decay.
+    #[error("the run is complete already")]
+    Complete,
+    /// The pace is not known, so no time can be kept.
+    #[error("how fast the swarm trains is not known yet")]
+    NoPace,
+    /// The daemon ends.
+    #[error("the daemon is about to end")]
+    Ended,
+}
+
+impl NotFinished {
+    /// What to do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            NotFinished::NotFounder => "run `murmur finish` on the machine that founded the run",
+            NotFinished::Complete => "`murmur sample`, `murmur eval` and `murmur export` use what it has learned",
+            NotFinished::NoPace => "try again after some steps, or leave --in out",
+            NotFinished::Ended => "start it again, then finish the run",
+        }
+    }
+}
+
+/// Signs orders with this node's key, where it is the founder's.
+#[derive(Clone)]
+pub struct Finisher {
+    key: Option<Keypair>,
+    run: RunId,
+    reports: watch::Receiver<NodeReport>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Finisher {
+    /// Of a node with this identity.
+    pub fn new(
+        identity: &Keypair,
+        manifest: &RunManifest,
+        reports: watch::Receiver<NodeReport>,
+        events: mpsc::Sender<Event>,
+    ) -> Finisher {
+        let is_founder = manifest.run.founder == peer_id(identity).to_string();
+        Finisher { key: is_founder.then(|| identity.clone()), run: manifest.run_id(), reports, events }
+    }
+
+    /// Orders the end of the run.
+    ///
+    /// # Errors
+    /// Why there is no order.
+    pub async fn finish(&self, wish: FinishWish) -> Result<Finishing, NotFinished> {
+        let key = self.key.as_ref().ok_or(NotFinished::NotFounder)?;
+        let report = self.reports.borrow().clone();
+        if report.ends_at.is_some_and(|end| report.progress >= end) {
+            return Err(NotFinished::Complete);
+        }
+        let pace = steps_per_second(&report);
+        let steps = match wish.seconds {
+            Some(seconds) => seconds * pace.ok_or(NotFinished::NoPace)?,
+            None => DECAY_SHARE * report.progress,
+        };
+        let steps = steps.max(DECAY_STEPS_MIN);
+        let ending = Ending { from: report.progress, until: report.progress + steps };
+        let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let serial = u64::try_from(microseconds).unwrap_or(u64::MAX);
+        let sign = |bytes: &[u8]| key.sign(bytes).ok().and_then(|signature| signature.try_into().ok());
+        let order = FinishOrder::sign(self.run, serial, ending, |bytes| sign(bytes).ok_or(NotFinished::NotFounder))?;
+        self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
+        Ok(Finishing { ending, seconds: pace.map(|pace| steps / pace) })
+    }
+}
+
+/// How fast the swarm's progress grows: this node's own pace, times what its progress has grown with each own step so far.
+fn steps_per_second(report: &NodeReport) -> Option<f64> {
+    let is_known = report.step_seconds > 0.0 && report.steps > 0 && report.progress > 0.0;
+    is_known.then(|| report.progress / report.steps as f64 / report.step_seconds)
+}

@@ -1,0 +1,71 @@
+//! `finish.json`: the founder's order to finish the run, so that a restarted node knows it before any peer answers.
+
+use std::path::Path;
+
+use murmur_protocol::{Ending, FinishOrder, RunEnd, RunManifest};
+use serde::{Deserialize, Serialize};
+
+use super::write_atomically;
+
+const FILE: &str = "finish.json";
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    serial: u64,
+    ending: Ending,
+    /// In hexadecimal.
+    signature: String,
+}
+
+/// Keeps an order in a data directory.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn keep_finish(root: &Path, order: &FinishOrder) -> std::io::Result<()> {
+    let FinishOrder { serial, ending, signature } = order;
+    let signature = signature.iter().map(|byte| format!("{byte:02x}")).collect();
+    let written = Written { serial: *serial, ending: *ending, signature };
+    write_atomically(&root.join(FILE), &serde_json::to_vec_pretty(&written).expect("numbers and a string"))
+}
+
+/// What is known of a run's end in a data directory. An order that its founder has not signed does not count: peers tell
+/// the right one.
+pub fn known_end(root: &Path, manifest: &RunManifest) -> RunEnd {
+    let end = RunEnd::of(manifest);
+    let order = read(root).filter(|order| end.founder.is_some_and(|founder| order.is_valid(end.run, founder)));
+    RunEnd { order, ..end }
+}
+
+fn read(root: &Path) -> Option<FinishOrder> {
+    let written: Written = serde_json::from_slice(&std::fs::read(root.join(FILE)).ok()?).ok()?;
+    let digits = written.signature.as_bytes();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
+    let signature = bytes?.try_into().ok()?;
+    Some(FinishOrder { serial: written.serial, ending: written.ending, signature })
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_network::{Keypair, peer_id};
+
+    use super::*;
+
+    #[test]
+    fn an_order_survives_a_restart_and_a_forged_one_does_not_count() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let founder = Keypair::generate_ed25519();
+        let mut manifest = RunManifest::default();
+        manifest.run.founder = peer_id(&founder).to_string();
+        let sign = |bytes: &[u8]| founder.sign(bytes).map(|bytes| bytes.try_into().expect("ed25519"));
+        let ending = Ending { from: 1.5, until: 2.5 };
+        let order = FinishOrder::sign(manifest.run_id(), 7, ending, sign).expect("signed");
+        assert_eq!(known_end(folder.path(), &manifest).at(), None);
+        keep_finish(folder.path(), &order).expect("written");
+        assert_eq!(known_end(folder.path(), &manifest).order, Some(order.clone()));
+        keep_finish(folder.path(), &FinishOrder { serial: 8, ..order }).expect("written");
+        assert_eq!(known_end(folder.path(), &manifest).order, None, "not what was signed");
+        manifest.schedule.total_steps = 300;
+        assert_eq!(known_end(folder.path(), &manifest).at(), Some(300.0));
+    }
+}

@@ -1,0 +1,90 @@
+//! How a run ends: the founder's order spreads, and what is trained last becomes one model on all nodes.
+
+use super::Node;
+use crate::bounds::SETTLING_TIMEOUT;
+use crate::effect::{Effect, Notice};
+use crate::event::{Misbehaviour, TrainingReport};
+use crate::finish::{FinishOrder, Heard};
+use crate::message::Message;
+use crate::peer::PeerId;
+use crate::status::Phase;
+use crate::time::Time;
+
+/// Models of a run that is over count as one below this share of the usual distance while they trained (a guess: final
+/// exchanges halve the distance each).
+const SETTLED_SHARE: f64 = 0.05;
+
+impl Node {
+    /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
+    pub(super) fn on_finish(&mut self, from: Option<PeerId>, order: &FinishOrder) -> Result<(), Misbehaviour> {
+        match self.end.hear(order)? {
+            Heard::Known => {}
+            Heard::Older => from.into_iter().for_each(|peer| self.tell_finish(peer)),
+            Heard::Newer => {
+                self.outbox.notice(Notice::Finishing(order.ending));
+                self.outbox.push(Effect::FinishRun(order.clone()));
+                let others: Vec<PeerId> = self.membership.connected().filter(|peer| Some(*peer) != from).collect();
+                others.into_iter().for_each(|peer| self.tell_finish(peer));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a peer the order to finish the run, where there is one. It may know it: then nothing comes of it.
+    pub(super) fn tell_finish(&mut self, peer: PeerId) {
+        if let Some(order) = self.end.order.clone() {
+            self.outbox.send(peer, Message::Finish(order));
+        }
+    }
+
+    /// A member has connected. Where the run is over, and this node could not settle with all or the member comes back
+    /// from another part of the swarm, the final exchanges begin again.
+    pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
+        self.tell_finish(peer);
+        if self.phase == Phase::Completed && (was_away || self.final_exchanges_left > 0) {
+            self.begin_settling(now);
+        }
+    }
+
+    pub(super) fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
+        self.averaging.on_report(now, report);
+        if self.phase == Phase::Training {
+            self.settled_distance = SETTLED_SHARE * self.averaging.usual_distance();
+            self.begin_settling(now);
+        }
+    }
+
+    fn begin_settling(&mut self, now: Time) {
+        self.phase = Phase::Settling;
+        self.final_exchanges_left = self.averaging.gossip.final_exchanges;
+        self.phase_deadline = Some(now + SETTLING_TIMEOUT);
+        self.outbox.notice(Notice::Settling);
+    }
+
+    /// One exchange after the other at learning rate zero: what the nodes learned last is shared by all.
+    pub(super) fn settle(&mut self, now: Time) {
+        let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
+        let nobody = self.is_resting || self.membership.connected().next().is_none();
+        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.starter.is_idle()) {
+            self.phase = Phase::Completed;
+            self.phase_deadline = None;
+            self.outbox.notice(Notice::RunCompleted);
+            self.outbox.push(Effect::CompleteRun);
+        } else if self.starter.is_idle() {
+            self.starter.schedule(self.averaging.training.steps, 1.0);
+            self.start_exchange(now);
+        }
+    }
+
+    /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
+    /// has shown that their models are not one yet. Distances shrink with every exchange, so this ends.
+    pub(super) fn look_whether_settled(&mut self, now: Time) {
+        let Some((distance, partner_progress)) = self.averaging.take_last_merge() else { return };
+        // Both sides have averaged their progress, which rounds.
+        let is_over = |end: f64| partner_progress >= end - 0.5;
+        let is_apart = self.settled_distance > 0.0 && distance > self.settled_distance;
+        if is_apart && self.end.at().is_some_and(is_over) {
+            self.begin_settling(now);
+        }
+    }
+}

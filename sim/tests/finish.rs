@@ -1,0 +1,93 @@
+//! The founder finishes a run: whatever the network and the hosts do meanwhile, all nodes that take part end with one
+//! model.
+
+use std::time::Duration;
+
+use murmur_protocol::Phase;
+use murmur_sim::{Disk, Incident, NetworkSpec, NodePlan, Scenario, Swarm, checks};
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Twelve hosts whose steps take from 100 to 210 ms; the last appears when the run is already being finished.
+fn scenario() -> Scenario {
+    let mut scenario = Scenario::calm(12);
+    for (index, plan) in scenario.nodes.iter_mut().enumerate() {
+        plan.step_time = Duration::from_millis(100 + 10 * index as u64);
+    }
+    scenario.nodes[11] = NodePlan::joiner(seconds(50), vec![5]);
+    scenario
+}
+
+/// Steps from the order to the end.
+const STEPS: f64 = 300.0;
+
+/// Runs until `end`: every node has completed the run at the same place, and their models are one.
+fn ends_with_one_model(scenario: Scenario, seed: u64, end: u64) {
+    let (parameters, gossip, count) = (scenario.parameters, scenario.gossip.clone(), scenario.nodes.len());
+    let mut swarm = Swarm::new(scenario, seed);
+    swarm.run_until(seconds(40));
+    let apart = swarm.record().disagreement();
+    swarm.run_until(seconds(end));
+    let running: Vec<usize> = (0..count).filter(|host| swarm.is_running(*host)).collect();
+    for host in &running {
+        let status = swarm.status(*host).expect("it runs");
+        assert_eq!(
+            status.phase,
+            Phase::Completed,
+            "seed {seed}: host {host} at {:?} of {:?}",
+            status.training,
+            status.end
+        );
+    }
+    let record = swarm.record();
+    assert_eq!(checks::safety(&record, parameters, &gossip), [], "seed {seed}");
+    assert_eq!(checks::converged(&record, running.len(), 0.02 * apart), Ok(()), "seed {seed}, {apart} apart before");
+}
+
+#[test]
+fn a_run_is_finished_by_one_order() {
+    for seed in 0..4 {
+        ends_with_one_model(scenario().at(seconds(40), Incident::Finish { at: 3, steps: STEPS }), seed, 240);
+    }
+}
+
+#[test]
+fn an_order_that_is_lost_on_half_of_the_ways_reaches_everybody() {
+    for seed in 0..4 {
+        let lossy = NetworkSpec { loss: 0.4, ..NetworkSpec::calm() };
+        let scenario = scenario()
+            .at(seconds(30), Incident::NetworkBecomes(lossy))
+            .at(seconds(40), Incident::Finish { at: 3, steps: STEPS })
+            .at(seconds(200), Incident::NetworkBecomes(NetworkSpec::calm()));
+        ends_with_one_model(scenario, seed, 420);
+    }
+}
+
+#[test]
+fn halves_that_were_apart_when_one_of_them_ended_become_one_model() {
+    for seed in 0..4 {
+        let scenario = scenario()
+            .at(seconds(35), Incident::Split(vec![0, 1, 2, 3, 4, 5]))
+            .at(seconds(40), Incident::Finish { at: 3, steps: STEPS })
+            .at(seconds(140), Incident::Heal);
+        ends_with_one_model(scenario, seed, 420);
+    }
+}
+
+#[test]
+fn nodes_that_crash_restart_and_leave_while_a_run_ends_change_nothing() {
+    for seed in 0..4 {
+        let again = |host, disk| Incident::Restart { host, same_identity: true, disk };
+        let scenario = scenario()
+            .at(seconds(40), Incident::Finish { at: 3, steps: STEPS })
+            .at(seconds(45), Incident::Crash(3))
+            .at(seconds(48), again(4, Disk::Kept))
+            .at(seconds(55), Incident::Leave(7))
+            .at(seconds(60), again(8, Disk::Lost))
+            .at(seconds(75), again(9, Disk::Kept))
+            .at(seconds(120), again(3, Disk::Kept));
+        ends_with_one_model(scenario, seed, 420);
+    }
+}

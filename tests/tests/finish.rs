@@ -1,0 +1,73 @@
+//! A run without a set end: it goes on until its founder finishes it, and then its members stay.
+
+use std::path::Path;
+
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Asks the daemon in a data directory to finish its run: the exit code, and what it says.
+fn finish(directory: &Path, options: &[&str]) -> (i32, String) {
+    let output = run(MURMUR, &[&["finish", text(directory)], options].concat());
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().expect("it ends by itself"), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn the_founder_finishes_a_run_for_all_members_and_for_who_joins_later() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| folder.path().join(name);
+    let endless = TINY_RUN.replace("total_steps = 100000\n", "");
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", text(&write_run(folder.path(), &endless))]);
+    let ticket = founder.ticket();
+    let member = Daemon::spawn(MURMUR, &at("member"), &["join", &ticket]);
+    let before = member.wait_for("exchanges", |report| report.steps >= 200 && report.exchanges_completed >= 5);
+    assert_eq!((before.ends_at, before.is_finishing), (None, false));
+
+    let (code, said) = finish(&at("member"), &[]);
+    assert!(code == 4 && said.contains("only the run's founder can finish it"), "{code}: {said}");
+    assert!(said.contains("hint: run `murmur finish` on the machine that founded the run"), "{said}");
+    let (code, said) = finish(&at("founder"), &["--in", "1s"]);
+    assert!(code == 0 && said.contains("the swarm's learning rate falls from step"), "{code}: {said}");
+
+    for daemon in [&founder, &member] {
+        let last = daemon.wait_for("the end of the run", |report| report.phase == "completed");
+        assert!(last.is_finishing && last.ends_at.is_some_and(|end| last.progress >= end), "{last:?}");
+    }
+    let (code, said) = finish(&at("founder"), &[]);
+    assert!(code == 4 && said.contains("the run is complete already"), "{code}: {said}");
+
+    // The members stay: one that comes now copies the finished model, and has nothing to train.
+    let late = Daemon::spawn(MURMUR, &at("late"), &["join", &ticket]);
+    let joined = late.wait_for("the end of the run", |report| report.phase == "completed");
+    assert!(joined.is_finishing && joined.steps <= 5, "{joined:?}");
+    assert!(late.stop().status.success());
+
+    // A member that was killed knows from its own disk that the run is over, and says so, with what the model scores.
+    member.kill();
+    assert!(founder.stop().status.success());
+    let output = run(MURMUR, &["start", "--exit", "--data-dir", text(&at("member"))]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("this run is finished: own "), "{said}");
+    assert!(said.contains("score       validation loss ") && said.contains("murmur sample "), "{said}");
+    assert!(output.stdout.is_empty(), "no ticket of a node that does not stay: {:?}", output.stdout);
+    let stays = Daemon::spawn(MURMUR, &at("member"), &["start"]);
+    stays.wait_for("it answers as a member", |report| report.phase == "completed");
+    assert!(stays.stop().status.success());
+}
+
+#[test]
+fn two_machines_that_start_the_same_run_file_are_members_of_one_run() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", text(&run_file)]);
+    let arguments = ["start", text(&run_file), "--bootstrap", &founder.address()];
+    let second = Daemon::spawn(MURMUR, &folder.path().join("second"), &arguments);
+    second.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    assert_eq!(second.latest().map(|report| report.run), founder.latest().map(|report| report.run));
+    assert!(second.stop().status.success() && founder.stop().status.success());
+}
