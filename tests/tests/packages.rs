@@ -60,7 +60,7 @@ fn packages_hold_the_binary_with_completions_man_pages_licences_and_a_list_of_pa
         assert!(names.contains(&linked), "{linked} is linked");
         assert!(third_party.contains(&format!("\n{linked} ")), "{linked} has a licence");
     }
-    for foreign in ["tempfile", "proptest", "criterion", "windows-sys"] {
+    for foreign in ["proptest", "criterion", "windows-sys", "core-foundation"] {
         assert!(!names.contains(&foreign), "{foreign} is not in a binary for Linux");
     }
 
