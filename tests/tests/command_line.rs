@@ -47,7 +47,7 @@ fn a_wrong_type_is_named_with_its_line() {
     assert_eq!(code, 3);
     let expected = "error: …/run.toml:2: model.layers takes a whole number, not negative, not the string \"four\"\n  \
                     2 | layers = \"four\"\n    |          ^^^^^^\n\
-                    hint: `murmur init` writes annotated files that show every key with its type and range\n";
+                    hint: `murmur init` shows every key with its type and range\n";
     assert_eq!(message, expected);
 }
 

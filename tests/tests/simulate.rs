@@ -146,10 +146,13 @@ fn every_built_in_scenario_is_listed_and_shown() {
 #[test]
 fn wrong_scenarios_are_refused_with_place_and_remedy() {
     let unknown = refused("[network]\nlos = 0.1\n");
-    assert_eq!(unknown, "error: …/mine.toml:2: unknown key `los`\nhint: did you mean `loss`?\n");
+    let expected = "error: …/mine.toml:2: unknown key `los`\n  2 | los = 0.1\n    | ^^^\nhint: did you mean `loss`?\n";
+    assert_eq!(unknown, expected);
+    let word = refused("[swarm]\nnodes = \"many\"\n");
+    assert!(word.contains("…/mine.toml:2: swarm.nodes") && word.contains("murmur sim show everything"), "{word}");
     let backwards = refused("[swarm]\nnodes = [64, 16]\n");
     assert!(
-        backwards.contains("…/mine.toml:2: the range [64, 16] is the wrong way round; write [16, 64]"),
+        backwards.contains("…/mine.toml:2: swarm.nodes: the range [64, 16] is the wrong way round; write [16, 64]"),
         "{backwards}"
     );
     let share = refused("[crashes]\n\nshare = 1.2\n");

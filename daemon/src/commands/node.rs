@@ -36,9 +36,20 @@ fn from_file(options: &MachineOptions) -> Result<NodeSettings, Failure> {
 
 fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
     settings.validate().map_err(|(field, value, rule)| {
-        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range")).hint(format!("it takes {rule}"))
+        // The file's own values have been checked with it, so this one comes from an option.
+        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range"))
+            .hint(format!("--{} takes {rule}", option_of(field)))
     })?;
     Ok(settings)
+}
+
+/// The option that sets a field: most are named alike.
+fn option_of(field: &str) -> String {
+    match field {
+        "training.devices" => "device".to_owned(),
+        "status.address" => "status-address".to_owned(),
+        _ => field.rsplit('.').next().unwrap_or(field).replace('_', "-"),
+    }
 }
 
 fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {

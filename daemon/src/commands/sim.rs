@@ -30,7 +30,7 @@ pub(super) fn run(command: SimCommand) -> anyhow::Result<()> {
 
 fn list() -> anyhow::Result<()> {
     for scenario in built_ins() {
-        let file: ScenarioFile = crate::settings::parse(scenario.name.as_ref(), scenario.text)?;
+        let file: ScenarioFile = crate::settings::parse(scenario.name.as_ref(), scenario.text, source::EXAMPLE)?;
         print_line(&format!("{:<12} {}", scenario.name, file.scenario.about));
     }
     Ok(())

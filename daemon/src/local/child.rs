@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::background::log_path;
 use crate::daemon::Ready;
+use crate::failure::{ExitCode, Failure};
 use crate::report::NodeReport;
 
 /// Daemons of one machine are given each other's addresses: what finds and probes others would only cost traffic.
@@ -58,12 +59,16 @@ impl Child {
         arguments: &[&OsStr],
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let unwritable = |path: &Path, error: std::io::Error| {
+            Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
+                .hint("make room there, or choose another folder with --directory")
+        };
+        std::fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
         let log = log_path(directory);
-        std::fs::create_dir_all(log.parent().unwrap_or(directory)).context("cannot create the folder of the log")?;
-        let log_file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(|error| unwritable(&log, error))?;
+        let log_file = File::create(&log).map_err(|error| unwritable(&log, error))?;
         let settings = directory.join("node.toml");
-        std::fs::write(&settings, SETTINGS).with_context(|| format!("cannot write {}", settings.display()))?;
+        std::fs::write(&settings, SETTINGS).map_err(|error| unwritable(&settings, error))?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         // Settings meant for a daemon of the user's own must not reach all of these.

@@ -14,13 +14,16 @@ use crate::failure::{ExitCode, Failure};
 /// The largest settings file read, in bytes. Ours are about 3 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
+/// Writes annotated run and node files.
+const EXAMPLE: &str = "murmur init";
+
 /// Reads and checks a run file.
 ///
 /// # Errors
 /// When it cannot be read, is no run file or has a value out of range.
 pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
     let text = read(path, "run")?;
-    let manifest: RunManifest = parse(path, &text)?;
+    let manifest: RunManifest = parse(path, &text, EXAMPLE)?;
     manifest.validate().map_err(|error| match error {
         ManifestError::OutOfRange { field, value, rule } => out_of_range(path, &text, field, &value, rule),
         other => Failure::new(ExitCode::Settings, format!("{}: {other}", path.display())),
@@ -34,7 +37,7 @@ pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
 /// When it cannot be read, is no node file or has a value out of range.
 pub fn load_node_settings(path: &Path) -> Result<NodeSettings, Failure> {
     let text = read(path, "node")?;
-    let settings: NodeSettings = parse(path, &text)?;
+    let settings: NodeSettings = parse(path, &text, EXAMPLE)?;
     settings.validate().map_err(|(field, value, rule)| out_of_range(path, &text, field, &value, rule))?;
     Ok(settings)
 }
@@ -52,11 +55,12 @@ fn read(path: &Path, kind: &str) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(unreadable)
 }
 
-/// Reads TOML. Also for the scenarios of the simulator.
+/// Reads TOML, also for the scenarios of the simulator. `example` names the command that writes an annotated file of the
+/// kind.
 ///
 /// # Errors
 /// The first mistake, with its line and the place in it.
-pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str) -> Result<Settings, Failure> {
+pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str, example: &str) -> Result<Settings, Failure> {
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
         let message = error.message();
@@ -76,7 +80,7 @@ pub(crate) fn parse<Settings: DeserializeOwned>(path: &Path, text: &str) -> Resu
             Some(key) => wrong_value(&message).map_or(format!("{key}: {message}"), |wrong| format!("{key} {wrong}")),
             None => message,
         };
-        refusal(&what).hint("`murmur init` writes annotated files that show every key with its type and range")
+        refusal(&what).hint(format!("`{example}` shows every key with its type and range"))
     })
 }
 
@@ -198,7 +202,7 @@ mod tests {
     #[test]
     fn a_wrong_type_is_named_with_key_line_and_place() {
         let refusal =
-            |text: &str| parse::<RunManifest>(Path::new("run.toml"), text).expect_err("a mistake").to_string();
+            |text: &str| parse::<RunManifest>(Path::new("run.toml"), text, EXAMPLE).expect_err("a mistake").to_string();
         let expected = "run.toml:3: model.layers takes a whole number, not negative, not the string \"four\"\n  \
                         3 | layers = \"four\"\n    |          ^^^^^^";
         assert_eq!(refusal("[model]\n\nlayers = \"four\"\n"), expected);
@@ -216,7 +220,7 @@ mod tests {
             assert!(message.ends_with(&format!(" {mark}")) || message.ends_with(&format!("| {mark}")), "{message}");
         }
         for text in ["[model\n", "x", "= 3", "a = \"ü", "\u{feff}\u{0}", "", "\n\n[[model]]\n"] {
-            let _ = parse::<RunManifest>(Path::new("run.toml"), text); // no mistake is so bad that it panics
+            let _ = parse::<RunManifest>(Path::new("run.toml"), text, EXAMPLE); // no mistake is so bad that it panics
         }
     }
 

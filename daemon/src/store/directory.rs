@@ -187,8 +187,11 @@ impl DataDirectory {
         if path.exists() {
             return Ok(());
         }
-        write_atomically(&path, manifest.canonical_text().as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))
+        write_atomically(&path, manifest.canonical_text().as_bytes()).map_err(|error| {
+            Failure::new(ExitCode::Files, format!("cannot write {}: {error}", path.display()))
+                .hint("make room there, or choose another directory with --data-dir")
+                .into()
+        })
     }
 
     /// Members known in an earlier life. A damaged list is no reason not to start.

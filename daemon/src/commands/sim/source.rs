@@ -11,6 +11,9 @@ use crate::settings::{line_of_field, nearest, parse};
 /// The largest scenario file read, in bytes. Ours are about 5 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
+/// Shows an annotated scenario.
+pub(super) const EXAMPLE: &str = "murmur sim show everything";
+
 /// A scenario that has passed its checks.
 pub(super) struct Source {
     /// What the user called it.
@@ -24,10 +27,10 @@ impl Source {
     /// Reads a scenario and checks it, for `jobs` seeds at once.
     pub(super) fn load(name: &str, nodes: Option<usize>, jobs: usize) -> Result<Source, Failure> {
         let (place, text) = match built_in(name) {
-            Some(scenario) => (format!("configs/sim/{name}.toml"), scenario.text.to_owned()),
+            Some(scenario) => (format!("{name} (built in)"), scenario.text.to_owned()),
             None => (name.to_owned(), read(name)?),
         };
-        let mut file: ScenarioFile = parse(Path::new(&place), &text)?;
+        let mut file: ScenarioFile = parse(Path::new(&place), &text, EXAMPLE)?;
         if let Some(nodes) = nodes {
             file.swarm.nodes = Drawn::fixed(nodes);
         }
