@@ -1,14 +1,19 @@
 //! What a daemon prints: lines for people (the ticket on stdout, all else on stderr), or one JSON object a line.
 
+mod block;
+mod conditions;
 mod fetching;
+pub(crate) mod figures;
 mod finished;
+mod names;
 mod next;
 mod notice;
 pub(crate) mod output;
 mod reachability;
+pub(crate) mod screen;
+mod terminal;
 
-use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use murmur_network::{Multiaddr, Reachability, Standing};
 use murmur_protocol::Notice;
@@ -18,16 +23,29 @@ use tokio::sync::{broadcast, watch};
 
 use crate::daemon::Ready;
 use crate::report::{CopyReport, NodeReport};
+use conditions::{Conditions, Ended};
+use figures::Losses;
+pub(crate) use figures::human_bytes;
 pub use finished::FinishedRun;
+pub(crate) use names::{Names, labelled};
 pub(crate) use next::{next_commands, quoted};
-use notice::{Words, describe};
+use notice::{Condition, Words, describe};
 pub use reachability::ReachabilityReport;
+pub use screen::{LogLine, has_colours};
+pub(crate) use screen::{note, print_line};
+pub(crate) use terminal::ModelText;
 
 /// How often people are told how it goes.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
 
 /// How often machines are told.
 const JSON_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often the block on a terminal is drawn.
+const BLOCK_PERIOD: Duration = Duration::from_millis(250);
+
+/// Of a bar in a line, without its ends.
+const BAR_COLUMNS: usize = 24;
 
 /// How often people are told of a copy on its way in.
 const COPY_PERIOD: Duration = Duration::from_secs(1);
@@ -49,7 +67,7 @@ impl Console {
             print_line(&json!({ "ready": ready }).to_string());
             return;
         }
-        note(&format!("peer        {}", ready.peer));
+        note(&format!("peer        {}", labelled(&ready.peer, ready.name.as_deref())));
         note(&format!("run         {} · {} parameters · {}", ready.run, ready.parameters, ready.device));
         note(&format!("data        {}", ready.data_directory.display()));
         ready.addresses.iter().for_each(|address| note(&format!("listening   {address}")));
@@ -63,21 +81,38 @@ impl Console {
         print_line(&format!("murmur join {}", ready.ticket));
     }
 
-    /// Tells how it goes until it is aborted.
+    /// Tells how it goes until it is aborted: on a terminal in a block that is drawn anew, elsewhere line by line.
     pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Notice>) {
+        let is_live = self == Console::Text && screen::is_live();
         let period = if self == Console::Json { JSON_PERIOD } else { LINE_PERIOD };
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         let mut copy_ticks = tokio::time::interval(COPY_PERIOD);
+        let mut block_ticks = tokio::time::interval(BLOCK_PERIOD);
+        let mut teller = Teller::new(self);
+        let mut losses = Losses::default();
         loop {
             tokio::select! {
-                _ = ticks.tick() => self.show_report(&reports.borrow()),
-                _ = copy_ticks.tick(), if self == Console::Text => {
+                _ = ticks.tick() => {
+                    if !is_live {
+                        self.show_report(&reports.borrow());
+                    }
+                    teller.end_quiet();
+                }
+                _ = block_ticks.tick(), if is_live => {
+                    let report = reports.borrow().clone();
+                    losses.observe(report.steps, report.loss);
+                    screen::draw(block::daemon_block(&report, &losses, screen::Size::now()));
+                }
+                _ = copy_ticks.tick(), if self == Console::Text && !is_live => {
                     if let Some(copy) = reports.borrow().copying.as_ref().filter(|copy| copy.share > 0.0) {
                         note(&copy_line(copy));
                     }
                 }
                 notice = notices.recv() => match notice {
-                    Ok(notice) => self.show_notice(&notice),
+                    Ok(notice) => {
+                        teller.names.learn(&reports.borrow());
+                        teller.tell(&notice);
+                    }
                     Err(RecvError::Lagged(missed)) => tracing::debug!("{missed} notices were not shown"),
                     Err(RecvError::Closed) => return,
                 },
@@ -119,7 +154,10 @@ impl Console {
     /// The state at the end.
     pub fn show_last(self, report: &NodeReport) {
         match self {
-            Console::Text => note(&format!("left        {}", summary_line(report))),
+            Console::Text => {
+                screen::clear();
+                note(&format!("left        {}", summary_line(report)));
+            }
             Console::Json => print_line(&json!({ "finished": report }).to_string()),
         }
     }
@@ -130,15 +168,49 @@ impl Console {
             Console::Json => print_line(&json!({ "status": report }).to_string()),
         }
     }
+}
 
-    fn show_notice(self, notice: &Notice) {
-        let words = describe(notice);
+/// Tells what the core notices, each condition once.
+struct Teller {
+    console: Console,
+    names: Names,
+    conditions: Conditions<Condition>,
+    begin: Instant,
+}
+
+impl Teller {
+    fn new(console: Console) -> Teller {
+        Teller { console, names: Names::default(), conditions: Conditions::new(), begin: Instant::now() }
+    }
+
+    fn tell(&mut self, notice: &Notice) {
+        let now = self.begin.elapsed();
+        for condition in Condition::ended_by(notice) {
+            if let Some(ended) = self.conditions.end(now, &condition) {
+                self.tell_end(&condition, ended);
+            }
+        }
+        let is_repeated = Condition::of(notice).is_some_and(|condition| !self.conditions.meet(now, condition));
+        let words = describe(notice, &self.names);
         // The line every ten seconds counts exchanges; each of them would drown the rest.
         let is_minor = matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. });
-        if is_minor && self == Console::Text {
+        if is_repeated || (is_minor && self.console == Console::Text) {
             tracing::debug!("{}", words.text);
         } else {
-            self.show_words(&words);
+            self.console.show_words(&words);
+        }
+    }
+
+    /// Says which conditions have not come again for long.
+    fn end_quiet(&mut self) {
+        for (condition, ended) in self.conditions.take_quiet(self.begin.elapsed(), Condition::ends_by_itself) {
+            self.tell_end(&condition, ended);
+        }
+    }
+
+    fn tell_end(&self, condition: &Condition, ended: Ended) {
+        if let Some(text) = condition.over(ended, &self.names) {
+            self.console.show_words(&Words { text, hint: None });
         }
     }
 }
@@ -148,41 +220,22 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
     let accuracy = report.accuracy.map_or(String::new(), |share| format!(" ({:.2} % right)", 100.0 * share));
     format!(
-        "step {} · loss {} · validation {}{accuracy} · {:.0} {}/s · {} peers · {} exchanges · disagreement {} · {} sent",
-        report.steps,
+        "{} · loss {} · validation {}{accuracy} · {} {}/s · {} · {} · disagreement {} · {} sent",
+        figures::steps(report.steps, report.progress),
         number(report.loss),
         number(report.validation_loss),
-        report.tokens_per_second,
+        figures::count(report.tokens_per_second as u64),
         if report.accuracy.is_some() { "images" } else { "tokens" },
-        report.peers,
-        report.exchanges_completed,
+        figures::counted(report.peers as u64, "peer"),
+        figures::counted(report.exchanges_completed, "exchange"),
         number(report.disagreement),
         human_bytes(report.bytes_sent),
     )
 }
 
-fn copy_line(CopyReport { share, donors }: &CopyReport) -> String {
-    let count = donors.len();
-    let members = if count == 1 { "member" } else { "members" };
-    format!("copying     {} {:.0} % of the model, from {count} {members}", fetching::bar(*share), 100.0 * share)
-}
-
-/// Bytes for people.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
-}
-
-/// A line on standard output; where that cannot be written, see [`output`].
-pub(crate) fn print_line(line: &str) {
-    let _ = writeln!(output::StandardOutput, "{line}");
-}
-
-/// The same for standard error: a line for people.
-pub(crate) fn note(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+fn copy_line(CopyReport { share, bytes, donors }: &CopyReport) -> String {
+    let members = figures::counted(donors.len() as u64, "member");
+    let come = human_bytes((share * *bytes as f64) as u64);
+    let bar = figures::bar(*share, BAR_COLUMNS);
+    format!("copying     {bar} {:.0} % of the model, {come} of {}, from {members}", 100.0 * share, human_bytes(*bytes))
 }

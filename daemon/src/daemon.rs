@@ -27,6 +27,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::finishing::Finisher;
 use crate::fit;
 use crate::invitation::Invitation;
+use crate::outlook::Length;
 use crate::report::NodeReport;
 use crate::rest::Rest;
 use crate::service_manager::ServiceManager;
@@ -84,6 +85,9 @@ pub struct Plan {
 pub struct Ready {
     /// The node's peer id.
     pub peer: String,
+    /// What its owner calls it.
+    #[serde(default)]
+    pub name: Option<String>,
     /// The run's id, in short.
     pub run: String,
     /// Where it listens, each with the peer id at its end.
@@ -142,12 +146,12 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     let training = &plan.settings.training;
     let devices = Devices::open(training)?;
     if let Some(warning) = &devices.warning {
-        eprintln!("warning: {warning}");
+        note(&format!("warning: {warning}"));
     }
     let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
     if !plan.joins && shared.as_ref().is_some_and(|shared| shared.held.is_empty()) {
-        eprintln!("warning: none of this run's data is here");
-        eprintln!("hint: give its files with --data FILE…; until then members that have it are waited for");
+        note("warning: none of this run's data is here");
+        note("hint: give its files with --data FILE…; until then members that have it are waited for");
     }
     let corpus = match &shared {
         Some(shared) => shared.corpus(),
@@ -213,7 +217,7 @@ fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     let folder = plan.directory.checkpoints_path();
     let (checkpoint, refused) = load_latest(&folder);
     for refused in &refused {
-        eprintln!("warning: checkpoint refused: {}", refused.error);
+        note(&format!("warning: checkpoint refused: {}", refused.error));
     }
     if refused.is_empty() {
         return Ok(checkpoint);
@@ -232,7 +236,7 @@ fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
         }
     };
     refused.iter().for_each(Refused::set_aside);
-    eprintln!("hint: {way}");
+    note(&format!("hint: {way}"));
     Ok(checkpoint)
 }
 
@@ -253,6 +257,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let progress = model.progress;
     let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
     let settings = trainer_settings(&plan, progress);
+    let writing = writer.writing();
     let trainer = Trainer::start(model.engine, settings, events.clone(), writer, arriving);
     let workers = Workers::start(events.clone());
     let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
@@ -271,6 +276,11 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let resting = tokio::spawn(rest.watch(picture_view.clone(), events.clone(), rest_sender));
     let reporter = Reporter {
         run: run.clone(),
+        name: plan.settings.network.name.trim().to_owned(),
+        length: length(&plan),
+        state_bytes: bounds::state_bytes(parameters, &plan.manifest.gossip) as u64,
+        writing,
+        outlook: Arc::default(),
         parameters,
         pictures: picture_view,
         training: training_view.clone(),
@@ -301,6 +311,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
 
     let ready = Ready {
         peer: me.to_string(),
+        name: reporter.own_name(),
         run,
         addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
         ticket,
@@ -368,7 +379,7 @@ async fn live(manager: ServiceManager) {
 /// Where it cannot be written, the daemon runs all the same, and is only harder to find.
 fn announce(directory: &DataDirectory, status_address: Option<String>, token: String) -> Option<Announcement> {
     let announced = RunningDaemon::this(status_address, token).announce(directory.root());
-    announced.inspect_err(|error| eprintln!("warning: cannot write daemon.json: {error}")).ok()
+    announced.inspect_err(|error| note(&format!("warning: cannot write daemon.json: {error}"))).ok()
 }
 
 /// After the node has left: last evaluation and checkpoint, then the network.
@@ -474,7 +485,7 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
     let remembered = plan.directory.remembered_peers();
     let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     Config {
-        name: None,
+        name: murmur_protocol::Name::new(&plan.settings.network.name),
         gossip: plan.manifest.gossip.clone(),
         end: known_end(plan.directory.root(), &plan.manifest),
         start: start(plan, resumed),
@@ -484,6 +495,14 @@ fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
         first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
         state_chunk: bounds::STATE_CHUNK_VALUES,
     }
+}
+
+/// Where training ends for this node.
+fn length(plan: &Plan) -> Length {
+    let given = |steps: u64| (steps > 0).then_some(steps);
+    let own = given(plan.settings.training.steps);
+    // With a limit of its own a node goes on to it, whatever the others' pace.
+    Length { own, swarm: own.is_none().then(|| given(plan.manifest.schedule.total_steps)).flatten() }
 }
 
 fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::console::note;
+
 /// Exit codes of `murmur`; the README documents them. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCode {
@@ -73,9 +75,9 @@ impl std::error::Error for Failure {}
 pub fn report(error: &anyhow::Error) -> u8 {
     // Also finds one that was added as context, which the chain of causes hides.
     let failure = error.downcast_ref::<Failure>();
-    eprintln!("error: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
+    note(&format!("error: {}", error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ")));
     if let Some(hint) = failure.and_then(|failure| failure.hint.as_ref()) {
-        eprintln!("hint: {hint}");
+        note(&format!("hint: {hint}"));
     }
     failure.map_or(ExitCode::Failure, |failure| failure.code) as u8
 }

@@ -21,6 +21,7 @@ mod invitation;
 pub mod local;
 mod median;
 pub mod memory;
+mod outlook;
 pub mod report;
 mod rest;
 mod service_manager;

@@ -6,6 +6,7 @@
 
 mod child;
 mod summary;
+mod table;
 mod view;
 
 use std::path::{Path, PathBuf};

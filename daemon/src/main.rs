@@ -1,7 +1,8 @@
 //! The `murmur` command.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
+
+use murmur::console::{LogLine, has_colours};
 
 /// Training allocates and frees the same large buffers at every step; the system's allocator gives them back to the
 /// kernel each time, which costs up to half of the speed.
@@ -20,8 +21,8 @@ fn main() -> ExitCode {
     }
     let cli = murmur::cli::parse();
     let filter = tracing_subscriber::EnvFilter::new(&cli.log);
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours());
+    log.with_writer(LogLine::default).init();
     match murmur::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(murmur::failure::report(&error)),

@@ -1,18 +1,26 @@
 //! What a daemon tells about itself: the JSON of `murmur status`, of `--format json` and of the merged local view.
 
 use murmur_network::Reachability;
-use murmur_protocol::{PeerId, Phase, Status, Time};
+use murmur_protocol::{MemberView, PeerId, Phase, Status, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::console::ReachabilityReport;
+use crate::console::figures::{counted, human_bytes};
 use crate::drivers::{DataView, TrainingView};
+use crate::outlook::OutlookReport;
 use crate::rest::RestView;
+
+/// What a member said is shown in the swarm's sum when anybody has heard from it this lately, in seconds.
+const TOLD_SECONDS_MAX: u32 = 300;
 
 /// A copy on its way in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CopyReport {
     /// What is there, 0 to 1.
     pub share: f64,
+    /// Bytes of the model.
+    #[serde(default)]
+    pub bytes: u64,
     /// Members that are sending.
     pub donors: Vec<String>,
 }
@@ -22,10 +30,19 @@ pub struct CopyReport {
 pub struct NodeReport {
     /// Its peer id.
     pub peer: String,
+    /// What its owner calls it.
+    #[serde(default)]
+    pub name: Option<String>,
     /// The run's id, in short.
     pub run: String,
     /// joining, training, settling, completed, leaving or left.
     pub phase: String,
+    /// What is going on now, in a few words.
+    #[serde(default)]
+    pub doing: String,
+    /// How far the run has come.
+    #[serde(default)]
+    pub outlook: OutlookReport,
     /// How far the copy of a member's model has come, while one is under way.
     pub copying: Option<CopyReport>,
     /// Own steps.
@@ -47,6 +64,13 @@ pub struct NodeReport {
     pub accuracy: Option<f64>,
     /// Tokens (bytes of text) or images a second, lately.
     pub tokens_per_second: f64,
+    /// Tokens or images a second of this node and of all members that it has heard of in the last minutes, as they say
+    /// themselves.
+    #[serde(default)]
+    pub swarm_tokens_per_second: f64,
+    /// Members that it has heard of, connected or not, with what they say of themselves.
+    #[serde(default)]
+    pub members: Vec<MemberReport>,
     /// Seconds of a step, lately.
     pub step_seconds: f64,
     /// Members connected.
@@ -162,10 +186,29 @@ pub struct DistrustedPeer {
     pub trust: f64,
 }
 
+/// What a member says of itself, as far as this node has heard.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// Its peer id.
+    pub peer: String,
+    /// What its owner calls it; anybody may take any name.
+    pub name: Option<String>,
+    /// Tokens or images a second that it says to train on.
+    pub tokens_per_second: f64,
+    /// Seconds since anybody heard from it directly.
+    pub age_seconds: u32,
+    /// Whether it is connected to this node.
+    pub is_connected: bool,
+}
+
 /// Values that a report takes from outside the core.
 pub(crate) struct Surroundings<'a> {
     pub(crate) run: &'a str,
     pub(crate) parameters: usize,
+    pub(crate) name: &'a str,
+    pub(crate) outlook: OutlookReport,
+    pub(crate) state_bytes: u64,
+    pub(crate) is_writing: bool,
     pub(crate) training: &'a TrainingView,
     pub(crate) rest: &'a RestView,
     pub(crate) reachability: &'a Reachability,
@@ -178,12 +221,22 @@ pub(crate) struct Surroundings<'a> {
 impl NodeReport {
     pub(crate) fn new(status: &Status, surroundings: &Surroundings<'_>) -> NodeReport {
         let training = surroundings.training;
+        let members: Vec<MemberReport> = status.members.iter().map(member).collect();
+        let is_fresh = |member: &&MemberReport| member.age_seconds <= TOLD_SECONDS_MAX;
+        let told = members.iter().filter(is_fresh).fold(0.0, |sum, member| sum + member.tokens_per_second);
+        let own = if status.phase == Phase::Training { training.tokens_per_second } else { 0.0 };
         NodeReport {
+            name: (!surroundings.name.is_empty()).then(|| surroundings.name.to_owned()),
+            doing: doing(status, surroundings),
+            outlook: surroundings.outlook.clone(),
+            swarm_tokens_per_second: own + told,
+            members,
             peer: status.me.to_string(),
             run: surroundings.run.to_owned(),
             phase: phase_name(status.phase).to_owned(),
             copying: status.copying.as_ref().map(|copy| CopyReport {
                 share: copy.chunks as f64 / copy.of.max(1) as f64,
+                bytes: surroundings.state_bytes,
                 donors: copy.donors.iter().map(ToString::to_string).collect(),
             }),
             steps: training.steps,
@@ -235,6 +288,42 @@ impl NodeReport {
 /// A part of a time, 0 to 1; 0 of no time.
 pub(crate) fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn member((peer, view): (&PeerId, &MemberView)) -> MemberReport {
+    MemberReport {
+        peer: peer.to_string(),
+        name: view.profile.name.as_ref().map(ToString::to_string),
+        tokens_per_second: f64::from(view.profile.tokens_per_second),
+        age_seconds: view.age_seconds,
+        is_connected: view.is_connected,
+    }
+}
+
+/// What is going on now, for people.
+fn doing(status: &Status, surroundings: &Surroundings<'_>) -> String {
+    let training = surroundings.training;
+    if let Some(copy) = status.copying.as_ref().filter(|copy| copy.chunks > 0 || !copy.donors.is_empty()) {
+        let share = copy.chunks as f64 / copy.of.max(1) as f64;
+        let bytes = (share * surroundings.state_bytes as f64) as u64;
+        let members = counted(copy.donors.len() as u64, "member");
+        return format!(
+            "copying the model: {} of {} from {members}",
+            human_bytes(bytes),
+            human_bytes(surroundings.state_bytes)
+        );
+    }
+    let doing = match status.phase {
+        Phase::Joining => "looking for a member that gives the model",
+        Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
+        Phase::Training | Phase::Settling | Phase::Completed if surroundings.is_writing => "writing a checkpoint",
+        Phase::Training => "training",
+        Phase::Settling => "last exchanges",
+        Phase::Completed => "training is over; it answers the others",
+        Phase::Leaving => "leaving",
+        Phase::Left => "gone",
+    };
+    doing.to_owned()
 }
 
 /// `seconds`: the core's time now.

@@ -23,6 +23,7 @@ use bincode::{Decode, Encode};
 use crate::manifest::{RunId, RunManifest};
 use crate::peer::{Address, PeerId};
 use crate::secret::Secret;
+use crate::text::foreign;
 pub use clock::{ClockOffset, Stamps};
 pub use proof::{NONCE_BYTES, Nonce, Parties, Proof, Prover};
 use wire::Opening;
@@ -66,7 +67,7 @@ pub enum Refusal {
     /// This node's lists exclude it.
     #[error("is not admitted here: this node's network.allow or network.block excludes it")]
     Excluded,
-    /// Its manifest is no manifest.
+    /// Its manifest is no manifest: why, escaped, for it may quote what the peer wrote.
     #[error("sent no valid run manifest: {0}")]
     Manifest(String),
     /// It told more addresses, or longer ones, than a node may claim.
@@ -243,7 +244,7 @@ pub fn manifest_from_answer(answer: &Answer, expected: Option<RunId>) -> Result<
         Answer::Denied(denial) => return Err(denial.heard()),
         Answer::Run { manifest, .. } => manifest,
     };
-    let manifest = RunManifest::from_text(text).map_err(|error| Refusal::Manifest(error.to_string()))?;
+    let manifest = RunManifest::from_text(text).map_err(|error| Refusal::Manifest(foreign(&error.to_string())))?;
     let run = manifest.run_id();
     match expected {
         Some(expected) if expected != run => {
@@ -273,7 +274,7 @@ fn judge_manifest(ours: &RunManifest, manifest: &str, addresses: &[Address]) -> 
     if addresses.len() > OWN_ADDRESSES_MAX || !addresses.iter().all(Address::is_well_formed) {
         return Err(Refusal::Addresses);
     }
-    let theirs = RunManifest::from_text(manifest).map_err(|error| Refusal::Manifest(error.to_string()))?;
+    let theirs = RunManifest::from_text(manifest).map_err(|error| Refusal::Manifest(foreign(&error.to_string())))?;
     let run = theirs.run_id();
     if run == ours.run_id() { Ok(()) } else { Err(Refusal::OtherRun { run, differences: ours.differences(&theirs) }) }
 }

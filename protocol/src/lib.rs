@@ -58,6 +58,7 @@ mod reputation;
 pub mod secret;
 pub mod shards;
 pub mod status;
+pub mod text;
 pub mod ticket;
 pub mod time;
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::FRAGMENTS_MAX;
 use crate::peer::PeerId;
+use crate::text::{foreign, is_unprintable};
 
 mod kinds;
 mod sharing;
@@ -89,8 +90,8 @@ impl RunManifest {
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ManifestError> {
         let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip } = self;
-        let characters = run.name.chars().count();
-        check("run.name", &run.name, (1..=64).contains(&characters), "1 to 64 characters")?;
+        let is_name = (1..=64).contains(&run.name.chars().count()) && !run.name.contains(is_unprintable);
+        check("run.name", format!("{:?}", run.name), is_name, "1 to 64 characters that can be seen")?;
         let founder_holds = run.founder.is_empty() || run.founder.parse::<PeerId>().is_ok();
         check("run.founder", &run.founder, founder_holds, "a peer id, which begins with 12D3KooW, or nothing")?;
         check("model.layers", model.layers, (1..=128).contains(&model.layers), "1 to 128")?;
@@ -210,7 +211,9 @@ impl RunManifest {
         let differing = fields.into_iter().filter(|field| ours.get(field) != theirs.get(field));
         let shown = |value: Option<&&str>| value.map_or("nothing".to_owned(), |value| sharing::shortened(value));
         differing
-            .map(|field| format!("{field}: {} here, {} there", shown(ours.get(field)), shown(theirs.get(field))))
+            .map(|field| {
+                foreign(&format!("{field}: {} here, {} there", shown(ours.get(field)), shown(theirs.get(field))))
+            })
             .collect()
     }
 }
@@ -261,11 +264,24 @@ mod tests {
     #[test]
     fn the_canonical_text_reads_back_as_the_same_run() {
         let mut manifest = RunManifest::default();
-        manifest.run.name = "quote \" backslash \\ tab \t é".to_owned();
+        manifest.run.name = "quote \" backslash \\ é".to_owned();
         manifest.optimizer.epsilon = 1e-12;
         let again = RunManifest::from_text(&manifest.canonical_text());
         assert_eq!(again, Ok(manifest.clone()));
         assert_eq!(again.map(|manifest| manifest.run_id()), Ok(manifest.run_id()));
+    }
+
+    #[test]
+    fn a_run_is_not_called_what_a_terminal_obeys() {
+        for name in ["\u{1b}[2J", "a\tb", "a\nb", "\u{9b}31m", "\u{202e}nur"] {
+            let mut manifest = RunManifest::default();
+            manifest.run.name = name.to_owned();
+            let error = manifest.validate().expect_err(name).to_string();
+            assert!(!error.contains(is_unprintable) && error.contains("can be seen"), "{error}");
+        }
+        let forged = "\"\\u001B]0;x\\u0007\\nerror: run\" = 1";
+        let error = foreign(&RunManifest::from_text(forged).expect_err("no such key").to_string());
+        assert!(!error.contains(is_unprintable), "{error:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
-use crate::profile::is_unprintable;
+use crate::text::is_unprintable;
 
 /// The longest address accepted from anybody, in bytes of its text: a relayed QUIC multiaddress with two peer ids
 /// takes about 200.

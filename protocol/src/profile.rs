@@ -8,20 +8,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
+use crate::text::is_unprintable;
+
 /// The longest name of a node, in bytes of UTF-8: about what fits beside an id in a table.
 pub const NAME_BYTES_MAX: usize = 32;
 
 /// The largest speed believed, in tokens a second: a thousand times what the fastest machine of today does.
 const TOKENS_PER_SECOND_MAX: f32 = 1e12;
-
-/// Whether a character does something to a terminal, or to the order of what is beside it, rather than being seen:
-/// control characters (C0, DEL, C1), what ends a line, and marks of direction or without width.
-pub fn is_unprintable(character: char) -> bool {
-    let is_invisible = matches!(character,
-        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    character.is_control() || is_invisible
-}
 
 /// What its owner calls a node: 1 to [`NAME_BYTES_MAX`] bytes that can all be seen. Anybody may take any name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]

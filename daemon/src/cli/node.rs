@@ -143,6 +143,10 @@ pub struct DaemonOptions {
     #[arg(long, env = "MURMUR_TIME_ZONE", value_name = "ZONE", allow_hyphen_values = true, help_heading = LIMITS)]
     pub time_zone: Option<String>,
 
+    /// What others see beside this node's id: at most 32 bytes that can be seen.
+    #[arg(long, env = "MURMUR_NAME", value_name = "NAME", help_heading = NETWORK)]
+    pub name: Option<String>,
+
     /// Let in only who has a ticket: it holds a secret that is kept in the data directory.
     #[arg(long, env = "MURMUR_CLOSED", help_heading = PRIVACY, display_order = 0)]
     pub closed: bool,

@@ -1,6 +1,6 @@
 //! `murmur sample`, `murmur eval` and `murmur export`: uses of a checkpoint.
 
-use std::io::Write;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
@@ -13,7 +13,7 @@ use super::chosen::checkpoint_path;
 use crate::base::{self, pretrained_failure};
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::output::StandardOutput;
-use crate::console::{Console, note, print_line};
+use crate::console::{Console, ModelText, note, print_line};
 use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::fit;
@@ -36,8 +36,8 @@ pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
     };
     let mut decode = tokenizer.as_ref().map(Tokenizer::decoding);
     note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
-    let mut output = StandardOutput;
-    output.write_all(options.prompt.as_bytes())?;
+    let mut output = ModelText::new(StandardOutput, std::io::stdout().is_terminal());
+    output.write(options.prompt.as_bytes())?;
     if let Some(decode) = &mut decode {
         // Spaces and parts of characters depend on what stands in front.
         prompt.iter().try_for_each(|token| decode(*token).map(drop))?;
@@ -45,13 +45,11 @@ pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
     let sampling = Sampling { temperature: options.temperature, top_p: options.top_p, seed: options.seed };
     for token in model.generate(&prompt, &sampling)?.take(usize::try_from(options.tokens)?) {
         match &mut decode {
-            None => output.write_all(&[u8::try_from(token?)?])?,
-            Some(decode) => output.write_all(decode(token?)?.as_bytes())?,
+            None => output.write(&[u8::try_from(token?)?])?,
+            Some(decode) => output.write(decode(token?)?.as_bytes())?,
         }
-        // Each as it comes.
-        output.flush()?;
     }
-    output.write_all(b"\n")?;
+    output.finish()?;
     Ok(())
 }
 
@@ -198,7 +196,7 @@ fn find(path: &Path) -> Result<Checkpoint, Failure> {
     }
     let (checkpoint, refused) = load_latest(&folder);
     for refused in &refused {
-        eprintln!("warning: checkpoint refused: {}", refused.error);
+        note(&format!("warning: checkpoint refused: {}", refused.error));
     }
     checkpoint.ok_or_else(|| {
         Failure::new(ExitCode::Files, format!("no usable checkpoint in {}", path.display()))

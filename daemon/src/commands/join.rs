@@ -9,6 +9,7 @@ use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 use super::{membership, node};
 use crate::base;
 use crate::cli::JoinOptions;
+use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::store::{DataDirectory, SECRET_FILE};
@@ -81,8 +82,8 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         (Ok(told), _) => known(destination.reached(told)),
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
         (Err(unanswered), Some(manifest)) => {
-            eprintln!("warning: {}", Failure::from(unanswered));
-            eprintln!("hint: going on with the run and the peers in the data directory");
+            note(&format!("warning: {}", Failure::from(unanswered)));
+            note("hint: going on with the run and the peers in the data directory");
             (manifest, None)
         }
         (Err(unanswered), None) => {

@@ -102,6 +102,9 @@ fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     if let Some(address) = &options.status_address {
         status.address = if address == "off" { String::new() } else { address.clone() };
     }
+    if let Some(name) = &options.name {
+        network.name.clone_from(name);
+    }
     network.closed |= options.closed;
     if !options.allow.is_empty() {
         network.allow = options.allow.clone();

@@ -2,7 +2,9 @@
 
 use super::client::Client;
 use crate::cli::StatusOptions;
-use crate::console::{Console, human_bytes, print_line, summary_line};
+use crate::console::figures::{count, time_left};
+use crate::console::{Console, human_bytes, labelled, print_line, summary_line};
+use crate::outlook::OutlookReport;
 use crate::report::NodeReport;
 
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
@@ -11,14 +13,19 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         print_line(&serde_json::to_string(&report)?);
         return Ok(());
     }
-    print_line(&format!("peer         {}", report.peer));
+    print_line(&format!("peer         {}", labelled(&report.peer, report.name.as_deref())));
     print_line(&format!("run          {} · {} parameters", report.run, report.parameters));
-    print_line(&format!("phase        {} for {:.0} s", report.phase, report.seconds));
+    print_line(&format!("phase        {} for {:.0} s · {}", report.phase, report.seconds, report.doing));
+    print_line(&format!("progress     {}", progress(&report)));
     print_line(&format!("reachable    {}", report.reachability.text));
     if let Some(hint) = &report.reachability.hint {
         print_line(&format!("             hint: {hint}"));
     }
     print_line(&format!("training     {}", summary_line(&report)));
+    for member in report.members.iter().filter(|member| member.is_connected) {
+        let (name, speed) = (labelled(&member.peer, member.name.as_deref()), count(member.tokens_per_second as u64));
+        print_line(&format!("member       {name} · says {speed} a second · heard {} s ago", member.age_seconds));
+    }
     print_line(&format!(
         "exchanges    {} completed · {} broken off · {} misbehaviours seen",
         report.exchanges_completed, report.exchanges_failed, report.misbehaviours
@@ -59,4 +66,19 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+/// How far the run is, and what the swarm does together.
+fn progress(report: &NodeReport) -> String {
+    let swarm = format!("swarm {} a second, as members tell", count(report.swarm_tokens_per_second as u64));
+    let OutlookReport { share, own_steps, swarm_steps, seconds_left } = &report.outlook;
+    let Some(share) = share else { return format!("no end set · {swarm}") };
+    let total = match (own_steps, swarm_steps) {
+        (Some(own), _) => format!(" of own {} steps", count(*own)),
+        (None, Some(swarm)) => format!(" of swarm {} steps", count(*swarm)),
+        (None, None) => String::new(),
+    };
+    let left = time_left(*seconds_left);
+    let left = if left.is_empty() { left } else { format!(" · {left}") };
+    format!("{:.0} %{total}{left} · {swarm}", (100.0 * share).floor())
 }

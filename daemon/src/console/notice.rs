@@ -1,6 +1,14 @@
 //! What the core notices, as a line for people; where something should be done about it, with what.
 
+use std::time::Duration;
+
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::text::foreign;
 use murmur_protocol::{Notice, PeerId};
+
+use super::conditions::Ended;
+use super::figures::{counted, duration};
+use super::names::Names;
 
 /// A notice in words.
 pub(super) struct Words {
@@ -9,19 +17,17 @@ pub(super) struct Words {
     pub(super) hint: Option<&'static str>,
 }
 
-fn names(peers: &[PeerId]) -> String {
-    peers.iter().map(|peer| peer.short()).collect::<Vec<_>>().join(", ")
-}
-
-pub(super) fn describe(notice: &Notice) -> Words {
+pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
     let plain = |text: String| Words { text, hint: None };
     let warning = |text: String, hint: &'static str| Words { text, hint: Some(hint) };
+    let name = |peer: &PeerId| names.of(*peer);
+    let list = |peers: &[PeerId]| peers.iter().map(name).collect::<Vec<_>>().join(", ");
     match notice {
-        Notice::PeerJoined(peer) => plain(format!("{} connected", peer.short())),
-        Notice::PeerLeft { peer, announced: true } => plain(format!("{} has left", peer.short())),
-        Notice::PeerLeft { peer, announced: false } => plain(format!("{} is gone", peer.short())),
+        Notice::PeerJoined(peer) => plain(format!("{} connected", name(peer))),
+        Notice::PeerLeft { peer, announced: true } => plain(format!("{} has left", name(peer))),
+        Notice::PeerLeft { peer, announced: false } => plain(format!("{} is gone", name(peer))),
         Notice::Alone { reason } => {
-            let reason = reason.as_deref().unwrap_or("no other member is known");
+            let reason = reason.as_deref().map_or_else(|| "no other member is known".to_owned(), foreign);
             let hint = "training goes on alone; a member's address after --bootstrap, or a fresh ticket, helps";
             warning(format!("alone: no peer is connected ({reason})"), hint)
         }
@@ -31,22 +37,27 @@ pub(super) fn describe(notice: &Notice) -> Words {
             warning("waiting for a peer that can give the model".to_owned(), hint)
         }
         Notice::StateReceived { donors, progress } => {
-            plain(format!("took over the model of {} at step {progress:.0}", names(donors)))
+            plain(format!("took over the model of {} at step {progress:.0}", list(donors)))
         }
-        Notice::StateSent { peer, chunks, of } if chunks == of => plain(format!("gave the model to {}", peer.short())),
+        Notice::StateSent { peer, chunks, of } if chunks == of => plain(format!("gave the model to {}", name(peer))),
         Notice::StateSent { peer, chunks, of } => {
-            plain(format!("gave {chunks} of the model's {of} chunks to {}", peer.short()))
+            plain(format!("gave {chunks} of the model's {of} chunks to {}", name(peer)))
         }
         Notice::ExchangeCompleted { partner, distance, .. } => {
-            plain(format!("averaged with {} (distance {distance:.4})", partner.short()))
+            plain(format!("averaged with {} (distance {distance:.4})", name(partner)))
         }
         Notice::ExchangeFailed { partner, failure } => {
-            plain(format!("exchange with {} came to nothing: {failure:?}", partner.short()))
+            plain(format!("exchange with {} came to nothing: {failure:?}", name(partner)))
         }
-        Notice::PeerRefused { peer, refusal } => warning(format!("peer {} {refusal}", peer.short()), refusal.remedy()),
+        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { run, .. } } => {
+            plain(format!("{} takes part in another run ({run}): it is left alone", name(peer)))
+        }
+        Notice::PeerRefused { peer, refusal } => {
+            warning(foreign(&format!("peer {} {refusal}", name(peer))), refusal.remedy())
+        }
         Notice::PeerMisbehaved { peer, misbehaviour } => {
             let hint = "it was dropped and counted, nothing of it reached the model; is that machine in order?";
-            warning(format!("peer {} {misbehaviour}", peer.short()), hint)
+            warning(foreign(&format!("peer {} {misbehaviour}", name(peer))), hint)
         }
         Notice::IdentityDoubled { peer } => {
             let hint = "a data directory was copied, or a machine cloned: the younger node is told to end, and becomes \
@@ -54,16 +65,16 @@ pub(super) fn describe(notice: &Notice) -> Words {
             warning(format!("two nodes run with the identity of peer {}", peer.short()), hint)
         }
         Notice::StateDoubted { donors } => {
-            plain(format!("the model of {} is far from those of others: asking another member", names(donors)))
+            plain(format!("the model of {} is far from those of others: asking another member", list(donors)))
         }
         Notice::PeerBanned { peer, duration } => {
             let hint = "it may come back by itself after that; is that machine in order?";
             let seconds = duration.as_secs();
-            warning(format!("peer {} is banned for {seconds} s: it misbehaved again and again", peer.short()), hint)
+            warning(format!("peer {} is banned for {seconds} s: it misbehaved again and again", name(peer)), hint)
         }
         Notice::Reunited { partner, away, distance, partner_share } => plain(format!(
             "reunited with {} after {} s: distance {distance:.4}, its work counts {:.0} %",
-            partner.short(),
+            name(partner),
             away.as_secs(),
             100.0 * partner_share
         )),
@@ -81,5 +92,112 @@ pub(super) fn describe(notice: &Notice) -> Words {
         )),
         Notice::Settling => plain("training is over; last exchanges".to_owned()),
         Notice::RunCompleted => plain("run completed".to_owned()),
+    }
+}
+
+/// What lasts for a while and is noticed again and again meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Condition {
+    /// No peer is connected.
+    Alone,
+    /// Nobody gives the model.
+    WaitingForModel,
+    /// Link or processor allow too few exchanges.
+    DriftsApart,
+    /// A peer takes part in another run.
+    Foreign(PeerId),
+    /// A peer refuses this node, or is refused.
+    Refused(PeerId),
+    /// A peer does what no honest peer does.
+    Misbehaves(PeerId),
+}
+
+impl Condition {
+    /// What a notice says to be the case.
+    pub(super) fn of(notice: &Notice) -> Option<Condition> {
+        match notice {
+            Notice::Alone { .. } => Some(Condition::Alone),
+            Notice::WaitingForState => Some(Condition::WaitingForModel),
+            Notice::BudgetTooSmall { .. } => Some(Condition::DriftsApart),
+            Notice::PeerRefused { peer, refusal: Refusal::OtherRun { .. } } => Some(Condition::Foreign(*peer)),
+            Notice::PeerRefused { peer, .. } => Some(Condition::Refused(*peer)),
+            Notice::PeerMisbehaved { peer, .. } => Some(Condition::Misbehaves(*peer)),
+            _ => None,
+        }
+    }
+
+    /// What a notice says to be the case no more.
+    pub(super) fn ended_by(notice: &Notice) -> Vec<Condition> {
+        match notice {
+            Notice::PeerJoined(peer) => vec![Condition::Alone, Condition::Foreign(*peer), Condition::Refused(*peer)],
+            Notice::StateReceived { .. } => vec![Condition::WaitingForModel],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether nothing else says when it ends.
+    pub(super) fn ends_by_itself(&self) -> bool {
+        matches!(self, Condition::DriftsApart | Condition::Refused(_) | Condition::Misbehaves(_))
+    }
+
+    /// What to say when it is over; nothing where it was met once and names no state that people wait to end.
+    pub(super) fn over(&self, ended: Ended, names: &Names) -> Option<String> {
+        let Ended { count, lasted } = ended;
+        let met = if count > 1 { format!(", noticed {}", counted(count, "time")) } else { String::new() };
+        let took = if lasted > Duration::ZERO { format!(" after {}", duration(lasted)) } else { String::new() };
+        match self {
+            Condition::Alone => Some(format!("alone no more{took}{met}")),
+            Condition::WaitingForModel => Some(format!("the model has come{took}{met}")),
+            _ if count == 1 => None,
+            Condition::DriftsApart => Some(format!("the models drift apart no more{met} in {}", duration(lasted))),
+            Condition::Foreign(peer) => Some(format!("{} takes part in this run now{met}", names.of(*peer))),
+            Condition::Refused(peer) => {
+                Some(format!("peer {}: refused no more{met} in {}", names.of(*peer), duration(lasted)))
+            }
+            Condition::Misbehaves(peer) => {
+                Some(format!("peer {}: no misbehaviour any more{met} in {}", names.of(*peer), duration(lasted)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::conditions::Conditions;
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_public_key([number; 32])
+    }
+
+    #[test]
+    fn being_alone_is_said_once_and_its_end_with_how_long_it_was() {
+        let mut conditions = Conditions::new();
+        let alone = Condition::of(&Notice::Alone { reason: None }).expect("lasts");
+        let said = (1..=17).filter(|turn| conditions.meet(Duration::from_secs(20 * turn), alone.clone())).count();
+        assert_eq!(said, 1);
+        let ending = Condition::ended_by(&Notice::PeerJoined(peer(1)));
+        let ended: Vec<String> = ending
+            .iter()
+            .filter_map(|condition| conditions.end(Duration::from_secs(360), condition).map(|ended| (condition, ended)))
+            .filter_map(|(condition, ended)| condition.over(ended, &Names::default()))
+            .collect();
+        assert_eq!(ended, ["alone no more after 5 min 40 s, noticed 17 times"]);
+    }
+
+    #[test]
+    fn a_peer_of_another_run_is_no_warning() {
+        let refusal = Refusal::OtherRun { run: murmur_protocol::RunId([1; 32]), differences: vec![] };
+        let words = describe(&Notice::PeerRefused { peer: peer(1), refusal }, &Names::default());
+        assert!(words.hint.is_none() && words.text.ends_with("it is left alone"), "{}", words.text);
+    }
+
+    #[test]
+    fn what_peers_write_stays_in_its_line_and_does_nothing() {
+        let refusal = Refusal::Garbage("\u{1b}]0;x\u{7}\nerror: run".to_owned());
+        let words = describe(&Notice::PeerRefused { peer: peer(1), refusal }, &Names::default());
+        assert!(!words.text.contains(char::is_control), "{:?}", words.text);
+        let words = describe(&Notice::Alone { reason: Some("\u{9b}2J\n".to_owned()) }, &Names::default());
+        assert!(!words.text.contains(char::is_control), "{:?}", words.text);
     }
 }

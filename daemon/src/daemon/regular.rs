@@ -1,7 +1,8 @@
 //! What a daemon does again and again beside training: reports, fresh tickets, the list of peers on disk.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, Reachability};
@@ -11,6 +12,7 @@ use tokio::sync::watch;
 use crate::drivers::{DataView, TrainingView};
 use crate::engine::Picture;
 use crate::invitation::Invitation;
+use crate::outlook::{Length, Outlook};
 use crate::report::{NodeReport, Surroundings};
 use crate::rest::RestView;
 use crate::store::{DataDirectory, keep_finish};
@@ -29,6 +31,15 @@ const INVITATION_PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct Reporter {
     pub(super) run: String,
     pub(super) parameters: usize,
+    /// The node's own; empty: none.
+    pub(super) name: String,
+    pub(super) length: Length,
+    /// Bytes of a model on its way to a joiner.
+    pub(super) state_bytes: u64,
+    /// Whether a checkpoint is being written.
+    pub(super) writing: Arc<AtomicBool>,
+    /// A lock, because a report is also made at the end; held for microseconds.
+    pub(super) outlook: Arc<Mutex<Outlook>>,
     pub(super) pictures: watch::Receiver<Picture>,
     pub(super) training: watch::Receiver<TrainingView>,
     pub(super) data: Option<watch::Receiver<DataView>>,
@@ -38,18 +49,33 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
+    /// What its owner calls the node.
+    pub(super) fn own_name(&self) -> Option<String> {
+        (!self.name.is_empty()).then(|| self.name.clone())
+    }
+
     pub(super) fn report(&self, picture: &Picture) -> NodeReport {
+        let seconds = self.clock.elapsed().as_secs_f64();
+        let (steps, progress) = {
+            let training = self.training.borrow();
+            (training.steps, training.progress)
+        };
+        let mut outlook = self.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         NodeReport::new(
             &picture.status,
             &Surroundings {
                 run: &self.run,
                 parameters: self.parameters,
+                name: &self.name,
+                outlook: outlook.look(self.length, seconds, steps, progress),
+                state_bytes: self.state_bytes,
+                is_writing: self.writing.load(Ordering::Relaxed),
                 training: &self.training.borrow(),
                 rest: &self.rest.borrow(),
                 reachability: &self.reachability.borrow(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
-                seconds: self.clock.elapsed().as_secs_f64(),
+                seconds,
                 data: self.data.as_ref().map(|data| data.borrow().clone()).as_ref(),
             },
         )

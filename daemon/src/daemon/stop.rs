@@ -4,6 +4,7 @@ use std::io::Read;
 
 use tokio::sync::{mpsc, watch};
 
+use crate::console::note;
 use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
 use crate::signal::Signals;
@@ -28,12 +29,12 @@ pub(super) async fn watch_for_stop(
     }
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
     tokio::select! {
-        () = signals.first() => eprintln!("leaving the swarm (once more to end at once)"),
+        () = signals.first() => note("leaving the swarm (once more to end at once)"),
         _ = stdin_closed.recv(), if until_stdin_closes => {}
         _ = training.wait_for(over) => {}
     }
     let _ = stop.send(true);
     signals.second().await;
-    eprintln!("warning: ended without leaving; the last checkpoint stays");
+    note("warning: ended without leaving; the last checkpoint stays");
     std::process::exit(ExitCode::Interrupted as i32);
 }

@@ -427,6 +427,8 @@ impl Desk {
         if !self.engine.has_data() {
             return;
         }
+        self.view.is_evaluating = true;
+        self.show();
         match self.engine.evaluate() {
             Ok(evaluation) => {
                 self.view.validation_loss = Some(evaluation.loss());
@@ -435,6 +437,7 @@ impl Desk {
             }
             Err(error) => tracing::error!("cannot evaluate: {error}"),
         }
+        self.view.is_evaluating = false;
     }
 
     fn checkpoint(&mut self) -> Result<Checkpoint, String> {

@@ -151,7 +151,7 @@ fn consensus_distance(models: &[Vec<f32>]) -> Option<f64> {
 }
 
 /// Text from the first model that there is, with the number of its node.
-pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, String)> {
+pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, Vec<u8>)> {
     let (number, checkpoint) = children.iter().find_map(|child| Some((child.number, latest(child)?)))?;
     if checkpoint.manifest.model.kind.reads_images() {
         return None;
@@ -163,7 +163,7 @@ pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, 
     let tokens = model.generate(&[], &sampling).ok()?.take(SAMPLE_BYTES).map_while(Result::ok);
     // `None` for a model whose tokens are not bytes.
     let bytes = tokens.map(|token| u8::try_from(token).ok()).collect::<Option<Vec<u8>>>()?;
-    Some((number, String::from_utf8_lossy(&bytes).into_owned()))
+    Some((number, bytes))
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! The merged view: a table that redraws itself on a terminal, plain lines elsewhere.
 
-use std::cell::Cell;
-use std::io::{IsTerminal, Write};
+use std::cell::{Cell, RefCell};
+use std::io::{IsTerminal, stdout};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
 
 use super::child::Child;
-use super::summary::{Summary, mean};
-use crate::console::{Console, human_bytes, note, print_line};
+use super::summary::{NodeSummary, Summary, mean};
+use super::table::{self, Column, Row, Run, shown, tail};
+use crate::console::figures::{Losses, count, counted, human_bytes};
+use crate::console::{Console, ModelText, note, print_line, screen};
 use crate::report::{NodeReport, share_of};
 
 /// Without a terminal to redraw, a line this often.
@@ -23,8 +25,7 @@ pub(super) struct View {
     /// What the run's model predicts.
     prediction: &'static str,
     redraws: bool,
-    /// Lines of the last drawing, to be drawn over.
-    drawn_lines: Cell<usize>,
+    losses: RefCell<Losses>,
     last_plain: Cell<Option<Instant>>,
     begin: Instant,
 }
@@ -36,8 +37,8 @@ impl View {
             floor,
             nodes,
             prediction: manifest.prediction(),
-            redraws: std::io::stderr().is_terminal(),
-            drawn_lines: Cell::new(0),
+            redraws: format == Console::Text && screen::is_live(),
+            losses: RefCell::default(),
             last_plain: Cell::new(None),
             begin: Instant::now(),
         }
@@ -45,12 +46,15 @@ impl View {
 
     pub(super) fn show_beginning(&self, manifest: &RunManifest, children: &[Child], folder: &Path) {
         let parameters = children.iter().find_map(|child| child.ready.as_ref()).map_or(0, |ready| ready.parameters);
+        let length = match manifest.schedule.total_steps {
+            0 => "no end set".to_owned(),
+            steps => counted(steps, "step"),
+        };
         self.say(&format!(
-            "murmur local · {} · {} daemons · {:.2}M parameters each · {} steps",
+            "murmur local · {} · {} · {:.2}M parameters each · {length}",
             manifest.run.name,
-            self.nodes,
+            counted(self.nodes as u64, "daemon"),
             parameters as f64 / 1e6,
-            manifest.schedule.total_steps
         ));
         if let Some(floor) = self.floor {
             self.say(&format!("built-in stories: no model can get below their entropy rate, {floor:.3} nats/byte"));
@@ -61,7 +65,6 @@ impl View {
     /// A line that stays.
     pub(super) fn say(&self, text: &str) {
         if self.format == Console::Text {
-            self.clear();
             note(text);
         }
     }
@@ -71,10 +74,11 @@ impl View {
             return;
         }
         if self.redraws {
-            self.clear();
-            let table = self.table(children);
-            self.drawn_lines.set(table.lines().count());
-            let _ = write!(std::io::stderr().lock(), "{table}");
+            let loss = mean(children.iter().filter_map(|child| child.report.as_ref()?.loss));
+            let steps = children.iter().filter_map(|child| child.report.as_ref()).map(|report| report.steps).sum();
+            let mut losses = self.losses.borrow_mut();
+            losses.observe(steps, loss);
+            screen::draw(table::block(&View::rows(children), &self.run(&losses), screen::Size::now()));
         } else if children.iter().any(|child| child.report.is_none()) {
             // Nothing to tell until all have started.
         } else if self.last_plain.get().is_none_or(|last| last.elapsed() >= PLAIN_PERIOD) {
@@ -86,7 +90,7 @@ impl View {
     pub(super) fn draw_last(&self, children: &[Child]) {
         if self.redraws {
             self.draw(children);
-            self.drawn_lines.set(0);
+            screen::keep();
         }
     }
 
@@ -94,20 +98,8 @@ impl View {
         let number =
             |value: Option<f64>, digits: usize| value.map_or("unknown".to_owned(), |value| format!("{value:.digits$}"));
         print_line("");
-        print_line("node                 steps  validation  tokens/s  exchanges     sent  boundaries");
-        for node in &summary.nodes {
-            print_line(&format!(
-                "{:>4}  {:<12} {:>7}  {:>10}  {:>8.0}  {:>9}  {:>7}  {:>8.2} %",
-                node.node,
-                tail(&node.peer),
-                node.steps,
-                number(node.validation_loss, 4),
-                node.tokens_per_second,
-                node.exchanges_completed,
-                human_bytes(node.bytes_sent),
-                100.0 * share_of(node.seconds_at_boundaries, node.seconds_in_training),
-            ));
-        }
+        let width = if stdout().is_terminal() { screen::Size::now().block_columns() } else { usize::MAX };
+        table::table(summary_columns(summary), width).iter().for_each(|line| print_line(line));
         let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.4})"));
         let loss = number(summary.mean_validation_loss(), 4);
         print_line(&format!("mean validation loss {loss}{floor} nats/{}", self.prediction));
@@ -131,90 +123,69 @@ impl View {
         }
     }
 
-    pub(super) fn show_sample(&self, number: usize, text: &str) {
+    pub(super) fn show_sample(&self, number: usize, text: &[u8]) {
         print_line(&format!("\nWhat node {number} writes:\n"));
-        text.trim().lines().for_each(|line| print_line(&format!("  {line}")));
-        print_line("");
+        let mut shown = Vec::new();
+        let mut output = ModelText::new(&mut shown, stdout().is_terminal());
+        for line in text.trim_ascii().split(|byte| *byte == b'\n') {
+            let line = [b"  ", line, b"\n"].concat();
+            output.write(&line).expect("a vector takes everything");
+        }
+        output.finish().expect("a vector takes everything");
+        screen::print_bytes(&shown);
     }
 
-    /// Moves back over the last drawing and wipes it.
-    fn clear(&self) {
-        let lines = self.drawn_lines.replace(0);
-        if lines > 0 {
-            let _ = write!(std::io::stderr().lock(), "\x1b[{lines}A\x1b[0J");
-        }
+    fn rows(children: &[Child]) -> Vec<Row<'_>> {
+        children.iter().map(row).collect()
     }
 
-    fn table(&self, children: &[Child]) -> String {
-        let mut table =
-            "\nnode          phase       step   loss  valid.  tokens/s  peers  exchanges  disagreement     sent\n"
-                .to_owned();
-        for child in children {
-            let name = child.ready.as_ref().map_or(String::new(), |ready| tail(&ready.peer).to_owned());
-            let row = match &child.report {
-                Some(report) => row(report, child.has_ended && child.last.is_none()),
-                None => if child.has_ended { "gone" } else { "starting" }.to_owned(),
-            };
-            table.push_str(&format!("{:>3} {name:<9} {row}\n", child.number));
-        }
-        table.push_str(&format!("{}\n", self.progress_line(children)));
-        table
+    fn run<'a>(&self, losses: &'a Losses) -> Run<'a> {
+        let each = if self.prediction == "image" { "image" } else { "token" };
+        Run { floor: self.floor, each, elapsed: self.begin.elapsed(), losses }
     }
 
     fn plain_line(&self, children: &[Child]) -> String {
         let reports: Vec<&NodeReport> = children.iter().filter_map(|child| child.report.as_ref()).collect();
-        let steps: Vec<String> = reports.iter().map(|report| report.steps.to_string()).collect();
         let peers = reports.iter().map(|report| report.peers).min().unwrap_or(0);
         let exchanges: u64 = reports.iter().map(|report| report.exchanges_completed).sum();
         let sent: u64 = reports.iter().map(|report| report.bytes_sent).sum();
         let disagreement = mean(reports.iter().filter_map(|report| report.disagreement));
+        let progress = table::progress(&View::rows(children), &self.run(&Losses::default()), usize::MAX);
         format!(
-            "{} · step {} · {}+ peers · {} exchanges · disagreement {} · {} sent",
-            self.progress_line(children),
-            steps.join(" "),
-            peers,
-            exchanges / 2,
+            "{} · {peers}+ peers · {} · disagreement {} · {} sent",
+            progress.join(" · "),
+            counted(exchanges / 2, "exchange"),
             shown(disagreement),
             human_bytes(sent)
         )
     }
+}
 
-    fn progress_line(&self, children: &[Child]) -> String {
-        let reports = || children.iter().filter_map(|child| child.report.as_ref());
-        let loss = mean(reports().filter_map(|report| report.loss));
-        let validation = mean(reports().filter_map(|report| report.validation_loss));
-        // From zero, since an empty sum of floats is a negative zero.
-        let speed = reports().fold(0.0, |sum, report| sum + report.tokens_per_second);
-        let floor = self.floor.map_or(String::new(), |floor| format!(" (floor {floor:.3})"));
-        let right = mean(reports().filter_map(|report| report.accuracy));
-        let right = right.map_or(String::new(), |share| format!(" ({:.2} % right)", 100.0 * share));
-        let each = if self.prediction == "image" { "image" } else { "token" };
-        let seconds = self.begin.elapsed().as_secs();
-        let (loss, validation) = (shown(loss), shown(validation));
-        format!("{seconds:>4} s · loss {loss} · validation {validation}{right}{floor} · {speed:.0} {each}s/s")
+fn row(child: &Child) -> Row<'_> {
+    Row {
+        number: child.number,
+        peer: child.ready.as_ref().map(|ready| ready.peer.as_str()),
+        report: child.report.as_ref(),
+        is_gone: child.has_ended && child.last.is_none(),
     }
 }
 
-fn row(report: &NodeReport, is_gone: bool) -> String {
-    format!(
-        "{:<10} {:>5}  {:>5}  {:>6}  {:>8.0}  {:>5}  {:>9}  {:>12}  {:>7}",
-        if is_gone { "gone" } else { &report.phase },
-        report.steps,
-        shown(report.loss),
-        shown(report.validation_loss),
-        report.tokens_per_second,
-        report.peers,
-        report.exchanges_completed,
-        shown(report.disagreement),
-        human_bytes(report.bytes_sent),
-    )
-}
-
-fn shown(value: Option<f64>) -> String {
-    value.map_or("–".to_owned(), |value| format!("{value:.3}"))
-}
-
-/// The end of a peer id, which tells peers apart.
-fn tail(peer: &str) -> &str {
-    &peer[peer.len().saturating_sub(8)..]
+fn summary_columns(summary: &Summary) -> Vec<Column> {
+    let column = |title, rank, cell: &dyn Fn(&NodeSummary) -> String| Column {
+        title,
+        rank,
+        is_text: rank == 0,
+        cells: summary.nodes.iter().map(cell).collect(),
+    };
+    let number = |value: Option<f64>| value.map_or("unknown".to_owned(), |value| format!("{value:.4}"));
+    let boundaries = |node: &NodeSummary| 100.0 * share_of(node.seconds_at_boundaries, node.seconds_in_training);
+    vec![
+        column("node", 0, &|node| format!("{:>4}  {}", node.node, tail(&node.peer))),
+        column("own steps", 1, &|node| count(node.steps)),
+        column("validation", 2, &|node| number(node.validation_loss)),
+        column("tokens/s", 3, &|node| count(node.tokens_per_second as u64)),
+        column("exchanges", 4, &|node| count(node.exchanges_completed)),
+        column("sent", 5, &|node| human_bytes(node.bytes_sent)),
+        column("boundaries", 6, &|node| format!("{:.2} %", boundaries(node))),
+    ]
 }

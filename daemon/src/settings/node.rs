@@ -97,6 +97,8 @@ pub struct DataSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSettings {
+    /// What others see beside this node's id, at most 32 bytes; empty: nothing. Anybody may take any name.
+    pub name: String,
     /// Multiaddresses to listen on; empty: TCP and QUIC on `port` of every IPv4 address. Port 0 lets the system choose.
     pub listen: Vec<String>,
     /// Where `listen` is empty: 4711 or, if it is taken, the next free one for 0; else this port.
@@ -180,6 +182,7 @@ impl Default for TrainingSettings {
 impl Default for NetworkSettings {
     fn default() -> Self {
         NetworkSettings {
+            name: String::new(),
             listen: Vec::new(),
             port: 0,
             bootstrap: Vec::new(),
@@ -351,6 +354,10 @@ impl NodeSettings {
         }
         if !(2..=100).contains(&checkpoint.keep) {
             return Err(("checkpoint.keep", checkpoint.keep.to_string(), "2 to 100"));
+        }
+        if !network.name.is_empty() && murmur_protocol::Name::new(&network.name).is_none() {
+            let rule = "a name of at most 32 bytes, all of which can be seen, or nothing";
+            return Err(("network.name", format!("{:?}", network.name), rule));
         }
         let rule = "a multiaddress such as /ip4/192.0.2.7/tcp/4711";
         if let Some(bad) = network.listen.iter().find(|text| text.parse::<murmur_network::Multiaddr>().is_err()) {

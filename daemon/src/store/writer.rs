@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -26,6 +27,7 @@ struct Order {
 #[derive(Debug)]
 pub struct CheckpointWriter {
     queue: Option<SyncSender<Order>>,
+    writing: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), CheckpointError>>>,
 }
 
@@ -36,11 +38,18 @@ impl CheckpointWriter {
     /// When the system has no thread left.
     pub fn start(folder: PathBuf, layout: Arc<ModelLayout>, keep: usize) -> CheckpointWriter {
         let (queue, orders) = sync_channel(QUEUE_MAX);
+        let writing = Arc::new(AtomicBool::new(false));
+        let is_writing = writing.clone();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(&orders, &folder, &layout, keep))
+            .spawn(move || write_all(&orders, &folder, &layout, keep, &is_writing))
             .expect("the system has a thread for the store");
-        CheckpointWriter { queue: Some(queue), thread: Some(thread) }
+        CheckpointWriter { queue: Some(queue), writing, thread: Some(thread) }
+    }
+
+    /// Whether a checkpoint is being written, to be looked at from any thread.
+    pub(crate) fn writing(&self) -> Arc<AtomicBool> {
+        self.writing.clone()
     }
 
     /// Hands a checkpoint over without waiting; `false` where one is still waiting or the thread is gone. `reply` hears
@@ -82,12 +91,15 @@ fn write_all(
     folder: &std::path::Path,
     layout: &ModelLayout,
     keep: usize,
+    is_writing: &AtomicBool,
 ) -> Result<(), CheckpointError> {
     Checkpoint::clear_interrupted(folder);
     let mut last = Ok(());
     for Order { checkpoint, reply } in orders {
         let steps = checkpoint.state.counters.steps;
+        is_writing.store(true, Ordering::Relaxed);
         let written = checkpoint.write(folder, layout, keep);
+        is_writing.store(false, Ordering::Relaxed);
         if let Some(reply) = reply {
             let saved = written.as_ref().map(|path| SavedCheckpoint { path: path.clone(), steps });
             // Who has asked may have gone.

@@ -85,7 +85,7 @@ mod tests {
     fn the_longest_list_of_shards_fits_into_a_manifest() {
         let corpus: Vec<u8> = (0..256 * SHARDS_MAX).map(|index| (index / 7) as u8).collect();
         let mut manifest = sharing();
-        manifest.run.name = "\u{1}".repeat(64);
+        manifest.run.name = "\u{1f426}".repeat(64);
         manifest.data.shard_bytes = 256;
         let manifest = list_shards(&manifest, &corpus).expect("it fits");
         let text = manifest.canonical_text();

@@ -21,6 +21,8 @@ pub struct TrainingView {
     pub step_seconds: f64,
     /// Where the time since the first step went.
     pub times: StepTimes,
+    /// Whether the model is being evaluated now; no step is made meanwhile.
+    pub is_evaluating: bool,
     /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
     pub completed: bool,
     /// Why training has ended for good, if it has.

@@ -1,0 +1,230 @@
+//! Standard error as people see it: lines that stay, and on a terminal a block below them that is drawn over and over.
+//!
+//! Everything that murmur writes for people passes through here, so that no line lands inside the block. The block never
+//! wraps and is never higher than the screen, and takes no terminal mode: there is nothing to put back, however the
+//! process ends, and all that was said stays in the scrollback.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crossterm::cursor::{MoveToColumn, MoveUp};
+use crossterm::queue;
+use crossterm::terminal::{Clear, ClearType};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::output;
+use super::terminal::{shown, shown_json};
+
+/// Columns and rows of a terminal that does not tell.
+const USUAL_SIZE: Size = Size { columns: 80, rows: 24 };
+
+/// Columns and rows of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+impl Size {
+    /// The terminal's at this moment.
+    pub(crate) fn now() -> Size {
+        match crossterm::terminal::size() {
+            Ok((columns, rows)) if columns > 0 && rows > 0 => Size { columns: columns.into(), rows: rows.into() },
+            _ => USUAL_SIZE,
+        }
+    }
+
+    /// Lines that a block may have: one row is the cursor's.
+    pub(crate) fn block_rows(self) -> usize {
+        self.rows.saturating_sub(1)
+    }
+
+    /// Columns that its lines may have: in the last one a terminal may already wrap.
+    pub(crate) fn block_columns(self) -> usize {
+        self.columns.saturating_sub(1)
+    }
+}
+
+/// Whether a block can be drawn: standard error is a terminal that can move its cursor.
+pub(crate) fn is_live() -> bool {
+    static LIVE: OnceLock<bool> = OnceLock::new();
+    *LIVE.get_or_init(|| {
+        let knows_moves = std::env::var("TERM").map_or(cfg!(windows), |term| !term.is_empty() && term != "dumb");
+        knows_moves && io::stderr().is_terminal()
+    })
+}
+
+/// Whether colours may be used: standard error is a terminal, and its owner has not set `NO_COLOR`.
+pub fn has_colours() -> bool {
+    let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !declined && is_live()
+}
+
+/// A line of text for people on standard error. A closed pipe at the other end must not end training.
+pub(crate) fn note(text: &str) {
+    let _ = screen().say(&mut io::stderr().lock(), shown(text).as_bytes(), Size::now);
+}
+
+/// A line on standard output: text for people, or one object of JSON. Where it cannot be written, see [`output`].
+pub(crate) fn print_line(line: &str) {
+    let line = if line.starts_with('{') { shown_json(line) } else { shown(line) };
+    print_bytes(format!("{line}\n").as_bytes());
+}
+
+/// Bytes on standard output, as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) {
+    let mut screen = screen();
+    let is_shared = screen.is_drawn() && io::stdout().is_terminal();
+    if is_shared {
+        let _ = screen.erase(&mut io::stderr().lock(), Size::now());
+    }
+    let mut output = io::stdout().lock();
+    let written = output.write_all(bytes).and_then(|()| output.flush());
+    drop(output);
+    if is_shared {
+        let _ = screen.restore(&mut io::stderr().lock(), Size::now());
+    }
+    // Whatever follows may have something to say, and needs the screen.
+    drop(screen);
+    written.unwrap_or_else(|error| output::failed(&error));
+}
+
+/// Draws the block anew, in place of what it was. Nothing happens where standard error is no terminal.
+pub(crate) fn draw(lines: Vec<String>) {
+    if is_live() {
+        let _ = screen().draw(&mut io::stderr().lock(), lines, Size::now());
+    }
+}
+
+/// Takes the block away.
+pub(crate) fn clear() {
+    draw(Vec::new());
+}
+
+/// What is in the block stays there as text, and nothing is drawn over it again.
+pub(crate) fn keep() {
+    screen().drawn.clear();
+}
+
+/// Where a logger writes: each event is one line above the block.
+#[derive(Debug, Default)]
+pub struct LogLine {
+    line: Vec<u8>,
+}
+
+impl Write for LogLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.line.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for LogLine {
+    fn drop(&mut self) {
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        if !line.is_empty() {
+            let _ = screen().say(&mut io::stderr().lock(), line, Size::now);
+        }
+    }
+}
+
+/// One lock for whole lines: two threads must not write into each other's.
+fn screen() -> MutexGuard<'static, Screen> {
+    static SCREEN: Mutex<Screen> = Mutex::new(Screen { drawn: Vec::new(), columns: 0 });
+    SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is drawn below the lines that stay; the cursor is at the beginning of the row after it.
+#[derive(Debug, Default)]
+struct Screen {
+    drawn: Vec<String>,
+    /// Of the terminal when it was drawn.
+    columns: usize,
+}
+
+impl Screen {
+    fn is_drawn(&self) -> bool {
+        !self.drawn.is_empty()
+    }
+
+    /// A line that stays, above the block. `size` is asked only where there is one.
+    fn say(&mut self, output: &mut impl Write, line: &[u8], size: impl Fn() -> Size) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(line.len() + 1);
+        if self.is_drawn() {
+            self.erase(&mut bytes, size())?;
+        }
+        bytes.extend_from_slice(line);
+        bytes.push(b'\n');
+        if self.is_drawn() {
+            self.restore(&mut bytes, size())?;
+        }
+        // One write: whoever reads at the same time sees whole lines.
+        output.write_all(&bytes)?;
+        output.flush()
+    }
+
+    fn draw(&mut self, output: &mut impl Write, lines: Vec<String>, size: Size) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.erase(&mut bytes, size)?;
+        self.drawn = lines;
+        self.restore(&mut bytes, size)?;
+        output.write_all(&bytes)?;
+        output.flush()
+    }
+
+    /// Moves to where the block begins and wipes it and whatever is below.
+    fn erase(&self, output: &mut impl Write, size: Size) -> io::Result<()> {
+        if !self.is_drawn() {
+            return Ok(());
+        }
+        // A terminal that has become narrower has wrapped what is there.
+        let rows_of = |line: &String| match size.columns < self.columns {
+            true => line.width().div_ceil(size.columns).max(1),
+            false => 1,
+        };
+        let rows = self.drawn.iter().map(rows_of).sum::<usize>().min(size.block_rows());
+        queue!(output, MoveToColumn(0))?;
+        if rows > 0 {
+            queue!(output, MoveUp(u16::try_from(rows).unwrap_or(u16::MAX)))?;
+        }
+        queue!(output, Clear(ClearType::FromCursorDown))
+    }
+
+    /// Draws the block where the cursor is, cut to the terminal.
+    fn restore(&mut self, output: &mut impl Write, size: Size) -> io::Result<()> {
+        self.columns = size.columns;
+        self.drawn.truncate(size.block_rows());
+        for line in &mut self.drawn {
+            *line = cut(line, size.block_columns());
+            writeln!(output, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The text without what lies beyond so many columns, where a mark says that it is cut.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    let mut width = 0;
+    for character in text.chars() {
+        width += character.width().unwrap_or(0);
+        if width + 1 > columns {
+            break;
+        }
+        shown.push(character);
+    }
+    if columns > 0 {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

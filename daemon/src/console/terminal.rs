@@ -1,0 +1,129 @@
+//! The one place through which text reaches a terminal: whatever a terminal would obey is escaped, wherever it is from.
+//!
+//! Peers choose names, addresses and the keys of their manifests, and a model writes any bytes: none of that may move
+//! the cursor, set a title or write a line that looks like murmur's own.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use murmur_protocol::text::{escaped, is_unprintable};
+
+/// Text for people, which may have several lines.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    escaped(text, |character| matches!(character, '\n' | '\t'))
+}
+
+/// One line of JSON: the same text for a reader of JSON, and nothing that a terminal obeys.
+pub(crate) fn shown_json(line: &str) -> Cow<'_, str> {
+    if !line.contains(is_unprintable) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = String::with_capacity(line.len() + 16);
+    for character in line.chars() {
+        if is_unprintable(character) {
+            let units = character.encode_utf16(&mut [0; 2]).to_vec();
+            shown.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Bytes that a model writes: as they are into a pipe or a file, as text that does nothing on a terminal. Parts of a
+/// character wait for the rest.
+pub(crate) struct ModelText<Output: Write> {
+    output: Output,
+    is_terminal: bool,
+    /// The beginning of a character; at most three bytes.
+    waiting: Vec<u8>,
+}
+
+impl<Output: Write> ModelText<Output> {
+    pub(crate) fn new(output: Output, is_terminal: bool) -> ModelText<Output> {
+        ModelText { output, is_terminal, waiting: Vec::new() }
+    }
+
+    /// Writes what can be written, at once.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.is_terminal {
+            self.output.write_all(bytes)?;
+            return self.output.flush();
+        }
+        self.waiting.extend_from_slice(bytes);
+        let all = std::mem::take(&mut self.waiting);
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.output.write_all(shown(chunk.valid()).as_bytes())?;
+            if chunks.peek().is_none() && is_beginning(chunk.invalid()) {
+                self.waiting = chunk.invalid().to_vec();
+            } else {
+                self.write_invalid(chunk.invalid())?;
+            }
+        }
+        self.output.flush()
+    }
+
+    /// Nothing more will come.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.write_invalid(&waiting)?;
+        self.output.write_all(b"\n")?;
+        self.output.flush()
+    }
+
+    fn write_invalid(&mut self, bytes: &[u8]) -> io::Result<()> {
+        bytes.iter().try_for_each(|byte| write!(self.output, "\\x{byte:02x}"))
+    }
+}
+
+/// Whether more bytes could make a character of these.
+fn is_beginning(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(parts: &[&[u8]], is_terminal: bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut text = ModelText::new(&mut bytes, is_terminal);
+        parts.iter().for_each(|part| text.write(part).expect("memory"));
+        text.finish().expect("memory");
+        bytes
+    }
+
+    #[test]
+    fn a_model_cannot_command_a_terminal() {
+        let hostile: &[u8] = b"Once\x1b]0;owned\x07 upon\xc2\x9b2J\x7f a\xff\xfe\n\ttime\r";
+        let shown = String::from_utf8(written(&[hostile], true)).expect("text");
+        assert_eq!(shown, "Once\\u{1b}]0;owned\\u{7} upon\\u{9b}2J\\u{7f} a\\xff\\xfe\n\ttime\\u{d}\n");
+        let byte_by_byte: Vec<&[u8]> = hostile.chunks(1).collect();
+        assert_eq!(written(&byte_by_byte, true), shown.as_bytes(), "however it comes");
+        assert_eq!(written(&[hostile], false), [hostile, b"\n"].concat(), "into a pipe as it is");
+    }
+
+    #[test]
+    fn characters_that_come_in_parts_are_whole() {
+        let text = "Büro 雀 🐦";
+        let parts: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        assert_eq!(written(&parts, true), format!("{text}\n").as_bytes());
+        assert_eq!(written(&[b"a\xf0\x9f"], true), b"a\\xf0\\x9f\n", "a part that nothing follows");
+    }
+
+    #[test]
+    fn json_stays_the_same_json() {
+        let line = serde_json::json!({ "name": "a\u{9b}2J\u{1b}\u{7f}\u{202e}\u{e0041}ü" }).to_string();
+        let shown = shown_json(&line);
+        assert!(!shown.contains(is_unprintable), "{shown}");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(read(&shown), read(&line));
+    }
+}

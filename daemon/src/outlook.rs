@@ -1,0 +1,117 @@
+//! How far a run has come, and how long it will still take.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+/// The pace is that of this many seconds.
+const WINDOW_SECONDS: f64 = 60.0;
+
+/// Seconds between two looks that are kept.
+const LOOK_SECONDS: f64 = 1.0;
+
+/// The pace is believed after this many seconds.
+const BELIEVED_AFTER_SECONDS: f64 = 3.0;
+
+/// Where training ends; both `None` where no end is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Length {
+    /// Own steps.
+    pub(crate) own: Option<u64>,
+    /// Swarm progress, in steps.
+    pub(crate) swarm: Option<u64>,
+}
+
+/// How far a run has come. Absent values: no end is set, or the pace is not known yet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OutlookReport {
+    /// What is done, 0 to 1.
+    pub share: Option<f64>,
+    /// Own steps after which this node ends training.
+    pub own_steps: Option<u64>,
+    /// Swarm progress, in steps, at which training ends.
+    pub swarm_steps: Option<u64>,
+    /// Seconds until then, at the pace of the last minute.
+    pub seconds_left: Option<f64>,
+}
+
+/// What is remembered of the last minute: (seconds, share done).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outlook {
+    looks: VecDeque<(f64, f64)>,
+}
+
+impl Length {
+    /// What is done, 0 to 1, after so many own steps and so much swarm progress.
+    fn share(self, own: u64, swarm: f64) -> Option<f64> {
+        let of = |done: f64, length: Option<u64>| length.map(|length| done / length.max(1) as f64);
+        let shares = [of(own as f64, self.own), of(swarm, self.swarm)];
+        shares.into_iter().flatten().reduce(f64::max).map(|share| share.clamp(0.0, 1.0))
+    }
+}
+
+impl Outlook {
+    /// Looks at a node that has run for `seconds`.
+    pub(crate) fn look(&mut self, length: Length, seconds: f64, own: u64, swarm: f64) -> OutlookReport {
+        let share = length.share(own, swarm);
+        let report = OutlookReport { share, own_steps: length.own, swarm_steps: length.swarm, seconds_left: None };
+        let Some(share) = share else { return report };
+        // A copied model, or an end that was moved: another way.
+        if self.looks.back().is_some_and(|(_, last)| share < *last) {
+            self.looks.clear();
+        }
+        if self.looks.back().is_none_or(|(last, _)| seconds - last >= LOOK_SECONDS) {
+            self.looks.push_back((seconds, share));
+        }
+        while self.looks.len() > 2 && self.looks.front().is_some_and(|(first, _)| seconds - first > WINDOW_SECONDS) {
+            self.looks.pop_front();
+        }
+        let seconds_left = self.looks.front().and_then(|(begun, first)| {
+            let (took, done) = (seconds - begun, share - first);
+            let is_known = took >= BELIEVED_AFTER_SECONDS && done > 0.0;
+            (is_known || share >= 1.0).then(|| if share >= 1.0 { 0.0 } else { took * (1.0 - share) / done })
+        });
+        OutlookReport { seconds_left, ..report }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_that_of_the_present_pace() {
+        let mut outlook = Outlook::default();
+        let length = Length { own: None, swarm: Some(1000) };
+        assert_eq!(outlook.look(length, 0.0, 0, 0.0).seconds_left, None);
+        let mut last = OutlookReport::default();
+        for second in 1..=200 {
+            // Ten steps a second at first, then one.
+            let swarm = if second <= 50 { 10 * second } else { 450 + second };
+            last = outlook.look(length, second as f64, 0, swarm as f64);
+        }
+        assert_eq!(last.share, Some(0.65));
+        assert!((last.seconds_left.expect("known") - 350.0).abs() < 5.0, "{last:?}");
+    }
+
+    #[test]
+    fn the_nearer_end_counts() {
+        let length = Length { own: Some(400), swarm: Some(10_000) };
+        let report = Outlook::default().look(length, 1.0, 100, 1000.0);
+        assert_eq!((report.share, report.own_steps, report.swarm_steps), (Some(0.25), Some(400), Some(10_000)));
+    }
+
+    #[test]
+    fn without_an_end_nothing_is_left() {
+        let report = Outlook::default().look(Length::default(), 10.0, 100, 1000.0);
+        assert_eq!(report, OutlookReport::default());
+    }
+
+    #[test]
+    fn at_the_end_no_time_is_left() {
+        let mut outlook = Outlook::default();
+        let length = Length { own: Some(10), swarm: None };
+        outlook.look(length, 0.0, 5, 5.0);
+        assert_eq!(outlook.look(length, 9.0, 12, 5.0).seconds_left, Some(0.0));
+    }
+}
