@@ -155,7 +155,7 @@ impl Console {
     pub fn show_last(self, report: &NodeReport) {
         match self {
             Console::Text => {
-                screen::clear();
+                screen::end();
                 note(&format!("left        {}", summary_line(report)));
             }
             Console::Json => print_line(&json!({ "finished": report }).to_string()),

@@ -5,6 +5,7 @@
 //! process ends, and all that was said stays in the scrollback.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossterm::cursor::{MoveToColumn, MoveUp};
@@ -14,6 +15,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::output;
 use super::terminal::{shown, shown_json};
+
+/// Whether the last block has been drawn.
+static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Columns and rows of a terminal that does not tell.
 const USUAL_SIZE: Size = Size { columns: 80, rows: 24 };
@@ -91,14 +95,15 @@ pub(crate) fn print_bytes(bytes: &[u8]) {
 
 /// Draws the block anew, in place of what it was. Nothing happens where standard error is no terminal.
 pub(crate) fn draw(lines: Vec<String>) {
-    if is_live() {
+    if is_live() && !ENDED.load(Ordering::Relaxed) {
         let _ = screen().draw(&mut io::stderr().lock(), lines, Size::now());
     }
 }
 
-/// Takes the block away.
-pub(crate) fn clear() {
+/// Takes the block away for good: whoever draws it may still be about to.
+pub(crate) fn end() {
     draw(Vec::new());
+    ENDED.store(true, Ordering::Relaxed);
 }
 
 /// What is in the block stays there as text, and nothing is drawn over it again.
