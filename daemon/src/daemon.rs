@@ -1,5 +1,6 @@
 //! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
 
+mod configured;
 mod double;
 pub(crate) mod ports;
 mod regular;
@@ -7,11 +8,11 @@ mod stop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
-use murmur_protocol::{Bootstrap, Config, Node, RunManifest, Secret, Start, Time, TrainingReport, bounds};
+use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Start, Time, bounds};
 use murmur_training::folders::{self, Listing};
 use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -21,13 +22,12 @@ use crate::background;
 use crate::base;
 use crate::console::{Console, FinishedRun, next_commands, note};
 use crate::devices::Devices;
-use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, TrainerSettings, Workers};
+use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::finishing::Finisher;
 use crate::fit;
 use crate::invitation::Invitation;
-use crate::outlook::Length;
 use crate::report::NodeReport;
 use crate::rest::Rest;
 use crate::service_manager::ServiceManager;
@@ -36,6 +36,7 @@ use crate::sharing::{self, SharedData};
 use crate::store::{
     Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, known_end, load_latest,
 };
+use configured::{node_config, start, trainer_settings};
 use double::watch_for_double;
 use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
@@ -277,7 +278,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let reporter = Reporter {
         run: run.clone(),
         name: plan.settings.network.name.trim().to_owned(),
-        length: length(&plan),
+        own_steps: (plan.settings.training.steps > 0).then_some(plan.settings.training.steps),
         state_bytes: bounds::state_bytes(parameters, &plan.manifest.gossip) as u64,
         writing,
         outlook: Arc::default(),
@@ -473,47 +474,6 @@ pub(crate) fn network_config(
         shelf: None,
         connectivity: settings.network.connectivity(),
     })
-}
-
-/// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
-fn start(plan: &Plan, resumed: bool) -> Start {
-    let has_swarm = plan.joins || (!plan.begins_anew && !plan.directory.remembered_peers().is_empty());
-    if !resumed && has_swarm { Start::FromPeer } else { Start::WithModel }
-}
-
-fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
-    let remembered = plan.directory.remembered_peers();
-    let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    Config {
-        name: murmur_protocol::Name::new(&plan.settings.network.name),
-        gossip: plan.manifest.gossip.clone(),
-        end: known_end(plan.directory.root(), &plan.manifest),
-        start: start(plan, resumed),
-        training,
-        bootstrap: plan.bootstrap.clone(),
-        remembered,
-        first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
-        state_chunk: bounds::STATE_CHUNK_VALUES,
-    }
-}
-
-/// Where training ends for this node.
-fn length(plan: &Plan) -> Length {
-    let given = |steps: u64| (steps > 0).then_some(steps);
-    let own = given(plan.settings.training.steps);
-    // With a limit of its own a node goes on to it, whatever the others' pace.
-    Length { own, swarm: own.is_none().then(|| given(plan.manifest.schedule.total_steps)).flatten() }
-}
-
-fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
-    let NodeSettings { training, checkpoint, .. } = &plan.settings;
-    TrainerSettings {
-        manifest: plan.manifest.clone(),
-        progress,
-        steps_max: (training.steps > 0).then_some(training.steps),
-        evaluate_every: (training.evaluate_every > 0).then_some(training.evaluate_every),
-        checkpoint_period: (checkpoint.every_seconds > 0).then(|| Duration::from_secs(checkpoint.every_seconds)),
-    }
 }
 
 fn random_seed() -> anyhow::Result<u64> {

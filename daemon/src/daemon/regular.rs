@@ -33,7 +33,8 @@ pub(super) struct Reporter {
     pub(super) parameters: usize,
     /// The node's own; empty: none.
     pub(super) name: String,
-    pub(super) length: Length,
+    /// Its own limit of steps.
+    pub(super) own_steps: Option<u64>,
     /// Bytes of a model on its way to a joiner.
     pub(super) state_bytes: u64,
     /// Whether a checkpoint is being written.
@@ -60,6 +61,11 @@ impl Reporter {
             let training = self.training.borrow();
             (training.steps, training.progress)
         };
+        let end = &picture.status.end;
+        // With a limit of its own a node goes on to it, whatever the others' pace, unless the founder ends the run.
+        let is_bound = self.own_steps.is_none() || end.order.is_some();
+        let swarm = end.at().filter(|_| is_bound).map(|end| end as u64);
+        let length = Length { own: self.own_steps, swarm };
         let mut outlook = self.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         NodeReport::new(
             &picture.status,
@@ -67,7 +73,7 @@ impl Reporter {
                 run: &self.run,
                 parameters: self.parameters,
                 name: &self.name,
-                outlook: outlook.look(self.length, seconds, steps, progress),
+                outlook: outlook.look(length, seconds, steps, progress),
                 state_bytes: self.state_bytes,
                 is_writing: self.writing.load(Ordering::Relaxed),
                 training: &self.training.borrow(),

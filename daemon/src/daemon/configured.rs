@@ -1,0 +1,43 @@
+//! What a plan means for the core and for the trainer.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use murmur_protocol::{Config, Name, Start, TrainingReport, bounds};
+
+use super::Plan;
+use crate::drivers::TrainerSettings;
+use crate::settings::NodeSettings;
+use crate::store::known_end;
+
+/// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
+pub(super) fn start(plan: &Plan, resumed: bool) -> Start {
+    let has_swarm = plan.joins || (!plan.begins_anew && !plan.directory.remembered_peers().is_empty());
+    if !resumed && has_swarm { Start::FromPeer } else { Start::WithModel }
+}
+
+pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) -> Config {
+    let remembered = plan.directory.remembered_peers();
+    let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    Config {
+        name: Name::new(&plan.settings.network.name),
+        gossip: plan.manifest.gossip.clone(),
+        end: known_end(plan.directory.root(), &plan.manifest),
+        start: start(plan, resumed),
+        training,
+        bootstrap: plan.bootstrap.clone(),
+        remembered,
+        first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
+        state_chunk: bounds::STATE_CHUNK_VALUES,
+    }
+}
+
+pub(super) fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
+    let NodeSettings { training, checkpoint, .. } = &plan.settings;
+    TrainerSettings {
+        manifest: plan.manifest.clone(),
+        progress,
+        steps_max: (training.steps > 0).then_some(training.steps),
+        evaluate_every: (training.evaluate_every > 0).then_some(training.evaluate_every),
+        checkpoint_period: (checkpoint.every_seconds > 0).then(|| Duration::from_secs(checkpoint.every_seconds)),
+    }
+}
