@@ -37,8 +37,12 @@ pub const PROPOSAL_DOUBLINGS_MAX: u32 = 2;
 pub const PROPOSAL_REPEAT_PERIOD_MIN: Duration = Duration::from_millis(150);
 
 /// What a starter skips when a partner says that a number is over: its clock was set back since an earlier life, which
-/// counted microseconds. 2^32 of them are 72 minutes.
+/// counted microseconds. 2^32 of them are 72 minutes; each further refusal in a row doubles it.
 pub const NUMBERS_SKIPPED: u64 = 1 << 32;
+
+/// The most that is skipped at once, 203 days: a clock that begins in 1970 has caught up after some hundred refusals, and
+/// a peer that always refuses needs a million in a row to use the numbers up.
+pub const NUMBERS_SKIPPED_MAX: u64 = 1 << 44;
 
 /// Partners tried for one due exchange before it waits for the next interval.
 pub const PARTNERS_TRIED_MAX: u32 = 3;

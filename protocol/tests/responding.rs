@@ -57,9 +57,13 @@ impl Responder {
     }
 
     fn hear_another_proposal(&mut self, peer: PeerId, exchange: u64, patience: Duration) -> Vec<Effect> {
+        self.hear_proposal_of(peer, (exchange, NONCE), patience)
+    }
+
+    fn hear_proposal_of(&mut self, peer: PeerId, (exchange, nonce): (u64, u64), patience: Duration) -> Vec<Effect> {
         let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 10.0 };
         let (part, deadline_ms) = (murmur_protocol::Part::MODEL, patience.as_millis() as u32);
-        let propose = Propose { exchange, part, nonce: NONCE, bits: 16, standing, deadline_ms };
+        let propose = Propose { exchange, part, nonce, bits: 16, standing, deadline_ms };
         self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
     }
 
@@ -166,12 +170,6 @@ fn a_starter_orders_nothing_more_before_its_last_order_is_done() {
     responder.meet(starter(1), PATIENCE);
     responder.is_in_step = true;
     assert!(responder.receive_steps(starter(1)).iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
-    let refusal = |effects: &[Effect]| {
-        effects.iter().find_map(|effect| match effect {
-            Effect::Send { message: Message::Reject(reject), .. } => Some(reject.reason),
-            _ => None,
-        })
-    };
     let effects = responder.hear_another_proposal(starter(1), EXCHANGE + 1, PATIENCE);
     assert_eq!(refusal(&effects), Some(RejectReason::Busy));
     responder.meet(starter(2), PATIENCE);
@@ -179,6 +177,29 @@ fn a_starter_orders_nothing_more_before_its_last_order_is_done() {
     responder.tell(Event::PeerConnected { peer: starter(1), addresses: vec![] });
     let effects = responder.hear_another_proposal(starter(1), EXCHANGE + 1, PATIENCE);
     assert_eq!(refusal(&effects), Some(RejectReason::Busy), "nor by coming back");
+}
+
+fn refusal(effects: &[Effect]) -> Option<RejectReason> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message::Reject(reject), .. } => Some(reject.reason),
+        _ => None,
+    })
+}
+
+/// A backup that runs with a clock that was set back counts from where its earlier life has been.
+#[test]
+fn a_starter_that_counts_anew_gets_nothing_of_what_its_earlier_life_was_sent() {
+    let mut responder = Responder::new();
+    responder.take_part(starter(1), PATIENCE);
+    responder.tell(Event::PeerDisconnected { peer: starter(1) });
+    responder.tell(Event::PeerConnected { peer: starter(1), addresses: vec![] });
+    let effects = responder.hear_proposal_of(starter(1), (EXCHANGE, NONCE + 1), PATIENCE);
+    assert_eq!(refusal(&effects), Some(RejectReason::Over));
+    assert!(!accepts(&effects) && reply(&effects).is_none(), "{effects:?}");
+    let effects = responder.hear_proposal(starter(1), PATIENCE);
+    assert!(reply(&effects).is_some() || refusal(&effects).is_none(), "the same one again is answered as before");
+    let effects = responder.hear_proposal_of(starter(1), (EXCHANGE + 1, NONCE + 2), PATIENCE);
+    assert!(accepts(&effects), "a number that is new is taken: {effects:?}");
 }
 
 #[test]

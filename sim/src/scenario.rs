@@ -56,6 +56,8 @@ pub struct NodePlan {
     pub steps_max: Option<u64>,
     /// Seconds of the node's clock in one true second, above 0: 1 for a good clock.
     pub clock_rate: f64,
+    /// How far its clock is set back before each later life, as with a machine that is restored from a backup.
+    pub clock_set_back: Duration,
     /// What its line carries away, shared by its payloads one after the other; above 0.
     pub uplink_bytes_per_second: f64,
     /// What its line brings, shared by the payloads for it one after the other; above 0.
@@ -173,6 +175,7 @@ impl NodePlan {
             tokens_per_second: 1000.0,
             steps_max: None,
             clock_rate: 1.0,
+            clock_set_back: Duration::ZERO,
             uplink_bytes_per_second: LINE_BYTES_PER_SECOND,
             downlink_bytes_per_second: LINE_BYTES_PER_SECOND,
             lie: None,

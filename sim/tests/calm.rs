@@ -6,7 +6,7 @@ use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::status::Phase;
 use murmur_protocol::{Notice, bounds};
 use murmur_sim::checks::*;
-use murmur_sim::{Incident, NodePlan, Scenario, Swarm};
+use murmur_sim::{Disk, Incident, NodePlan, Scenario, Swarm};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -77,6 +77,26 @@ fn a_leaver_says_so_and_stops_within_the_bound() {
     });
     assert_eq!(farewells.count(), 4, "all four others heard it");
     assert_sound(&mut swarm, parameters, &gossip);
+}
+
+/// It counts its exchanges from where its earlier lives have counted, too; partners know those numbers as over.
+#[test]
+fn a_backup_that_runs_with_a_clock_set_back_averages_again_and_merges_each_exchange_once() {
+    for seed in 0..10 {
+        let again = |disk| Incident::Restart { host: 1, same_identity: true, disk };
+        let scenario = Scenario::calm(4).at(seconds(30), again(Disk::Kept)).at(seconds(60), again(Disk::Lost));
+        let mut scenario = scenario.then_calm(seconds(90), seconds(150));
+        scenario.nodes[1].clock_set_back = seconds(3600);
+        let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
+        let mut swarm = Swarm::new(scenario, seed);
+        swarm.run_until(seconds(90));
+        let exchanges = swarm.status(1).expect("it runs").exchanges;
+        assert!(exchanges.completed_as_starter > 0, "seed {seed}: {exchanges:?}");
+        swarm.run_until(seconds(180));
+        let record = swarm.record();
+        assert_eq!(safety(&record, parameters, &gossip), [], "seed {seed}");
+        assert_eq!(converged(&record, 4, 1e-3), Ok(()), "seed {seed}");
+    }
 }
 
 #[test]

@@ -135,7 +135,11 @@ impl Responder {
         averaging: &Averaging,
         out: &mut Outbox,
     ) {
-        if let Some(incoming) = self.exchanges.get_mut(&(peer, propose.exchange)) {
+        // The same number with another nonce is of another life of the starter, whose clock was set back: that it is over
+        // follows below. What was sent to the earlier life must not reach this one.
+        if let Some(incoming) = self.exchanges.get_mut(&(peer, propose.exchange))
+            && incoming.terms.nonce == propose.nonce
+        {
             incoming.answer_again(peer, out);
             return;
         }

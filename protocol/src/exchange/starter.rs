@@ -21,6 +21,8 @@ use crate::{Payload, Snapshot};
 pub(crate) struct Starter {
     random: Generator,
     next_number: ExchangeNumber,
+    /// What is skipped when the next number turns out to be over.
+    skip: u64,
     /// An exchange is due once the trainer has done this many steps.
     due_at_steps: u64,
     /// Own rounds so far.
@@ -113,6 +115,7 @@ impl Starter {
         Starter {
             random: stream(seed, "own exchanges", &[me.as_bytes()]),
             next_number: first_number,
+            skip: NUMBERS_SKIPPED,
             due_at_steps: 0,
             round: 0,
             tried: 0,
@@ -191,7 +194,7 @@ impl Starter {
         let partner = partners[self.random.random_range(0..partners.len())];
         let width = averaging.width(part, partner);
         let number = self.next_number;
-        self.next_number += 1;
+        self.next_number = self.next_number.saturating_add(1);
         let mut standing = averaging.standing(part, partner);
         if is_probe {
             standing.gamma = 0.0;
@@ -249,6 +252,7 @@ impl Starter {
                 }
                 let terms = Terms::of_starter(&outgoing.propose, outgoing.width, accept);
                 outgoing.accept = Some(accept.clone());
+                self.skip = NUMBERS_SKIPPED;
                 outgoing.stage = Stage::TakingSnapshot(terms);
                 let selection = Selection::Part(terms.part);
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
@@ -287,7 +291,8 @@ impl Starter {
             return None;
         }
         if reject.reason == RejectReason::Over {
-            self.next_number = self.next_number.saturating_add(NUMBERS_SKIPPED);
+            self.next_number = self.next_number.saturating_add(self.skip);
+            self.skip = (2 * self.skip).min(NUMBERS_SKIPPED_MAX);
         }
         self.fail(ExchangeFailure::Rejected, averaging, out);
         Some(std::time::Duration::from_millis(u64::from(reject.retry_after_ms)).min(RETRY_AFTER_MAX))

@@ -23,7 +23,7 @@ const PROGRESS_MAX: f64 = 1e9;
 pub(super) struct Terms {
     pub(super) part: Part,
     pub(super) width: CodeWidth,
-    nonce: u64,
+    pub(super) nonce: u64,
     /// The smaller γ of the two; 0 for a probe.
     gamma: f64,
     /// The starter's share of the joint weight.

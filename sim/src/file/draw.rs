@@ -238,6 +238,7 @@ impl ScenarioFile {
                 tokens_per_second: TOKENS_PER_SECOND,
                 steps_max: None,
                 clock_rate: 1.0,
+                clock_set_back: Duration::ZERO,
                 uplink_bytes_per_second: between(&mut line_dice, self.lines.uplink_bytes_per_second),
                 downlink_bytes_per_second: between(&mut line_dice, self.lines.downlink_bytes_per_second),
                 lie: None,

@@ -33,6 +33,8 @@ impl Swarm {
         if self.history.first_loss == 0.0 {
             self.history.first_loss = self.objective.loss(&trainer.values());
         }
+        let is_later = self.dead.iter().any(|dead| dead.host == index);
+        let set_back = if is_later { plan.clock_set_back } else { Duration::ZERO };
         let shown = Clock::new(plan.clock_rate).shows(now);
         let config = Config {
             name: None,
@@ -42,7 +44,7 @@ impl Swarm {
             training: trainer.report(),
             bootstrap: plan.bootstrap.iter().map(|host| Bootstrap { peer: None, address: address_of(*host) }).collect(),
             remembered: saved.map(|(_, known)| known).unwrap_or_default(),
-            first_number: now.since_start().as_micros() as u64,
+            first_number: now.since_start().saturating_sub(set_back).as_micros() as u64,
             state_chunk: self.scenario.state_chunk,
         };
         let node = Core::new(config, peer, self.layout.clone(), life_seed, shown, self.sabotage);
