@@ -55,9 +55,15 @@ impl LocalProgress {
         }
     }
 
-    /// Takes what lies between `before` and `after` for another's doing.
+    /// The values of the sampled blocks, 16,384 at most: taken before somebody else changes the model, they are what
+    /// [`LocalProgress::leave_out`] compares with.
+    pub fn sample(&self, values: &[f32]) -> Vec<f32> {
+        sampled(values, self.stride).copied().collect()
+    }
+
+    /// Takes what lies between the sample `before` and the whole model `after` for another's doing.
     pub fn leave_out(&mut self, before: &[f32], after: &[f32]) {
-        let pairs = sampled(before, self.stride).zip(sampled(after, self.stride));
+        let pairs = before.iter().zip(sampled(after, self.stride));
         for (reference, (before, after)) in self.reference.iter_mut().zip(pairs) {
             *reference += after - before;
         }
@@ -78,7 +84,9 @@ mod tests {
         let mut progress = LocalProgress::new(&first);
         let trained: Vec<f32> = first.iter().map(|value| value + 0.5).collect();
         let corrected: Vec<f32> = trained.iter().map(|value| value - 3.0).collect();
-        progress.leave_out(&trained, &corrected);
+        let before = progress.sample(&trained);
+        assert!(before.len() <= BLOCKS_MAX * BLOCK, "{} values of a million", before.len());
+        progress.leave_out(&before, &corrected);
         let measured = progress.measure(&corrected);
         assert!((measured - 500.0).abs() < 1.0, "{measured}: a million parameters moved by a half each");
         let (start, added) = (300_007, [7.0; 500_000]);

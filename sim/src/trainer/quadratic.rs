@@ -118,7 +118,7 @@ impl Learner for Quadratic {
         }
         match (part.vector, &mut self.outer) {
             (Vector::Model, outer) => {
-                let before = self.values.clone();
+                let before = self.local_progress.sample(&self.values);
                 correction.add_to(&mut self.values[range.clone()]);
                 self.local_progress.leave_out(&before, &self.values);
                 if let Some(outer) = outer {

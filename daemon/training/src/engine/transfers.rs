@@ -174,7 +174,7 @@ impl Engine {
         match upload {
             Some(upload) => local_progress.leave_out_added(range.start, &self.replica.finish_addition(upload)?),
             None => self.replica.edit_parameters(&mut |parameters| {
-                let before = parameters.to_vec();
+                let before = local_progress.sample(parameters);
                 correction.add_to(&mut parameters[range.clone()]);
                 local_progress.leave_out(&before, parameters);
             })?,
