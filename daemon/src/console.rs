@@ -25,7 +25,7 @@ use crate::daemon::Ready;
 use crate::report::{CopyReport, NodeReport};
 use conditions::{Conditions, Ended};
 use figures::Losses;
-pub(crate) use figures::human_bytes;
+pub(crate) use figures::{counted, human_bytes};
 pub use finished::FinishedRun;
 pub(crate) use names::{Names, labelled};
 pub(crate) use next::{next_commands, quoted};
@@ -225,7 +225,7 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
         number(report.loss),
         number(report.validation_loss),
         figures::count(report.tokens_per_second as u64),
-        if report.accuracy.is_some() { "images" } else { "tokens" },
+        if report.prediction == "image" { "images" } else { "tokens" },
         figures::counted(report.peers as u64, "peer"),
         figures::counted(report.exchanges_completed, "exchange"),
         number(report.disagreement),
@@ -238,4 +238,19 @@ fn copy_line(CopyReport { share, bytes, donors }: &CopyReport) -> String {
     let come = human_bytes((share * *bytes as f64) as u64);
     let bar = figures::bar(*share, BAR_COLUMNS);
     format!("copying     {bar} {:.0} % of the model, {come} of {}, from {members}", 100.0 * share, human_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_peer_is_one_and_a_loss_is_told_with_the_word_of_what_is_predicted() {
+        let report =
+            NodeReport { peers: 1, exchanges_completed: 1, prediction: "image".to_owned(), ..NodeReport::default() };
+        let line = summary_line(&report);
+        assert!(line.contains(" images/s · 1 peer · 1 exchange · "), "{line}");
+        let line = summary_line(&NodeReport { peers: 2, prediction: "byte".to_owned(), ..NodeReport::default() });
+        assert!(line.contains(" tokens/s · 2 peers · 0 exchanges · "), "{line}");
+    }
 }

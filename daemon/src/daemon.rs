@@ -282,6 +282,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         state_bytes: bounds::state_bytes(parameters, &plan.manifest.gossip) as u64,
         writing,
         outlook: Arc::default(),
+        prediction: plan.manifest.prediction(),
         parameters,
         pictures: picture_view,
         training: training_view.clone(),

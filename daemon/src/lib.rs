@@ -19,7 +19,6 @@ pub mod finishing;
 mod fit;
 mod invitation;
 pub mod local;
-mod median;
 pub mod memory;
 mod outlook;
 pub mod report;

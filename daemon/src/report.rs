@@ -55,9 +55,12 @@ pub struct NodeReport {
     /// Whether the founder has ordered that end.
     #[serde(default)]
     pub is_finishing: bool,
-    /// Training loss, averaged over the last steps, in nats per byte.
+    /// What the model predicts, and what its losses are means over: byte, token or image.
+    #[serde(default)]
+    pub prediction: String,
+    /// Training loss, averaged over the last steps, in nats per prediction.
     pub loss: Option<f64>,
-    /// Loss on the held-out slice at the last evaluation, in nats per byte.
+    /// Loss on the held-out slice at the last evaluation, in nats per prediction.
     pub validation_loss: Option<f64>,
     /// Share of held-out images that were classified rightly at the last evaluation, 0 to 1; none for texts.
     #[serde(default)]
@@ -204,6 +207,7 @@ pub struct MemberReport {
 /// Values that a report takes from outside the core.
 pub(crate) struct Surroundings<'a> {
     pub(crate) run: &'a str,
+    pub(crate) prediction: &'a str,
     pub(crate) parameters: usize,
     pub(crate) name: &'a str,
     pub(crate) outlook: OutlookReport,
@@ -243,6 +247,7 @@ impl NodeReport {
             progress: training.progress,
             ends_at: status.end.at(),
             is_finishing: status.end.order.is_some(),
+            prediction: surroundings.prediction.to_owned(),
             loss: training.loss,
             validation_loss: training.validation_loss,
             accuracy: training.accuracy,

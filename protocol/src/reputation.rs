@@ -30,6 +30,10 @@ const NEWEST: f64 = 0.15;
 /// Exchanges before the share counts.
 const EXCHANGES_MIN: u32 = 3;
 
+/// Exchanges before a peer is called distrusted (a guess). The first ones with a newcomer are often odd, for its model is
+/// younger and what is usual is not known yet; by then three odd ones in the beginning are forgiven.
+const DISTRUSTED_AFTER: u32 = 8;
+
 /// What a peer of no trust at all may still change: honest nodes that are far off for good must be able to come back.
 const TRUST_MIN: f64 = 0.02;
 
@@ -117,9 +121,10 @@ impl Reputation {
         peers.retain(|peer| self.trust(*peer) >= BELIEVABLE * best);
     }
 
-    /// Peers of little trust, with it.
+    /// Peers of little trust, with it: not those that are merely new.
     pub(crate) fn distrusted(&self) -> impl Iterator<Item = (PeerId, f64)> + '_ {
-        self.peers.keys().map(|peer| (*peer, self.trust(*peer))).filter(|(_, trust)| *trust < TRUSTED / 2.0)
+        let known = self.peers.iter().filter(|(_, standing)| standing.exchanges >= DISTRUSTED_AFTER);
+        known.map(|(peer, _)| (*peer, self.trust(*peer))).filter(|(_, trust)| *trust < TRUSTED / 2.0)
     }
 
     fn entry(&mut self, peer: PeerId) -> &mut Standing {
@@ -189,6 +194,23 @@ mod tests {
             reputation.on_exchange(peer(1), impression(1.0));
         });
         assert!(reputation.trust(peer(1)) > 0.9);
+    }
+
+    #[test]
+    fn a_peer_that_is_merely_new_is_not_distrusted() {
+        let mut reputation = Reputation::default();
+        (0..3).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(2.4));
+            assert_eq!(reputation.distrusted().count(), 0, "its first exchanges");
+        });
+        (0..20).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(1.0));
+            assert_eq!(reputation.distrusted().count(), 0, "it has come near");
+        });
+        (0..8).for_each(|_| {
+            reputation.on_exchange(peer(2), impression(2.4));
+        });
+        assert!(reputation.distrusted().map(|(peer, _)| peer).eq([peer(2)]), "always far off");
     }
 
     #[test]

@@ -21,7 +21,10 @@ use crate::record::Sample;
 use row::{Row, number_or_nothing};
 
 /// Version of the JSON that a run writes; another one is refused by `murmur sim compare`.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// A swarm's hosts count each exchange, and it has two of them. Where only one has come to the end, it counts as well.
+const SIDES: u64 = 2;
 
 /// All seeds of one scenario, as JSON has them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,9 +99,9 @@ pub struct Point {
     pub worst_disagreement: f64,
     /// Steps of all trainers.
     pub steps: u64,
-    /// Exchanges that ended well, counted on both sides.
+    /// Exchanges that ended well; one counts once.
     pub exchanges_completed: u64,
-    /// Exchanges that began and broke off, counted on both sides.
+    /// Exchanges that began and broke off; one counts once, also where only one side gave up.
     pub exchanges_failed: u64,
     /// Control messages sent.
     pub control_messages: u64,
@@ -123,9 +126,9 @@ pub struct Summary {
     /// The largest distance at the end of the calm.
     #[serde(deserialize_with = "number_or_nothing")]
     pub worst_disagreement_at_end: f64,
-    /// Exchanges that ended well, counted on both sides.
+    /// Exchanges that ended well; one counts once.
     pub exchanges_completed: u64,
-    /// Exchanges that began and broke off, counted on both sides.
+    /// Exchanges that began and broke off; one counts once, also where only one side gave up.
     pub exchanges_failed: u64,
     /// Control messages sent by a node in a round: the time in which it is to start one exchange.
     pub control_messages_per_node_and_round: f64,
@@ -174,8 +177,8 @@ impl Point {
             disagreement: sample.disagreement,
             worst_disagreement: sample.worst_disagreement,
             steps: sample.steps,
-            exchanges_completed: sample.exchanges_completed,
-            exchanges_failed: sample.exchanges_failed,
+            exchanges_completed: sample.exchanges_completed.div_ceil(SIDES),
+            exchanges_failed: sample.exchanges_failed.div_ceil(SIDES),
             control_messages: sample.traffic.control_messages,
             control_bytes: sample.traffic.control_bytes,
             payload_bytes: sample.traffic.payload_bytes,

@@ -18,11 +18,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::BenchOptions;
-use crate::console::{Console, human_bytes, note, print_line};
+use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::daemon::open_corpus;
 use crate::devices::Devices;
 use crate::fit;
-use crate::median::median;
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
 use crate::usage::{peak_memory, processor_time};
 use parity::Parity;
@@ -226,12 +225,12 @@ impl Round {
 
 /// Not a number where nothing was measured.
 fn middle(values: impl IntoIterator<Item = f64>) -> f64 {
-    median(values).unwrap_or(f64::NAN)
+    murmur_training::median(values).unwrap_or(f64::NAN)
 }
 
 fn show(report: &Report) {
     let Report { speed, seconds, .. } = report;
-    print_line(&format!("model       {} parameters, {} threads", report.parameters, report.threads));
+    print_line(&format!("model       {} parameters, {}", report.parameters, counted(report.threads as u64, "thread")));
     print_line(&format!("speed       {:.0} tokens/s{}", speed.tokens_per_second, per_processor(speed)));
     let share = 100.0 * report.gigaflops / report.product_gigaflops;
     let (ours, most) = (report.gigaflops, report.product_gigaflops);

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use crate::cli::StatusOptions;
-use crate::console::figures::{count, time_left};
+use crate::console::figures::{count, counted, time_left};
 use crate::console::{Console, human_bytes, labelled, print_line, summary_line};
 use crate::outlook::OutlookReport;
 use crate::report::NodeReport;
@@ -27,8 +27,10 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         print_line(&format!("member       {name} · says {speed} a second · heard {} s ago", member.age_seconds));
     }
     print_line(&format!(
-        "exchanges    {} completed · {} broken off · {} misbehaviours seen",
-        report.exchanges_completed, report.exchanges_failed, report.misbehaviours
+        "exchanges    {} completed · {} broken off · {} seen",
+        report.exchanges_completed,
+        report.exchanges_failed,
+        counted(report.misbehaviours, "misbehaviour")
     ));
     if let Some(reason) = &report.resting {
         print_line(&format!("resting      {reason}"));
@@ -39,7 +41,8 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     }
     for distrusted in &report.distrusted {
         let share = 100.0 * distrusted.trust;
-        let text = format!("{} may change {share:.0} % of the usual: its model lies far off", distrusted.peer);
+        let text =
+            format!("{} may change {share:.0} % of the usual: its model lay far off again and again", distrusted.peer);
         print_line(&format!("distrusted   {text}"));
     }
     print_line(&format!(

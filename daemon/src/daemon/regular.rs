@@ -30,6 +30,7 @@ const INVITATION_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct Reporter {
     pub(super) run: String,
+    pub(super) prediction: &'static str,
     pub(super) parameters: usize,
     /// The node's own; empty: none.
     pub(super) name: String,
@@ -71,6 +72,7 @@ impl Reporter {
             &picture.status,
             &Surroundings {
                 run: &self.run,
+                prediction: self.prediction,
                 parameters: self.parameters,
                 name: &self.name,
                 outlook: outlook.look(length, seconds, steps, progress),

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions};
+use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions, median};
 
 use super::Finding;
-use crate::console::human_bytes;
+use crate::console::{counted, human_bytes};
 use crate::devices::Devices;
 use crate::fit;
 use crate::settings::NodeSettings;
@@ -42,7 +42,11 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         }
     };
     let threads = rayon::current_num_threads();
-    let name = if devices.on_cpu() > 0 { format!("{}, {threads} threads", devices.name) } else { devices.name.clone() };
+    let name = if devices.on_cpu() > 0 {
+        format!("{}, {}", devices.name, counted(threads as u64, "thread"))
+    } else {
+        devices.name.clone()
+    };
     findings.push(match devices.warning.clone() {
         None => Finding::good("device", name),
         Some(warning) => Finding::warning("device", name, warning),
@@ -56,7 +60,8 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
-            let text = format!("{tokens_per_second:.0} tokens/s: a step takes {:.0} ms", 1e3 * step_seconds);
+            let what = if manifest.model.kind.reads_images() { "images" } else { "tokens" };
+            let text = format!("{tokens_per_second:.0} {what}/s: a step takes {:.0} ms", 1e3 * step_seconds);
             findings.push(Finding::good("speed", text));
             Some(Measured { parameters, step_seconds, tokens_per_second })
         }
@@ -94,8 +99,7 @@ fn take_steps(
         }
         times.push(step.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
-    let step_seconds = times[times.len() / 2].max(1e-9);
+    let step_seconds = median(times).unwrap_or_default().max(1e-9);
     Ok((Times { step_seconds, tokens_per_second: tokens as f64 / step_seconds }, engine.layout().parameters()))
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
 use super::Finding;
-use crate::console::{ReachabilityReport, human_bytes};
+use crate::console::{ReachabilityReport, counted, human_bytes};
 
 /// How long the swarm is watched: long enough for probes of this node's addresses and for some proposals.
 const WATCHING: Duration = Duration::from_secs(12);
@@ -192,7 +192,7 @@ impl Visit<'_> {
             return Finding::problem("swarm", "no member could be connected to".to_owned(), fix);
         };
         let members = self.seen.len();
-        let swarm = format!("{members} members seen, {} connected", self.connected.len());
+        let swarm = format!("{} seen, {} connected", counted(members as u64, "member"), self.connected.len());
         match first_at {
             None => {
                 let text = format!("{swarm}; {} gave nothing of its model in time", donor.short());

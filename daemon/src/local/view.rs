@@ -152,9 +152,10 @@ impl View {
         let disagreement = mean(reports.iter().filter_map(|report| report.disagreement));
         let progress = table::progress(&View::rows(children), &self.run(&Losses::default()), usize::MAX);
         format!(
-            "{} · {peers}+ peers · {} · disagreement {} · {} sent",
+            "{} · at least {} · {} · disagreement {} · {} sent",
             progress.join(" · "),
-            counted(exchanges / 2, "exchange"),
+            counted(peers as u64, "peer"),
+            counted(exchanges.div_ceil(2), "exchange"),
             shown(disagreement),
             human_bytes(sent)
         )

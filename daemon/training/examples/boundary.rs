@@ -8,19 +8,19 @@ use std::time::Instant;
 
 use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_training::LocalProgress;
+use murmur_training::{LocalProgress, median};
 
 /// The daemon's allocator: glibc's hands large blocks back to the system after every operation.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Odd, so that a median is one of them.
+/// Of both ways.
 const ROUNDS: usize = 15;
 
 fn main() {
     println!("{}", processor());
     println!("parameters   whole copy        sample      ratio (medians of {ROUNDS} rounds in turn)");
-    for parameters in [10_000_000, 100_000_000] {
+    for parameters in [10_000_000_usize, 100_000_000] {
         let mut model: Vec<f32> = (0..parameters).map(|index| (index % 1013) as f32 * 1e-3).collect();
         let codes = (0..parameters).map(|index| (index % 5) as i8 - 2).collect();
         let correction = Correction::new(Codes::Narrow(codes), vec![1e-6; parameters.div_ceil(BLOCK)]);
@@ -40,16 +40,11 @@ fn main() {
             progress.leave_out(&sample, &model);
             rounds.push([whole, begin.elapsed().as_secs_f64()]);
         }
-        let [whole, sampled] = [0, 1].map(|way| median(rounds.iter().map(|round| round[way])));
-        let ratio = median(rounds.iter().map(|round| round[0] / round[1]));
+        let middle = |values: &mut dyn Iterator<Item = f64>| median(values).expect("there were rounds");
+        let [whole, sampled] = [0, 1].map(|way| middle(&mut rounds.iter().map(|round| round[way])));
+        let ratio = middle(&mut rounds.iter().map(|round| round[0] / round[1]));
         println!("{parameters:>10} {:>9.2} ms {:>10.2} ms {ratio:>10.2}", 1e3 * whole, 1e3 * sampled);
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// As Linux names it.

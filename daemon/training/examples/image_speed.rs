@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{DataSource, ModelKind};
-use murmur_training::{Corpus, Device, Engine};
+use murmur_training::{Corpus, Device, Engine, median};
 
 /// The daemon's allocator: glibc's hands large blocks back to the system after every operation.
 #[global_allocator]
@@ -38,6 +38,5 @@ fn images_per_second(manifest: &RunManifest) -> Result<f64, Box<dyn std::error::
         engine.step(10.0)?;
         seconds.push(step.elapsed().as_secs_f64());
     }
-    seconds.sort_by(f64::total_cmp);
-    Ok(f64::from(BATCH) / seconds[seconds.len() / 2])
+    Ok(f64::from(BATCH) / median(seconds).expect("a step was taken"))
 }

@@ -52,13 +52,13 @@ pub struct Engine {
 /// What one step did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Mean loss of the batch before the step, nats per byte.
+    /// Mean loss of the batch before the step, in nats per byte, token or image.
     pub loss: f64,
     /// Euclidean norm of the gradient before clipping.
     pub gradient_norm: f64,
     /// The learning rate used.
     pub learning_rate: f64,
-    /// Bytes trained on.
+    /// Bytes, tokens or images trained on.
     pub tokens: usize,
 }
 
@@ -255,7 +255,7 @@ impl Engine {
         Ok(StepReport { loss, gradient_norm, learning_rate, tokens })
     }
 
-    /// Mean loss on the run's fixed held-out windows, nats per byte.
+    /// Mean loss on the run's fixed held-out windows or images, in nats per byte, token or image.
     ///
     /// # Errors
     /// When the device fails.

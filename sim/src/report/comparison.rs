@@ -42,7 +42,7 @@ impl Compared {
             loss: mean(|seed| seed.summary.loss),
             worst_loss: mean(|seed| seed.summary.worst_loss),
             disagreement: mean(|seed| seed.summary.disagreement),
-            exchanges: mean(|seed| seed.summary.exchanges_completed as f64 / 2.0),
+            exchanges: mean(|seed| seed.summary.exchanges_completed as f64),
             control_bytes_per_node_and_round: mean(|seed| seed.summary.control_bytes_per_node_and_round),
             payload_bytes_per_node_and_round: mean(|seed| seed.summary.payload_bytes_per_node_and_round),
             payload_bytes: mean(|seed| seed.summary.payload_bytes as f64),

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use murmur_training::median;
+
 use super::svg::{Chart, Curve, CurvePoint};
 use super::{Point, RunReport, SeedReport};
 
@@ -94,7 +96,8 @@ fn over_seeds(label: &str, seeds: &[&SeedReport], extract: Extract) -> Curve {
         values.sort_by(f64::total_cmp);
         let (smallest, largest) = (*values.first()?, *values.last()?);
         let is_shared = 2 * values.len() >= seeds.len();
-        is_shared.then(|| CurvePoint { x: milliseconds as f64 / 1e3, y: values[values.len() / 2], smallest, largest })
+        let y = median(values).filter(|_| is_shared)?;
+        Some(CurvePoint { x: milliseconds as f64 / 1e3, y, smallest, largest })
     };
     Curve { label: label.to_owned(), points: moments.into_iter().filter_map(point).collect() }
 }

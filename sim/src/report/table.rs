@@ -1,5 +1,7 @@
 //! Tables and numbers for people: columns that line up, no colour, three or four digits that matter.
 
+use murmur_training::median;
+
 use super::RunReport;
 
 /// Which side of its column a cell keeps to.
@@ -78,7 +80,12 @@ pub fn summary(report: &RunReport) -> Table {
         let mut values: Vec<f64> = ended.iter().map(|seed| value(seed)).collect();
         values.sort_by(f64::total_cmp);
         if let (Some(first), Some(last)) = (values.first(), values.last()) {
-            let cells = [title.to_owned(), format(values[values.len() / 2]), format(*first), format(*last)];
+            let cells = [
+                title.to_owned(),
+                format(median(values.iter().copied()).unwrap_or(f64::NAN)),
+                format(*first),
+                format(*last),
+            ];
             table.row(cells.into_iter().take(if one { 2 } else { 4 }).collect());
         }
     };
@@ -87,8 +94,8 @@ pub fn summary(report: &RunReport) -> Table {
     row("loss, worst node", number, &|seed| seed.summary.worst_loss);
     row("disagreement when learning ends", number, &|seed| seed.summary.disagreement);
     row("disagreement after the calm, worst", number, &|seed| seed.summary.worst_disagreement_at_end);
-    row("exchanges completed", count, &|seed| seed.summary.exchanges_completed as f64 / 2.0);
-    row("exchanges failed", count, &|seed| seed.summary.exchanges_failed as f64 / 2.0);
+    row("exchanges completed", count, &|seed| seed.summary.exchanges_completed as f64);
+    row("exchanges failed", count, &|seed| seed.summary.exchanges_failed as f64);
     row("control messages / node and round", number, &|seed| seed.summary.control_messages_per_node_and_round);
     row("control bytes / node and round", bytes, &|seed| seed.summary.control_bytes_per_node_and_round);
     row("payload bytes / node and round", bytes, &|seed| seed.summary.payload_bytes_per_node_and_round);
@@ -128,6 +135,7 @@ pub fn bytes(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{Point, SeedReport, Summary};
 
     #[test]
     fn columns_line_up_also_with_letters_of_several_bytes() {
@@ -135,6 +143,22 @@ mod tests {
         table.row(vec!["größe".to_owned(), "1".to_owned()]);
         table.row(vec!["b".to_owned(), "12.5".to_owned()]);
         assert_eq!(table.lines(), ["name   loss", "größe     1", "b      12.5"]);
+    }
+
+    #[test]
+    fn of_two_seeds_the_median_is_between_them_and_exchanges_are_those_of_the_json() {
+        let seed = |exchanges_completed, loss| {
+            let summary = Summary { exchanges_completed, loss, ..Summary::default() };
+            SeedReport { summary, series: vec![Point::default()], ..SeedReport::default() }
+        };
+        let report = RunReport { seeds: vec![seed(10, 1.0), seed(20, 2.0)], ..RunReport::default() };
+        let lines = summary(&report).lines();
+        let cells = |title: &str| -> Vec<String> {
+            let line = lines.iter().find(|line| line.starts_with(title)).expect("a row");
+            line[title.len()..].split_whitespace().map(str::to_owned).collect()
+        };
+        assert_eq!(cells("exchanges completed"), ["15", "10", "20"]);
+        assert_eq!(cells("loss, mean of the nodes"), ["1.500", "1.000", "2.000"]);
     }
 
     #[test]

@@ -28,5 +28,6 @@ pub(crate) fn measure(murmur: &str) -> Option<Value> {
 fn spread(seconds: &[f64]) -> Value {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
-    json!({ "least": sorted[0], "median": sorted[sorted.len() / 2], "most": sorted[sorted.len() - 1] })
+    let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    json!({ "least": sorted[0], "median": median, "most": sorted[sorted.len() - 1] })
 }

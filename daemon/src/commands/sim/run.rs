@@ -16,7 +16,7 @@ use super::output::Output;
 use super::progress::Progress;
 use super::source::Source;
 use crate::cli::{SimReplayOptions, SimRunOptions};
-use crate::console::{Console, print_line};
+use crate::console::{Console, counted, print_line};
 use crate::failure::{ExitCode, Failure};
 
 /// Of more seeds, only those with a failed check get a line of their own.
@@ -155,12 +155,12 @@ fn seed_line(report: &SeedReport) -> String {
     let seed = format!("seed {:>6}", report.seed);
     if failed.is_empty() {
         format!(
-            "{seed}  {} checks hold · {} nodes · loss {} · disagreement {} · {} exchanges · {:.2} s",
-            report.verdicts.len(),
-            report.nodes,
+            "{seed}  {} hold · {} · loss {} · disagreement {} · {} · {:.2} s",
+            counted(report.verdicts.len() as u64, "check"),
+            counted(report.nodes as u64, "node"),
             number(report.summary.loss),
             number(report.summary.worst_disagreement_at_end),
-            report.summary.exchanges_completed / 2,
+            counted(report.summary.exchanges_completed, "exchange"),
             report.real_seconds,
         )
     } else {

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::median::median;
+use murmur_training::median;
 
 /// Steps that the median is taken over.
 const RECENT_MAX: usize = 255;

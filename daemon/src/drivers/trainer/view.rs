@@ -9,9 +9,9 @@ pub struct TrainingView {
     pub steps: u64,
     /// Swarm progress, in steps.
     pub progress: f64,
-    /// Running average of the training loss, in nats per byte.
+    /// Running average of the training loss, in nats per byte, token or image.
     pub loss: Option<f64>,
-    /// At the last evaluation, in nats per byte.
+    /// At the last evaluation, in nats per byte, token or image.
     pub validation_loss: Option<f64>,
     /// Share of held-out images that were classified rightly at the last evaluation; none for texts.
     pub accuracy: Option<f64>,

@@ -8,7 +8,7 @@ use super::{Engine, StepReport, TrainingError};
 pub struct BatchGradient {
     /// One value per parameter, flat in the order of the layout, before clipping.
     pub values: Vec<f32>,
-    /// Mean loss of the batch, nats per byte.
+    /// Mean loss of the batch, in nats per byte, token or image.
     pub loss: f64,
     /// Bytes that it was computed from.
     pub tokens: usize,

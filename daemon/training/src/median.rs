@@ -1,7 +1,7 @@
 //! The middle of measured values.
 
 /// The middle value, of an even number of values the mean of the middle two; `None` of no values.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     let middle = values.len() / 2;
     if values.is_empty() {
