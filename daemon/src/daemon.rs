@@ -21,6 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::background;
 use crate::base;
 use crate::console::{Console, FinishedRun, next_commands, note};
+use crate::daily_traffic;
 use crate::devices::Devices;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
@@ -164,6 +165,9 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     fit::check(&plan.manifest, training, &devices)?;
     let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
     fit::check_disk(plan.directory.root(), parameters)?;
+    if plan.console == Console::Text {
+        daily_traffic::tell(&plan.manifest, &plan.settings, &devices);
+    }
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let weights = base::weights(&plan.manifest, &plan.settings, base, has_model)?;
     let options = TrainingOptions { weightless: has_model, ..training.options() };

@@ -10,6 +10,7 @@ pub mod cli;
 mod commands;
 pub mod console;
 pub mod daemon;
+mod daily_traffic;
 mod devices;
 pub mod doctor;
 pub mod drivers;

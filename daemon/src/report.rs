@@ -93,6 +93,9 @@ pub struct NodeReport {
     pub interval_steps: f64,
     /// Disagreement over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
     pub consensus_ratio: Option<f64>,
+    /// The uplink as transfers have shown it, in bytes a second; none before one was large enough to tell.
+    #[serde(default)]
+    pub uplink_bytes_per_second: Option<f64>,
     /// γ at present: the run's, or less where corrections come late.
     pub gamma: f64,
     /// Own rounds from a snapshot to its correction, a running mean.
@@ -261,6 +264,7 @@ impl NodeReport {
             disagreement: status.disagreement,
             interval_steps: status.interval_steps,
             consensus_ratio: status.consensus_ratio,
+            uplink_bytes_per_second: status.uplink_bytes_per_second,
             gamma: status.gamma,
             delay_rounds: status.delay_rounds,
             peers_banned: status.banned.len(),

@@ -31,6 +31,9 @@ pub struct Config {
     /// Values in a chunk of a state, at least 1: [`STATE_CHUNK_VALUES`] but in tests, whose models are small. All nodes
     /// of a swarm must agree.
     pub state_chunk: usize,
+    /// What the owner lets this node send at most, in bytes a second. Exchanges may take all of it; without a cap they take
+    /// a quarter of the uplink as it is measured.
+    pub upload_bytes_per_second: Option<f64>,
 }
 
 /// How a node comes by its model.
@@ -64,6 +67,7 @@ impl Config {
             remembered: Vec::new(),
             first_number: 0,
             state_chunk: STATE_CHUNK_VALUES,
+            upload_bytes_per_second: None,
         }
     }
 }

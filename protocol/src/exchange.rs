@@ -31,6 +31,7 @@ mod place;
 mod responder;
 mod starter;
 mod terms;
+mod uplink;
 
 pub(crate) use averaging::{Averaging, is_progress_odd};
 pub use gain::stability_bound;

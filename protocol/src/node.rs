@@ -85,7 +85,7 @@ impl Node {
             is_resting: false,
             stale_replies: 0,
             outbox: Outbox::default(),
-            averaging: Averaging::new(config.gossip, parameters, config.training),
+            averaging: Averaging::new(config.gossip, parameters, config.training, config.upload_bytes_per_second),
             layout,
         };
         if let Some(order) = node.end.order.clone() {
@@ -148,6 +148,7 @@ impl Node {
             disagreement: self.averaging.last_distance.map(|distance| distance / SQRT_2),
             interval_steps: self.averaging.cadence.interval(),
             consensus_ratio: self.averaging.cadence.ratio(),
+            uplink_bytes_per_second: self.averaging.cadence.uplink_bytes_per_second(),
             gamma: self.averaging.gain.gamma(),
             delay_rounds: self.averaging.gain.delay(),
             loop_gain: self.averaging.gain.gain(),
@@ -321,6 +322,11 @@ impl Node {
     }
 
     fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
+        if let Some((bytes, taken)) = self.outbox.transfer_ended(transfer)
+            && finished
+        {
+            self.averaging.cadence.on_sent(bytes, taken);
+        }
         self.starter.on_transfer_ended(transfer, finished);
         self.responder.on_transfer_ended(transfer, finished);
         self.giving.on_transfer_ended(transfer, finished, &mut self.outbox);

@@ -24,4 +24,4 @@ pub use encode::{EncodeJob, EncodeRole, Encoded, encode};
 pub(crate) use instruction_set::{InstructionSet, Kernel};
 pub use merge::{MergeJob, MergeRole, Merged, merge};
 pub use steps::StepSizes;
-pub use width::{CodeWidth, codes_bytes, steps_bytes};
+pub use width::{CodeWidth, codes_bytes, round_bytes, steps_bytes};

@@ -1,6 +1,7 @@
 //! The one way out: effects in order, and what awaits a reply.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use crate::bounds::PENDING_MAX;
 use crate::effect::{Effect, Notice, RequestId, TransferId};
@@ -38,6 +39,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Outbox {
     effects: VecDeque<Effect>,
     pending: BTreeMap<RequestId, (Purpose, Time)>,
+    /// Bytes of the transfers under way, and when each was ordered; at most [`PENDING_MAX`].
+    transfers: BTreeMap<TransferId, (usize, Time)>,
     next_request: u64,
     next_transfer: u64,
     now: Time,
@@ -69,8 +72,18 @@ impl Outbox {
     pub(crate) fn transfer(&mut self, peer: PeerId, header: TransferHeader, payload: Payload) -> TransferId {
         let transfer = TransferId(self.next_transfer);
         self.next_transfer += 1;
+        if self.transfers.len() == PENDING_MAX {
+            self.transfers.pop_first();
+        }
+        self.transfers.insert(transfer, (payload.len(), self.now));
         self.push(Effect::StartTransfer { transfer, peer, header, payload });
         transfer
+    }
+
+    /// A transfer has ended: its bytes, and how long it took; `None` for one that is forgotten.
+    pub(crate) fn transfer_ended(&mut self, transfer: TransferId) -> Option<(usize, Duration)> {
+        let (bytes, since) = self.transfers.remove(&transfer)?;
+        Some((bytes, self.now - since))
     }
 
     /// Emits the effect that `make` builds around a new request.

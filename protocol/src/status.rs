@@ -56,6 +56,8 @@ pub struct Status {
     pub interval_steps: f64,
     /// Ξ̂ over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
     pub consensus_ratio: Option<f64>,
+    /// The uplink as transfers have shown it, in bytes a second; `None` before one was large enough to tell.
+    pub uplink_bytes_per_second: Option<f64>,
     /// γ at present: the run's, or less where corrections come late.
     pub gamma: f64,
     /// τ: own rounds from a snapshot to its correction, a running mean.

@@ -4,12 +4,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::{Secret, Ticket};
 use murmur_tests::gaps::assert_never_waited;
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
 
@@ -338,4 +339,25 @@ fn two_members_on_capped_links_exchange_and_train() {
     assert_never_waited(&later);
     let speed = later.bytes_sent as f64 / later.seconds;
     assert!(speed < 1.1 * 50_000.0, "{speed} bytes a second");
+}
+
+/// For people, so without `--format json`.
+#[test]
+fn what_a_node_will_send_in_a_day_is_told_before_it_begins_with_the_flags_that_cap_it() {
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let told = |name: &str, caps: &[&str]| {
+        let mut command = murmur(MURMUR);
+        command.arg("start").arg(&run_file).arg("--data-dir").arg(folder.path().join(name)).args(caps);
+        command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--until-stdin-closes"]);
+        let output = command.stdin(Stdio::null()).output().expect("the program starts");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (before, _) = errors.split_once("Others join with:").unwrap_or_else(|| panic!("it begins: {errors}"));
+        before.lines().find(|line| line.starts_with("traffic ")).unwrap_or_else(|| panic!("{errors}")).to_owned()
+    };
+    let free = told("free", &[]);
+    assert!(free.contains(" sent a day at this machine's pace") && free.contains("--upload-mbit"), "{free}");
+    // A fifth of a megabit a second is 2.16 GB a day, less than any machine's pace would make of this run.
+    let capped = told("capped", &["--upload-mbit", "0.2"]);
+    assert!(capped.contains("up to 2.16 GB sent a day") && capped.contains("with --upload-mbit"), "{capped}");
 }

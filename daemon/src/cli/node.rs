@@ -99,7 +99,7 @@ pub struct MachineOptions {
         value_parser = whole::<u16>(1..=65_535, "; leave it out for 4711 or the next free one"))]
     pub port: Option<u16>,
 
-    /// Megabits a second that it sends at most, over all peers; 0 sets no cap.
+    /// Megabits a second that it sends at most, over all peers; 0 sets no cap: exchanges take a quarter of the uplink.
     #[arg(long, env = "MURMUR_UPLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
         value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
     pub upload_mbit: Option<f64>,

@@ -56,6 +56,13 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         1e3 * report.longest_gap_seconds,
         1e3 * report.median_step_seconds
     ));
+    if let Some(rate) = report.uplink_bytes_per_second {
+        print_line(&format!(
+            "uplink       {:.0} Mbit/s as transfers show it · an exchange every {:.0} steps",
+            8e-6 * rate,
+            report.interval_steps
+        ));
+    }
     if let Some(data) = &report.data {
         print_line(&format!(
             "shards       {} of {} assigned held · {} held of {} in all · {} within reach · {} fetched · {} served",

@@ -28,6 +28,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
         remembered,
         first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
         state_chunk: bounds::STATE_CHUNK_VALUES,
+        upload_bytes_per_second: plan.settings.limits.caps().upload.map(|rate| rate as f64),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions, median};
+use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions, median, parameter_count};
 
 use super::Finding;
 use crate::console::{counted, human_bytes};
@@ -14,6 +14,12 @@ use crate::usage::{available_memory, peak_memory};
 
 /// Steps are taken for about this long.
 const MEASURING: Duration = Duration::from_secs(3);
+
+/// The same before a node begins: it is to begin soon.
+const MEASURING_BRIEFLY: Duration = Duration::from_millis(200);
+
+/// A step of less arithmetic takes at most a second on any processor of today (a guess).
+const QUICK_OPERATIONS: f64 = 5e10;
 
 /// At least so many: the first one is slower.
 const STEPS_MIN: usize = 3;
@@ -56,7 +62,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         findings.push(Finding::of_failure("memory", &failure));
         return None;
     }
-    match take_steps(manifest, &devices.all, settings.training.options()) {
+    match take_steps(manifest, &devices.all, settings.training.options(), MEASURING) {
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
@@ -73,6 +79,25 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
     }
 }
 
+/// The median of a few steps of the run's model on devices that have room for it; `None` where that would take long, or
+/// none could be taken. Takes the memory of training for as long.
+pub(crate) fn measure_briefly(
+    manifest: &RunManifest,
+    devices: &[Device],
+    options: TrainingOptions,
+) -> Option<(Duration, usize)> {
+    let spec = &manifest.model;
+    let length = if spec.kind.reads_images() { 1 } else { spec.context };
+    let predictions = f64::from(manifest.optimizer.batch_sequences) * f64::from(length);
+    // Two operations for each weight forward and four backward.
+    let operations = 6.0 * parameter_count(spec) as f64 * predictions;
+    if operations > QUICK_OPERATIONS && devices.iter().any(Device::is_cpu) {
+        return None;
+    }
+    let (times, parameters) = take_steps(manifest, devices, options, MEASURING_BRIEFLY).ok()?;
+    Some((Duration::from_secs_f64(times.step_seconds), parameters))
+}
+
 struct Times {
     step_seconds: f64,
     tokens_per_second: f64,
@@ -83,13 +108,14 @@ fn take_steps(
     manifest: &RunManifest,
     devices: &[Device],
     options: TrainingOptions,
+    measuring: Duration,
 ) -> Result<(Times, usize), TrainingError> {
     // A step on any base takes as long as on the run's.
     let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(0));
     let corpus = Corpus::made_up(manifest);
     let mut engine = Engine::on_base(manifest, base, corpus, [0; 32], devices, options)?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
-    while times.len() < STEPS_MIN || (begin.elapsed() < MEASURING && times.len() < STEPS_MAX) {
+    while times.len() < STEPS_MIN || (begin.elapsed() < measuring && times.len() < STEPS_MAX) {
         let step = Instant::now();
         // A step that is skipped for its numbers takes as long.
         match engine.step(0.0) {

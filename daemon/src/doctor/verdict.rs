@@ -1,14 +1,11 @@
 //! The one line at the end: what the machine will contribute, and what it costs.
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::numerics::{CodeWidth, codes_bytes, steps_bytes};
 use serde::Serialize;
 
 use super::{Finding, Found, Health, Measured};
 use crate::console::human_bytes;
-
-/// Own exchanges a round, and as many of others that it answers.
-const EXCHANGES_PER_ROUND: u64 = 2;
+use crate::daily_traffic::bytes_sent_a_day;
 
 /// What to expect.
 #[derive(Clone, Debug, Serialize)]
@@ -18,7 +15,7 @@ pub struct Verdict {
     /// Share of the swarm's work that this machine would do, 0 to 1; `None` where the swarm was not asked or its speed
     /// is unknown.
     pub contribution: Option<f64>,
-    /// Bytes sent and received in a day of training; `None` where the speed is unknown.
+    /// Bytes sent and received in a day of training, at most; `None` where the speed is unknown.
     pub bytes_per_day: Option<u64>,
     /// The same in words.
     pub text: String,
@@ -37,7 +34,7 @@ pub fn verdict(
         let others = found.mean_tokens_per_second()? * found.members as f64;
         Some(measured.tokens_per_second / (measured.tokens_per_second + others))
     });
-    let cost = bytes_per_day.map(|bytes| format!("uses {} a day", human_bytes(bytes)));
+    let cost = bytes_per_day.map(|bytes| format!("uses up to {} a day", human_bytes(bytes)));
     let text = match (problems, contribution, cost) {
         (0, Some(share), Some(cost)) => {
             format!("this machine will contribute about {:.0} % and {}", 100.0 * share, cost.replace("uses", "use"))
@@ -50,14 +47,9 @@ pub fn verdict(
     Verdict { fit: problems == 0, contribution, bytes_per_day, text }
 }
 
+/// Both ways: a node receives as much as it sends.
 fn bytes_per_day(manifest: &RunManifest, measured: &Measured) -> u64 {
-    let gossip = &manifest.gossip;
-    let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
-    let exchange = steps_bytes(measured.parameters) + 2 * codes_bytes(measured.parameters, width);
-    // With fragments a round exchanges one of them.
-    let round = EXCHANGES_PER_ROUND * exchange as u64 / u64::from(gossip.fragments.max(1));
-    let rounds = 86_400.0 / (measured.step_seconds * f64::from(gossip.interval_steps.max(1)));
-    (rounds * round as f64) as u64
+    (2.0 * bytes_sent_a_day(manifest, measured.parameters, measured.step_seconds)) as u64
 }
 
 #[cfg(test)]
@@ -79,7 +71,7 @@ mod tests {
     #[test]
     fn a_day_of_exchanges_is_counted() {
         let manifest = RunManifest::default();
-        let rounds = 86_400.0 / (0.4 * f64::from(manifest.gossip.interval_steps));
+        let rounds = 86_400.0 / (0.4 * f64::from(manifest.gossip.interval_steps_min));
         let bytes = verdict(&manifest, Some(&measured()), None, &[]).bytes_per_day.expect("the speed is known");
         // Two exchanges of about one byte a parameter each way.
         let expected = rounds * 4e6;

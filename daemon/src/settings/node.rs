@@ -215,7 +215,8 @@ impl Default for StatusSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsSettings {
-    /// Megabits a second that it sends at most, over all peers; 0 sets no cap.
+    /// Megabits a second that it sends at most, over all peers, of which exchanges may take all; 0 sets no cap: exchanges
+    /// then take a quarter of the uplink as it is measured.
     pub upload_mbit: f64,
     /// Megabits a second that it receives at most; 0 sets no cap.
     pub download_mbit: f64,

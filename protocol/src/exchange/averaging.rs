@@ -114,10 +114,15 @@ impl Circumstances {
 }
 
 impl Averaging {
-    /// `parameters`: of the whole model.
-    pub(crate) fn new(gossip: GossipSpec, parameters: usize, training: TrainingReport) -> Averaging {
+    /// `parameters`: of the whole model. `upload_cap`: the owner's, in bytes a second.
+    pub(crate) fn new(
+        gossip: GossipSpec,
+        parameters: usize,
+        training: TrainingReport,
+        upload_cap: Option<f64>,
+    ) -> Averaging {
         Averaging {
-            cadence: Cadence::new(&gossip),
+            cadence: Cadence::new(&gossip, parameters, upload_cap),
             gain: LoopGain::new(gossip.gamma),
             patience: Patience::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
             gossip,

@@ -1,15 +1,22 @@
 //! How often to exchange: as often as link and processor allow, and more where the models drift apart.
 //!
-//! Smaller intervals learn better at the price of traffic, so the interval is a budget, not a constant. Every exchange
+//! Smaller intervals learn better at the price of traffic, so the interval is a budget, not a constant: what a line
+//! carries belongs to others as well, and exchanges take a quarter of it unless the owner says how much. Every exchange
 //! measures for free how far apart two models are; set against what own training did meanwhile this tells whether
 //! averaging keeps up (consensus control: Kong et al., ICML 2021).
 
 use std::time::Duration;
 
+use super::uplink::Uplink;
 use crate::manifest::GossipSpec;
+use crate::numerics::round_bytes;
 
 /// An interval is at least this many times as long as an exchange takes: the network rests half of the time.
 const DUTY: f64 = 2.0;
+
+/// Exchanges take at most this share of the measured uplink, where its owner has set no cap: the rest is for calls, and for
+/// whoever else lives there (a guess).
+const UPLINK_SHARE: f64 = 0.25;
 
 /// Encoding and merging take at most this share of the time: on a machine without a spare core it is training's.
 const WORKER_SHARE: f64 = 0.05;
@@ -33,16 +40,32 @@ pub(crate) struct Cadence {
     exchange_steps: Option<f64>,
     /// Seconds of worker time for one exchange, and of one step.
     worker_seconds: f64,
+    uplink: Uplink,
+    /// The owner's cap, in bytes a second: exchanges may take all of it.
+    upload_cap: Option<f64>,
+    /// What this node sends in an interval: its own exchange and one that it answers.
+    round_bytes: f64,
     /// Ξ̂ ÷ local progress.
     ratio: Option<f64>,
     is_limited: bool,
 }
 
 impl Cadence {
-    pub(crate) fn new(gossip: &GossipSpec) -> Cadence {
+    /// `parameters`: of the whole model. `upload_cap`: the owner's, in bytes a second.
+    pub(crate) fn new(gossip: &GossipSpec, parameters: usize, upload_cap: Option<f64>) -> Cadence {
         let start = f64::from(gossip.interval_steps);
         let range = (f64::from(gossip.interval_steps_min).min(start), f64::from(gossip.interval_steps_max).max(start));
-        Cadence { interval: start, range, exchange_steps: None, worker_seconds: 0.0, ratio: None, is_limited: false }
+        Cadence {
+            interval: start,
+            range,
+            exchange_steps: None,
+            worker_seconds: 0.0,
+            uplink: Uplink::default(),
+            upload_cap,
+            round_bytes: round_bytes(parameters, gossip) as f64,
+            ratio: None,
+            is_limited: false,
+        }
     }
 
     /// Steps between two own exchanges.
@@ -63,6 +86,16 @@ impl Cadence {
         }
     }
 
+    /// A transfer of so many bytes was confirmed after this time.
+    pub(crate) fn on_sent(&mut self, bytes: usize, taken: Duration) {
+        self.uplink.on_sent(bytes, taken);
+    }
+
+    /// The uplink as measured, in bytes a second.
+    pub(crate) fn uplink_bytes_per_second(&self) -> Option<f64> {
+        self.uplink.bytes_per_second()
+    }
+
     /// A worker took this long for an encoding or a merge.
     pub(crate) fn on_work(&mut self, taken: Duration) {
         self.worker_seconds += NEWEST * (taken.as_secs_f64() - self.worker_seconds);
@@ -79,6 +112,7 @@ impl Cadence {
         let work = if step_seconds > 0.0 { 4.0 * self.worker_seconds / (WORKER_SHARE * step_seconds) } else { 0.0 };
         let duty = if is_drifting { 1.0 } else { DUTY };
         let budget = (duty * steps).max(work / if is_drifting { DUTY } else { 1.0 });
+        let budget = budget.max(self.line_steps(step_seconds));
         let target = budget.clamp(self.range.0, self.range.1);
         self.interval = if target > self.interval {
             (self.interval * GROW).min(target)
@@ -88,6 +122,16 @@ impl Cadence {
         let was_limited = self.is_limited;
         self.is_limited = is_drifting && self.interval <= target && self.interval > self.range.0;
         self.is_limited && !was_limited
+    }
+
+    /// Steps between own exchanges with which this node sends no more than its line may carry of them; 0 where that is not
+    /// known. Drifting models get no more of it: it is the owner's.
+    fn line_steps(&self, step_seconds: f64) -> f64 {
+        let measured = self.uplink.bytes_per_second().map(|rate| UPLINK_SHARE * rate);
+        match self.upload_cap.or(measured) {
+            Some(rate) if step_seconds > 0.0 => self.round_bytes / rate / step_seconds,
+            _ => 0.0,
+        }
     }
 
     /// An own exchange came to nothing: the link is worse than thought.
@@ -104,13 +148,41 @@ fn running_mean(mean: Option<f64>, newest: f64) -> f64 {
 mod tests {
     use super::*;
 
+    fn gossip() -> GossipSpec {
+        GossipSpec { interval_steps: 10, interval_steps_min: 5, interval_steps_max: 100, ..GossipSpec::default() }
+    }
+
     fn cadence() -> Cadence {
-        Cadence::new(&GossipSpec {
-            interval_steps: 10,
-            interval_steps_min: 5,
-            interval_steps_max: 100,
-            ..GossipSpec::default()
-        })
+        Cadence::new(&gossip(), 1_000_000, None)
+    }
+
+    /// Where the interval of a model of a million parameters settles with steps of 0.1 s and exchanges that take no time,
+    /// and the bytes a second that it then sends.
+    fn settled(mut cadence: Cadence, bytes_per_second: f64) -> (f64, f64) {
+        for _ in 0..50 {
+            cadence.on_sent(1_000_000, Duration::from_secs_f64(1e6 / bytes_per_second));
+            cadence.on_exchange(0, 0.1);
+        }
+        (cadence.interval(), cadence.round_bytes / (0.1 * cadence.interval()))
+    }
+
+    #[test]
+    fn exchanges_take_a_quarter_of_a_slow_uplink_and_all_of_a_cap() {
+        let (interval, sent) = settled(cadence(), 2e6);
+        assert!(interval > 30.0 && (sent / 0.5e6 - 1.0).abs() < 0.01, "every {interval} steps, {sent} bytes a second");
+        let capped = Cadence::new(&gossip(), 1_000_000, Some(1e6));
+        let (interval, sent) = settled(capped, 2e6);
+        assert!((sent / 1e6 - 1.0).abs() < 0.01, "every {interval} steps, {sent} bytes a second");
+    }
+
+    #[test]
+    fn a_fast_uplink_and_an_unknown_one_change_nothing() {
+        assert_eq!(settled(cadence(), 100e6).0, 5.0);
+        let mut unknown = cadence();
+        (0..50).for_each(|_| {
+            unknown.on_exchange(0, 0.1);
+        });
+        assert_eq!(unknown.interval(), 5.0);
     }
 
     #[test]
@@ -158,7 +230,7 @@ mod tests {
     fn a_range_of_one_value_is_a_fixed_interval() {
         let gossip =
             GossipSpec { interval_steps: 25, interval_steps_min: 25, interval_steps_max: 25, ..GossipSpec::default() };
-        let mut cadence = Cadence::new(&gossip);
+        let mut cadence = Cadence::new(&gossip, 1_000_000, Some(1.0));
         (0..50).for_each(|_| {
             cadence.on_exchange(300, 0.1);
         });

@@ -196,7 +196,8 @@ impl DataSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct GossipSpec {
     /// H: steps between the exchanges that a node starts, 1 to 10,000; drawn anew each time within ±20 %. Where nodes
-    /// begin: each then finds the smallest that its link and processor bear, within the two limits below.
+    /// begin: each then finds the smallest that a quarter of its uplink (or its owner's cap) and its processor bear, within
+    /// the two limits below.
     pub interval_steps: u32,
     /// The least that H may become, 1 to `interval_steps`.
     pub interval_steps_min: u32,

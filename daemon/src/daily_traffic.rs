@@ -1,0 +1,84 @@
+//! What taking part will send: told before a node begins, from the time that this machine takes for a step.
+//!
+//! An upper bound: nodes exchange as often as the run allows only where link, processor and caps bear it.
+
+use murmur_protocol::RunManifest;
+use murmur_protocol::numerics::round_bytes;
+use murmur_training::trained_layout;
+
+use crate::console::{human_bytes, note};
+use crate::devices::Devices;
+use crate::doctor::measure_briefly;
+use crate::settings::{LimitsSettings, NodeSettings};
+
+const DAY_SECONDS: f64 = 86_400.0;
+
+/// Tells people what this node will send, before it begins.
+pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, devices: &Devices) {
+    let sent = match measure_briefly(manifest, &devices.all, settings.training.options()) {
+        Some((step, parameters)) => {
+            describe(bytes_sent_a_day(manifest, parameters, step.as_secs_f64()), &settings.limits)
+        }
+        None => describe_exchange(manifest),
+    };
+    note(&format!("traffic     {sent}"));
+}
+
+/// Bytes that exchanges of a run send in a day at most, from a machine whose step takes so long.
+pub(crate) fn bytes_sent_a_day(manifest: &RunManifest, parameters: usize, step_seconds: f64) -> f64 {
+    let gossip = &manifest.gossip;
+    let interval = gossip.interval_steps_min.min(gossip.interval_steps).max(1);
+    let rounds = DAY_SECONDS / (step_seconds * f64::from(interval));
+    rounds * round_bytes(parameters, gossip) as f64
+}
+
+/// The same in words, within the owner's caps, with the flags that set them.
+fn describe(bytes_a_day: f64, limits: &LimitsSettings) -> String {
+    let upload = limits.caps().upload.map(|rate| rate as f64 * DAY_SECONDS);
+    // The budget counts what is received as well, which is about as much.
+    let daily = (limits.daily_gigabytes > 0.0).then_some(limits.daily_gigabytes * 1e9 / 2.0);
+    let bytes = [upload, daily].into_iter().flatten().fold(bytes_a_day, f64::min);
+    let amount = human_bytes(bytes as u64);
+    match (upload.is_some(), daily.is_some()) {
+        (false, false) => format!(
+            "up to {amount} sent a day at this machine's pace, a quarter of the uplink at most; \
+             --upload-mbit and --daily-gigabytes cap it"
+        ),
+        (true, false) => format!("up to {amount} sent a day at this machine's pace and with --upload-mbit"),
+        (false, true) => format!("up to {amount} sent a day at this machine's pace and with --daily-gigabytes"),
+        (true, true) => format!("up to {amount} sent a day at this machine's pace and with the caps set"),
+    }
+}
+
+/// Where a step takes too long to be tried: what an exchange sends.
+fn describe_exchange(manifest: &RunManifest) -> String {
+    let amount = human_bytes(round_bytes(trained_layout(manifest).parameters(), &manifest.gossip) as u64);
+    format!(
+        "{amount} sent every few steps, a quarter of the uplink at most; --upload-mbit and --daily-gigabytes cap it"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_of_exchanges_is_counted_at_the_shortest_interval_of_the_run() {
+        let manifest = RunManifest::default();
+        let rounds = DAY_SECONDS / (0.4 * f64::from(manifest.gossip.interval_steps_min));
+        let bytes = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
+        // One byte a parameter for the own exchange, and one for that which is answered.
+        assert!(bytes > 2e6 * rounds && bytes < 1.05 * 2e6 * rounds, "{bytes}");
+    }
+
+    #[test]
+    fn caps_lower_what_is_told_and_are_named() {
+        let limits = LimitsSettings::default();
+        let free = describe(100e9, &limits);
+        assert!(free.starts_with("up to 100.00 GB sent a day") && free.contains("--upload-mbit"), "{free}");
+        let capped = describe(100e9, &LimitsSettings { upload_mbit: 1.0, ..limits.clone() });
+        assert!(capped.starts_with("up to 10.80 GB sent a day") && capped.contains("--upload-mbit"), "{capped}");
+        let daily = describe(100e9, &LimitsSettings { daily_gigabytes: 4.0, ..limits });
+        assert!(daily.starts_with("up to 2.00 GB sent a day") && daily.contains("--daily-gigabytes"), "{daily}");
+    }
+}
