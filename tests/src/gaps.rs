@@ -4,14 +4,18 @@
 //! time: beside steps of some milliseconds 100 ms are nine tenths of it. A rare wait, as for a peer that is gone, hardly
 //! shows there, but lasts until a deadline of seconds: it shows in the longest gap.
 
+use std::time::Duration;
+
 use murmur::report::NodeReport;
+use murmur_protocol::bounds::EXCHANGE_TIMEOUT_MIN;
 
 /// Boundaries do work: copies, corrections, replies. In the dev profile, with an exchange every few steps of a tiny model
 /// and more trainers than cores, that is a few hundredths of the time.
 const SHARE_MAX: f64 = 0.25;
 
-/// On a busy machine a thread that wants to run is kept from it for tenths of a second; the network's deadlines are longer.
-const GAP_SECONDS_MAX: f64 = 2.0;
+/// The shortest deadline of an exchange: a wait for a peer that is gone lasts longer. On a machine with many more threads than
+/// cores one that wants to run is kept from it for a second or two.
+const GAP_MAX: Duration = EXCHANGE_TIMEOUT_MIN;
 
 /// Asserts that a daemon's training has waited for nobody since it began.
 ///
@@ -21,7 +25,7 @@ pub fn assert_never_waited(report: &NodeReport) {
     assert!(report.seconds_in_training > 0.0 && report.median_step_seconds > 0.0, "it has trained: {report:?}");
     assert_share(report.boundary_share(), report);
     let (gap, median) = (report.longest_gap_seconds, report.median_step_seconds);
-    assert!(gap < GAP_SECONDS_MAX, "{gap} s between two steps, where a step takes {median} s: {report:?}");
+    assert!(gap < GAP_MAX.as_secs_f64(), "{gap} s between two steps, where a step takes {median} s: {report:?}");
 }
 
 /// The same of what went on between two reports of one daemon.

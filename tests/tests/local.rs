@@ -35,7 +35,7 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
         assert!(node["bytes_sent"].as_u64() > Some(0) && node["bytes_received"].as_u64() > Some(0), "{node}");
         let number = |name: &str| node[name].as_f64().expect("a measured number");
         assert!(number("seconds_at_boundaries") < 0.25 * number("seconds_in_training"), "training waits: {node}");
-        assert!(number("longest_gap_seconds") < 2.0 && number("median_step_seconds") > 0.0, "{node}");
+        assert!(number("longest_gap_seconds") < 3.0 && number("median_step_seconds") > 0.0, "{node}");
         assert!(node["peer"].as_str().expect("a peer id").starts_with("12D3KooW"), "{node}");
     }
     assert!(summary["consensus_distance"].as_f64() > Some(0.0), "{summary}");
