@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use murmur::report::NodeReport;
-use murmur_protocol::bounds::EXCHANGE_TIMEOUT_MIN;
 
 /// Boundaries do work: copies, corrections, replies. In the dev profile, with an exchange every few steps of a tiny model
 /// and more trainers than cores, that is a few hundredths of the time.
@@ -15,7 +14,7 @@ const SHARE_MAX: f64 = 0.25;
 
 /// The shortest deadline of an exchange: a wait for a peer that is gone lasts longer. On a machine with many more threads than
 /// cores one that wants to run is kept from it for a second or two.
-const GAP_MAX: Duration = EXCHANGE_TIMEOUT_MIN;
+const GAP_MAX: Duration = Duration::from_secs(3);
 
 /// Asserts that a daemon's training has waited for nobody since it began.
 ///
