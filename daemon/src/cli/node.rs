@@ -15,6 +15,10 @@ use crate::settings::{LimitsSettings, THREADS_MAX};
 pub struct StartOptions {
     /// The run file [default: the built-in stories].
     pub run: Option<PathBuf>,
+    /// Hours from now after which the whole run is complete; the last sixth is the decay. For a run that this node founds.
+    #[arg(long, value_name = "N", help_heading = TRAINING,
+        value_parser = decimal(|hours| hours > 0.0 && hours <= 8784.0, "hours: above 0, at most 8784 (a year)"))]
+    pub hours: Option<f64>,
     /// Begin at step 0 where all checkpoints are damaged; what they held is lost.
     #[arg(long, help_heading = TRAINING)]
     pub begin_anew: bool,

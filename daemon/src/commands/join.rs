@@ -94,7 +94,8 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     tracing::debug!("the run is known");
     let base = base::joined(&manifest, &settings)?;
     let directory = node::directory_to_join(&settings, &manifest)?;
-    let entry = node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, secret, base };
+    let entry =
+        node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, hours: None, secret, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

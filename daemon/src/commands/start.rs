@@ -27,7 +27,8 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let directory = node::directory(&settings, &manifest.run.name)?;
     let manifest = with_founder(manifest, &directory, &node::identity(&directory)?, &settings)?;
     let joins = !bootstrap.is_empty();
-    let entry = node::Entry { bootstrap, joins, begins_anew: options.begin_anew, secret: None, base };
+    let entry =
+        node::Entry { bootstrap, joins, begins_anew: options.begin_anew, hours: options.hours, secret: None, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

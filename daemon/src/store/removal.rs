@@ -8,7 +8,7 @@ use super::runs::{LOCAL, sub_folders};
 use super::{DataDirectory, Run};
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "checkpoints",
     "prepared",
     "shards",
@@ -17,6 +17,7 @@ const OURS: [&str; 12] = [
     "node.toml",
     "peers.json",
     "traffic.json",
+    "finish.json",
     "daemon.json",
     "membership.secret",
     "identity.key",
