@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use crate::cli::StatusOptions;
-use crate::console::figures::{count, counted, time_left};
+use crate::console::figures::{count, counted, percent, time_left};
 use crate::console::{Console, human_bytes, labelled, print_line, summary_line};
 use crate::outlook::OutlookReport;
 use crate::report::NodeReport;
@@ -90,5 +90,5 @@ fn progress(report: &NodeReport) -> String {
     };
     let left = time_left(*seconds_left);
     let left = if left.is_empty() { left } else { format!(" · {left}") };
-    format!("{:.0} %{total}{left} · {swarm}", (100.0 * share).floor())
+    format!("{}{total}{left} · {swarm}", percent(*share))
 }

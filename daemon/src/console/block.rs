@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::figures::{Losses, bar, count, counted, duration, fitted, human_bytes, steps, time_left};
+use super::figures::{Losses, bar, count, counted, duration, fitted, human_bytes, percent, steps, time_left};
 use super::screen::Size;
 use crate::report::{DataReport, NodeReport};
 
@@ -61,8 +61,8 @@ fn progress(report: &NodeReport, columns: usize) -> Vec<String> {
         (None, None) => String::new(),
     };
     let left = time_left(report.outlook.seconds_left);
-    let percent = format!("{:.0} %", (100.0 * share).floor());
-    let taken = what.len() + percent.len() + counters.len() + total.len() + left.len() + 16;
+    let percent = percent(share);
+    let taken = what.len() + percent.len() + counters.len() + total.len() + left.len() + 11;
     let width = columns.saturating_sub(taken).clamp(BAR_COLUMNS_MIN, BAR_COLUMNS_MAX);
     let bar = bar(share, width);
     vec![format!("{what} {bar} {percent}"), format!("{counters} {total}").trim_end().to_owned(), left, ran]
@@ -116,7 +116,7 @@ mod tests {
             ..OutlookReport::default()
         };
         let lines = shown(&NodeReport { outlook, ..report() }, 80);
-        assert_eq!(lines[0], "training [######··········] 38 % · own 154, swarm 8,150 of own 400 · 2 min 10 s left");
+        assert_eq!(lines[0], "training [####·······] 38 % · own 154, swarm 8,150 of own 400 · 2 min 10 s left");
         assert!(lines[1].starts_with("loss 2.104 █") && lines[1].ends_with("validation 2.200"), "{lines:?}");
         assert_eq!(lines[2], "26,000 tokens/s here · swarm 98,100, as members tell");
         assert_eq!(lines[3], "1 peer · 81 exchanges · 0 B sent");

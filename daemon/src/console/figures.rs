@@ -50,6 +50,11 @@ pub(crate) fn time_left(seconds: Option<f64>) -> String {
     left.map_or(String::new(), |left| format!("{} left", duration(left)))
 }
 
+/// What is done, 0 to 1, in whole percent: 100 only at the end, whatever the rounding of a mean.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", (100.0 * share + 1e-6).floor())
+}
+
 /// Bytes for people.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     match bytes {
@@ -149,6 +154,10 @@ mod tests {
         assert_eq!(
             (shown(59), shown(130), shown(7260), shown(180_000)),
             tuple(["59 s", "2 min 10 s", "2 h 1 min", "2 d 2 h"])
+        );
+        assert_eq!(
+            (percent(0.38 - 1e-12), percent(0.999), percent(1.0)),
+            ("38 %".into(), "99 %".into(), "100 %".into())
         );
         assert_eq!(time_left(Some(130.0)), "2 min 10 s left");
         assert_eq!((time_left(None), time_left(Some(f64::NAN)), time_left(Some(1e300))), Default::default());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::console::figures::{Losses, bar, count, duration, fitted, human_bytes, time_left};
+use crate::console::figures::{Losses, bar, count, duration, fitted, human_bytes, percent, time_left};
 use crate::console::labelled;
 use crate::console::screen::{Size, cut};
 use crate::report::NodeReport;
@@ -143,7 +143,7 @@ pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<S
     let first = match share {
         None => vec!["no end set".to_owned(), steps(rows), elapsed],
         Some(share) => {
-            let percent = format!("{:.0} %", (100.0 * share).floor());
+            let percent = percent(share);
             let taken = percent.width() + left.width() + steps(rows).width() + elapsed.width() + 14;
             let bar = bar(share, columns.saturating_sub(taken).clamp(6, BAR_COLUMNS_MAX));
             vec![format!("{bar} {percent}"), left, steps(rows), elapsed]
