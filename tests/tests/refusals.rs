@@ -148,7 +148,7 @@ fn a_data_folder_is_trained_on_without_what_is_no_text_and_without_the_nodes_own
     std::fs::write(texts.join("empty.txt"), "").expect("written");
     std::fs::write(texts.join("photo.jpg"), b"\xff\xd8\xff\xe0\x00\x10JFIF\x00").expect("written");
     let node = texts.join("node");
-    let arguments = ["start", text(&run_file), "--data", text(&texts), "--steps", "3"];
+    let arguments = ["start", text(&run_file), "--data", text(&texts), "--steps", "3", "--exit"];
     for time in ["first", "second"] {
         let ended = Daemon::spawn(MURMUR, &node, &arguments).wait_for_end();
         assert!(ended.status.success(), "{time}: {}", ended.errors);
@@ -169,12 +169,12 @@ fn a_disk_without_room_for_a_first_checkpoint_is_refused_before_anything_is_lear
     let folder = folder();
     let run_file = write_run(folder.path(), TINY_RUN);
     let Some(disk) = SmallDisk::mount(256 << 10) else { return };
-    let (code, message) = start(&run_file, &disk.path().join("node"), &["--steps", "3"]);
+    let (code, message) = start(&run_file, &disk.path().join("node"), &["--steps", "3", "--exit"]);
     assert_eq!(code, Some(5), "{message}");
     assert!(message.contains("error: a checkpoint of this run takes") && message.contains("are free in"), "{message}");
     assert!(message.contains("hint: make room there, or choose another disk with --data-dir"), "{message}");
     disk.fill();
-    let (code, message) = start(&run_file, &disk.path().join("other"), &["--steps", "3"]);
+    let (code, message) = start(&run_file, &disk.path().join("other"), &["--steps", "3", "--exit"]);
     assert_eq!(code, Some(5), "{message}");
     assert!(message.contains("No space left on device") && message.contains("hint: make room there"), "{message}");
     assert!(!disk.path().join("other/identity.key").exists(), "no half of a key is left behind");
@@ -203,7 +203,8 @@ fn commands_end_quietly_without_a_reader_and_with_an_error_on_a_full_disk() {
     let folder = folder();
     let run_file = write_run(folder.path(), TINY_RUN);
     let node = folder.path().join("node");
-    let ended_daemon = Daemon::spawn(MURMUR, &node, &["start", text(&run_file), "--steps", "3"]).wait_for_end();
+    let ended_daemon =
+        Daemon::spawn(MURMUR, &node, &["start", text(&run_file), "--steps", "3", "--exit"]).wait_for_end();
     assert!(ended_daemon.status.success(), "{}", ended_daemon.errors);
     let sample = ["sample", text(&node), "--tokens", "100"];
     for arguments in [&["sim", "list"][..], &["--help"], &["start", "--help"], &sample, &["eval", text(&node)]] {
@@ -222,7 +223,7 @@ fn a_daemon_trains_on_without_its_output_and_says_that_it_was_lost() {
     let folder = folder();
     let run_file = write_run(folder.path(), TINY_RUN);
     let node = folder.path().join("node");
-    let more = ["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--steps", "3"];
+    let more = ["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--steps", "3", "--exit"];
     let arguments = [&["start", text(&run_file), "--data-dir", text(&node)][..], &more].concat();
     let Some(output) = into_full_disk(&arguments) else { return };
     let (code, message) = ended(&output);
