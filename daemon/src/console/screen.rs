@@ -181,7 +181,8 @@ impl Screen {
         output.flush()
     }
 
-    /// Moves to where the block begins and wipes it and whatever is below.
+    /// Moves to where the block begins and wipes it line by line: what is cleared from the first row downwards at once, tmux
+    /// keeps in its history.
     fn erase(&self, output: &mut impl Write, size: Size) -> io::Result<()> {
         if !self.is_drawn() {
             return Ok(());
@@ -192,11 +193,8 @@ impl Screen {
             false => 1,
         };
         let rows = self.drawn.iter().map(rows_of).sum::<usize>().min(size.block_rows());
-        queue!(output, MoveToColumn(0))?;
-        if rows > 0 {
-            queue!(output, MoveUp(u16::try_from(rows).unwrap_or(u16::MAX)))?;
-        }
-        queue!(output, Clear(ClearType::FromCursorDown))
+        queue!(output, MoveToColumn(0), Clear(ClearType::CurrentLine))?;
+        (0..rows).try_for_each(|_| queue!(output, MoveUp(1), Clear(ClearType::CurrentLine)))
     }
 
     /// Draws the block where the cursor is, cut to the terminal.

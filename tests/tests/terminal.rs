@@ -1,0 +1,94 @@
+//! The live view on a real terminal: tmux, which wraps lines anew when it becomes narrower and keeps a history.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use murmur_tests::{TINY_RUN, write_run};
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+
+/// For each thing that is waited for: eight daemons begin on two busy cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A tmux server of its own, ended with the test.
+struct Terminal {
+    socket: String,
+}
+
+impl Terminal {
+    /// `None` where there is no tmux.
+    fn open(columns: usize, rows: usize, folder: &Path, command: &str) -> Option<Terminal> {
+        let terminal = Terminal { socket: folder.join("tmux").display().to_string() };
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        let begin = ["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, command];
+        terminal.tmux(&begin).map(|_| terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Option<String> {
+        let output = Command::new("tmux").args(["-u", "-S", &self.socket]).args(arguments).output().ok()?;
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Everything that is on the terminal or was, as a user would copy it.
+    fn shown(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-S", "-"]).expect("tmux is there")
+    }
+
+    fn wait_for(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.shown();
+            if holds(&shown) {
+                return shown;
+            }
+            assert!(Instant::now() < deadline, "waited in vain for {what}:\n{shown}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the view has been drawn some times more, and gives what is shown then.
+    fn wait_for_drawings(&self, what: &str) -> String {
+        let mut last = self.wait_for(what, |shown| shown.contains(" % ") && tables(shown) > 0);
+        for _ in 0..6 {
+            last = self.wait_for(what, |shown| *shown != last);
+        }
+        last
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").args(["-S", &self.socket, "kill-server"]).output();
+    }
+}
+
+/// Titles of the table: one for each drawing that was not drawn over.
+fn tables(shown: &str) -> usize {
+    shown.lines().filter(|line| line.starts_with("node ") && line.contains("own")).count()
+}
+
+#[test]
+fn the_view_does_not_pile_up_with_more_daemons_than_rows_nor_when_the_terminal_changes() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let swarm = folder.path().join("swarm");
+    let command =
+        format!("{MURMUR} local -n 8 --threads 1 --directory {} {}; cat", swarm.display(), run_file.display());
+    let Some(terminal) = Terminal::open(80, 8, folder.path(), &command) else {
+        eprintln!("skipped: there is no tmux");
+        return;
+    };
+    let shown = terminal.wait_for_drawings("the view");
+    assert!(tables(&shown) == 1 && shown.contains(" more, "), "{shown}");
+    // tmux wraps what is there before it tells that it is narrower, so that some of one table may stay; no more with time.
+    for (columns, rows, most) in [("80", "40", 1), ("50", "40", 2), ("120", "40", 2), ("120", "8", 3)] {
+        terminal.tmux(&["resize-window", "-x", columns, "-y", rows]);
+        let shown = terminal.wait_for_drawings("the view after a change");
+        let tables = tables(&shown);
+        assert!((1..=most).contains(&tables), "{tables} tables at {columns}×{rows}: {shown}");
+    }
+    terminal.tmux(&["send-keys", "C-c"]);
+    terminal.wait_for("the summary", |shown| shown.contains("mean validation loss"));
+}
