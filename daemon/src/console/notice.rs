@@ -49,8 +49,8 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::ExchangeFailed { partner, failure } => {
             plain(format!("exchange with {} came to nothing: {failure:?}", name(partner)))
         }
-        Notice::PeerRefused { peer, refusal: Refusal::OtherRun { run, .. } } => {
-            plain(format!("{} takes part in another run ({run}): it is left alone", name(peer)))
+        Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { .. } } => {
+            plain(foreign(&format!("{} is left alone: it {refusal}", name(peer))))
         }
         Notice::PeerRefused { peer, refusal } => {
             warning(foreign(&format!("peer {} {refusal}", name(peer))), refusal.remedy())
@@ -189,7 +189,11 @@ mod tests {
     fn a_peer_of_another_run_is_no_warning() {
         let refusal = Refusal::OtherRun { run: murmur_protocol::RunId([1; 32]), differences: vec![] };
         let words = describe(&Notice::PeerRefused { peer: peer(1), refusal }, &Names::default());
-        assert!(words.hint.is_none() && words.text.ends_with("it is left alone"), "{}", words.text);
+        assert!(
+            words.hint.is_none() && words.text.contains("is left alone: it takes part in another run"),
+            "{}",
+            words.text
+        );
     }
 
     #[test]
