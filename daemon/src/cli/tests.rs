@@ -137,7 +137,7 @@ fn help_is_in_sections_with_an_example_and_fits_a_terminal() {
 fn a_command_lists_only_what_it_takes() {
     let help = |command: &str| parsed(&[command, "--help"]).expect_err("help").to_string();
     let doctor = help("doctor");
-    for foreign in ["--serve", "--steps", "--status-address", "--closed", "--allow", "--quiet-hours"] {
+    for foreign in ["--exit", "--steps", "--status-address", "--closed", "--allow", "--quiet-hours"] {
         assert!(!doctor.contains(foreign), "doctor takes no {foreign}");
         assert!(help("start").contains(foreign), "start takes {foreign}");
     }
