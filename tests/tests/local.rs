@@ -97,7 +97,9 @@ fn squares(total_steps: u32, data: &str) -> String {
     )
 }
 
+/// In a folder of its own each time: other data is another run, which a folder of the first would refuse.
 fn train_two(folder: &Path, run_file: &Path, data: &[PathBuf]) -> std::process::Output {
+    let _ = std::fs::remove_dir_all(folder.join("swarm"));
     let mut command = murmur(MURMUR);
     command.args(["local", "-n", "2", "--format", "json", "--directory"]).arg(folder.join("swarm"));
     command.arg(run_file).arg("--data").args(data).output().expect("the program starts")
