@@ -155,11 +155,12 @@ fn page(address: &str) -> String {
 fn a_ticket_where_no_daemon_answers_is_an_error_with_a_remedy() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let silent = server(b"SSH-2.0-something\r\n");
-    for address in [free.to_string(), format!("127.0.0.1:{}", silent.port), "nonsense".to_owned()] {
+    let other = format!("127.0.0.1:{}", silent.port);
+    for (address, problem) in [(free.to_string(), "no daemon answers at"), (other, "something answers at")] {
         let output = run(MURMUR, &["ticket", "--address", &address]);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(4), "{message}");
-        assert!(message.starts_with(&format!("error: no daemon answers at {address}")), "{message}");
+        assert!(message.starts_with(&format!("error: {problem} {address}")), "{message}");
         assert!(message.contains("hint: a running daemon prints its status address"), "{message}");
     }
 }
@@ -233,7 +234,8 @@ fn an_address_where_another_program_answers_is_named() {
         let (code, message) = refused(&folder, &["--bootstrap", &address]);
         assert_eq!(code, 4, "{message}");
         assert!(message.contains(&address) && message.contains("hint: "), "{message}");
-        assert_eq!(server.calls.load(Ordering::Relaxed), 1, "asked once");
+        let calls = server.calls.load(Ordering::Relaxed);
+        assert!((1..=2).contains(&calls), "asked once, and once more for what it is: {calls}");
     }
 }
 
@@ -242,8 +244,11 @@ fn an_address_that_never_works_is_dialled_ever_more_seldom() {
     let folder = folder();
     let server = server(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     let address = format!("/ip4/127.0.0.1/tcp/{}", server.port);
+    // A node that does not know its run yet needs an answer; this one has founded it.
+    let first = founder(&folder, &[]);
+    first.wait_for("a step", |report| report.steps > 0);
+    assert!(first.stop().status.success());
     let daemon = founder(&folder, &["--bootstrap", &address]);
-    // It would be waited for as long as it takes: a node that names members copies their model.
     daemon.wait_for("twenty seconds", |report| report.seconds >= 20.0);
     let calls = server.calls.load(Ordering::Relaxed);
     assert!((1..=8).contains(&calls), "{calls} dials in 20 s");
