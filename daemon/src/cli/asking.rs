@@ -26,7 +26,7 @@ pub struct FinishOptions {
     /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
     pub run: Option<PathBuf>,
     /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far].
-    #[arg(long = "in", value_name = "TIME", value_parser = seconds)]
+    #[arg(long = "in", value_name = "TIME", value_parser = seconds, allow_hyphen_values = true)]
     pub seconds: Option<f64>,
     /// Where the daemon answers, where no run is given.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
@@ -57,4 +57,17 @@ pub struct IdOptions {
     /// text: lines for people; json: one object.
     #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them_and_refused_with_the_rule() {
+        assert_eq!((seconds("90s"), seconds("20m"), seconds("2h30m")), (Ok(90.0), Ok(1200.0), Ok(9000.0)));
+        for wrong in ["", "20", "-5m", "0s", "banana", "2y"] {
+            assert!(seconds(wrong).is_err_and(|rule| rule.contains("such as 90s, 20m or 2h30m")), "{wrong}");
+        }
+    }
 }

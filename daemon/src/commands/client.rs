@@ -71,10 +71,13 @@ impl Client {
     /// # Errors
     /// When its token is not known here, when it does not answer, or what it refuses.
     pub(super) fn post<Answer: DeserializeOwned>(&self, page: &str, wish: &impl Serialize) -> Result<Answer, Failure> {
-        let token = self.token.as_ref().ok_or_else(|| {
-            Failure::new(ExitCode::Files, format!("the token of the daemon at {} is not known here", self.address))
-                .hint("give its data directory instead of its address, on its machine and as its user")
-        })?;
+        let Some(token) = &self.token else {
+            // Where nobody answers, that is what is wrong.
+            self.get::<serde::de::IgnoredAny>("status")?;
+            let message = format!("the token of the daemon at {} is not known here", self.address);
+            return Err(Failure::new(ExitCode::Files, message)
+                .hint("give its data directory instead of its address, on its machine and as its user"));
+        };
         let request = agent(CHANGE_TIMEOUT).post(self.url(page)).header("Authorization", format!("Bearer {token}"));
         self.answer(request.send_json(wish))
     }
