@@ -77,10 +77,18 @@ fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_
     assert_eq!(lines.lines().count(), 1, "{lines}");
     assert!(errors.contains("murmur stop ") && errors.contains("murmur logs -f "), "{errors}");
 
-    let (code, text, errors) = machine.run(&["status", "--format", "json"]);
-    assert_eq!(code, 0, "{errors}");
-    let status: Value = serde_json::from_str(&text).expect("a report");
-    assert!(status["peer"].as_str().expect("a peer").starts_with("12D3KooW"), "{status}");
+    // On a quiet machine all of this happens before its first step.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (code, text, errors) = machine.run(&["status", "--format", "json"]);
+        assert_eq!(code, 0, "{errors}");
+        let status: Value = serde_json::from_str(&text).expect("a report");
+        assert!(status["peer"].as_str().expect("a peer").starts_with("12D3KooW"), "{status}");
+        if status["steps"].as_u64() >= Some(10) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it trains: {status}");
+    }
     let (code, ticket, errors) = machine.run(&["ticket"]);
     assert!(code == 0 && ticket.starts_with("murmur join "), "{errors}");
     // Its first checkpoint is 20 s away: it is asked to write one.
