@@ -40,7 +40,8 @@ use crate::store::{
 };
 use configured::{node_config, start, trainer_settings};
 use double::watch_for_double;
-use length::finish_after;
+pub use length::AskedLength;
+use length::{finish_after, length};
 use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -74,8 +75,8 @@ pub struct Plan {
     pub joins: bool,
     /// Whether to begin at step 0 where no checkpoint can be used, also where members are known.
     pub begins_anew: bool,
-    /// After how many hours the whole run is to be complete, where this node is its founder.
-    pub hours: Option<f64>,
+    /// How long the whole run is to be, where this node is its founder and its length is asked for now.
+    pub length: Option<AskedLength>,
     /// The run's base model, where it has been read already.
     pub base: Option<Pretrained>,
     /// What to print.
@@ -312,7 +313,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let inviting =
         tokio::spawn(invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations));
     let finisher = Finisher::new(&plan.identity, &plan.manifest, report_view.clone(), events);
-    let ending = plan.hours.map(|hours| tokio::spawn(finish_after(hours, finisher.clone())).abort_handle());
+    let ending = length(plan.length, directory.root()).map(|length| {
+        let root = directory.root().to_owned();
+        tokio::spawn(finish_after(length, root, report_view.clone(), finisher.clone())).abort_handle()
+    });
     let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints, finisher };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
     let listener = ports::listen_for_status(&plan.settings.status).await?;

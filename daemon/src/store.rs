@@ -3,6 +3,7 @@
 mod checkpoint;
 mod directory;
 mod finish;
+mod length;
 mod outline;
 mod removal;
 mod running;
@@ -13,6 +14,7 @@ mod writer;
 pub use checkpoint::{Checkpoint, CheckpointError, LastEvaluation, Refused, load_latest, newest_checkpoint};
 pub use directory::{DataDirectory, SECRET_FILE};
 pub use finish::{keep_finish, known_end};
+pub use length::Length;
 pub use outline::Outline;
 pub use removal::{Removed, bytes_in, prune_local, remove};
 pub use running::{Announcement, RunningDaemon, is_in_use};

@@ -1,7 +1,7 @@
 //! How a swarm's overlay settles, in figures: a star of bootstraps and a chain of them, at three sizes. Takes minutes.
 //! `cargo run --release -p murmur-protocol --example overlay`
 
-#[path = "../tests/overlay/mod.rs"]
+#[path = "../tests/membership/overlay.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod overlay;
 

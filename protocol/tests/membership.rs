@@ -5,8 +5,8 @@ mod overlay;
 
 use std::time::Duration;
 
+use self::overlay::{Overlay, second_eigenvalue, spread};
 use murmur_protocol::bounds::{AGE_MAX, CONNECTIONS_SURPLUS, CONNECTIONS_WANTED, SHUFFLE_PERIOD};
-use overlay::{Overlay, second_eigenvalue, spread};
 
 fn minutes(count: u64) -> Duration {
     Duration::from_secs(60 * count)

@@ -183,7 +183,9 @@ fn is_error_or_bounded(
     let Ok(merged) = result else { return Ok(()) };
     let finite = merged.correction.to_values().iter().all(|value| value.is_finite());
     require(finite && merged.distance.is_finite(), || "not finite".to_owned())?;
-    require(merged.steps.values().iter().all(|step| step.is_finite() && *step > 0.0), || "bad steps".to_owned())?;
+    require(merged.steps.values().iter().all(|block| block.step.is_finite() && block.step > 0.0), || {
+        "bad steps".to_owned()
+    })?;
     movement_is_bounded(&merged.correction, setting, share, steps)
 }
 

@@ -3,15 +3,14 @@
 //!
 //! The same worlds are lived through by the fuzzer in `protocol/fuzz`; here a bounded number of them, and its corpus.
 
-#[path = "schedules/tape.rs"]
 mod tape;
-#[path = "schedules/world.rs"]
 mod world;
 
 use murmur_protocol::{Message, codec};
 use proptest::prelude::*;
-use tape::Tape;
-use world::World;
+
+use self::tape::Tape;
+use self::world::World;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]

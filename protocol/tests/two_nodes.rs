@@ -2,9 +2,9 @@
 
 #[path = "../examples/two_nodes.rs"]
 #[allow(dead_code, unreachable_pub)]
-mod two_nodes;
+mod driver;
 
-use two_nodes::{Outcome, run};
+use self::driver::{Outcome, run};
 
 fn quiet_run() -> Outcome {
     run(|_| {})

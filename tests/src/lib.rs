@@ -12,7 +12,12 @@ pub mod swarm;
 pub use daemon::{Daemon, Finished};
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// The most that a command which ends by itself takes, on two busy cores.
+const COMMAND_MAX: Duration = Duration::from_secs(180);
 
 /// Two and a half million parameters: a state of 10 MB in three chunks, which takes 4 s over 20 Mbit/s. Little work a step.
 pub const LARGE_RUN: &str = "\
@@ -73,9 +78,35 @@ pub fn murmur(program: &str) -> Command {
 /// Runs a command that ends by itself.
 ///
 /// # Panics
-/// When it cannot be started.
+/// As [`output_of`].
 pub fn run(program: &str, arguments: &[&str]) -> Output {
-    murmur(program).args(arguments).stdin(Stdio::null()).output().expect("the program starts")
+    output_of(murmur(program).args(arguments))
+}
+
+/// Runs a command that ends by itself, without input.
+///
+/// # Panics
+/// When it cannot be started, or has not ended after three minutes, with what it has written.
+pub fn output_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    end_of(command.spawn().expect("the program starts"))
+}
+
+/// Waits for the end of a command that ends by itself.
+///
+/// # Panics
+/// As [`output_of`].
+pub fn end_of(process: Child) -> Output {
+    let id = process.id().to_string();
+    let (ended, end) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let is_late = end.recv_timeout(COMMAND_MAX) == Err(RecvTimeoutError::Timeout);
+        is_late && Command::new("kill").args(["-9", &id]).status().is_ok()
+    });
+    let output = process.wait_with_output().expect("it was started");
+    drop(ended);
+    assert!(!watch.join().expect("no panic"), "it does not end: {output:?}");
+    output
 }
 
 /// Writes a run file into `directory`.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 use serde_json::Value;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// A model in the form of Hugging Face's, trained a little from this seed.
 fn base(folder: &Path, seed: u32) -> PathBuf {

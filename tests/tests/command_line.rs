@@ -4,7 +4,7 @@ use std::path::Path;
 
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use murmur_tests::TINY_RUN;
 use murmur_tests::crowd::watch_crowd;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// Within which every joiner must train and average, counted from its own start: the promise is a minute.
 const LIMIT: Duration = Duration::from_secs(60);

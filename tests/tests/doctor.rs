@@ -6,7 +6,7 @@ use std::path::Path;
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 use serde_json::Value;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// Runs the doctor on the tiny run, or on a swarm: its exit code and its report.
 fn doctor(folder: &Path, listen: &str, more: &[&str]) -> (i32, Value) {

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use serde_json::Value;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -70,4 +71,44 @@ fn two_machines_that_start_the_same_run_file_are_members_of_one_run() {
     second.wait_for("an exchange", |report| report.exchanges_completed > 0);
     assert_eq!(second.latest().map(|report| report.run), founder.latest().map(|report| report.run));
     assert!(second.stop().status.success() && founder.stop().status.success());
+}
+
+/// Tokens of a step of the tiny run: four sequences of 32.
+const STEP_TOKENS: f64 = 128.0;
+
+#[test]
+fn a_run_of_so_many_tokens_ends_there_also_when_its_founder_is_killed_in_between() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = folder.path().join("founder");
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000\n", ""));
+    let founder = Daemon::spawn(MURMUR, &directory, &["start", text(&run_file), "--tokens", "1e12"]);
+    let file = directory.join("length.json");
+    let length = || -> Option<Value> { serde_json::from_slice(&std::fs::read(&file).ok()?).ok() };
+    let counted = || length()?["counted"].as_f64();
+    founder.wait_for("a count on the disk", |_| counted().is_some_and(|counted| counted > 0.0));
+    founder.kill();
+    // However fast this machine is: half as much again is left.
+    let (mut length, counted) = (length().expect("it stays"), counted().expect("it stays"));
+    length["tokens"] = (1.5 * counted).into();
+    std::fs::write(&file, length.to_string()).expect("a temporary directory can be written");
+    // It was killed before its first checkpoint, and begins at step 0 again.
+    let founder = Daemon::spawn(MURMUR, &directory, &["start"]);
+    let last = founder.wait_for("the end of the run", |report| report.phase == "completed");
+    let since = STEP_TOKENS * last.steps as f64;
+    assert!(last.is_finishing && (0.35..0.7).contains(&(since / counted)), "{since} of {counted}");
+    assert!(founder.stop().status.success());
+}
+
+#[test]
+fn a_length_is_for_the_founder_alone() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", text(&run_file)]);
+    let second = folder.path().join("second");
+    let arguments =
+        ["start", text(&run_file), "--bootstrap", &founder.address(), "--hours", "1", "--data-dir", text(&second)];
+    let output = run(MURMUR, &arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("another one has founded this run") && said.contains("hint: "), "{said}");
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::murmur;
+use murmur_tests::{murmur, output_of};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// What a condition may take on two busy cores.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ impl Machine {
 
     /// Runs a line of the README that ends by itself, and wants it to succeed.
     fn run(&self, line: &str) -> String {
-        let Output { status, stdout, stderr } = self.asking(line).output().expect("it starts");
+        let Output { status, stdout, stderr } = output_of(&mut self.asking(line));
         let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
         assert!(status.success(), "{line}: {said}");
         said

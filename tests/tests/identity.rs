@@ -4,7 +4,7 @@ use std::path::Path;
 
 use murmur_tests::{Daemon, TINY_RUN, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// What somebody copies who copies a data directory.
 fn copy(from: &Path, to: &Path) {

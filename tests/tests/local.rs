@@ -3,21 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use murmur_tests::{TINY_RUN, murmur, write_run};
+use murmur_tests::{TINY_RUN, murmur, output_of, write_run};
 use serde_json::Value;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 #[test]
 fn a_local_swarm_ends_with_a_summary_of_every_node() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), TINY_RUN);
-    let output = murmur(MURMUR)
-        .args(["local", "-n", "3", "--steps", "400", "--format", "json", "--directory"])
-        .arg(folder.path().join("swarm"))
-        .arg(&run_file)
-        .output()
-        .expect("the program starts");
+    let mut command = murmur(MURMUR);
+    command.args(["local", "-n", "3", "--steps", "400", "--format", "json", "--directory"]);
+    let output = output_of(command.arg(folder.path().join("swarm")).arg(&run_file));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let lines: Vec<Value> = String::from_utf8(output.stdout)
@@ -102,7 +99,7 @@ fn train_two(folder: &Path, run_file: &Path, data: &[PathBuf]) -> std::process::
     let _ = std::fs::remove_dir_all(folder.join("swarm"));
     let mut command = murmur(MURMUR);
     command.args(["local", "-n", "2", "--format", "json", "--directory"]).arg(folder.join("swarm"));
-    command.arg(run_file).arg("--data").args(data).output().expect("the program starts")
+    output_of(command.arg(run_file).arg("--data").args(data))
 }
 
 fn assert_both_classify(output: std::process::Output) {

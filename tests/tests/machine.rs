@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use murmur_tests::{TINY_RUN, murmur, write_run};
+use murmur_tests::{TINY_RUN, murmur, output_of, write_run};
 use serde_json::Value;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// A machine of its own: nothing there but what the test puts there.
 struct Machine {
@@ -34,7 +34,7 @@ impl Machine {
 
     /// Exit code, standard output and standard error of a command that ends.
     fn run(&self, arguments: &[&str]) -> (i32, String, String) {
-        let Output { status, stdout, stderr } = self.command(arguments).output().expect("the program starts");
+        let Output { status, stdout, stderr } = output_of(&mut self.command(arguments));
         // A model that has hardly learned writes any bytes into a pipe.
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (status.code().expect("it ended by itself"), text(stdout), text(stderr))

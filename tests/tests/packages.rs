@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// What a program prints; `None` where there is none of that name.
 fn printed(program: &str, arguments: &[&str]) -> Option<String> {

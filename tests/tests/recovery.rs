@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use murmur_tests::{Daemon, TINY_RUN, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// Flips a bit of every checkpoint's model.
 fn damage(directory: &Path) {

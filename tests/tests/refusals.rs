@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use murmur_tests::disk::SmallDisk;
-use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, run, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// A model that no machine has memory for.
 const HUGE_RUN: &str = "\
@@ -186,7 +186,7 @@ fn without_reader(arguments: &[&str]) -> Output {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     drop(child.stdout.take());
-    child.wait_with_output().expect("it ends")
+    end_of(child)
 }
 
 fn into_full_disk(arguments: &[&str]) -> Option<Output> {
@@ -195,7 +195,8 @@ fn into_full_disk(arguments: &[&str]) -> Option<Output> {
         return None;
     };
     let mut command: Command = murmur(MURMUR);
-    Some(command.args(arguments).stdin(Stdio::null()).stdout(full).output().expect("the program starts"))
+    command.args(arguments).stdin(Stdio::null()).stdout(full).stderr(Stdio::piped());
+    Some(end_of(command.spawn().expect("the program starts")))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use murmur_tests::gaps::assert_never_waited;
 use murmur_tests::process::memory;
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// Bytes of the text below: sixteen shards of 4 KiB, the last one short.
 const TEXT_BYTES: usize = 64_000;

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 
 use murmur_tests::{murmur, run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// Six nodes for twenty seconds: a fraction of a second of real time.
 const SMALL: &str = "[swarm]\nnodes = [4, 6]\nparameters = 20\n[phases]\nfaults_seconds = 10\ncalm_seconds = 40\n";

@@ -8,7 +8,7 @@ use murmur_tests::disk::SmallDisk;
 use murmur_tests::gaps::assert_never_waited;
 use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// A founder and `others` that join it by its ticket.
 fn swarm(folder: &tempfile::TempDir, others: usize) -> Vec<Daemon> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use murmur_tests::{TINY_RUN, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 /// For each thing that is waited for: eight daemons begin on two busy cores.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -91,4 +91,41 @@ fn the_view_does_not_pile_up_with_more_daemons_than_rows_nor_when_the_terminal_c
     }
     terminal.tmux(&["send-keys", "C-c"]);
     terminal.wait_for("the summary", |shown| shown.contains("mean validation loss"));
+}
+
+/// What `murmur local` writes to a terminal of 80×24 with these variables set, byte for byte; `None` without tmux.
+fn written(variables: &str) -> Option<String> {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("100000", "300"));
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    // It begins when its terminal is recorded.
+    let command = format!(
+        "until [ -e {} ]; do sleep 0.1; done; {variables} {MURMUR} local -n 2 --threads 1 --directory {} {}; cat",
+        at("go"),
+        at("swarm"),
+        run_file.display()
+    );
+    let terminal = Terminal::open(80, 24, folder.path(), &command)?;
+    terminal.tmux(&["pipe-pane", &format!("cat > {}", at("written"))]);
+    std::fs::write(at("go"), "").expect("a temporary directory can be written");
+    terminal.wait_for("the summary", |shown| shown.contains("mean validation loss"));
+    Some(String::from_utf8(std::fs::read(at("written")).expect("tmux writes it")).expect("UTF-8"))
+}
+
+#[test]
+fn a_terminal_without_cursor_gets_plain_lines_and_one_without_colour_no_colour() {
+    let Some(usual) = written("TERM=screen") else {
+        eprintln!("skipped: there is no tmux");
+        return;
+    };
+    let is_coloured = |text: &str| {
+        text.split("\u{1b}[")
+            .skip(1)
+            .any(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'))
+    };
+    assert!(usual.contains("\u{1b}["), "the view moves the cursor: {usual:?}");
+    let plain = written("TERM=dumb").expect("tmux is there");
+    assert!(!plain.contains('\u{1b}') && plain.contains("validation loss"), "{plain:?}");
+    let colourless = written("TERM=screen NO_COLOR=1").expect("tmux is there");
+    assert!(colourless.contains("\u{1b}[") && !is_coloured(&colourless), "{colourless:?}");
 }

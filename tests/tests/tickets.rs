@@ -4,15 +4,14 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::{Secret, Ticket};
 use murmur_tests::gaps::assert_never_waited;
-use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, run, write_run};
 
-const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
+use crate::MURMUR;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
@@ -355,7 +354,7 @@ fn what_a_node_will_send_in_a_day_is_told_before_it_begins_with_the_flags_that_c
         let mut command = murmur(MURMUR);
         command.arg("start").arg(&run_file).arg("--data-dir").arg(folder.path().join(name)).args(caps);
         command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--until-stdin-closes"]);
-        let output = command.stdin(Stdio::null()).output().expect("the program starts");
+        let output = output_of(&mut command);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let (before, _) = errors.split_once("Others join with:").unwrap_or_else(|| panic!("it begins: {errors}"));
         before.lines().find(|line| line.starts_with("traffic ")).unwrap_or_else(|| panic!("{errors}")).to_owned()

@@ -19,6 +19,11 @@ pub struct StartOptions {
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = decimal(|hours| hours > 0.0 && hours <= 8784.0, "hours: above 0, at most 8784 (a year)"))]
     pub hours: Option<f64>,
+    /// Tokens (images for models of images) of all members together from now on, after which the whole run is complete, such
+    /// as 5e9; the last sixth is the decay. For a run that this node founds.
+    #[arg(long, value_name = "N", help_heading = TRAINING, conflicts_with = "hours",
+        value_parser = decimal(|tokens| tokens >= 1.0 && tokens <= 1e18, "tokens: at least 1, at most 1e18, such as 5e9"))]
+    pub tokens: Option<f64>,
     /// Begin at step 0 where all checkpoints are damaged; what they held is lost.
     #[arg(long, help_heading = TRAINING)]
     pub begin_anew: bool,

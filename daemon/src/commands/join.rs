@@ -95,7 +95,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let base = base::joined(&manifest, &settings)?;
     let directory = node::directory_to_join(&settings, &manifest)?;
     let entry =
-        node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, hours: None, secret, base };
+        node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, secret, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

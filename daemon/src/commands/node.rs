@@ -9,7 +9,7 @@ use murmur_training::Pretrained;
 use super::membership;
 use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
 use crate::console::Console;
-use crate::daemon::Plan;
+use crate::daemon::{AskedLength, Plan};
 use crate::failure::{ExitCode, Failure};
 use crate::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
@@ -171,8 +171,8 @@ pub(super) struct Entry {
     pub(super) joins: bool,
     /// Whether to begin at step 0 where no checkpoint can be used.
     pub(super) begins_anew: bool,
-    /// After how many hours the whole run is to be complete.
-    pub(super) hours: Option<f64>,
+    /// How long the whole run is to be.
+    pub(super) length: Option<AskedLength>,
     /// From a ticket that a member has honoured.
     pub(super) secret: Option<Secret>,
     /// The base model, where it has been read already.
@@ -187,7 +187,7 @@ pub(super) fn run(
     entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, begins_anew, hours, secret, base } = entry;
+    let Entry { bootstrap, joins, begins_anew, length, secret, base } = entry;
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -205,7 +205,7 @@ pub(super) fn run(
         bootstrap,
         joins,
         begins_anew,
-        hours,
+        length,
         base,
         console: options.machine.format.unwrap_or(Console::Text),
         in_background: options.daemon.in_background,

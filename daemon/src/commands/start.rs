@@ -6,8 +6,8 @@ use murmur_protocol::RunManifest;
 use super::{join, node};
 use crate::base;
 use crate::cli::StartOptions;
-use crate::daemon::corpus_failure;
-use crate::failure::Failure;
+use crate::daemon::{AskedLength, corpus_failure};
+use crate::failure::{ExitCode, Failure};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::sharing;
 use crate::store::DataDirectory;
@@ -25,10 +25,17 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;
-    let manifest = with_founder(manifest, &directory, &node::identity(&directory)?, &settings)?;
+    let identity = node::identity(&directory)?;
+    let manifest = with_founder(manifest, &directory, &identity, &settings)?;
     let joins = !bootstrap.is_empty();
-    let entry =
-        node::Entry { bootstrap, joins, begins_anew: options.begin_anew, hours: options.hours, secret: None, base };
+    if (options.hours.is_some() || options.tokens.is_some()) && manifest.run.founder != peer_id(&identity).to_string() {
+        let message = "--hours and --tokens are for a run that this node founds, and another one has founded this run";
+        return Err(Failure::new(ExitCode::CommandLine, message)
+            .hint("give them to `murmur start` there, or leave them out")
+            .into());
+    }
+    let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
+    let entry = node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

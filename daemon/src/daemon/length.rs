@@ -1,29 +1,127 @@
-//! A run's length in hours, as its founder wishes it: when it is nearly over, the founder's daemon orders the end.
+//! A run's length in hours or tokens, as its founder wishes it: when it is nearly over, the founder's daemon orders the
+//! end.
 
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 use crate::console::note;
 use crate::finishing::{FinishWish, Finisher, NotFinished};
+use crate::report::NodeReport;
+use crate::store::Length;
 
-/// The share of the time that is left for the decay: a sixth, as a fifth of the steps before it.
+/// The share of the length that is left for the decay: a sixth, as a fifth of the steps before it.
 const DECAY_SHARE: f64 = 1.0 / 6.0;
 
-/// How soon it is tried again where the pace is not known yet.
-const RETRY: Duration = Duration::from_secs(1);
+/// How often it is looked whether the decay has to begin.
+const PERIOD: Duration = Duration::from_secs(1);
 
-/// Orders the end of the run so that it is complete `hours` from now.
-pub(super) async fn finish_after(hours: f64, finisher: Finisher) {
-    let seconds = 3600.0 * hours;
-    tokio::time::sleep(Duration::from_secs_f64((1.0 - DECAY_SHARE) * seconds)).await;
-    let wish = FinishWish { seconds: Some(DECAY_SHARE * seconds) };
-    loop {
-        match finisher.finish(wish).await {
-            Ok(_) => return,
-            Err(NotFinished::NoPace) => tokio::time::sleep(RETRY).await,
+/// Looks between two writings of the count.
+const LOOKS_PER_WRITING: u32 = 10;
+
+/// A length as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AskedLength {
+    /// From now.
+    Hours(f64),
+    /// Of the whole swarm, from now.
+    Tokens(f64),
+}
+
+/// The length that holds in a data directory: what is asked for now, else what was asked for before a restart.
+pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Option<Length> {
+    match asked {
+        None => Length::known(root),
+        Some(AskedLength::Hours(hours)) => Some(Length::Hours { hours, until: unix_seconds() + 3600.0 * hours }),
+        Some(AskedLength::Tokens(tokens)) => Some(Length::Tokens { tokens, counted: 0.0 }),
+    }
+}
+
+/// Orders the end of the run so that it is complete when this length is over.
+pub(super) async fn finish_after(
+    mut length: Length,
+    root: PathBuf,
+    reports: watch::Receiver<NodeReport>,
+    finisher: Finisher,
+) {
+    let keep = |length: Length| {
+        if let Err(error) = length.keep(&root) {
+            note(&format!("warning: a restart will not know the length of the run: {error}"));
+        }
+    };
+    keep(length);
+    let mut looked = Instant::now();
+    for look in 1.. {
+        sleep(PERIOD).await;
+        let (rate, is_finishing) = {
+            let report = reports.borrow();
+            (report.swarm_tokens_per_second, report.is_finishing)
+        };
+        if is_finishing {
+            return;
+        }
+        if let Length::Tokens { counted, .. } = &mut length {
+            *counted += rate * looked.elapsed().as_secs_f64();
+            if look % LOOKS_PER_WRITING == 0 {
+                keep(length);
+            }
+        }
+        looked = Instant::now();
+        let Some(seconds) = decay(length, unix_seconds(), rate) else { continue };
+        match finisher.finish(FinishWish { seconds: Some(seconds) }).await {
+            Ok(_) | Err(NotFinished::Complete) => return,
+            Err(NotFinished::NoPace) => {}
             Err(reason) => {
-                note(&format!("warning: --hours cannot end the run: {reason}\nhint: {}", reason.remedy()));
+                note(&format!("warning: this node cannot end the run: {reason}\nhint: {}", reason.remedy()));
                 return;
             }
         }
+    }
+}
+
+/// Seconds that the decay may take, where it has to begin now.
+fn decay(length: Length, now: f64, tokens_per_second: f64) -> Option<f64> {
+    match length {
+        Length::Hours { hours, until } => (until - now <= DECAY_SHARE * 3600.0 * hours).then_some(until - now),
+        Length::Tokens { tokens, counted } => {
+            let left = tokens - counted;
+            (left <= DECAY_SHARE * tokens && tokens_per_second > 0.0).then(|| left / tokens_per_second)
+        }
+    }
+    .map(|seconds| seconds.max(0.0))
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_decay_begins_with_the_last_sixth() {
+        let hours = Length::Hours { hours: 1.0, until: 10_000.0 };
+        assert_eq!(decay(hours, 9_399.0, 50.0), None);
+        assert_eq!(decay(hours, 9_400.0, 0.0), Some(600.0));
+        assert_eq!(decay(hours, 20_000.0, 50.0), Some(0.0), "the machine was off when it should have ended");
+        let tokens = |counted| Length::Tokens { tokens: 6e6, counted };
+        assert_eq!(decay(tokens(4.9e6), 0.0, 1000.0), None);
+        assert_eq!(decay(tokens(5e6), 0.0, 1000.0), Some(1000.0));
+        assert_eq!(decay(tokens(5e6), 0.0, 0.0), None, "no pace, no time");
+        assert_eq!(decay(tokens(7e6), 0.0, 1000.0), Some(0.0));
+    }
+
+    #[test]
+    fn a_length_survives_a_restart_until_another_one_is_asked_for() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        assert_eq!(length(None, folder.path()), None);
+        let before = Length::Tokens { tokens: 1e9, counted: 2.5e8 };
+        before.keep(folder.path()).expect("written");
+        assert_eq!(length(None, folder.path()), Some(before));
+        let asked = length(Some(AskedLength::Hours(2.0)), folder.path());
+        assert!(matches!(asked, Some(Length::Hours { hours: 2.0, until }) if until > unix_seconds()), "{asked:?}");
     }
 }

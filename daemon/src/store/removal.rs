@@ -8,7 +8,7 @@ use super::runs::{LOCAL, sub_folders};
 use super::{DataDirectory, Run};
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     "checkpoints",
     "prepared",
     "shards",
@@ -18,6 +18,7 @@ const OURS: [&str; 13] = [
     "peers.json",
     "traffic.json",
     "finish.json",
+    "length.json",
     "daemon.json",
     "membership.secret",
     "identity.key",

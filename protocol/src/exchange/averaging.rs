@@ -1,6 +1,6 @@
 //! What both roles share: this node's part in averaging, and what its exchanges have taught it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cadence::Cadence;
@@ -32,6 +32,9 @@ const PROGRESS_SHIFT_INTERVALS: f64 = 4.0;
 /// [`PROGRESS_SHIFT_INTERVALS`].
 const ODD_PROGRESS_STEPS: f64 = 1000.0;
 const ODD_PROGRESS_SHARE: f64 = 0.25;
+
+/// Models nearer than this share of what training has moved them are one, however near others are (a guess).
+const TELLING_TRAVEL: f64 = 2e-4;
 
 /// Exchanges with a peer from another part of the swarm before it is judged by its distance (a guess: by then the usual
 /// distance has followed).
@@ -81,10 +84,12 @@ struct PartState {
     clip: ClipHistory,
     /// A model may be beyond the others' grid in one fragment and among them in the rest.
     place: Place,
-    /// Exchanges in a row in which most blocks wrapped.
-    wraps_in_row: u32,
-    /// Peers whose last exchange was of this kind, at most [`CONNECTIONS_MAX`]; of the model alone.
-    wrapped_with: BTreeSet<PeerId>,
+    /// Whether the last exchange had blocks that wrap again and again, with whomever.
+    is_stuck: bool,
+    /// Whether the last exchange with 16-bit codes was with a model that was far away.
+    is_beyond_grid: bool,
+    /// Whether it was with one that was hardly another.
+    is_near: bool,
 }
 
 /// The time of a step.
@@ -144,7 +149,8 @@ impl Averaging {
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
         for state in self.parts.values_mut() {
-            (state.steps, state.place, state.wrapped_with) = (None, Place::default(), BTreeSet::new());
+            (state.steps, state.place) = (None, Place::default());
+            (state.is_stuck, state.is_beyond_grid, state.is_near) = (false, false, false);
         }
         // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
         // the first liar in.
@@ -230,15 +236,13 @@ impl Averaging {
         self.parts.get(&part).and_then(|state| state.steps.clone())
     }
 
-    /// How wide the codes of our next exchange of `part` with `partner` are: coarse in the first one, and where they wrapped
-    /// the last time and others are far off as well. The grid follows those who are near, so that two halves of a swarm
-    /// that were apart for a while would be beyond each other's for ever, once nobody learns any more and each half draws
-    /// together.
-    pub(crate) fn width(&self, part: Part, partner: PeerId) -> CodeWidth {
+    /// How wide the codes of our next exchange of `part` are: coarse in the first one, and where blocks wrap again and
+    /// again. The grid of a block follows those who are near, so that two halves of a swarm that were apart for a
+    /// while would be beyond each other's for ever, once nobody learns any more and each half draws together.
+    pub(crate) fn width(&self, part: Part) -> CodeWidth {
         let bits = if part.vector == Vector::Model { self.gossip.bits } else { self.gossip.momentum_bits };
         let steady = CodeWidth::from_bits(bits).expect("a manifest's bits are a width");
-        let is_split = |state: &PartState| state.place.sees_a_split() && state.wrapped_with.contains(&partner);
-        let fits = |state: &PartState| state.steps.is_some() && !is_split(state);
+        let fits = |state: &PartState| state.steps.is_some() && !state.is_stuck;
         if self.parts.get(&part).is_some_and(fits) { steady } else { CodeWidth::Sixteen }
     }
 
@@ -289,10 +293,11 @@ impl Averaging {
             progress: self.training.progress + terms.progress_difference,
             is_rebuff: is_progress_odd,
         };
-        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen);
+        let least = TELLING_TRAVEL * self.training.travel;
+        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if is_model {
             self.last_distance = Some(merged.distance);
-            // Blocks that wrapped are left out of the distance, and are further apart than it tells.
+            // Blocks that wrapped are further apart than the distance tells.
             let distance = if merged.masked_blocks > 0 { f64::INFINITY } else { merged.distance };
             self.last_merge = Some((distance, self.training.progress + terms.progress_difference));
             self.last_merge_steps = self.training.steps;
@@ -351,7 +356,7 @@ impl Averaging {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
         let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling())));
         let impression = Impression {
-            distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.distance / usual),
+            distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
             masked_share: masked_share(merged),
             is_progress_odd: self.is_progress_odd(terms.progress_difference),
         };
@@ -370,28 +375,27 @@ impl Averaging {
 }
 
 impl PartState {
-    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen) {
-        let has_wrapped = masked_share(merged) > 0.5;
-        self.wraps_in_row = if has_wrapped { self.wraps_in_row.saturating_add(1) } else { 0 };
-        if !has_wrapped {
-            self.wrapped_with.remove(&seen.partner);
-        } else if terms.part.vector == Vector::Model {
-            if self.wrapped_with.len() >= CONNECTIONS_MAX {
-                self.wrapped_with.pop_first();
-            }
-            self.wrapped_with.insert(seen.partner);
+    /// `least`: models that are not further apart are one.
+    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64) {
+        let most_wrapped = masked_share(merged) > 0.5;
+        let is_wide = terms.width == CodeWidth::Sixteen;
+        let is_telling = merged.norm > least.max(self.clip.least_telling());
+        self.is_stuck = merged.stuck_blocks > 0;
+        self.steps = Some(merged.steps.clone());
+        // Blocks that wrap are left out of the norm. A wide exchange shows how far apart they are.
+        if is_wide {
+            self.is_beyond_grid = is_telling && terms.is_far_apart(merged.norm);
+            self.is_near = merged.norm <= least;
         }
-        // One odd partner must not blow up the grid, a swarm that has moved apart must.
-        if self.steps.is_none() || self.wraps_in_row != 1 {
-            self.steps = Some(merged.steps.clone());
+        let is_beyond_grid = self.is_beyond_grid && (is_wide || merged.masked_blocks > 0);
+        // Where most blocks wrapped, or some are known to be far, the norm of the others says nothing.
+        if !most_wrapped && !is_beyond_grid {
+            self.clip.record(merged.norm);
         }
-        // Blocks that wrapped are left out of the distance: where most did, it says nothing.
-        if !has_wrapped {
-            self.clip.record(merged.distance);
-        }
-        // Models so far apart that the codes wrap give no distance; where that goes on, nobody lets this one in either.
-        let is_far = merged.distance > self.clip.least_telling() && terms.is_rebuff(merged.distance);
-        self.place.record(Seen { is_rebuff: has_wrapped || is_far || seen.is_rebuff, ..seen });
+        // Where that goes on, nobody lets this model in.
+        let is_apart = most_wrapped && !self.is_near;
+        let is_far = is_telling && terms.is_rebuff(merged.norm);
+        self.place.record(Seen { is_rebuff: is_apart || is_beyond_grid || is_far || seen.is_rebuff, ..seen });
     }
 }
 

@@ -14,10 +14,6 @@ const HISTORY: usize = 8;
 /// Rebuffs among them that make an outlier (a guess: a fifth of hostile partners reach this once in 10^4 times).
 const REBUFFS: usize = 6;
 
-/// Rebuffs among them that are more than a few liars (a guess: a tenth of hostile partners reach this in one of 25 looks, a
-/// quarter of honest ones that are far off in one of three).
-const REBUFFS_OF_A_SPLIT: usize = 3;
-
 /// One exchange, as it bears on this.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
@@ -47,11 +43,6 @@ impl Place {
         let mut progress: Vec<f64> = self.recent.iter().map(|seen| seen.progress).collect();
         progress.sort_by(f64::total_cmp);
         progress.get(progress.len() / 2).copied()
-    }
-
-    /// Whether so many partners are far off that the swarm may be in parts.
-    pub(super) fn sees_a_split(&self) -> bool {
-        self.recent.iter().filter(|seen| seen.is_rebuff).count() >= REBUFFS_OF_A_SPLIT
     }
 
     pub(crate) fn is_outlier(&self) -> bool {
@@ -85,18 +76,6 @@ mod tests {
         assert!(place.is_outlier());
         (0..3).for_each(|key| place.record(seen(peer(key), 1.0, false)));
         assert!(!place.is_outlier());
-    }
-
-    #[test]
-    fn one_or_two_who_are_far_off_are_no_split() {
-        let mut place = Place::default();
-        (0..8).for_each(|key| place.record(seen(peer(key), 1.0, key < REBUFFS_OF_A_SPLIT as u8 - 1)));
-        assert!(!place.sees_a_split());
-        place.record(seen(peer(9), 1.0, true)); // the oldest, a rebuff, is forgotten
-        assert!(!place.sees_a_split());
-        place.record(seen(peer(10), 1.0, true));
-        place.record(seen(peer(11), 1.0, true));
-        assert!(place.sees_a_split());
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Starter {
         }
         self.tried += 1;
         let partner = partners[self.random.random_range(0..partners.len())];
-        let width = averaging.width(part, partner);
+        let width = averaging.width(part);
         let number = self.next_number;
         self.next_number = self.next_number.saturating_add(1);
         let mut standing = averaging.standing(part, partner);

@@ -84,6 +84,11 @@ impl Terms {
         self.partner_clip * REBUFF_FACTOR < self.own_clip.min(distance)
     }
 
+    /// Whether neither side takes more than a little of the difference.
+    pub(super) fn is_far_apart(&self, distance: f64) -> bool {
+        self.partner_clip.max(self.own_clip) * REBUFF_FACTOR < distance
+    }
+
     /// Whether nothing is to be moved.
     pub(super) fn is_probe(&self) -> bool {
         self.gamma == 0.0

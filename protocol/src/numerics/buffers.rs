@@ -5,7 +5,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Unused buffers kept, of each kind of element. An exchange uses one of bytes, one of codes and two of steps; what is
+use super::steps::BlockStep;
+
+/// Unused buffers kept, of each kind of element. An exchange uses one or two of each; what is
 /// beyond this came from a burst of exchanges and goes back to the system.
 const KEPT_MAX: usize = 4;
 
@@ -25,6 +27,7 @@ pub(crate) struct Shelves {
     narrow: Vec<Vec<i8>>,
     wide: Vec<Vec<i16>>,
     floats: Vec<Vec<f32>>,
+    steps: Vec<Vec<BlockStep>>,
 }
 
 /// What a buffer can hold.
@@ -54,6 +57,12 @@ impl Element for i16 {
 impl Element for f32 {
     fn shelf(shelves: &mut Shelves) -> &mut Vec<Vec<f32>> {
         &mut shelves.floats
+    }
+}
+
+impl Element for BlockStep {
+    fn shelf(shelves: &mut Shelves) -> &mut Vec<Vec<BlockStep>> {
+        &mut shelves.steps
     }
 }
 

@@ -5,7 +5,7 @@ use super::check::{self, Weights};
 use super::code::Code;
 use super::instruction_set::{InstructionSet, Kernel};
 use super::packing::copy_block;
-use super::steps::{WireStep, step_after_exchange, step_from_wire};
+use super::steps::{BlockStep, WireStep, step_after_exchange, step_from_wire};
 use super::width::CodeWidth;
 use crate::bulk::{BLOCK, PooledCodes};
 
@@ -26,7 +26,7 @@ pub(super) struct Terms<'a> {
     /// The steps of the exchange.
     pub(super) wire_steps: &'a [WireStep],
     /// This node's steps before it.
-    pub(super) previous_steps: Option<&'a [f32]>,
+    pub(super) previous_steps: Option<&'a [BlockStep]>,
     pub(super) step_fraction: f32,
 }
 
@@ -62,7 +62,10 @@ impl<'a> Side<'a> {
 pub(super) struct Differences {
     /// Σ (s·d)² over the blocks that count.
     pub(super) norm_squared: f64,
+    /// The same over those that do not: at least so much, since a code that wrapped looks nearer than it is.
+    pub(super) masked_norm_squared: f64,
     pub(super) masked_blocks: u32,
+    pub(super) stuck_blocks: u32,
     pub(super) digest: u64,
 }
 
@@ -82,7 +85,7 @@ impl Comparison<'_> {
         self,
         instructions: InstructionSet,
         buffers: &Buffers,
-        new_steps: &mut [f32],
+        new_steps: &mut [BlockStep],
     ) -> (PooledCodes, Differences) {
         if self.terms.width == CodeWidth::Sixteen {
             let mut codes: Pooled<i16> = buffers.take(self.parameters);
@@ -101,7 +104,7 @@ impl Comparison<'_> {
 /// Where the results go.
 struct Output<'a, C> {
     differences: &'a mut [C],
-    new_steps: &'a mut [f32],
+    new_steps: &'a mut [BlockStep],
 }
 
 struct Pass<'a, C> {
@@ -119,31 +122,31 @@ impl<C: Code> Kernel for Pass<'_, C> {
         let mut result = Differences::default();
         let (mut ours, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
         let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
-        for (number, (differences, mean_square)) in outputs.enumerate() {
+        for (number, (differences, new_step)) in outputs.enumerate() {
             let step = step_from_wire(terms.wire_steps[number]);
             own.unpack(number, terms.width, &mut ours);
             partner.unpack(number, terms.width, &mut theirs);
             let block = compare(&weights, (&ours, own.check(number)), (&theirs, partner.check(number)), terms.width);
-            *mean_square = match block.squares {
-                None => {
-                    differences.fill(C::default());
-                    result.masked_blocks += 1;
-                    result.mix(u64::MAX);
-                    WRAPPED
-                }
-                Some(squares) => {
-                    copy_block(&block.differences, differences);
-                    let step = f64::from(step);
-                    result.norm_squared += step * step * squares as f64;
-                    result.mix(squares);
-                    // Squares alone would let a code pass that was spoilt into its opposite. The two sides' sums have
-                    // opposite signs.
-                    result.mix(u64::from((block.sum as i32).unsigned_abs()));
-                    squares as f32 / differences.len() as f32
-                }
+            let norm_squared = f64::from(step) * f64::from(step) * block.squares as f64;
+            new_step.step = if block.wrapped {
+                differences.fill(C::default());
+                result.masked_norm_squared += norm_squared;
+                result.masked_blocks += 1;
+                result.mix(u64::MAX);
+                WRAPPED
+            } else {
+                copy_block(&block.differences, differences);
+                result.norm_squared += norm_squared;
+                result.mix(block.squares);
+                // Squares alone would let a code pass that was spoilt into its opposite. The two sides' sums have
+                // opposite signs.
+                result.mix(u64::from((block.sum as i32).unsigned_abs()));
+                block.squares as f32 / differences.len() as f32
             };
         }
         update_steps(&terms, output.new_steps);
+        let stuck = output.new_steps.iter().filter(|block| block.wraps_in_row >= WRAPS_OF_STUCK);
+        result.stuck_blocks = stuck.count() as u32;
         result
     }
 }
@@ -151,22 +154,26 @@ impl<C: Code> Kernel for Pass<'_, C> {
 /// In place of the mean square of a block that wrapped.
 const WRAPPED: f32 = -1.0;
 
+/// A block that has wrapped so often in a row is beyond a grid that has grown twice by then: no chance, but parts of a swarm
+/// that lie apart.
+const WRAPS_OF_STUCK: u32 = 3;
+
 /// Turns each block's mean square difference, in steps, into its next step. Apart from the loop over the model, since
 /// it takes roots, which are slow one by one.
 #[inline(always)]
-fn update_steps(terms: &Terms<'_>, steps: &mut [f32]) {
+fn update_steps(terms: &Terms<'_>, steps: &mut [BlockStep]) {
     let fraction = terms.step_fraction;
     match terms.previous_steps {
         Some(previous) => {
             for ((next, wire), previous) in steps.iter_mut().zip(terms.wire_steps).zip(previous) {
                 let used = step_from_wire(*wire);
-                *next = step_after_exchange(Some(*previous), used, seen(used, *next), fraction);
+                *next = step_after_exchange(Some(*previous), used, seen(used, next.step), fraction);
             }
         }
         None => {
             for (next, wire) in steps.iter_mut().zip(terms.wire_steps) {
                 let used = step_from_wire(*wire);
-                *next = step_after_exchange(None, used, seen(used, *next), fraction);
+                *next = step_after_exchange(None, used, seen(used, next.step), fraction);
             }
         }
     }
@@ -182,8 +189,10 @@ struct BlockDifferences<C> {
     differences: [C; BLOCK],
     /// Σ w_k · d_k, modulo 2^32.
     sum: u32,
-    /// Σ d²; `None` where a code wrapped or lies half way.
-    squares: Option<u64>,
+    /// Σ d².
+    squares: u64,
+    /// Whether a code wrapped or lies half way.
+    wrapped: bool,
 }
 
 #[inline(always)]
@@ -205,7 +214,7 @@ fn compare<C: Code>(
     let sum = weights.sum_of_codes(&differences);
     let own_sum = check::sum_of(own_check, weights.sum_of_codes(own), width);
     let partner_sum = own_sum.wrapping_add(sum);
-    let wrapped = check::of_sum(partner_sum, width) != partner_check;
-    let squares = (!lies_half_way && !wrapped).then(|| C::sum_of_squares(&differences));
-    BlockDifferences { differences, sum, squares }
+    let wrapped = lies_half_way || check::of_sum(partner_sum, width) != partner_check;
+    let squares = C::sum_of_squares(&differences);
+    BlockDifferences { differences, sum, squares, wrapped }
 }

@@ -8,7 +8,9 @@ use super::check::{self, Weights};
 use super::code::Code;
 use super::grid::{Grid, Indices, saturates};
 use super::instruction_set::{InstructionSet, Kernel};
-use super::steps::{StepSizes, WireStep, first_step, sane_steps, step_for_values, step_from_wire, step_to_wire};
+use super::steps::{
+    BlockStep, StepSizes, WireStep, first_step, sane_steps, step_for_values, step_from_wire, step_to_wire,
+};
 use super::width::{CodeWidth, codes_bytes, steps_bytes};
 use crate::bulk::{BLOCK, Payload, Snapshot};
 use crate::event::Misbehaviour;
@@ -91,7 +93,7 @@ pub(super) fn encode_with(
 /// The steps of the exchange.
 enum Steps<'a> {
     /// From the node's own, where it has some, or from the model; written down for the partner.
-    Chosen(Option<&'a [f32]>, &'a mut [WireStep]),
+    Chosen(Option<&'a [BlockStep]>, &'a mut [WireStep]),
     Given(&'a [WireStep]),
 }
 
@@ -136,7 +138,7 @@ impl<C: Code> Kernel for Encoding<'_, C> {
             let (step, saturates) = match &mut steps {
                 Steps::Chosen(previous, wire) => {
                     let step = match previous {
-                        Some(previous) => step_for_values(previous[number], block),
+                        Some(previous) => step_for_values(previous[number].step, block),
                         None => first_step(block, blocks.length(number)),
                     };
                     wire[number] = step_to_wire(step);

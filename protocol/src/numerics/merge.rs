@@ -65,12 +65,16 @@ impl MergeJob {
 pub struct Merged {
     /// To be added to this side's model.
     pub correction: Correction,
-    /// ‖s·d‖ over the blocks that did not wrap: how far apart the models were.
+    /// How far apart the models were, a Euclidean norm; at least so far where blocks wrapped.
     pub distance: f64,
+    /// The same over the blocks that did not wrap: what is clipped.
+    pub norm: f64,
     /// κ, 0 to 1.
     pub clip_scale: f64,
     /// Blocks left out.
     pub masked_blocks: u32,
+    /// Those among them that this node's grid does not reach though it has grown.
+    pub stuck_blocks: u32,
     /// Digest of the differences, the mask and the terms, equal on both sides.
     pub digest: u64,
     /// This node's steps from now on.
@@ -119,15 +123,15 @@ pub(super) fn merge_with(
     for term in [norm_bits, job.gamma.to_bits(), job.clip.to_bits(), u64::from(job.starter_share.to_bits())] {
         differences.mix(term);
     }
-    let Differences { norm_squared, masked_blocks, digest } = differences;
+    let Differences { norm_squared, masked_norm_squared, masked_blocks, stuck_blocks, digest } = differences;
     if let MergeRole::Starter { digest: partner_digest } = job.role
         && partner_digest != digest
     {
         return Err(Misbehaviour::Disagreement);
     }
-    let distance = norm_squared.sqrt();
-    // Not `clip / distance` alone: a distance of zero must not become NaN.
-    let clip_scale = if distance > job.clip { job.clip.max(0.0) / distance } else { 1.0 };
+    let norm = norm_squared.sqrt();
+    // Not `clip / norm` alone: a norm of zero must not become NaN.
+    let clip_scale = if norm > job.clip { job.clip.max(0.0) / norm } else { 1.0 };
     let factor = (2.0 * job.gamma * job.partner_share()) as f32;
     let mut scaled_steps = buffers.take(blocks);
     for (scaled, bytes) in scaled_steps.iter_mut().zip(wire_steps) {
@@ -135,9 +139,11 @@ pub(super) fn merge_with(
     }
     Ok(Merged {
         correction: Correction::from_pooled(codes, scaled_steps),
-        distance,
+        distance: (norm_squared + masked_norm_squared).sqrt(),
+        norm,
         clip_scale,
         masked_blocks,
+        stuck_blocks,
         digest,
         steps: StepSizes::from_pooled(new_steps),
     })

@@ -1,6 +1,7 @@
 //! Examples of an exchange that need a look inside; the properties of whole exchanges are in
 //! `tests/numerics_properties.rs`.
 
+use super::super::steps::BlockStep;
 use super::*;
 use crate::Snapshot;
 use crate::numerics::encode::{EncodeJob, EncodeRole, encode_with};
@@ -71,7 +72,7 @@ fn two_models(seed: u64, parameters: usize, distance: f32) -> (Vec<f32>, Vec<f32
 
 /// The same step for all blocks.
 fn steps_of(parameters: usize, step: f32) -> StepSizes {
-    StepSizes::from_pooled(vec![step; parameters.div_ceil(BLOCK)].into())
+    StepSizes::from_pooled(vec![BlockStep { step, wraps_in_row: 0 }; parameters.div_ceil(BLOCK)].into())
 }
 
 fn distance(one: &[f32], other: &[f32]) -> f64 {
@@ -124,7 +125,7 @@ fn meeting_in_the_middle_averages() {
 }
 
 #[test]
-fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
+fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid_when_it_wraps_again() {
     let (one, _) = two_models(6, 3 * BLOCK, 0.0);
     for width in WIDTHS {
         let step = 1.0 / 512.0;
@@ -135,7 +136,13 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid() {
         let (_, at_starter, at_responder) = exchange(models, width, Some(steps_of(3 * BLOCK, step)));
         assert_eq!((at_starter.masked_blocks, at_responder.masked_blocks), (1, 1));
         assert!(at_starter.correction.to_values().iter().all(|value| *value == 0.0));
-        assert!(at_starter.steps.values()[1] >= 4.0 * step);
+        assert_eq!(at_starter.norm, 0.0, "nothing that counts differs");
+        assert!(at_starter.distance > 0.0 && at_starter.distance == at_responder.distance, "but something does");
+        let mut steps = steps_of(3 * BLOCK, step).values().to_vec();
+        steps[1].wraps_in_row = 2;
+        let (_, at_starter, _) = exchange(models, width, Some(StepSizes::from_pooled(steps.into())));
+        assert!(at_starter.steps.values()[1].step >= 4.0 * step);
+        assert_eq!((at_starter.masked_blocks, at_starter.stuck_blocks), (1, 1));
     }
 }
 

@@ -17,8 +17,12 @@ use crate::event::Misbehaviour;
 /// A step grows at most this much from one exchange to the next: a single odd partner must not blow up the grid.
 const GROWTH_MAX: f32 = 2.0;
 
-/// A step grows this much when its block wrapped: the true difference is unknown, only that it is large.
+/// Where a block wrapped again, its step becomes this multiple of the larger one of both sides': the true difference is
+/// unknown, only that it is large.
 const GROWTH_AFTER_WRAP: f32 = 4.0;
+
+/// And at most this multiple of its own: a partner's step may be any.
+const GROWTH_AFTER_WRAP_MAX: f32 = 16.0;
 
 /// In a first exchange a step is this fraction of its block's rms value: 16-bit codes then reach ±32 times that rms,
 /// beyond any difference of two models of one run, with a resolution finer than a training step.
@@ -35,9 +39,18 @@ const STEP_MIN: f32 = 1e-9;
 /// The largest step accepted from a peer: a model whose parameters differ by more has diverged.
 const STEP_MAX: f32 = 1e3;
 
-/// One step size per block of [`BLOCK`] parameters, in the parameters' unit, each a positive bfloat16.
+/// The step size of a block of [`BLOCK`] parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockStep {
+    /// In the parameters' unit, a positive bfloat16.
+    pub step: f32,
+    /// Exchanges in a row, whoever the partners were, in which the block wrapped.
+    pub wraps_in_row: u32,
+}
+
+/// One step size per block.
 #[derive(Clone, PartialEq)]
-pub struct StepSizes(Arc<Pooled<f32>>);
+pub struct StepSizes(Arc<Pooled<BlockStep>>);
 
 impl StepSizes {
     /// Steps for a first exchange, from the model alone.
@@ -45,16 +58,16 @@ impl StepSizes {
         let blocks = Blocks::new(values);
         let steps =
             (0..values.len().div_ceil(BLOCK)).map(|number| first_step(blocks.get(number), blocks.length(number)));
-        StepSizes::from_pooled(steps.collect::<Vec<f32>>().into())
+        StepSizes::from_pooled(steps.map(|step| BlockStep { step, wraps_in_row: 0 }).collect::<Vec<_>>().into())
     }
 
-    /// The steps of all blocks.
-    pub fn values(&self) -> &[f32] {
+    /// Those of all blocks.
+    pub fn values(&self) -> &[BlockStep] {
         &self.0
     }
 
     /// Takes steps of wire precision.
-    pub(super) fn from_pooled(steps: Pooled<f32>) -> StepSizes {
+    pub(super) fn from_pooled(steps: Pooled<BlockStep>) -> StepSizes {
         StepSizes(Arc::new(steps))
     }
 }
@@ -83,20 +96,30 @@ pub(super) fn step_for_values(step: f32, block: &[f32; BLOCK]) -> f32 {
 
 /// A block's step after an exchange. `used` is the step of the exchange, `previous` that of this node before it
 /// (`None` before its first), `seen` the block's rms difference in the parameters' unit, or `None` where it wrapped;
-/// `fraction` is the run's `gossip.step_fraction`.
+/// `fraction` is the run's `gossip.step_fraction`. The first wrap in a row changes nothing: one odd partner must not blow
+/// up the grid, and part of a swarm that has moved away must.
 #[inline(always)]
-pub(super) fn step_after_exchange(previous: Option<f32>, used: f32, seen: Option<f32>, fraction: f32) -> f32 {
+pub(super) fn step_after_exchange(
+    previous: Option<BlockStep>,
+    used: f32,
+    seen: Option<f32>,
+    fraction: f32,
+) -> BlockStep {
+    let wraps_before = previous.map_or(0, |previous| previous.wraps_in_row);
     let step = match (previous, seen) {
-        (_, None) => used * GROWTH_AFTER_WRAP,
+        (None, None) => used * GROWTH_AFTER_WRAP,
+        (Some(BlockStep { step, .. }), None) if wraps_before == 0 => step,
+        (Some(BlockStep { step, .. }), None) => (used.max(step) * GROWTH_AFTER_WRAP).min(step * GROWTH_AFTER_WRAP_MAX),
         (None, Some(difference)) => fraction * difference,
-        (Some(step), Some(difference)) => {
+        (Some(BlockStep { step, .. }), Some(difference)) => {
             // Half of the running mean square is new.
             let aimed = fraction * difference;
             let target = (0.5 * (step * step + aimed * aimed)).sqrt();
             target.min(step * GROWTH_MAX)
         }
     };
-    to_wire_precision(step)
+    let wraps_in_row = if seen.is_none() { wraps_before.saturating_add(1) } else { 0 };
+    BlockStep { step: to_wire_precision(step), wraps_in_row }
 }
 
 /// The upper half of a step, little-endian.
@@ -143,7 +166,7 @@ fn to_wire_precision(step: f32) -> f32 {
 
 impl fmt::Debug for StepSizes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let largest = self.0.iter().fold(0.0f32, |largest, step| largest.max(*step));
+        let largest = self.0.iter().fold(0.0f32, |largest, block| largest.max(block.step));
         write!(formatter, "StepSizes({} blocks, up to {largest:e})", self.0.len())
     }
 }
@@ -155,7 +178,7 @@ mod tests {
     #[test]
     fn steps_survive_the_wire_bit_by_bit() {
         let values: Vec<f32> = (0..1000).map(|index| (index as f32 - 500.0) * 1e-3).collect();
-        for step in StepSizes::for_first_exchange(&values).values() {
+        for BlockStep { step, .. } in StepSizes::for_first_exchange(&values).values() {
             assert_eq!(step_from_wire(step_to_wire(*step)).to_bits(), step.to_bits());
         }
     }
@@ -188,10 +211,27 @@ mod tests {
     #[test]
     fn steps_follow_the_difference_and_never_leap() {
         let step = to_wire_precision;
-        let after = |previous: Option<f32>, seen| step_after_exchange(previous.map(step), step(0.01), seen, 0.2);
+        let after = |previous: Option<f32>, seen| {
+            let previous = previous.map(|previous| BlockStep { step: step(previous), wraps_in_row: 0 });
+            step_after_exchange(previous, step(0.01), seen, 0.2).step
+        };
         assert_eq!(after(None, Some(0.5)), step(0.1), "calibrated by the first exchange");
         assert!(after(Some(0.01), Some(50.0)) <= 0.0202, "at most doubled");
-        assert!(after(Some(0.01), None) >= 0.04, "a wrap widens the grid");
         assert!(after(Some(0.01), Some(0.0)) < 0.0075, "calm narrows it");
+    }
+
+    #[test]
+    fn a_block_that_wraps_again_grows_from_the_larger_step_of_both_sides() {
+        let own = BlockStep { step: to_wire_precision(0.01), wraps_in_row: 0 };
+        let wrap = |previous: BlockStep, used: f32| step_after_exchange(Some(previous), used, None, 0.2);
+        let once = wrap(own, 1.0);
+        assert_eq!(once, BlockStep { wraps_in_row: 1, ..own }, "one odd partner changes nothing");
+        let grown = |used| wrap(once, to_wire_precision(used)).step / own.step;
+        assert!((3.9..4.1).contains(&grown(0.001)), "from its own");
+        assert!((7.9..8.2).contains(&grown(0.02)), "from the partner's");
+        assert!((15.9..16.2).contains(&grown(1e3)), "but never by more than 16 at once");
+        let calm = step_after_exchange(Some(wrap(once, 1.0)), 0.01, Some(0.05), 0.2);
+        assert_eq!(calm.wraps_in_row, 0, "only wraps in a row count");
+        assert!(wrap(calm, 1.0).step == calm.step);
     }
 }

@@ -243,7 +243,7 @@ impl World {
                 let result = numerics::merge(&job, &self.buffers);
                 if let Ok(merged) = &result {
                     let factor = 2.0 * job.gamma * job.partner_share();
-                    let limit = factor * job.clip.min(merged.distance);
+                    let limit = factor * job.clip.min(merged.norm);
                     let is_responder = job.role == MergeRole::Responder;
                     self.merging.insert((life, request), (job.nonce, is_responder, factor, limit));
                 }

@@ -91,13 +91,14 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
         Notice::StateSent { peer, chunks, of } => {
             format!("gave {chunks} of {of} chunks of the model to {}", name(peer))
         }
-        Notice::ExchangeCompleted { partner, distance, clip_scale, masked_blocks, .. } => {
+        Notice::ExchangeCompleted { partner, part: _, distance, clip_scale, masked_blocks, coarse } => {
+            let coarse = if *coarse { ", 16 bits" } else { "" };
             let clipped = if *clip_scale < 1.0 { format!(", clipped to {clip_scale:.3}") } else { String::new() };
             let masked = match masked_blocks {
                 0 => String::new(),
                 count => format!(", {count} blocks left out"),
             };
-            format!("averaged with {} (distance {distance:.5}{clipped}{masked})", name(partner))
+            format!("averaged with {} (distance {distance:.5}{coarse}{clipped}{masked})", name(partner))
         }
         Notice::StateDoubted { donors } => format!("doubts the model of {}", names(donors)),
         Notice::PeerBanned { peer, duration } => format!("bans {} for {:.0} s", name(peer), duration.as_secs_f64()),

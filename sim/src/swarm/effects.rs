@@ -151,7 +151,7 @@ impl Swarm {
                 partner_share: job.partner_share(),
                 factor: 2.0 * job.gamma * job.partner_share(),
                 clip,
-                distance: result.distance,
+                distance: result.norm,
                 clip_scale: result.clip_scale,
                 masked_blocks: result.masked_blocks,
                 length: 0.0,

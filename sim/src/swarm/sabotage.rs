@@ -171,7 +171,7 @@ impl Core {
                 largest.into_iter().for_each(|index| values[index] *= 0.5);
                 merged.correction = rebuilt(&values);
             }
-            (Some(Sabotage::Overreaches), _) if merged.distance * f64::from(OVERREACH) < clip => {
+            (Some(Sabotage::Overreaches), _) if merged.norm * f64::from(OVERREACH) < clip => {
                 let values: Vec<f32> = values().iter().map(|value| OVERREACH * value).collect();
                 merged.correction = rebuilt(&values);
             }

@@ -1,12 +1,11 @@
 //! Tickets that lead nowhere any more: their run is still known, and its members are looked for.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::{Address, PeerId, Ticket};
-use murmur_tests::TINY_RUN;
 use murmur_tests::netns::{Family, Lan};
 use murmur_tests::swarm::Swarm;
+use murmur_tests::{TINY_RUN, output_of};
 
 use crate::MURMUR;
 
@@ -50,15 +49,9 @@ fn a_search_in_vain_ends_with_what_was_tried() {
     ticket.run.0[0] ^= 1;
     let data = folder.path().join("refused");
     let begin = Instant::now();
-    let output = swarm
-        .lan
-        .host(1)
-        .command(MURMUR)
-        .args(["join", &ticket.to_string(), "--status-address", "off", "--data-dir"])
-        .arg(&data)
-        .stdin(Stdio::null())
-        .output()
-        .expect("it runs");
+    let mut command = swarm.lan.host(1).command(MURMUR);
+    command.args(["join", &ticket.to_string(), "--status-address", "off", "--data-dir"]);
+    let output = output_of(command.arg(&data));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(4), "{message}");
     assert!(begin.elapsed() < Duration::from_secs(60), "it gave up after {:?}", begin.elapsed());

@@ -1,0 +1,5 @@
+//! Parts of the daemon that need files and threads.
+
+mod checkpoints;
+mod data_driver;
+mod divergence;

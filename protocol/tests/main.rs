@@ -1,0 +1,13 @@
+//! The core from outside: one program for all tests but the one that counts allocations.
+
+mod hostile_peer;
+mod joining;
+mod membership;
+mod numerics_properties;
+mod progress;
+mod relayed;
+mod responding;
+mod rest;
+mod schedules;
+mod shards;
+mod two_nodes;

@@ -1,0 +1,11 @@
+//! The laws of a swarm, held in the simulator.
+
+mod broken;
+mod calm;
+mod everything;
+mod findings;
+mod finish;
+mod hostile;
+mod learning;
+mod membership;
+mod scenarios;

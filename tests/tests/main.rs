@@ -1,0 +1,26 @@
+//! Several real daemons: end to end, command line, structure. One binary, because each would link all of the daemon, and
+//! because tests that wait run beside tests that compute.
+
+mod base;
+mod command_line;
+mod configs;
+mod crowd;
+mod cuda_scripts;
+mod doctor;
+mod finish;
+mod first_hour;
+mod identity;
+mod local;
+mod machine;
+mod network;
+mod packages;
+mod recovery;
+mod refusals;
+mod sharing;
+mod simulate;
+mod structure;
+mod swarm;
+mod terminal;
+mod tickets;
+
+const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");
