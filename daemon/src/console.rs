@@ -5,6 +5,7 @@ mod conditions;
 mod fetching;
 pub(crate) mod figures;
 mod finished;
+mod fitted;
 mod names;
 mod next;
 mod notice;
@@ -70,7 +71,9 @@ impl Console {
         note(&format!("peer        {}", labelled(&ready.peer, ready.name.as_deref())));
         note(&format!("run         {} · {} parameters · {}", ready.run, ready.parameters, ready.device));
         note(&format!("data        {}", ready.data_directory.display()));
-        ready.addresses.iter().for_each(|address| note(&format!("listening   {address}")));
+        // The peer id is above, and what comes after it is for programs.
+        let plain = |address: &String| address.split("/p2p/").next().unwrap_or_default().to_owned();
+        ready.addresses.iter().map(plain).for_each(|address| note(&format!("listening   {address}")));
         if let Some(address) = &ready.status_address {
             note(&format!("status      murmur status --address {address}"));
         }

@@ -52,6 +52,28 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
+/// Makes a file that holds a key its owner's alone, whoever made it, and says so where it was not.
+pub(crate) fn make_private(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+
+        use crate::console::note;
+
+        let Ok(metadata) = std::fs::metadata(path) else { return };
+        if metadata.permissions().mode() & 0o077 == 0 {
+            return;
+        }
+        let shown = path.display();
+        match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
+            Ok(()) => note(&format!("warning: {shown} could be read by others; now it is yours alone")),
+            Err(error) => note(&format!(
+                "warning: {shown} can be read by others, and this cannot be changed: {error}\nhint: `chmod 600 {shown}` as its owner"
+            )),
+        }
+    }
+}
+
 /// Makes renames and new files in a directory survive a power cut. Only Unix can open directories.
 fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) { std::fs::File::open(path)?.sync_all() } else { Ok(()) }

@@ -105,7 +105,7 @@ fn assert_all_hold(seeds: impl Iterator<Item = u64>, identities_survive: bool) {
 }
 
 fn replay(seed: u64) -> String {
-    format!("replay: MURMUR_SIM_SEED={seed} cargo test -p murmur-sim --test hostile -- --nocapture")
+    format!("replay: MURMUR_SIM_SEED={seed} cargo test -p murmur-sim --test laws hostile:: -- --nocapture")
 }
 
 /// The last events of a schedule, and how its hosts stood at the end.

@@ -121,6 +121,18 @@ impl Daemon {
         self.ready_value("/addresses/0")
     }
 
+    /// Waits until it listens, and gives where, on this transport, such as `/udp/`.
+    ///
+    /// # Panics
+    /// When it does not listen there.
+    pub fn address_over(&self, transport: &str) -> String {
+        let is_over = |address: &&str| address.contains(transport);
+        self.wait("it listens", |heard| {
+            let addresses = heard.ready.as_ref()?.pointer("/addresses")?.as_array()?;
+            addresses.iter().filter_map(Value::as_str).find(is_over).map(str::to_owned)
+        })
+    }
+
     /// Waits until it listens, and gives its ticket.
     pub fn ticket(&self) -> String {
         self.ready_value("/ticket")

@@ -123,7 +123,10 @@ pub struct Stretch {
 pub fn watch(daemons: &[&Daemon], seconds: f64) -> Vec<Stretch> {
     let before: Vec<_> = daemons.iter().map(|daemon| daemon.wait_for("a report", |_| true)).collect();
     let over = |(daemon, before): (&&Daemon, &NodeReport)| {
-        let after = daemon.wait_for("time to pass", |report| report.seconds >= before.seconds + seconds);
+        // Of a short stretch an evaluation may take all; a wait would show in the longest gap.
+        let after = daemon.wait_for("time to pass, and a step", |report| {
+            report.seconds >= before.seconds + seconds && report.seconds_in_training > before.seconds_in_training
+        });
         assert_never_waited_between(before, &after);
         Stretch {
             pace: (after.steps - before.steps) as f64 / (after.seconds - before.seconds),

@@ -2,15 +2,21 @@
 
 use std::path::Path;
 
-use murmur_tests::{Daemon, TINY_RUN, write_run};
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
 use crate::MURMUR;
 
-/// What somebody copies who copies a data directory.
+/// All of a data directory, as `cp -r` copies it or a backup restores it, while its daemon runs.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("created");
-    for name in ["identity.key", "run.toml"] {
-        std::fs::copy(from.join(name), to.join(name)).expect("copied");
+    for entry in std::fs::read_dir(from).expect("there").flatten() {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            // What a daemon replaces meanwhile is missing in a copy.
+            let _ = std::fs::copy(entry.path(), to);
+        }
     }
 }
 
@@ -23,6 +29,9 @@ fn the_younger_of_two_nodes_with_one_identity_ends_and_all_are_told() {
     let ticket = founder.ticket();
     let elder = Daemon::spawn(MURMUR, &at("elder"), &["join", &ticket]);
     elder.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    // Asks for a checkpoint, so that there is one to copy.
+    let sampled = run(MURMUR, &["sample", "--tokens", "4", at("elder").to_str().expect("UTF-8")]);
+    assert!(sampled.status.success(), "{}", String::from_utf8_lossy(&sampled.stderr));
     copy(&at("elder"), &at("copy"));
 
     let younger = Daemon::spawn(MURMUR, &at("copy"), &["join", &ticket]).wait_for_end();

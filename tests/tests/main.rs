@@ -18,6 +18,7 @@ mod recovery;
 mod refusals;
 mod sharing;
 mod simulate;
+mod strangers;
 mod structure;
 mod swarm;
 mod terminal;

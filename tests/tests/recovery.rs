@@ -1,9 +1,10 @@
-//! What a daemon does when its only checkpoint is damaged, and when its owner's quiet hours keep it from joining.
+//! What a daemon does when its only checkpoint is damaged, when `timeout` ends it, and when its owner's quiet hours keep it from joining.
 
 use std::path::Path;
+use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use murmur_tests::{Daemon, TINY_RUN, write_run};
+use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, write_run};
 
 use crate::MURMUR;
 
@@ -95,4 +96,34 @@ fn joining_waits_for_the_end_of_the_quiet_hours_and_says_how_to_join_now() {
     let now = [&["join", ticket.as_str()], &quiet[..2], &["--quiet-hours", ""]].concat();
     let member = Daemon::spawn(MURMUR, &at("member"), &now);
     member.wait_for("an exchange", |report| report.exchanges_completed > 0);
+}
+
+/// GNU `timeout` signals its child and then the child's whole group, the child among them: two signals at once.
+#[test]
+fn a_daemon_that_timeout_ends_leaves_in_order_and_keeps_its_last_checkpoint() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let end = |node: &Path| -> Option<Output> {
+        Command::new("timeout").arg("--version").output().ok()?;
+        // Before its first checkpoint of the regular ones, which comes 20 s after the start.
+        let mut command = murmur("timeout");
+        command.args(["8", MURMUR, "start"]).arg(&run_file).arg("--data-dir").arg(node);
+        command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--threads", "1"]);
+        Some(output_of(&mut command))
+    };
+    let nodes: Vec<_> = (0..4).map(|index| folder.path().join(format!("node-{index}"))).collect();
+    let end = &end;
+    std::thread::scope(|scope| {
+        let ends: Vec<_> = nodes.iter().map(|node| scope.spawn(move || end(node))).collect();
+        for (node, end) in nodes.iter().zip(ends) {
+            let Some(output) = end.join().expect("no panic") else {
+                eprintln!("skipped: there is no timeout");
+                return;
+            };
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(124), "{said}");
+            let kept = std::fs::read_dir(node.join("checkpoints")).map_or(0, Iterator::count);
+            assert!(kept > 0, "the last checkpoint is lost: {said}");
+        }
+    });
 }

@@ -93,39 +93,45 @@ fn the_view_does_not_pile_up_with_more_daemons_than_rows_nor_when_the_terminal_c
     terminal.wait_for("the summary", |shown| shown.contains("mean validation loss"));
 }
 
-/// What `murmur local` writes to a terminal of 80×24 with these variables set, byte for byte; `None` without tmux.
-fn written(variables: &str) -> Option<String> {
+/// What a command writes to a terminal of 80×24 with these variables set, byte for byte, until it has written `last`; `None`
+/// without tmux. Its arguments may name files in the folder that they are given.
+fn written(variables: &str, arguments: impl Fn(&Path) -> String, last: &str) -> Option<String> {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let run_file = write_run(folder.path(), &TINY_RUN.replace("100000", "300"));
     let at = |name: &str| folder.path().join(name).display().to_string();
     // It begins when its terminal is recorded.
-    let command = format!(
-        "until [ -e {} ]; do sleep 0.1; done; {variables} {MURMUR} local -n 2 --threads 1 --directory {} {}; cat",
-        at("go"),
-        at("swarm"),
-        run_file.display()
-    );
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", at("go"));
+    let command = format!("{wait}; {variables} {MURMUR} {}; cat", arguments(folder.path()));
     let terminal = Terminal::open(80, 24, folder.path(), &command)?;
     terminal.tmux(&["pipe-pane", &format!("cat > {}", at("written"))]);
     std::fs::write(at("go"), "").expect("a temporary directory can be written");
-    terminal.wait_for("the summary", |shown| shown.contains("mean validation loss"));
+    terminal.wait_for(last, |shown| shown.contains(last));
     Some(String::from_utf8(std::fs::read(at("written")).expect("tmux writes it")).expect("UTF-8"))
 }
 
 #[test]
-fn a_terminal_without_cursor_gets_plain_lines_and_one_without_colour_no_colour() {
-    let Some(usual) = written("TERM=screen") else {
+fn a_terminal_that_moves_no_cursor_gets_plain_lines() {
+    let local = |folder: &Path| {
+        let run_file = write_run(folder, &TINY_RUN.replace("100000", "300"));
+        let swarm = folder.join("swarm");
+        format!("local -n 2 --threads 1 --directory {} {}", swarm.display(), run_file.display())
+    };
+    let Some(usual) = written("TERM=screen", local, "mean validation loss") else {
         eprintln!("skipped: there is no tmux");
         return;
     };
-    let is_coloured = |text: &str| {
-        text.split("\u{1b}[")
-            .skip(1)
-            .any(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'))
+    assert!(usual.contains('\u{1b}'), "the view moves the cursor: {usual:?}");
+    let plain = written("TERM=dumb", local, "mean validation loss").expect("tmux is there");
+    assert!(!plain.contains('\u{1b}') && plain.contains(" % · "), "{plain:?}");
+}
+
+#[test]
+fn there_are_colours_but_for_those_who_decline_them() {
+    let refused = |_: &Path| "start --port 0".to_owned();
+    let Some(usual) = written("TERM=screen", refused, "try '--help'") else {
+        eprintln!("skipped: there is no tmux");
+        return;
     };
-    assert!(usual.contains("\u{1b}["), "the view moves the cursor: {usual:?}");
-    let plain = written("TERM=dumb").expect("tmux is there");
-    assert!(!plain.contains('\u{1b}') && plain.contains("validation loss"), "{plain:?}");
-    let colourless = written("TERM=screen NO_COLOR=1").expect("tmux is there");
-    assert!(colourless.contains("\u{1b}[") && !is_coloured(&colourless), "{colourless:?}");
+    assert!(usual.contains("\u{1b}[31m") || usual.contains("\u{1b}[1m"), "{usual:?}");
+    let declined = written("TERM=screen NO_COLOR=1", refused, "try '--help'").expect("tmux is there");
+    assert!(!declined.contains('\u{1b}'), "{declined:?}");
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::{Secret, Ticket};
 use murmur_tests::gaps::assert_never_waited;
-use murmur_tests::{Daemon, TINY_RUN, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, output_of, run, write_run};
 
 use crate::MURMUR;
 
@@ -364,4 +364,41 @@ fn what_a_node_will_send_in_a_day_is_told_before_it_begins_with_the_flags_that_c
     // A fifth of a megabit a second is 2.16 GB a day, less than any machine's pace would make of this run.
     let capped = told("capped", &["--upload-mbit", "0.2"]);
     assert!(capped.contains("up to 2.16 GB sent a day") && capped.contains("with --upload-mbit"), "{capped}");
+}
+
+/// Arguments of a command can be read by everybody on a machine.
+#[cfg(unix)]
+#[test]
+fn a_ticket_comes_from_standard_input_and_keys_are_their_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let directory = folder.path().join("founder");
+    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--closed"];
+    Daemon::spawn(MURMUR, &directory, &arguments).wait_for("a step", |report| report.steps > 0);
+    let keys = ["identity.key", "membership.secret"].map(|name| directory.join(name));
+    for key in &keys {
+        std::fs::set_permissions(key, PermissionsExt::from_mode(0o644)).expect("it is there");
+    }
+    let founder = Daemon::spawn(MURMUR, &directory, &["start"]);
+    let ticket = founder.ticket();
+    for key in &keys {
+        founder.wait_for_warning(&format!("warning: {} could be read by others", key.display()));
+        assert_eq!(std::fs::metadata(key).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+    let doctor = |input: &str| {
+        let file = folder.path().join("ticket");
+        std::fs::write(&file, input).expect("written");
+        let mut command = murmur(MURMUR);
+        command
+            .args(["doctor", "-", "--listen", "/ip4/127.0.0.1/tcp/0"])
+            .stdin(std::fs::File::open(&file).expect("there"));
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let output = end_of(command.spawn().expect("the program starts"));
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, said) = doctor(&format!("{ticket}\n"));
+    assert!(code == Some(0) && said.contains("contribute"), "{said}");
+    let (code, said) = doctor("");
+    assert!(code == Some(2) && said.contains("there is no ticket on standard input"), "{said}");
 }

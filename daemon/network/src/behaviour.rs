@@ -13,6 +13,7 @@ use murmur_protocol::RunId;
 
 use crate::bounds::*;
 use crate::connectivity::Connectivity;
+use crate::sources::Sources;
 use crate::streams::StreamsBehaviour;
 
 /// The protocol family, as identify tells it.
@@ -21,8 +22,9 @@ const FAMILY: &str = "/murmur/1";
 /// One behaviour type for the whole crate: each more would be compiled with all transports again.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
-    // First, so that a connection over the limits is denied before streams are prepared for it.
+    // Both first, so that a connection over the limits is denied before streams are prepared for it.
     limits: connection_limits::Behaviour,
+    sources: Sources,
     ping: ping::Behaviour,
     pub(crate) streams: StreamsBehaviour,
     identify: Toggle<identify::Behaviour>,
@@ -58,6 +60,7 @@ impl Behaviour {
         let nat = has(connectivity.nat);
         Behaviour {
             limits: connection_limits::Behaviour::new(limits),
+            sources: Sources::default(),
             ping: ping::Behaviour::new(ping),
             streams: StreamsBehaviour::default(),
             identify: has(connectivity.has_auxiliary_connections()).then(|| new_identify(identity)).into(),

@@ -41,7 +41,20 @@ pub(crate) const CONNECTIONS_MAX: u32 = 256;
 pub(crate) const HANDSHAKES_MAX: usize = CONNECTIONS_MAX as usize / 2;
 
 /// Connections of others that are still negotiating: a flood of half-open ones ends here.
-pub(crate) const PENDING_INBOUND_MAX: u32 = 64;
+pub(crate) const PENDING_INBOUND_MAX: u32 = 256;
+
+/// Those of one host: a computing centre behind one address may come at once, and sixteen hosts have room.
+pub(crate) const PENDING_PER_HOST_MAX: usize = 16;
+
+/// And those of one network.
+pub(crate) const PENDING_PER_NETWORK_MAX: usize = 64;
+
+/// Established connections that one host opened to this node, half of all: all nodes of a swarm may run on one machine, and
+/// each has some tens of connections.
+pub(crate) const INBOUND_PER_HOST_MAX: usize = CONNECTIONS_MAX as usize / 2;
+
+/// And those of one network.
+pub(crate) const INBOUND_PER_NETWORK_MAX: usize = CONNECTIONS_MAX as usize * 3 / 4;
 
 /// Streams of a connection that are still negotiating their protocol.
 pub(crate) const NEGOTIATING_STREAMS_MAX: usize = 32;

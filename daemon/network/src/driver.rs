@@ -283,7 +283,11 @@ impl Driver {
             SwarmEvent::ListenerClosed { listener_id, addresses, reason } => {
                 self.on_listener_closed(listener_id, &addresses, reason);
             }
-            SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reports an error"),
+            // What the system refuses, such as more open files, is this machine's trouble; the rest is what strangers send.
+            SwarmEvent::ListenerError { error, .. } if error.raw_os_error().is_some() => {
+                tracing::warn!(%error, "a listener reports an error");
+            }
+            SwarmEvent::ListenerError { error, .. } => tracing::debug!(%error, "a listener reports an error"),
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => self.on_ping(&ping),
             other => self.on_surroundings(other),
         }

@@ -40,6 +40,7 @@ mod reachability;
 mod search;
 mod security;
 mod shared;
+mod sources;
 pub mod streams;
 mod traffic;
 pub mod transport;

@@ -35,7 +35,7 @@ pub struct StartOptions {
 /// Options of `join`.
 #[derive(Debug, Args)]
 pub struct JoinOptions {
-    /// The string that a member printed; an address of a member goes after --bootstrap instead.
+    /// The string that a member printed; - reads it from standard input. An address goes after --bootstrap instead.
     pub ticket: Option<String>,
     /// The node.
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct JoinOptions {
 /// Options of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorOptions {
-    /// The swarm to ask; without it (and without --bootstrap) only this machine is looked at.
+    /// The swarm to ask; - reads its ticket from standard input. Without it (and --bootstrap) only this machine is looked at.
     pub ticket: Option<String>,
     /// The run file to look at instead of a swarm's run [default: the built-in stories].
     #[arg(long, value_name = "FILE", conflicts_with = "ticket", help_heading = TRAINING)]

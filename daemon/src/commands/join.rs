@@ -2,6 +2,8 @@
 
 mod asking;
 
+use std::io::{BufRead, Read};
+
 use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
@@ -13,6 +15,9 @@ use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 use crate::store::{DataDirectory, SECRET_FILE};
+
+/// More than the longest ticket.
+const INPUT_BYTES_MAX: u64 = 8192;
 
 /// Where a ticket, or an address, leads.
 pub(super) struct Destination {
@@ -45,11 +50,25 @@ impl Destination {
     }
 }
 
+/// The ticket on standard input: one of a closed run is a key, and everybody on a machine can read a command's arguments.
+fn ticket_from_input() -> Result<String, Failure> {
+    let mut text = String::new();
+    let line = std::io::stdin().lock().take(INPUT_BYTES_MAX).read_line(&mut text);
+    match line {
+        Ok(0) => Err(Failure::new(ExitCode::CommandLine, "there is no ticket on standard input")
+            .hint("`murmur join - < FILE`, or `murmur ticket | ssh HOST murmur join -`")),
+        Ok(_) => Ok(text),
+        Err(error) => Err(Failure::new(ExitCode::Files, format!("cannot read standard input: {error}"))
+            .hint("a ticket is one line of text")),
+    }
+}
+
 /// Reads a ticket and the addresses of the settings.
 pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Result<Destination, Failure> {
     let mut bootstrap = Vec::new();
     let mut credentials = None;
     if let Some(text) = ticket {
+        let text = if text == "-" { ticket_from_input()? } else { text.to_owned() };
         let ticket: Ticket = text.parse().map_err(|error| {
             Failure::new(ExitCode::Settings, format!("{error}"))
                 .hint("`murmur start` and `murmur join` print a ticket; an address goes after --bootstrap")

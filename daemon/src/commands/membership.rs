@@ -7,7 +7,7 @@ use murmur_protocol::secret::SECRET_BYTES;
 
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NetworkSettings;
-use crate::store::{DataDirectory, SECRET_FILE};
+use crate::store::{DataDirectory, SECRET_FILE, make_private};
 
 /// The secret that a node takes part with, kept in its data directory from now on; `None` in an open run. `ticket`: from a
 /// ticket that a member has honoured, so that it replaces an older one.
@@ -61,6 +61,7 @@ pub(super) fn from_settings(settings: &NetworkSettings) -> Result<Option<Secret>
 
 /// The secret in a file; `None` where there is no such file.
 pub(super) fn read(path: &Path) -> Result<Option<Secret>, Failure> {
+    make_private(path);
     match std::fs::read_to_string(path) {
         Ok(text) => text.parse().map(Some).map_err(|error| {
             Failure::new(ExitCode::Settings, format!("{}: {error}", path.display()))

@@ -13,7 +13,7 @@ use crate::daemon::{AskedLength, Plan};
 use crate::failure::{ExitCode, Failure};
 use crate::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
-use crate::store::{DataDirectory, remember};
+use crate::store::{DataDirectory, make_private, remember};
 
 /// defaults < file < environment and flags (clap has already put flags before the environment).
 pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
@@ -144,6 +144,7 @@ pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
 
 /// The identity in a file, which is made where it is missing.
 pub(super) fn identity_at(path: &Path) -> Result<Keypair, Failure> {
+    make_private(path);
     murmur_network::load_or_create(path).map_err(|error| {
         Failure::new(ExitCode::Files, error.to_string()).hint(match error {
             IdentityError::Write { .. } => "make room there, or choose another directory with --data-dir",

@@ -13,6 +13,7 @@ use crossterm::queue;
 use crossterm::terminal::{Clear, ClearType};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::fitted::fitted;
 use super::output;
 use super::terminal::{shown, shown_json};
 
@@ -66,7 +67,9 @@ pub fn has_colours() -> bool {
 
 /// A line of text for people on standard error. A closed pipe at the other end must not end training.
 pub(crate) fn note(text: &str) {
-    let _ = screen().say(&mut io::stderr().lock(), shown(text).as_bytes(), Size::now);
+    let shown = shown(text);
+    let shown = if is_live() { fitted(&shown, Size::now().columns).into() } else { shown };
+    let _ = screen().say(&mut io::stderr().lock(), shown.as_bytes(), Size::now);
 }
 
 /// A line on standard output: text for people, or one object of JSON. Where it cannot be written, see [`output`].

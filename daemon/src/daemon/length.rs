@@ -52,23 +52,26 @@ pub(super) async fn finish_after(
         }
     };
     keep(length);
-    let mut looked = Instant::now();
+    let (mut looked, mut steps) = (Instant::now(), None);
     for look in 1.. {
         sleep(PERIOD).await;
-        let (rate, is_finishing) = {
-            let report = reports.borrow();
-            (report.swarm_tokens_per_second, report.is_finishing)
-        };
-        if is_finishing {
+        let report = reports.borrow().clone();
+        if report.is_finishing {
             return;
         }
         if let Length::Tokens { counted, .. } = &mut length {
-            *counted += rate * looked.elapsed().as_secs_f64();
+            let own = report.steps.saturating_sub(steps.unwrap_or(report.steps)) as f64;
+            let told = report.swarm_tokens_per_second - report.tokens_per_second;
+            // What a step takes: the speed is told without the time between steps.
+            let tokens_per_step = report.tokens_per_second * report.step_seconds;
+            *counted += own * tokens_per_step + told.max(0.0) * looked.elapsed().as_secs_f64();
             if look % LOOKS_PER_WRITING == 0 {
                 keep(length);
             }
         }
-        looked = Instant::now();
+        // A resumed node tells the steps of its checkpoint when it begins to train.
+        (looked, steps) = (Instant::now(), (report.phase == "training").then_some(report.steps));
+        let rate = report.swarm_tokens_per_second;
         let Some(seconds) = decay(length, unix_seconds(), rate) else { continue };
         match finisher.finish(FinishWish { seconds: Some(seconds) }).await {
             Ok(_) | Err(NotFinished::Complete) => return,

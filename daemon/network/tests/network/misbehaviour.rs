@@ -1,6 +1,7 @@
 //! Peers that send what no honest peer sends. The node names it, survives it and serves the next one.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use futures::AsyncWriteExt;
 use murmur_network::Connectivity;
@@ -44,6 +45,23 @@ async fn garbage_on_a_raw_connection_is_survived() {
         sockets.push(socket);
     }
     assert_still_serves(&mut node, Over::Tcp).await;
+}
+
+/// Seventy sockets took all places of connections that negotiate.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_sockets_of_one_host_keep_nobody_out() {
+    let mut node = Node::start(Over::Tcp).await;
+    let mut sockets = Vec::new();
+    for _ in 0..300 {
+        // Another host than the honest one's, as far as addresses tell.
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.2:0".parse().expect("an address")).expect("all of 127/8 is this machine");
+        sockets.push(socket.connect(socket_of(&node)).await.expect("it listens"));
+    }
+    let begin = Instant::now();
+    assert_still_serves(&mut node, Over::Tcp).await;
+    // Not only after they have run into their time limit.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,180 @@
+//! Inbound connections by where they come from, so that one host, or one network, cannot take all places.
+//!
+//! A host is an IPv4 address or an IPv6 network of 64 bits, which is what a provider gives one customer at least; a network
+//! is one of 24 or 48 bits. Connections through a relay have no address of their own: the relay's limits bound them.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::task::{Context, Poll};
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::behaviour::{FromSwarm, ListenFailure};
+use libp2p::swarm::{ConnectionDenied, ConnectionId, NetworkBehaviour, THandlerInEvent, ToSwarm, dummy};
+use libp2p::{Multiaddr, PeerId};
+
+use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX, PENDING_PER_HOST_MAX, PENDING_PER_NETWORK_MAX};
+
+/// Why a connection is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum TooMany {
+    #[error("its host has {PENDING_PER_HOST_MAX} connections that are still negotiating")]
+    PendingOfHost,
+    #[error("its network has {PENDING_PER_NETWORK_MAX} connections that are still negotiating")]
+    PendingOfNetwork,
+    #[error("its host has {INBOUND_PER_HOST_MAX} connections")]
+    OfHost,
+    #[error("its network has {INBOUND_PER_NETWORK_MAX} connections")]
+    OfNetwork,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Source {
+    host: u128,
+    network: u128,
+}
+
+impl Source {
+    fn of(address: &Multiaddr) -> Option<Source> {
+        let is_relayed = address.iter().any(|part| part == Protocol::P2pCircuit);
+        let ip = address.iter().find_map(|part| match part {
+            Protocol::Ip4(ip) => Some(IpAddr::V4(ip)),
+            Protocol::Ip6(ip) => Some(ip.to_canonical()),
+            _ => None,
+        })?;
+        let prefix = |address: u128, bits: u32| address & (u128::MAX << (128 - bits));
+        let (address, host, network) = match ip {
+            // As IPv6 writes it: the last 32 of 128 bits.
+            IpAddr::V4(ip) => (ip.to_ipv6_mapped().to_bits(), 128, 120),
+            IpAddr::V6(ip) => (ip.to_bits(), 64, 48),
+        };
+        (!is_relayed).then(|| Source { host: prefix(address, host), network: prefix(address, network) })
+    }
+}
+
+/// Counts inbound connections and denies those that are too many from one place. Bounded by the swarm's own limits.
+#[derive(Default)]
+pub(crate) struct Sources {
+    pending: HashMap<ConnectionId, Source>,
+    established: HashMap<ConnectionId, Source>,
+}
+
+impl Sources {
+    fn check_pending(&self, source: Source) -> Result<(), TooMany> {
+        let count =
+            |same: fn(&Source) -> u128| self.pending.values().filter(|other| same(other) == same(&source)).count();
+        if count(|source| source.host) >= PENDING_PER_HOST_MAX {
+            return Err(TooMany::PendingOfHost);
+        }
+        if count(|source| source.network) >= PENDING_PER_NETWORK_MAX {
+            return Err(TooMany::PendingOfNetwork);
+        }
+        Ok(())
+    }
+
+    fn check_established(&self, source: Source) -> Result<(), TooMany> {
+        let count =
+            |same: fn(&Source) -> u128| self.established.values().filter(|other| same(other) == same(&source)).count();
+        if count(|source| source.host) >= INBOUND_PER_HOST_MAX {
+            return Err(TooMany::OfHost);
+        }
+        if count(|source| source.network) >= INBOUND_PER_NETWORK_MAX {
+            return Err(TooMany::OfNetwork);
+        }
+        Ok(())
+    }
+}
+
+impl NetworkBehaviour for Sources {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        let Some(source) = Source::of(remote) else { return Ok(()) };
+        self.check_pending(source).map_err(ConnectionDenied::new)?;
+        self.pending.insert(connection, source);
+        Ok(())
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
+        self.pending.remove(&connection);
+        if let Some(source) = Source::of(remote) {
+            self.check_established(source).map_err(ConnectionDenied::new)?;
+            self.established.insert(connection, source);
+        }
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        let ended = match event {
+            FromSwarm::ListenFailure(ListenFailure { connection_id, .. }) => connection_id,
+            FromSwarm::ConnectionClosed(closed) => closed.connection_id,
+            _ => return,
+        };
+        self.pending.remove(&ended);
+        self.established.remove(&ended);
+    }
+
+    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: Infallible) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Infallible, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> Option<Source> {
+        Source::of(&address.parse().expect("an address"))
+    }
+
+    #[test]
+    fn hosts_and_networks_are_told_apart() {
+        let same = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|address| source(address).expect("an IP address"));
+            (one.host == other.host, one.network == other.network)
+        };
+        assert_eq!(same("/ip4/192.0.2.7/tcp/1", "/ip4/192.0.2.7/udp/2/quic-v1"), (true, true));
+        assert_eq!(same("/ip4/192.0.2.7/tcp/1", "/ip4/192.0.2.8/tcp/1"), (false, true));
+        assert_eq!(same("/ip4/192.0.2.7/tcp/1", "/ip4/192.0.3.7/tcp/1"), (false, false));
+        assert_eq!(same("/ip4/192.0.2.7/tcp/1", "/ip6/::ffff:192.0.2.7/tcp/1"), (true, true));
+        assert_eq!(same("/ip6/2001:db8::1/tcp/1", "/ip6/2001:db8::ffff:2/tcp/1"), (true, true));
+        assert_eq!(same("/ip6/2001:db8:0:1::1/tcp/1", "/ip6/2001:db8:0:2::1/tcp/1"), (false, true));
+        assert_eq!(same("/ip6/2001:db8:1::1/tcp/1", "/ip6/2001:db8:2::1/tcp/1"), (false, false));
+    }
+
+    #[test]
+    fn a_relayed_connection_is_the_relays() {
+        let relay = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+        assert_eq!(source(&format!("/ip4/192.0.2.7/tcp/1/p2p/{relay}/p2p-circuit")), None);
+    }
+}

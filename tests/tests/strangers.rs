@@ -1,0 +1,48 @@
+//! What strangers send to a daemon: it neither fills its log nor stops its work.
+
+use std::net::UdpSocket;
+
+use murmur_tests::{Daemon, TINY_RUN, write_run};
+
+use crate::MURMUR;
+
+/// Packets of the size that QUIC wants of a first one (RFC 9000, 14.1).
+const INITIAL_BYTES: usize = 1200;
+
+/// A first packet of QUIC version 1 by its header, with arbitrary bytes where its content should be.
+fn initial(number: u64) -> [u8; INITIAL_BYTES] {
+    let mut packet = [0; INITIAL_BYTES];
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for byte in &mut packet {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *byte = state as u8;
+    }
+    // Long header, Initial; version 1; two connection ids of 8 bytes; no token; the rest as its length.
+    packet[..6].copy_from_slice(&[0xc0, 0, 0, 0, 1, 8]);
+    packet[14] = 8;
+    packet[23] = 0;
+    packet[24..26].copy_from_slice(&(0x4000 | (INITIAL_BYTES as u16 - 26)).to_be_bytes());
+    packet
+}
+
+#[test]
+fn arbitrary_first_packets_of_quic_fill_no_log_and_keep_nobody_out() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let arguments = ["start", run_file.to_str().expect("UTF-8"), "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
+    let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &arguments);
+    let address = founder.address_over("/udp/");
+    let port = address.split('/').nth(4).expect("a port");
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for number in 0..2000 {
+        socket.send_to(&initial(number), format!("127.0.0.1:{port}")).expect("it is sent");
+    }
+    let member = Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", "--bootstrap", &address]);
+    member.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    for daemon in [member, founder] {
+        let finished = daemon.stop();
+        assert!(finished.status.success() && !finished.errors.contains("WARN"), "{}", finished.errors);
+    }
+}
