@@ -40,6 +40,9 @@ const TELLING_TRAVEL: f64 = 2e-4;
 /// distance has followed).
 const REUNION_EXCHANGES: u32 = 10;
 
+/// Where more than this share of the blocks wrapped, the others tell nothing.
+const MOST: f64 = 0.5;
+
 /// Weight of the newest report in the running mean of the time of a step.
 const NEWEST: f64 = 0.125;
 
@@ -59,7 +62,7 @@ pub(crate) struct Averaging {
     /// ‖s·d‖ of the last exchange of the model.
     pub(crate) last_distance: Option<f64>,
     /// Distance and partner's progress of the last exchange of the model, until they are taken.
-    last_merge: Option<(f64, f64)>,
+    last_merge: Option<(Option<f64>, f64)>,
     /// Own steps when the last exchange was merged.
     last_merge_steps: u64,
     /// Exchanges until a joiner counts in full.
@@ -188,9 +191,9 @@ impl Averaging {
         models.filter_map(|(_, state)| state.clip.usual()).fold(0.0, f64::max)
     }
 
-    /// Distance (infinite where blocks wrapped) and partner's progress of an exchange of the model that was merged since the
+    /// Distance (`None` where wraps hide it) and partner's progress of an exchange of the model that was merged since the
     /// last call.
-    pub(crate) fn take_last_merge(&mut self) -> Option<(f64, f64)> {
+    pub(crate) fn take_last_merge(&mut self) -> Option<(Option<f64>, f64)> {
         self.last_merge.take()
     }
 
@@ -297,8 +300,9 @@ impl Averaging {
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if is_model {
             self.last_distance = Some(merged.distance);
-            // Blocks that wrapped are further apart than the distance tells.
-            let distance = if merged.masked_blocks > 0 { f64::INFINITY } else { merged.distance };
+            // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
+            let is_unknown = merged.stuck_blocks > 0 || masked_share(merged) > MOST;
+            let distance = (!is_unknown).then_some(merged.distance);
             self.last_merge = Some((distance, self.training.progress + terms.progress_difference));
             self.last_merge_steps = self.training.steps;
             self.cadence.on_distance(merged.distance, about.local_progress);
@@ -377,7 +381,7 @@ impl Averaging {
 impl PartState {
     /// `least`: models that are not further apart are one.
     fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64) {
-        let most_wrapped = masked_share(merged) > 0.5;
+        let most_wrapped = masked_share(merged) > MOST;
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least.max(self.clip.least_telling());
         self.is_stuck = merged.stuck_blocks > 0;

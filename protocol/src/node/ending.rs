@@ -14,6 +14,10 @@ use crate::time::Time;
 /// exchanges halve the distance each).
 const SETTLED_SHARE: f64 = 0.05;
 
+/// Times that a node settles once more because blocks wrapped, until a member comes back: by then the exchanges are wide where
+/// models are far apart, and show the distance.
+const SETTLINGS_ON_WRAPS_MAX: u32 = 3;
+
 impl Node {
     /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
     pub(super) fn on_finish(&mut self, from: Option<PeerId>, order: &FinishOrder) -> Result<(), Misbehaviour> {
@@ -42,6 +46,7 @@ impl Node {
     pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
         self.tell_finish(peer);
         if self.phase == Phase::Completed && (was_away || self.final_exchanges_left > 0) {
+            self.settlings_on_wraps = 0;
             self.begin_settling(now);
         }
     }
@@ -82,8 +87,13 @@ impl Node {
         let Some((distance, partner_progress)) = self.averaging.take_last_merge() else { return };
         // Both sides have averaged their progress, which rounds.
         let is_over = |end: f64| partner_progress >= end - 0.5;
-        let is_apart = self.settled_distance > 0.0 && distance > self.settled_distance;
-        if is_apart && self.end.at().is_some_and(is_over) {
+        let is_apart = match distance {
+            Some(distance) => distance > self.settled_distance,
+            // The grid of models that have become one is so fine that rounding errors wrap.
+            None => self.settlings_on_wraps < SETTLINGS_ON_WRAPS_MAX,
+        };
+        if self.settled_distance > 0.0 && is_apart && self.end.at().is_some_and(is_over) {
+            self.settlings_on_wraps += u32::from(distance.is_none());
             self.begin_settling(now);
         }
     }
