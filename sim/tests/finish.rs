@@ -53,6 +53,22 @@ fn a_run_is_finished_by_one_order() {
     }
 }
 
+/// Models that have become one have so fine a grid that blocks wrap, which is no reason to settle again, for ever.
+#[test]
+fn members_of_a_finished_run_come_to_rest() {
+    for seed in 0..4 {
+        let mut scenario = scenario().at(seconds(40), Incident::Finish { at: 3, steps: STEPS });
+        scenario.parameters = 3000;
+        let mut swarm = Swarm::new(scenario, seed);
+        let mut bytes = [150, 300].into_iter().map(|end| {
+            swarm.run_until(seconds(end));
+            swarm.record().payload_bytes()
+        });
+        let (settled, later) = (bytes.next().expect("two"), bytes.next().expect("two"));
+        assert!(settled > 0 && later == settled, "seed {seed}: {later} bytes, {settled} when all had settled");
+    }
+}
+
 #[test]
 fn an_order_that_is_lost_on_half_of_the_ways_reaches_everybody() {
     for seed in 0..4 {
