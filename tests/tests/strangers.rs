@@ -2,7 +2,8 @@
 
 use std::net::UdpSocket;
 
-use murmur_tests::{Daemon, TINY_RUN, write_run};
+use murmur_protocol::{Address, PeerId, RunId, Ticket};
+use murmur_tests::{Daemon, TINY_RUN, run, write_run};
 
 use crate::MURMUR;
 
@@ -44,5 +45,36 @@ fn arbitrary_first_packets_of_quic_fill_no_log_and_keep_nobody_out() {
     for daemon in [member, founder] {
         let finished = daemon.stop();
         assert!(finished.status.success() && !finished.errors.contains("WARN"), "{}", finished.errors);
+    }
+}
+
+/// A ticket whose address holds what a terminal obeys and a line that looks like murmur's own: ours refuses to make one, so
+/// the bytes of a sound one are changed.
+fn forged_ticket() -> String {
+    let (sound, forged) =
+        ("/dns4/aaaaaaaaaaaaaaaaaaaaaaaa/tcp/1", "/dns4/\u{1b}]0;x\u{7}\u{1b}[2J\nerror: run m/tcp/1");
+    assert_eq!(sound.len(), forged.len());
+    let address = Address::new(sound).expect("short");
+    let (run, peer) = (RunId([3; 32]), PeerId::from_public_key([9; 32]));
+    let text = Ticket { run, peer, addresses: vec![address], others: Vec::new(), secret: None }.to_string();
+    let mut bytes = bs58::decode(text.strip_prefix("murmur1").expect("a ticket")).into_vec().expect("base58");
+    bytes.truncate(bytes.len() - 4);
+    let at = bytes.windows(sound.len()).position(|window| window == sound.as_bytes()).expect("it is in there");
+    bytes[at..at + sound.len()].copy_from_slice(forged.as_bytes());
+    let checksum = blake3::hash(&bytes);
+    bytes.extend_from_slice(&checksum.as_bytes()[..4]);
+    format!("murmur1{}", bs58::encode(bytes).into_string())
+}
+
+#[test]
+fn a_forged_ticket_writes_nothing_that_a_terminal_obeys() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let directory = folder.path().join("node").display().to_string();
+    let ticket = forged_ticket();
+    for command in [&["join", &ticket, "--data-dir", &directory][..], &["doctor", &ticket]] {
+        let output = run(MURMUR, command);
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{said:?}");
+        assert!(!said.contains(['\u{1b}', '\u{7}']) && !said.contains("\nerror: run"), "{said:?}");
     }
 }
