@@ -32,7 +32,11 @@ pub fn keep_finish(root: &Path, order: &FinishOrder) -> std::io::Result<()> {
 /// the right one.
 pub fn known_end(root: &Path, manifest: &RunManifest) -> RunEnd {
     let end = RunEnd::of(manifest);
-    let order = read(root).filter(|order| end.founder.is_some_and(|founder| order.is_valid(end.run, founder)));
+    let kept = read(root);
+    let order = kept.clone().filter(|order| end.founder.is_some_and(|founder| order.is_valid(end.run, founder)));
+    if order.is_none() && kept.is_some() {
+        tracing::warn!("the order to finish the run in {FILE} is not the founder's, and does not count");
+    }
     RunEnd { order, ..end }
 }
 
@@ -67,5 +71,17 @@ mod tests {
         assert_eq!(known_end(folder.path(), &manifest).order, None, "not what was signed");
         manifest.schedule.total_steps = 300;
         assert_eq!(known_end(folder.path(), &manifest).at(), Some(300.0));
+    }
+
+    #[test]
+    fn an_order_is_read_to_the_last_bit_since_its_signature_covers_them() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let ending = Ending { from: 606.031_098_496_824_8, until: 902.592_005_384_070_5 };
+        for step in 0..100 {
+            let ending = Ending { until: ending.until + f64::from(step) / 3.0, ..ending };
+            let order = FinishOrder { serial: 1, ending, signature: [0; 64] };
+            keep_finish(folder.path(), &order).expect("written");
+            assert_eq!(read(folder.path()), Some(order));
+        }
     }
 }
