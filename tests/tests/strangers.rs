@@ -51,8 +51,7 @@ fn arbitrary_first_packets_of_quic_fill_no_log_and_keep_nobody_out() {
 /// A ticket whose address holds what a terminal obeys and a line that looks like murmur's own: ours refuses to make one, so
 /// the bytes of a sound one are changed.
 fn forged_ticket() -> String {
-    let (sound, forged) =
-        ("/dns4/aaaaaaaaaaaaaaaaaaaaaaa/tcp/1", "/dns4/\u{1b}]0;x\u{7}\u{1b}[2J\nerror: run m/tcp/1");
+    let (sound, forged) = ("/dns4/aaaaaaaaaaaaaaaaaaaaaaa/tcp/1", "/dns4/\u{1b}]0;x\u{7}\u{1b}[2J\nerror: run m/tcp/1");
     assert_eq!(sound.len(), forged.len());
     let address = Address::new(sound).expect("short");
     let (run, peer) = (RunId([3; 32]), PeerId::from_public_key([9; 32]));
