@@ -244,6 +244,10 @@ impl Node {
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
+                use RejectReason::{Joining, Leaving, Resting};
+                if matches!(reject.reason, Joining | Leaving | Resting) {
+                    self.joining.on_unable(peer);
+                }
                 if let Some(wait) = self.starter.on_reject(now, peer, &reject, &mut self.averaging, out) {
                     self.membership.avoid(peer, now + wait);
                 }

@@ -14,6 +14,8 @@ mod local;
 mod machine;
 mod network;
 mod packages;
+#[path = "../../daemon/network/tests/network/raw.rs"]
+mod raw;
 mod recovery;
 mod refusals;
 mod sharing;

@@ -10,6 +10,7 @@ mod manifest;
 mod meeting;
 mod misbehaviour;
 mod node;
+mod raw;
 mod relaying;
 mod shards;
 mod starting;
