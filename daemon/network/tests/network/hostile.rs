@@ -1,7 +1,7 @@
 //! A peer that writes whatever it likes to a node, and passes the handshake first where it wants.
 
 use std::net::SocketAddr;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use futures::AsyncReadExt;
 use libp2p::swarm::Stream;
@@ -20,6 +20,12 @@ impl Deref for Hostile {
 
     fn deref(&self) -> &Raw {
         &self.0
+    }
+}
+
+impl DerefMut for Hostile {
+    fn deref_mut(&mut self) -> &mut Raw {
+        &mut self.0
     }
 }
 
