@@ -4,6 +4,7 @@ mod hostile_peer;
 mod joining;
 mod membership;
 mod numerics_properties;
+mod pair;
 mod progress;
 mod relayed;
 mod responding;
