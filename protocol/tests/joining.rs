@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS};
+use murmur_protocol::bounds::{RAMP_EXCHANGES, STATE_COPY_KEPT, STATE_COPY_STEPS};
 use murmur_protocol::message::{Chunks, Message, Reject, RejectReason, TransferHeader};
 use murmur_protocol::{
     Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
@@ -389,4 +389,31 @@ fn members_without_a_model_cannot_check_one_and_that_is_told() {
     let effects = setting.answer_checks(loaded, Some(RejectReason::Joining));
     assert_eq!((unchecked(&effects), trains(&effects)), (Some((Unchecked::NobodyElse, false)), true));
     assert_eq!(proposals(&effects).len(), 2, "each of the two others was asked once");
+}
+
+#[test]
+fn who_has_no_model_yet_gives_none() {
+    let (mut setting, _) = Setting::new(Start::FromPeer, 2);
+    let effects = setting.tell(asks(peer(2), 0, 0));
+    let refuses = |effect: &Effect| matches!(effect, Effect::Send { message: Message::RefuseState { .. }, .. });
+    assert!(effects.iter().any(refuses) && snapshot_wanted(&effects).is_none(), "{effects:?}");
+}
+
+/// Whatever it has copied, it counts for little at first.
+#[test]
+fn the_weight_of_a_joiner_begins_small() {
+    let (mut setting, effects) = Setting::new(Start::FromPeer, 1);
+    let effects = setting.copy(&requests(&effects));
+    assert!(trains(&effects), "nobody else is there: {effects:?}");
+    let tokens_per_second = 600.0;
+    let report = TrainingReport { steps: 1000, progress: 1000.0, tokens_per_second, ..TrainingReport::default() };
+    let effects = setting.tell(Event::StepsCompleted(report));
+    let weights: Vec<f32> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send { message: Message::Propose(propose), .. } => Some(propose.standing.weight),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(weights, [600.0 / (1.0 + RAMP_EXCHANGES as f32)]);
 }

@@ -1,5 +1,6 @@
 //! The core from outside: one program for all tests but the one that counts allocations.
 
+mod copying_anew;
 mod hostile_peer;
 mod joining;
 mod membership;

@@ -319,3 +319,41 @@ fn a_block_that_saturates_is_told_and_left_out() {
     let near = pair.sides[0].model[299] - pair.sides[1].model[299];
     assert!(near.abs() < 1e-2, "the others are averaged: {near}");
 }
+
+#[test]
+fn a_correction_is_no_longer_than_the_smaller_limit_of_both_sides() {
+    let mut pair = Pair::new();
+    let before = pair.sides.each_ref().map(|side| side.model.clone());
+    // As far as the travel of a thousand steps allows nobody to be: the limit is a few travels.
+    pair.sides[1].model.iter_mut().for_each(|value| *value += 5.0);
+    let far = pair.sides[1].model.clone();
+    let accept = pair.accepted();
+    let limit = f64::from(accept.standing.clip);
+    assert!((1.0..100.0).contains(&limit), "{limit}");
+    pair.arrive(1, words(Message::Accept(accept)));
+    pair.deliver_all();
+    assert_eq!(pair.sides.each_ref().map(Side::exchanges), [1, 1]);
+    for (side, from) in [&before[0], &far].into_iter().enumerate() {
+        let moved = pair.sides[side].model.iter().zip(from).map(|(now, then)| f64::from(now - then).powi(2));
+        let length = moved.sum::<f64>().sqrt();
+        assert!((0.3 * limit..=1.01 * limit).contains(&length), "{length} of {limit}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_out_of_range_ends_the_exchange_and_is_counted() {
+    let spoil: [fn(&mut Accept); 4] = [
+        |accept| accept.standing.clip = f32::NAN,
+        |accept| accept.standing.weight = -1.0,
+        |accept| accept.standing.gamma = 0.75,
+        |accept| accept.standing.progress = 1e30,
+    ];
+    for spoil in spoil {
+        let mut pair = Pair::new();
+        let mut accept = pair.accepted();
+        spoil(&mut accept);
+        pair.arrive(1, words(Message::Accept(accept)));
+        assert_eq!(pair.sides[0].failures, [ExchangeFailure::Misbehaved]);
+        assert_eq!(pair.sides[0].node.status().misbehaviours.values().sum::<u64>(), 1);
+    }
+}
