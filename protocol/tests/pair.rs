@@ -327,9 +327,14 @@ fn a_correction_is_no_longer_than_the_smaller_limit_of_both_sides() {
     // As far as the travel of a thousand steps allows nobody to be: the limit is a few travels.
     pair.sides[1].model.iter_mut().for_each(|value| *value += 5.0);
     let far = pair.sides[1].model.clone();
+    for side in 0..2 {
+        pair.sides[side].report.travel = 1.0;
+        let report = pair.sides[side].report;
+        pair.tell(side, Event::StepsCompleted(report));
+    }
     let accept = pair.accepted();
     let limit = f64::from(accept.standing.clip);
-    assert!((1.0..100.0).contains(&limit), "{limit}");
+    assert!((1.0..10.0).contains(&limit), "{limit}");
     pair.arrive(1, words(Message::Accept(accept)));
     pair.deliver_all();
     assert_eq!(pair.sides.each_ref().map(Side::exchanges), [1, 1]);
