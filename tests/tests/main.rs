@@ -12,6 +12,7 @@ mod first_hour;
 mod identity;
 mod local;
 mod machine;
+mod metrics;
 mod network;
 mod packages;
 #[path = "../../daemon/network/tests/network/raw.rs"]

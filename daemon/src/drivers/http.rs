@@ -1,5 +1,5 @@
-//! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /ticket` with an
-//! [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`: `POST /checkpoint` has
+//! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /metrics`
+//! with the same for Prometheus, `GET /ticket` with an [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`: `POST /checkpoint` has
 //! one written and answers with a [`SavedCheckpoint`](super::SavedCheckpoint) once it is on disk.
 //!
 //! Only requests for a loopback name are answered: a web page could otherwise have its own name point to 127.0.0.1 (DNS
@@ -27,6 +27,7 @@ use super::CheckpointRequests;
 use crate::failure::{ExitCode, Failure};
 use crate::finishing::{FinishWish, Finisher};
 use crate::invitation::Invitation;
+use crate::metrics;
 use crate::report::NodeReport;
 
 /// Connections at once; further ones are closed. Any program of this machine may ask, and files are shared with the network.
@@ -131,6 +132,9 @@ async fn serve(listener: TcpListener, router: Router) {
 fn router(pages: Pages, token: &str) -> Router {
     let report = |State(pages): State<Pages>| async move { Json(pages.reports.borrow().clone()) };
     let invitation = |State(pages): State<Pages>| async move { Json(pages.invitations.borrow().clone()) };
+    let metrics = |State(pages): State<Pages>| async move {
+        ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::rendered(&pages.reports.borrow()))
+    };
     let checkpoint = |State(pages): State<Pages>| async move {
         match pages.checkpoints.write().await {
             Ok(saved) => Json(saved).into_response(),
@@ -141,6 +145,7 @@ fn router(pages: Pages, token: &str) -> Router {
     let expected = blake3::hash(format!("Bearer {token}").as_bytes());
     Router::new()
         .route("/status", get(report))
+        .route("/metrics", get(metrics))
         .route("/ticket", get(invitation))
         .route("/checkpoint", post(checkpoint))
         .route("/finish", post(finish))
