@@ -15,6 +15,7 @@ use crate::effect::{Effect, Notice, TransferId};
 use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
 use crate::finish::RunEnd;
+use crate::handshake::Refusal;
 use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
@@ -180,9 +181,11 @@ impl Node {
             Event::DialFailed { peer, addresses, reason } => {
                 self.membership.on_dial_failed(now, peer, &addresses, reason);
             }
+            // Both sides dial at times, and one of the two connections comes to nothing.
+            Event::HandshakeRefused { peer, refusal: Refusal::Silent } if self.membership.is_connected(peer) => {}
             Event::HandshakeRefused { peer, refusal } => {
                 self.membership.on_dial_failed(now, Some(peer), &[], refusal.to_string());
-                if matches!(refusal, crate::handshake::Refusal::OtherRun { .. }) {
+                if matches!(refusal, Refusal::OtherRun { .. }) {
                     self.membership.on_foreign(now, peer);
                 }
                 self.outbox.notice(Notice::PeerRefused { peer, refusal });

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::{Accept, Reject, RejectReason};
 use murmur_protocol::numerics::{Buffers, encode, merge};
 use murmur_protocol::*;
@@ -361,4 +362,17 @@ fn an_answer_that_is_out_of_range_ends_the_exchange_and_is_counted() {
         assert_eq!(pair.sides[0].failures, [ExchangeFailure::Misbehaved]);
         assert_eq!(pair.sides[0].node.status().misbehaviours.values().sum::<u64>(), 1);
     }
+}
+
+/// Both sides dial at times, and nothing is said on one of the two connections.
+#[test]
+fn a_silent_connection_of_a_member_is_no_news() {
+    let mut pair = Pair::new();
+    let [member, stranger] = [pair.sides[1].me, PeerId::from_public_key([9; 32])];
+    let mut told = |peer| {
+        pair.sides[0].node.handle(Time::ZERO, Event::HandshakeRefused { peer, refusal: Refusal::Silent });
+        let effects: Vec<Effect> = std::iter::from_fn(|| pair.sides[0].node.poll_effect()).collect();
+        effects.iter().any(|effect| matches!(effect, Effect::Notice(Notice::PeerRefused { .. })))
+    };
+    assert_eq!((told(member), told(stranger)), (false, true));
 }

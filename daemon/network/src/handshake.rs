@@ -109,7 +109,7 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
             None => reply(&shared, peer, &remote, first, &mut streams).await,
         }
     };
-    let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
+    let late = || Err(NoWelcome::Refused(Refusal::Silent));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
             return Ok(Link { is_relayed, dialled, addresses, control, streams });

@@ -52,6 +52,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { .. } } => {
             plain(foreign(&format!("{} is left alone: it {refusal}", name(peer))))
         }
+        Notice::PeerRefused { peer, refusal: Refusal::Silent } => plain(format!("{} {}", name(peer), Refusal::Silent)),
         Notice::PeerRefused { peer, refusal } => {
             warning(foreign(&format!("peer {} {refusal}", name(peer))), refusal.remedy())
         }
@@ -197,6 +198,12 @@ mod tests {
             .filter_map(|(condition, ended)| condition.over(ended, &Names::default()))
             .collect();
         assert_eq!(ended, ["alone no more after 5 min 40 s, noticed 17 times"]);
+    }
+
+    #[test]
+    fn a_connection_on_which_nothing_was_said_is_no_warning() {
+        let words = describe(&Notice::PeerRefused { peer: peer(1), refusal: Refusal::Silent }, &Names::default());
+        assert!(words.hint.is_none() && words.text.ends_with("has not greeted in time"), "{}", words.text);
     }
 
     #[test]
