@@ -24,6 +24,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
+use crate::gate::Gate;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
@@ -37,6 +38,8 @@ mod surroundings;
 /// The state of the swarm task.
 pub(crate) struct Driver {
     pub(crate) swarm: Swarm<Behaviour>,
+    /// What the swarm may dial of itself.
+    gate: Gate,
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
@@ -97,7 +100,7 @@ enum TaskEnd {
 
 impl Driver {
     pub(crate) fn new(
-        swarm: Swarm<Behaviour>,
+        (swarm, gate): (Swarm<Behaviour>, Gate),
         shared: Arc<Shared>,
         orders: mpsc::Receiver<NetworkOrder>,
         closing: watch::Receiver<bool>,
@@ -110,6 +113,7 @@ impl Driver {
         let finding = Finding::new(shared.me, shared.manifest.run_id());
         Driver {
             swarm,
+            gate,
             shared,
             orders,
             closing,
@@ -189,6 +193,7 @@ impl Driver {
     fn dial(&mut self, mut dial: Dial) {
         while let Some(options) = dial.next_attempt() {
             let connection = options.connection_id();
+            self.gate.vouch(dial.trying());
             match self.swarm.dial(options) {
                 Ok(()) => {
                     self.dials.insert(connection, dial);
@@ -385,6 +390,7 @@ impl Driver {
         if self.is_closing() {
             return;
         }
+        self.gate.met(link.scope);
         let Some(member) = self.members.get_mut(&peer) else {
             self.start_member(peer, link);
             return;
