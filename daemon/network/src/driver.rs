@@ -24,7 +24,6 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
-use crate::gate::Gate;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
@@ -38,8 +37,6 @@ mod surroundings;
 /// The state of the swarm task.
 pub(crate) struct Driver {
     pub(crate) swarm: Swarm<Behaviour>,
-    /// What the swarm may dial of itself.
-    gate: Gate,
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
@@ -100,7 +97,7 @@ enum TaskEnd {
 
 impl Driver {
     pub(crate) fn new(
-        (swarm, gate): (Swarm<Behaviour>, Gate),
+        swarm: Swarm<Behaviour>,
         shared: Arc<Shared>,
         orders: mpsc::Receiver<NetworkOrder>,
         closing: watch::Receiver<bool>,
@@ -113,7 +110,6 @@ impl Driver {
         let finding = Finding::new(shared.me, shared.manifest.run_id());
         Driver {
             swarm,
-            gate,
             shared,
             orders,
             closing,
@@ -193,7 +189,6 @@ impl Driver {
     fn dial(&mut self, mut dial: Dial) {
         while let Some(options) = dial.next_attempt() {
             let connection = options.connection_id();
-            self.gate.vouch(dial.trying());
             match self.swarm.dial(options) {
                 Ok(()) => {
                     self.dials.insert(connection, dial);
@@ -390,7 +385,6 @@ impl Driver {
         if self.is_closing() {
             return;
         }
-        self.gate.met(link.scope);
         let Some(member) = self.members.get_mut(&peer) else {
             self.start_member(peer, link);
             return;

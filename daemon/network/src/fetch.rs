@@ -93,7 +93,7 @@ pub struct Told {
 pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> Result<Told, FetchError> {
     // A node behind a NAT may be asked through its relay, so circuits are all that is on.
     let asking = Connectivity { nat: true, ..Connectivity::OFF };
-    let swarm = new_swarm(question.identity, None, &asking, None, &TrafficCounter::default())?;
+    let swarm = new_swarm(question.identity, None, &asking, &TrafficCounter::default())?;
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
     let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
     match told {

@@ -22,7 +22,6 @@ use tokio::time::timeout;
 use crate::access::fresh_nonce;
 use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
-use crate::scope::Scope;
 use crate::shared::Shared;
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
 
@@ -54,9 +53,7 @@ pub(crate) struct Link {
     /// Whether it leads through a relay: then it carries messages only.
     pub(crate) is_relayed: bool,
     pub(crate) dialled: Option<Dialled>,
-    /// From how far the peer speaks.
-    pub(crate) scope: Scope,
-    /// Where the peer says it listens, as far as it is believed.
+    /// Where the peer says it listens.
     pub(crate) addresses: Vec<Address>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
@@ -115,9 +112,7 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     let late = || Err(NoWelcome::Refused(Refusal::Silent));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
-            let scope = Scope::of_peer(&remote, &shared.own.borrow());
-            let addresses = scope.believed(&addresses);
-            return Ok(Link { is_relayed, dialled, scope, addresses, control, streams });
+            return Ok(Link { is_relayed, dialled, addresses, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {

@@ -25,7 +25,6 @@ use crate::connectivity::Connectivity;
 use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
 use crate::driver::{Driver, Views};
-use crate::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
 use crate::pace::Caps;
@@ -149,8 +148,7 @@ impl Network {
         let mut connectivity = config.connectivity;
         // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
         connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
-        let gate = Gate::new(&config.listen);
-        let mut swarm = new_swarm(&config.identity, Some(run), &connectivity, Some(gate.clone()), &traffic)?;
+        let mut swarm = new_swarm(&config.identity, Some(run), &connectivity, &traffic)?;
         let addresses = listen_on(&mut swarm, &config.listen).await?;
         let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
         for address in addresses.iter().filter_map(crate::address::to_core_address) {
@@ -167,7 +165,7 @@ impl Network {
         let shared = Arc::new(Shared::new(me, config, own, double_sender, events));
         let data = shared.data.clone();
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
-        let driver = Driver::new((swarm, gate), shared, order_queue, is_closing, views, outbox, connectivity);
+        let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
@@ -247,20 +245,20 @@ impl Network {
     }
 }
 
-/// A swarm with our transport and behaviour; without a run, for a node that only asks. Without a gate all dials leave.
+/// A swarm with our transport and behaviour; without a run, for a node that only asks.
 pub(crate) fn new_swarm(
     identity: &Keypair,
     run: Option<RunId>,
     connectivity: &Connectivity,
-    gate: Option<Gate>,
     traffic: &TrafficCounter,
 ) -> Result<Swarm<Behaviour>, TransportError> {
     let me = identity.public().to_peer_id();
-    let (through_relays, circuits) = match connectivity.nat {
-        true => Some(relay::client::new(me)).unzip(),
-        false => (None, None),
+    let (transport, circuits) = if connectivity.nat {
+        let (transport, circuits) = relay::client::new(me);
+        (transport::build_with_circuits(identity, traffic, transport)?, Some(circuits))
+    } else {
+        (transport::build(identity, traffic)?, None)
     };
-    let transport = transport::build_guarded(identity, traffic, gate, through_relays)?;
     let config = Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_TIMEOUT)
         .with_max_negotiating_inbound_streams(NEGOTIATING_STREAMS_MAX);

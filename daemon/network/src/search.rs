@@ -16,15 +16,13 @@ use murmur_protocol::{Address, Bootstrap, PeerId, RunId};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::address::{is_loopback, to_core_address, to_dialable, to_libp2p_peer};
+use crate::address::{is_loopback, to_core_address, to_libp2p_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{SEARCH_ADDRESSES_MAX, SEARCH_ASKED_AT_ONCE, SEARCH_ASKED_MAX, SEARCH_LOOK_PERIOD};
 use crate::connectivity::Connectivity;
 use crate::fetch::{FetchError, Question, Told, fetch_manifest};
 use crate::finding::{meaningful, places_of, run_key};
-use crate::gate::Gate;
 use crate::network::new_swarm;
-use crate::scope::Scope;
 use crate::traffic::TrafficCounter;
 use crate::transport::TransportError;
 
@@ -94,7 +92,6 @@ fn looks_on_local_network(search: &Search<'_>) -> bool {
 struct Looking<'a> {
     search: Search<'a>,
     swarm: Swarm<Behaviour>,
-    gate: Gate,
     key: kad::RecordKey,
     /// Whom to ask next.
     waiting: VecDeque<Candidate>,
@@ -117,11 +114,7 @@ impl<'a> Looking<'a> {
         let mdns = looks_on_local_network(&search);
         let connectivity = Connectivity { mdns, kademlia: search.connectivity.kademlia, ..Connectivity::OFF };
         let run: RunId = search.ticket.run;
-        let gate = Gate::new(search.listen);
-        let known: Vec<Multiaddr> = search.known.iter().filter_map(|known| to_dialable(&known.address)).collect();
-        known.iter().filter_map(Scope::of).for_each(|scope| gate.met(scope));
-        let traffic = TrafficCounter::default();
-        let mut swarm = new_swarm(search.identity, Some(run), &connectivity, Some(gate.clone()), &traffic)?;
+        let mut swarm = new_swarm(search.identity, Some(run), &connectivity, &TrafficCounter::default())?;
         if let Some(kademlia) = swarm.behaviour_mut().kademlia.as_mut() {
             // It listens nowhere: nobody need remember it.
             kademlia.set_mode(Some(kad::Mode::Client));
@@ -129,7 +122,6 @@ impl<'a> Looking<'a> {
         Ok(Looking {
             search,
             swarm,
-            gate,
             key: run_key(run),
             waiting: VecDeque::new(),
             noted: BTreeSet::new(),
@@ -163,7 +155,6 @@ impl<'a> Looking<'a> {
             if let Some(peer) = peer.and_then(to_libp2p_peer)
                 && let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
             {
-                self.gate.vouch([&place]);
                 kademlia.add_address(&peer, place.clone());
             }
             if self.waiting.len() < SEARCH_ASKED_MAX {
@@ -185,7 +176,7 @@ impl<'a> Looking<'a> {
                     by_peer.entry(peer).or_default().push(crate::address::split_peer(address).1);
                 }
                 remember(&mut self.on_local_network, by_peer.keys());
-                self.note(by_peer, Scope::Network);
+                self.note(by_peer);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Kademlia(kad::Event::OutboundQueryProgressed {
                 result: QueryResult::GetProviders(Ok(GetProvidersOk::FoundProviders { providers, .. })),
@@ -194,17 +185,16 @@ impl<'a> Looking<'a> {
                 let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
                 let found = places_of(kademlia, providers);
                 remember(&mut self.in_table, found.keys());
-                self.note(found, self.gate.nearest());
+                self.note(found);
             }
             _ => {}
         }
     }
 
-    /// Puts those in the queue that are new and can be reached from here, as somebody so far away has told.
-    fn note(&mut self, found: BTreeMap<Libp2pPeerId, Vec<Multiaddr>>, scope: Scope) {
+    /// Puts those in the queue that are new and can be reached from here.
+    fn note(&mut self, found: BTreeMap<Libp2pPeerId, Vec<Multiaddr>>) {
         for (peer, places) in found {
             let mut places = meaningful(places, self.search.listen);
-            places.retain(|place| scope.admits(place));
             places.truncate(SEARCH_ADDRESSES_MAX);
             if !places.is_empty() && self.noted.len() < SEARCH_ASKED_MAX && self.noted.insert(peer) {
                 // Before the ticket's dead addresses.

@@ -113,10 +113,9 @@ pub(super) struct Known {
 impl Known {
     /// Hearsay.
     pub(super) fn told(now: Time, teller: Teller, descriptor: &Descriptor) -> Known {
-        let mut addresses = Box::default();
-        remember_addresses(&mut addresses, &descriptor.known.addresses);
+        let told = &descriptor.known.addresses;
         Known {
-            addresses,
+            addresses: told.iter().take(ADDRESSES_TOLD_MAX).cloned().collect(),
             alive_at: Moment::before(now, descriptor.age_seconds),
             lost_at: None,
             teller,

@@ -5,7 +5,6 @@ use crate::bounds::SHUFFLE_SAMPLE_YOUNG;
 use crate::config::Bootstrap;
 use crate::manifest::RunManifest;
 
-mod aimed;
 mod profiles;
 
 fn peer(number: u16) -> PeerId {

@@ -2,7 +2,6 @@
 //! each would link all of libp2p.
 
 mod access;
-mod aimed;
 mod caps;
 mod failures;
 mod finding;
