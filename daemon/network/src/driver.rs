@@ -3,7 +3,7 @@
 //! Its own events (failed dials, addresses, transfers that never began) go through a bounded queue with a task of its
 //! own, so that a busy core never stops the swarm. While that queue is nearly full no orders are taken.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
+use crate::access::Admission;
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
@@ -40,6 +41,7 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
+    admission: watch::Receiver<Admission>,
     pub(crate) views: Views,
     /// Events of this task. Has room for one per dial and order at any time.
     pub(crate) outbox: mpsc::Sender<Event>,
@@ -110,6 +112,7 @@ impl Driver {
         let finding = Finding::new(shared.me, shared.manifest.run_id());
         Driver {
             swarm,
+            admission: shared.access.admission.clone(),
             shared,
             orders,
             closing,
@@ -143,6 +146,7 @@ impl Driver {
                 _ = self.looks.tick() => self.look_around(),
                 // Wakes this loop once there is room again.
                 () = wait_for_room(&self.outbox), if !has_room => {}
+                Ok(()) = self.admission.changed() => self.disconnect_excluded(),
                 // It only ever changes to true, or its sender is gone.
                 _ = self.closing.changed() => break,
             }
@@ -156,7 +160,7 @@ impl Driver {
                 let dial = Dial::new(peer, addresses, &self.views.listen.borrow());
                 if peer == Some(self.shared.me) {
                     self.emit(dial.refuse("that is this node itself"));
-                } else if peer.is_some_and(|peer| !self.shared.access.admission.admits(peer)) {
+                } else if peer.is_some_and(|peer| !self.shared.access.admits(peer)) {
                     self.emit(dial.refuse("network.allow or network.block of this node excludes it"));
                 } else if self.dials.len() >= DIALS_MAX {
                     self.emit(dial.refuse("too many dials are under way"));
@@ -252,6 +256,14 @@ impl Driver {
                 let _ = close.send(());
             }
         }
+    }
+
+    /// Parts from those whom the owner lets in no longer.
+    fn disconnect_excluded(&mut self) {
+        let handshakes = self.handshakes.values().map(|handshake| handshake.peer);
+        let mut excluded: BTreeSet<PeerId> = self.members.keys().copied().chain(handshakes).collect();
+        excluded.retain(|peer| !self.shared.access.admits(*peer));
+        excluded.into_iter().for_each(|peer| self.disconnect(peer));
     }
 
     fn send(&mut self, peer: PeerId, message: Message) {
