@@ -340,10 +340,10 @@ impl Membership {
         self.search_at = now;
     }
 
-    /// How long a connected peer had been out of reach before it came back, where that was at least
-    /// [`AWAY_COUNTS_AFTER`]: its part of the swarm, or this one, was cut off. Says so once per return.
-    pub(crate) fn take_return(&mut self, peer: PeerId) -> Option<Duration> {
-        self.connections.get_mut(peer)?.returned_after.take()
+    /// How long a connected peer had been out of reach before it came back, where that was `long` or longer: its part of
+    /// the swarm, or this one, was cut off. Says so once per return.
+    pub(crate) fn take_return(&mut self, peer: PeerId, long: Duration) -> Option<Duration> {
+        self.connections.get_mut(peer)?.returned_after.take().filter(|away| *away >= long)
     }
 
     /// Wants nothing of a peer until then: disconnects and forgets it, and turns it away when it comes.

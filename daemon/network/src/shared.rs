@@ -53,16 +53,8 @@ impl Shared {
         double: watch::Sender<Option<Double>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let NetworkConfig {
-            identity,
-            manifest,
-            secret,
-            caps,
-            payload_bytes_max,
-            inbound_bytes_budget,
-            shelf,
-            ..
-        } = config;
+        let NetworkConfig { identity, manifest, secret, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
+            config;
         let download = Arc::new(Pace::new(caps.download, CAP_BURST));
         Shared {
             me,

@@ -132,7 +132,8 @@ pub const SUSPICION_MAX: Duration = Duration::from_secs(600);
 /// in five goes unanswered, and one in 600 four times.
 pub const SILENCES_MAX: u8 = 4;
 
-/// A member that was out of reach for this long has come back, when it comes back; sooner, nothing has happened.
+/// A member that was out of reach for this long has come back, when it comes back; also sooner, where models go their own
+/// way sooner.
 pub const AWAY_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
 /// Peers banned at once; the ban that ends first makes room.
