@@ -10,6 +10,7 @@ use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
+use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::Message;
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -24,6 +25,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
+use crate::handshake::gate::{refusal_of_dial, refusal_of_visit};
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
@@ -268,12 +270,23 @@ impl Driver {
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 if let Some(mut dial) = self.dials.remove(&connection_id) {
-                    dial.on_failure(&error);
-                    self.dial(dial);
+                    match refusal_of_dial(&error) {
+                        Some((peer, refusal)) => self.refused(peer, refusal),
+                        None => {
+                            dial.on_failure(&error);
+                            self.dial(dial);
+                        }
+                    }
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 tracing::debug!(address = %send_back_addr, %error, "an inbound connection came to nothing");
+                // However many knock, what the core waits for has room.
+                if let Some((peer, refusal)) = refusal_of_visit(&error)
+                    && self.outbox.capacity() > OUTBOX_RESERVE
+                {
+                    self.refused(peer, refusal);
+                }
             }
             SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {
                 self.on_circuit_address(listener_id, address);
@@ -330,6 +343,12 @@ impl Driver {
         };
         let is_direct = !is_relayed;
         self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct, is_inbound, is_punched });
+    }
+
+    /// A peer came no further than the gate of this closed run, or this node no further than another's.
+    fn refused(&mut self, peer: PeerId, refusal: Refusal) {
+        self.finding.met_stranger(Instant::now(), peer);
+        self.emit(Event::HandshakeRefused { peer, refusal });
     }
 
     fn on_listen_address(&mut self, address: Multiaddr) {
