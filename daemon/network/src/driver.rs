@@ -3,20 +3,20 @@
 //! Its own events (failed dials, addresses, transfers that never began) go through a bounded queue with a task of its
 //! own, so that a busy core never stops the swarm. While that queue is nearly full no orders are taken.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
-use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::Message;
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
+use crate::access::Admission;
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
@@ -25,7 +25,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
-use crate::handshake::gate::{refusal_of_dial, refusal_of_visit};
+use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
@@ -42,6 +42,7 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
+    admission: watch::Receiver<Admission>,
     pub(crate) views: Views,
     /// Events of this task. Has room for one per dial and order at any time.
     pub(crate) outbox: mpsc::Sender<Event>,
@@ -112,6 +113,7 @@ impl Driver {
         let finding = Finding::new(shared.me, shared.manifest.run_id());
         Driver {
             swarm,
+            admission: shared.access.admission.clone(),
             shared,
             orders,
             closing,
@@ -145,6 +147,7 @@ impl Driver {
                 _ = self.looks.tick() => self.look_around(),
                 // Wakes this loop once there is room again.
                 () = wait_for_room(&self.outbox), if !has_room => {}
+                Ok(()) = self.admission.changed() => self.disconnect_excluded(),
                 // It only ever changes to true, or its sender is gone.
                 _ = self.closing.changed() => break,
             }
@@ -158,7 +161,7 @@ impl Driver {
                 let dial = Dial::new(peer, addresses, &self.views.listen.borrow());
                 if peer == Some(self.shared.me) {
                     self.emit(dial.refuse("that is this node itself"));
-                } else if peer.is_some_and(|peer| !self.shared.access.admission.admits(peer)) {
+                } else if peer.is_some_and(|peer| !self.shared.access.admits(peer)) {
                     self.emit(dial.refuse("network.allow or network.block of this node excludes it"));
                 } else if self.dials.len() >= DIALS_MAX {
                     self.emit(dial.refuse("too many dials are under way"));
@@ -256,6 +259,14 @@ impl Driver {
         }
     }
 
+    /// Parts from those whom the owner lets in no longer.
+    fn disconnect_excluded(&mut self) {
+        let handshakes = self.handshakes.values().map(|handshake| handshake.peer);
+        let mut excluded: BTreeSet<PeerId> = self.members.keys().copied().chain(handshakes).collect();
+        excluded.retain(|peer| !self.shared.access.admits(*peer));
+        excluded.into_iter().for_each(|peer| self.disconnect(peer));
+    }
+
     fn send(&mut self, peer: PeerId, message: Message) {
         let member = self.members.get(&peer);
         if member.is_none_or(|member| member.orders.try_send(MemberOrder::Send(message)).is_err()) {
@@ -280,13 +291,7 @@ impl Driver {
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                tracing::debug!(address = %send_back_addr, %error, "an inbound connection came to nothing");
-                // However many knock, what the core waits for has room.
-                if let Some((peer, refusal)) = refusal_of_visit(&error)
-                    && self.outbox.capacity() > OUTBOX_RESERVE
-                {
-                    self.refused(peer, refusal);
-                }
+                self.on_visit_failed(&send_back_addr, &error);
             }
             SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {
                 self.on_circuit_address(listener_id, address);
@@ -343,12 +348,6 @@ impl Driver {
         };
         let is_direct = !is_relayed;
         self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct, is_inbound, is_punched });
-    }
-
-    /// A peer came no further than the gate of this closed run, or this node no further than another's.
-    fn refused(&mut self, peer: PeerId, refusal: Refusal) {
-        self.finding.met_stranger(Instant::now(), peer);
-        self.emit(Event::HandshakeRefused { peer, refusal });
     }
 
     fn on_listen_address(&mut self, address: Multiaddr) {

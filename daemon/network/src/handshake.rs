@@ -164,7 +164,7 @@ async fn greet(
     opener: &StreamOpener,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
     // The core may have known only an address.
-    if !shared.access.admission.admits(peer) {
+    if !shared.access.admits(peer) {
         return Err(Refusal::Excluded.into());
     }
     let greeting = |proof| {
@@ -266,7 +266,7 @@ async fn reply(
         None => streams.control.recv().await.ok_or_else(lost)?,
     };
     let (dialer_nonce, received) = read_hello(&mut control).await?;
-    if !shared.access.admission.admits(peer) {
+    if !shared.access.admits(peer) {
         return Err(dismiss(&mut control, &codec::encode(&handshake::turn_away()), Refusal::Excluded).await);
     }
     let listener_nonce = fresh_nonce().ok_or_else(|| NoWelcome::Lost(NO_RANDOMNESS.to_owned()))?;

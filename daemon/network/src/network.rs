@@ -46,7 +46,7 @@ pub struct NetworkConfig {
     pub manifest: Arc<RunManifest>,
     /// The run's membership secret, where it is closed: who does not know it is refused.
     pub secret: Option<Secret>,
-    /// Whom the owner lets in at all.
+    /// Whom the owner lets in at all, until it is changed through [`Network::admission`].
     pub admission: Admission,
     /// What the owner lets it send and receive in a second.
     pub caps: Caps,
@@ -129,6 +129,7 @@ struct Handle {
     listen: watch::Receiver<Vec<Multiaddr>>,
     reachability: watch::Receiver<Reachability>,
     double: watch::Receiver<Option<Double>>,
+    admission: watch::Sender<Admission>,
     closing: watch::Sender<bool>,
     /// Its sender is dropped when the swarm task ends.
     closed: watch::Receiver<()>,
@@ -165,7 +166,8 @@ impl Network {
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
         let (double_sender, double) = watch::channel(None);
-        let shared = Arc::new(Shared::new(me, config, own, double_sender, events));
+        let (admission, admission_view) = watch::channel(config.admission.clone());
+        let shared = Arc::new(Shared::new(me, config, own, admission_view, double_sender, events));
         let data = shared.data.clone();
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
         let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
@@ -173,7 +175,8 @@ impl Network {
             driver.run().await;
             drop(closed_sender);
         });
-        let handle = Handle { peer_id: me, data, orders, traffic, listen, reachability, double, closing, closed };
+        let handle =
+            Handle { peer_id: me, data, orders, traffic, listen, reachability, double, admission, closing, closed };
         Ok(Network(Arc::new(handle)))
     }
 
@@ -188,6 +191,11 @@ impl Network {
     /// When the bounded queue is full or the network is closed: the order will have no reply.
     pub fn try_order(&self, order: NetworkOrder) -> Result<(), QueueFull> {
         self.0.orders.try_send(order).map_err(|_| QueueFull)
+    }
+
+    /// Changes whom the owner lets in. Who is connected and no longer let in is disconnected.
+    pub fn admission(&self) -> watch::Sender<Admission> {
+        self.0.admission.clone()
     }
 
     /// Bytes sent and received so far.

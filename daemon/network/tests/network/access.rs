@@ -73,3 +73,22 @@ async fn who_is_not_on_the_list_of_the_allowed_is_turned_away_even_where_only_it
     friend.wait_connected(node.peer).await;
     node.wait_connected(friend.peer).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_blocked_later_is_disconnected_and_returns_once_it_is_let_in_again() {
+    for over in [Over::Tcp, Over::Quic] {
+        let (mut node, mut member) = (Node::start(over).await, Node::start(over).await);
+        member.dial(&node);
+        node.wait_connected(member.peer).await;
+        member.wait_connected(node.peer).await;
+        let admission = node.network.admission();
+        admission.send_replace(Admission { block: [member.peer].into(), ..Admission::default() });
+        node.wait_disconnected(member.peer).await;
+        member.wait_disconnected(node.peer).await;
+        member.dial(&node);
+        assert_eq!(refusal(&mut member, node.peer).await, Refusal::NotAdmitted);
+        admission.send_replace(Admission::default());
+        member.dial(&node);
+        node.wait_connected(member.peer).await;
+    }
+}
