@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use murmur_network::{Connectivity, Exposure, NetworkOrder};
+use murmur_network::{Connectivity, Exposure, NetworkConfig, NetworkOrder};
 use murmur_protocol::handshake::{Answer, Denial, Refusal, Stamps};
 use murmur_protocol::{Address, Event, RunManifest, Secret, codec};
 use tokio::time::timeout;
@@ -22,15 +22,15 @@ const EVERYTHING: Connectivity = Connectivity {
     exposure: Exposure::Public,
 };
 
-async fn with_everything(over: Over, secret: Option<u8>) -> Node {
-    let mut settings = config(over);
-    settings.connectivity = EVERYTHING;
-    settings.secret = secret.map(|byte| Secret::from_bytes([byte; 32]));
-    Node::start_with(settings).await
+const CLOSED: Option<Secret> = Some(Secret::from_bytes([7; 32]));
+
+async fn with_everything(over: Over, secret: &Option<Secret>) -> Node {
+    let (connectivity, secret) = (EVERYTHING, secret.clone());
+    Node::start_with(NetworkConfig { connectivity, secret, ..config(over) }).await
 }
 
 /// Three members that know of each other, two of them by the third's table only: that one first.
-async fn three_members(over: Over, secret: Option<u8>) -> [Node; 3] {
+async fn three_members(over: Over, secret: &Option<Secret>) -> [Node; 3] {
     let mut hub = with_everything(over, secret).await;
     let (mut first, mut last) = (with_everything(over, secret).await, with_everything(over, secret).await);
     meet(&mut first, &mut hub).await;
@@ -53,7 +53,7 @@ fn secrets_of(members: &[Node]) -> Vec<(String, Vec<u8>)> {
 
 /// All that a node knows of others is told to whoever asks, in an open run. This shows that [`Learnt`] would find it.
 async fn anybody_learns_the_members_of_an_open_run(over: Over) {
-    let members = three_members(over, None).await;
+    let members = three_members(over, &None).await;
     let learnt = Learnt::of(&members[0].listen_address(), RunManifest::default().run_id()).await;
     let unheard: Vec<_> = secrets_of(&members).into_iter().filter(|(_, bytes)| !learnt.heard(bytes)).collect();
     // Whole ids of runs travel in manifests only.
@@ -72,7 +72,7 @@ async fn anybody_learns_the_members_of_an_open_run(over: Over) {
 /// What there is to know: who listens (the encryption shows its id), that it speaks the handshake of a murmur of such a
 /// version, and that its run is closed.
 async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more(over: Over) {
-    let mut members = three_members(over, Some(7)).await;
+    let mut members = three_members(over, &CLOSED).await;
     let address = members[0].listen_address();
     let learnt = Learnt::of(&address, RunManifest::default().run_id()).await;
     assert_eq!(learnt.listed, ["/murmur/control/1"], "all that is listed");
@@ -101,7 +101,7 @@ async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more(over:
         assert!(matches!(refusal.await, Refusal::Stranger | Refusal::OtherSecret));
     }
     // Members are let in still.
-    let mut late = with_everything(over, Some(7)).await;
+    let mut late = with_everything(over, &CLOSED).await;
     meet(&mut late, &mut members[0]).await;
 }
 
@@ -129,7 +129,7 @@ async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more_over_
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_dialled_by_a_member_of_a_closed_run_learns_no_more() {
     for over in [Over::Tcp, Over::Quic] {
-        let mut member = with_everything(over, Some(7)).await;
+        let mut member = with_everything(over, &CLOSED).await;
         let trap = Trap::set(config(over).listen.remove(0), RunManifest::default().run_id()).await;
         let address = Address::new(trap.address.to_string()).expect("short");
         member.order(NetworkOrder::Dial { peer: None, addresses: vec![address] });
@@ -146,7 +146,7 @@ async fn who_is_dialled_by_a_member_of_a_closed_run_learns_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_that_says_nothing_is_hung_up_on() {
     for over in [Over::Tcp, Over::Quic] {
-        let mut member = with_everything(over, Some(7)).await;
+        let mut member = with_everything(over, &CLOSED).await;
         let silent = Raw::connect(member.listen_address()).await;
         timeout(DEADLINE, silent.streams.opener.closed()).await.expect("the member hangs up");
         while let Ok(event) = member.events.try_recv() {

@@ -5,13 +5,10 @@ use murmur_protocol::handshake::Credentials;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::timeout;
 
-use crate::node::{DEADLINE, Node, Over, config, message, payload};
+use crate::node::{DEADLINE, Node, Over, RUNS, config, message, payload};
 
 /// Everything about NATs, nothing about finding.
 const NAT: Connectivity = Connectivity { nat: true, relay_server: true, ..Connectivity::OFF };
-
-/// All of this works in an open run and in a closed one.
-const RUNS: [Option<Secret>; 2] = [None, Some(Secret::from_bytes([7; 32]))];
 
 async fn exposed(exposure: Exposure, secret: &Option<Secret>) -> Node {
     let mut settings = config(Over::Tcp);
