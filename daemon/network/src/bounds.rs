@@ -137,9 +137,9 @@ pub(crate) const CONTROL_MESSAGE_COST: usize = 128;
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
 
-/// Opening a connection, encryption and multiplexing included. Less than the ten seconds after which libp2p gives up a
-/// probe of reachability: a NAT answers a dial with silence, and whoever is asked to try one has to say in time that
-/// nothing came back, or nodes behind NATs never learn where they are.
+/// Opening a connection, encryption, multiplexing and the gate of a closed run included. Less than the ten seconds after
+/// which libp2p gives up a probe of reachability: a NAT answers a dial with silence, and whoever is asked to try one has
+/// to say in time that nothing came back, or nodes behind NATs never learn where they are.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Opening a stream on an established connection.

@@ -25,6 +25,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
 use crate::finding::Finding;
+use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
@@ -280,12 +281,17 @@ impl Driver {
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 if let Some(mut dial) = self.dials.remove(&connection_id) {
-                    dial.on_failure(&error);
-                    self.dial(dial);
+                    match refusal_of_dial(&error) {
+                        Some((peer, refusal)) => self.refused(peer, refusal),
+                        None => {
+                            dial.on_failure(&error);
+                            self.dial(dial);
+                        }
+                    }
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                tracing::debug!(address = %send_back_addr, %error, "an inbound connection came to nothing");
+                self.on_visit_failed(&send_back_addr, &error);
             }
             SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {
                 self.on_circuit_address(listener_id, address);

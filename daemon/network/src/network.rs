@@ -9,6 +9,7 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
+use murmur_protocol::handshake::Credentials;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Address, Event, Payload, PeerId, RunId, RunManifest, Secret, TransferId};
@@ -25,6 +26,7 @@ use crate::connectivity::Connectivity;
 use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
 use crate::driver::{Driver, Views};
+use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
 use crate::pace::Caps;
@@ -149,7 +151,8 @@ impl Network {
         let mut connectivity = config.connectivity;
         // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
         connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
-        let mut swarm = new_swarm(&config.identity, Some(run), &connectivity, &traffic)?;
+        let gate = Gate::new(&config.identity, &Credentials { run, secret: config.secret.clone() });
+        let mut swarm = new_swarm(&config.identity, Some(run), gate, &connectivity, &traffic)?;
         let addresses = listen_on(&mut swarm, &config.listen).await?;
         let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
         for address in addresses.iter().filter_map(crate::address::to_core_address) {
@@ -253,10 +256,11 @@ impl Network {
     }
 }
 
-/// A swarm with our transport and behaviour; without a run, for a node that only asks.
+/// A swarm with our transport and behaviour, behind the gate of a closed run; without a run, for a node that only asks.
 pub(crate) fn new_swarm(
     identity: &Keypair,
     run: Option<RunId>,
+    gate: Option<Gate>,
     connectivity: &Connectivity,
     traffic: &TrafficCounter,
 ) -> Result<Swarm<Behaviour>, TransportError> {
@@ -266,6 +270,10 @@ pub(crate) fn new_swarm(
         (transport::build_with_circuits(identity, traffic, transport)?, Some(circuits))
     } else {
         (transport::build(identity, traffic)?, None)
+    };
+    let transport = match gate {
+        Some(gate) => gate.guard(transport),
+        None => transport,
     };
     let config = Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_TIMEOUT)

@@ -22,6 +22,7 @@ use crate::bounds::{SEARCH_ADDRESSES_MAX, SEARCH_ASKED_AT_ONCE, SEARCH_ASKED_MAX
 use crate::connectivity::Connectivity;
 use crate::fetch::{FetchError, Question, Told, fetch_manifest};
 use crate::finding::{meaningful, places_of, run_key};
+use crate::handshake::gate::Gate;
 use crate::network::new_swarm;
 use crate::traffic::TrafficCounter;
 use crate::transport::TransportError;
@@ -114,7 +115,8 @@ impl<'a> Looking<'a> {
         let mdns = looks_on_local_network(&search);
         let connectivity = Connectivity { mdns, kademlia: search.connectivity.kademlia, ..Connectivity::OFF };
         let run: RunId = search.ticket.run;
-        let mut swarm = new_swarm(search.identity, Some(run), &connectivity, &TrafficCounter::default())?;
+        let gate = Gate::new(search.identity, search.ticket);
+        let mut swarm = new_swarm(search.identity, Some(run), gate, &connectivity, &TrafficCounter::default())?;
         if let Some(kademlia) = swarm.behaviour_mut().kademlia.as_mut() {
             // It listens nowhere: nobody need remember it.
             kademlia.set_mode(Some(kad::Mode::Client));

@@ -6,17 +6,20 @@ use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetProvidersOk, InboundRequest, QueryResult};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, SwarmEvent};
+use libp2p::swarm::{ConnectionId, ListenError, SwarmEvent};
 use libp2p::{Multiaddr, identify, relay};
-use murmur_protocol::Event;
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::{Event, PeerId};
 use tokio::time::Instant;
 
 use super::Driver;
 use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_dialable};
 use crate::behaviour::{BehaviourEvent, table_protocol};
+use crate::bounds::OUTBOX_RESERVE;
 use crate::connectivity::Exposure;
 use crate::finding::{meaningful, places_of};
 use crate::handshake::Dialled;
+use crate::handshake::gate::refusal_of_visit;
 use crate::reachability::is_global;
 
 impl Driver {
@@ -119,6 +122,23 @@ impl Driver {
             }
             _ => {}
         }
+    }
+
+    /// A connection that somebody else opened came to nothing.
+    pub(super) fn on_visit_failed(&mut self, address: &Multiaddr, error: &ListenError) {
+        tracing::debug!(%address, %error, "an inbound connection came to nothing");
+        // However many knock, what the core waits for has room.
+        if let Some((peer, refusal)) = refusal_of_visit(error)
+            && self.outbox.capacity() > OUTBOX_RESERVE
+        {
+            self.refused(peer, refusal);
+        }
+    }
+
+    /// A peer came no further than the gate of this closed run, or this node no further than another's.
+    pub(super) fn refused(&mut self, peer: PeerId, refusal: Refusal) {
+        self.finding.met_stranger(Instant::now(), peer);
+        self.emit(Event::HandshakeRefused { peer, refusal });
     }
 
     fn on_identified(&mut self, peer: libp2p::PeerId, connection: ConnectionId, info: identify::Info) {

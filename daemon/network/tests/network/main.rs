@@ -3,6 +3,7 @@
 
 mod access;
 mod caps;
+mod closed;
 mod failures;
 mod finding;
 mod hostile;
@@ -14,4 +15,5 @@ mod raw;
 mod relaying;
 mod shards;
 mod starting;
+mod stranger;
 mod transfers;
