@@ -70,6 +70,11 @@ impl Dial {
         })
     }
 
+    /// What the attempt under way dials.
+    pub(crate) fn trying(&self) -> &[Multiaddr] {
+        &self.trying
+    }
+
     /// Whom it is for, where that is known.
     pub(crate) fn peer(&self) -> Option<PeerId> {
         self.peer

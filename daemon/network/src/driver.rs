@@ -23,6 +23,7 @@ use crate::bounds::{
     CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX,
 };
 use crate::connectivity::Connectivity;
+use crate::dial_filter::DialFilter;
 use crate::dialing::Dial;
 use crate::finding::Finding;
 use crate::handshake::gate::refusal_of_dial;
@@ -39,6 +40,8 @@ mod surroundings;
 /// The state of the swarm task.
 pub(crate) struct Driver {
     pub(crate) swarm: Swarm<Behaviour>,
+    /// What the swarm may dial of itself.
+    dial_filter: DialFilter,
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
@@ -100,7 +103,7 @@ enum TaskEnd {
 
 impl Driver {
     pub(crate) fn new(
-        swarm: Swarm<Behaviour>,
+        (swarm, dial_filter): (Swarm<Behaviour>, DialFilter),
         shared: Arc<Shared>,
         orders: mpsc::Receiver<NetworkOrder>,
         closing: watch::Receiver<bool>,
@@ -114,6 +117,7 @@ impl Driver {
         Driver {
             swarm,
             admission: shared.access.admission.clone(),
+            dial_filter,
             shared,
             orders,
             closing,
@@ -194,6 +198,7 @@ impl Driver {
     fn dial(&mut self, mut dial: Dial) {
         while let Some(options) = dial.next_attempt() {
             let connection = options.connection_id();
+            self.dial_filter.vouch(dial.trying());
             match self.swarm.dial(options) {
                 Ok(()) => {
                     self.dials.insert(connection, dial);
@@ -403,6 +408,7 @@ impl Driver {
         if self.is_closing() {
             return;
         }
+        self.dial_filter.met(link.scope);
         let Some(member) = self.members.get_mut(&peer) else {
             self.start_member(peer, link);
             return;

@@ -95,7 +95,7 @@ pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> 
     // A node behind a NAT may be asked through its relay, so circuits are all that is on.
     let asking = Connectivity { nat: true, ..Connectivity::OFF };
     let gate = question.ticket.and_then(|ticket| Gate::new(question.identity, ticket));
-    let swarm = new_swarm(question.identity, None, gate, &asking, &TrafficCounter::default())?;
+    let swarm = new_swarm(question.identity, None, gate, &asking, None, &TrafficCounter::default())?;
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
     let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
     match told {

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use crate::access::fresh_nonce;
 use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::scope::Scope;
 use crate::shared::Shared;
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
 
@@ -62,7 +63,9 @@ pub(crate) struct Link {
     /// Whether it leads through a relay: then it carries messages only.
     pub(crate) is_relayed: bool,
     pub(crate) dialled: Option<Dialled>,
-    /// Where the peer says it listens.
+    /// From how far the peer speaks.
+    pub(crate) scope: Scope,
+    /// Where the peer says it listens, as far as it is believed.
     pub(crate) addresses: Vec<Address>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
@@ -121,7 +124,9 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     let late = || Err(NoWelcome::Refused(Refusal::Silent));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
-            return Ok(Link { is_relayed, dialled, addresses, control, streams });
+            let scope = Scope::of_peer(&remote, &shared.own.borrow());
+            let addresses = scope.believed(&addresses);
+            return Ok(Link { is_relayed, dialled, scope, addresses, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {

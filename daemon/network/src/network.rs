@@ -25,6 +25,7 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
+use crate::dial_filter::DialFilter;
 use crate::driver::{Driver, Views};
 use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
@@ -152,7 +153,9 @@ impl Network {
         // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
         connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
         let gate = Gate::new(&config.identity, &Credentials { run, secret: config.secret.clone() });
-        let mut swarm = new_swarm(&config.identity, Some(run), gate, &connectivity, &traffic)?;
+        let dial_filter = DialFilter::new(&config.listen);
+        let filter = Some(dial_filter.clone());
+        let mut swarm = new_swarm(&config.identity, Some(run), gate, &connectivity, filter, &traffic)?;
         let addresses = listen_on(&mut swarm, &config.listen).await?;
         let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
         for address in addresses.iter().filter_map(crate::address::to_core_address) {
@@ -170,7 +173,7 @@ impl Network {
         let shared = Arc::new(Shared::new(me, config, own, admission_view, double_sender, events));
         let data = shared.data.clone();
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
-        let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
+        let driver = Driver::new((swarm, dial_filter), shared, order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
@@ -257,20 +260,21 @@ impl Network {
 }
 
 /// A swarm with our transport and behaviour, behind the gate of a closed run; without a run, for a node that only asks.
+/// Without a filter all dials leave.
 pub(crate) fn new_swarm(
     identity: &Keypair,
     run: Option<RunId>,
     gate: Option<Gate>,
     connectivity: &Connectivity,
+    filter: Option<DialFilter>,
     traffic: &TrafficCounter,
 ) -> Result<Swarm<Behaviour>, TransportError> {
     let me = identity.public().to_peer_id();
-    let (transport, circuits) = if connectivity.nat {
-        let (transport, circuits) = relay::client::new(me);
-        (transport::build_with_circuits(identity, traffic, transport)?, Some(circuits))
-    } else {
-        (transport::build(identity, traffic)?, None)
+    let (through_relays, circuits) = match connectivity.nat {
+        true => Some(relay::client::new(me)).unzip(),
+        false => (None, None),
     };
+    let transport = transport::build_guarded(identity, traffic, filter, through_relays)?;
     let transport = match gate {
         Some(gate) => gate.guard(transport),
         None => transport,

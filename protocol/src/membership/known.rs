@@ -113,9 +113,10 @@ pub(super) struct Known {
 impl Known {
     /// Hearsay.
     pub(super) fn told(now: Time, teller: Teller, descriptor: &Descriptor) -> Known {
-        let told = &descriptor.known.addresses;
+        let mut addresses = Box::default();
+        remember_addresses(&mut addresses, &descriptor.known.addresses);
         Known {
-            addresses: told.iter().take(ADDRESSES_TOLD_MAX).cloned().collect(),
+            addresses,
             alive_at: Moment::before(now, descriptor.age_seconds),
             lost_at: None,
             teller,

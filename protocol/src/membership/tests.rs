@@ -5,6 +5,7 @@ use crate::bounds::SHUFFLE_SAMPLE_YOUNG;
 use crate::config::Bootstrap;
 use crate::manifest::RunManifest;
 
+mod aimed;
 mod profiles;
 
 fn peer(number: u16) -> PeerId {

@@ -2,6 +2,7 @@
 //! each would link all of libp2p.
 
 mod access;
+mod aimed;
 mod caps;
 mod closed;
 mod failures;
