@@ -29,6 +29,7 @@ mod outbound;
 mod patience;
 mod place;
 mod responder;
+mod reunion;
 mod starter;
 mod terms;
 mod uplink;

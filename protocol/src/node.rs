@@ -173,7 +173,7 @@ impl Node {
                 self.joining.on_connected(now);
                 let away = self.membership.take_return(peer, self.averaging.apart_after());
                 if let Some(away) = away {
-                    self.averaging.on_return(peer, away);
+                    self.averaging.on_return(now, peer, away);
                 }
                 self.on_member_at_the_end(now, peer, away.is_some());
             }

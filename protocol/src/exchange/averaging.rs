@@ -8,6 +8,7 @@ use super::clip::ClipHistory;
 use super::gain::LoopGain;
 use super::patience::Patience;
 use super::place::{Place, Seen};
+use super::reunion::{Meeting, ROUNDS_APART, Reunions};
 use super::terms::Terms;
 use crate::bounds::*;
 use crate::bulk::{BLOCK, Snapshot};
@@ -35,19 +36,6 @@ const ODD_PROGRESS_SHARE: f64 = 0.25;
 
 /// Models nearer than this share of what training has moved them are one, however near others are (a guess).
 const TELLING_TRAVEL: f64 = 2e-4;
-
-/// Rounds without exchanges in which two models go their own way: distances grow at least as the root of their number, and
-/// beyond twice the usual an honest peer would lose its trust.
-const ROUNDS_APART: f64 = 10.0;
-
-/// Exchanges with a peer from another part of the swarm before it is judged by its distance: one for every
-/// [`ROUNDS_PER_REUNION_EXCHANGE`] apart, up to so many, and as long as it comes nearer, at most four times as many
-/// (guesses: by then the usual distance has followed).
-const REUNION_EXCHANGES: u32 = 10;
-const ROUNDS_PER_REUNION_EXCHANGE: f64 = 3.0;
-
-/// Exchanges in which a peer that has come nearer may come nearer again: its distance falls by fits and starts.
-const NEARER_AGAIN_WITHIN: u32 = 4;
 
 /// Where more than this share of the blocks wrapped, the others tell nothing.
 const MOST: f64 = 0.5;
@@ -77,20 +65,7 @@ pub(crate) struct Averaging {
     /// Exchanges until a joiner counts in full.
     ramp_left: u32,
     pace: Pace,
-    /// Peers that were out of reach for long, at most [`CONNECTIONS_MAX`].
-    reunions: BTreeMap<PeerId, Reunion>,
-    /// Exchanges in which nobody is judged, for this node itself was away.
-    lenient_left: u32,
-}
-
-/// A peer that came back from another part of the swarm.
-#[derive(Clone, Copy, Debug)]
-struct Reunion {
-    away: Duration,
-    exchanges: u32,
-    exchanges_left: u32,
-    /// The least distance so far.
-    nearest: f64,
+    reunions: Reunions,
 }
 
 /// What exchanges of one part have taught.
@@ -157,8 +132,7 @@ impl Averaging {
             last_merge_steps: training.steps,
             ramp_left: 0,
             pace: Pace::default(),
-            reunions: BTreeMap::new(),
-            lenient_left: 0,
+            reunions: Reunions::default(),
         }
     }
 
@@ -183,12 +157,8 @@ impl Averaging {
     }
 
     /// A peer is back that was out of reach for `away`: its model went its own way, honestly.
-    pub(crate) fn on_return(&mut self, peer: PeerId, away: Duration) {
-        if self.reunions.len() >= CONNECTIONS_MAX {
-            self.reunions.pop_first();
-        }
-        let exchanges_left = reunion_exchanges(away.as_secs_f64() / self.round_seconds());
-        self.reunions.insert(peer, Reunion { away, exchanges: 0, exchanges_left, nearest: f64::INFINITY });
+    pub(crate) fn on_return(&mut self, now: Time, peer: PeerId, away: Duration) {
+        self.reunions.on_return(now, peer, away, away.as_secs_f64() / self.round_seconds());
     }
 
     /// How long a peer must have been out of reach for its model to have gone its own way.
@@ -313,8 +283,8 @@ impl Averaging {
             self.counters.probes += 1;
             return;
         }
-        let is_from_afar = self.meet_again(merged, terms, about.partner, out);
-        let trust = match is_from_afar || self.come_back() {
+        let is_excused = self.meet(merged, terms, about.partner, out);
+        let trust = match is_excused {
             true => self.reputation.trust(about.partner),
             false => self.judge(merged, terms, about.partner),
         };
@@ -324,6 +294,7 @@ impl Averaging {
             partner: about.partner,
             progress: self.training.progress + terms.progress_difference,
             is_rebuff: is_progress_odd,
+            is_excused,
         };
         let least = TELLING_TRAVEL * self.training.travel;
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
@@ -360,39 +331,16 @@ impl Averaging {
         out.notice(Notice::ExchangeFailed { partner, failure });
     }
 
-    /// Whether the partner has lately come back from another part of the swarm; the first exchange is told. Nobody is
-    /// judged by the distance that a split has made.
-    fn meet_again(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) -> bool {
-        let Some(reunion) = self.reunions.get_mut(&partner) else { return false };
-        if reunion.exchanges == 0 {
-            out.notice(Notice::Reunited {
-                partner,
-                away: reunion.away,
-                distance: merged.distance,
-                partner_share: terms.partner_share,
-            });
-        }
-        if merged.distance < reunion.nearest {
-            reunion.nearest = merged.distance;
-            reunion.exchanges_left = reunion.exchanges_left.max(NEARER_AGAIN_WITHIN);
-        }
-        reunion.exchanges += 1;
-        reunion.exchanges_left -= 1;
-        if reunion.exchanges_left == 0 || reunion.exchanges == 4 * REUNION_EXCHANGES {
-            self.reunions.remove(&partner);
-        }
-        true
-    }
-
-    /// Whether this node has lately merged nothing for many rounds: it is then its own model that is far off.
-    fn come_back(&mut self) -> bool {
+    /// Whether the distance has a reason: the two were apart. The first exchange after a split is told.
+    fn meet(&mut self, merged: &Merged, terms: &Terms, partner: PeerId, out: &mut Outbox) -> bool {
         let steps = self.training.steps.saturating_sub(self.last_merge_steps);
         let rounds = steps as f64 / self.cadence.interval();
-        if rounds >= ROUNDS_APART {
-            self.lenient_left = reunion_exchanges(rounds);
+        let Meeting { first_after, is_excused } = self.reunions.on_merge(out.now(), partner, merged.distance, rounds);
+        if let Some(away) = first_after {
+            let (distance, partner_share) = (merged.distance, terms.partner_share);
+            out.notice(Notice::Reunited { partner, away, distance, partner_share });
         }
-        self.lenient_left = self.lenient_left.saturating_sub(1);
-        self.lenient_left > 0
+        is_excused
     }
 
     /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.
@@ -445,13 +393,9 @@ impl PartState {
         // Where that goes on, nobody lets this model in.
         let is_apart = most_wrapped && !self.is_near;
         let is_far = is_telling && terms.is_rebuff(merged.norm);
-        self.place.record(Seen { is_rebuff: is_apart || is_beyond_grid || is_far || seen.is_rebuff, ..seen });
+        let is_rebuff = !seen.is_excused && (is_apart || is_beyond_grid || is_far || seen.is_rebuff);
+        self.place.record(Seen { is_rebuff, ..seen });
     }
-}
-
-/// For how many exchanges nobody is judged after so many rounds apart.
-fn reunion_exchanges(rounds: f64) -> u32 {
-    (rounds / ROUNDS_PER_REUNION_EXCHANGE).clamp(1.0, f64::from(REUNION_EXCHANGES)) as u32
 }
 
 /// Whether no honest pace explains a difference from `progress`, in steps.

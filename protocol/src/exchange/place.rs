@@ -22,6 +22,8 @@ pub(super) struct Seen {
     pub(super) progress: f64,
     /// Whether the partner hardly lets this model in.
     pub(super) is_rebuff: bool,
+    /// Whether the distance has a reason: the two were apart.
+    pub(super) is_excused: bool,
 }
 
 /// The last exchanges, oldest first, at most [`HISTORY`].
@@ -66,7 +68,7 @@ mod tests {
     }
 
     fn seen(partner: PeerId, progress: f64, is_rebuff: bool) -> Seen {
-        Seen { partner, progress, is_rebuff }
+        Seen { partner, progress, is_rebuff, is_excused: false }
     }
 
     #[test]

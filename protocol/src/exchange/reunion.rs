@@ -1,0 +1,184 @@
+//! Who comes back from another part of the swarm: models that were apart have gone their own ways, honestly, and nobody is
+//! judged by a distance that a split or a standstill has made.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::bounds::CONNECTIONS_MAX;
+use crate::peer::PeerId;
+use crate::time::Time;
+
+/// Rounds without exchanges in which two models go their own ways: distances grow at least as the root of their number, and
+/// beyond twice the usual an honest peer would lose its trust.
+pub(super) const ROUNDS_APART: f64 = 10.0;
+
+/// Exchanges with a peer from another part before it is judged by its distance: one for every [`ROUNDS_PER_EXCHANGE`]
+/// apart, up to so many (guesses: by then the usual distance has followed).
+const EXCHANGES: u32 = 10;
+const ROUNDS_PER_EXCHANGE: f64 = 3.0;
+
+/// As long as a peer comes nearer it is not judged, but not for longer than this.
+const EXCHANGES_MAX: u32 = 40;
+
+/// Exchanges in which a peer that has come nearer may come nearer again: its distance falls by fits and starts.
+const NEARER_AGAIN_WITHIN: u32 = 4;
+
+/// What this node knows of splits.
+#[derive(Debug, Default)]
+pub(super) struct Reunions {
+    /// Peers that have come back, at most [`CONNECTIONS_MAX`].
+    peers: BTreeMap<PeerId, Reunion>,
+    /// The last split of the swarm.
+    split: Option<Split>,
+    /// When each peer's model was last merged, at most [`CONNECTIONS_MAX`].
+    merged_at: BTreeMap<PeerId, Time>,
+    /// Exchanges in which nobody is judged, for this node itself stood still.
+    own_left: u32,
+}
+
+/// A peer that has come back.
+#[derive(Clone, Copy, Debug)]
+struct Reunion {
+    away: Duration,
+    exchanges: u32,
+    exchanges_left: u32,
+    /// The least distance so far.
+    nearest: f64,
+}
+
+/// A time in which a part of the swarm was out of reach.
+#[derive(Clone, Copy, Debug)]
+struct Split {
+    began: Time,
+    lasted: Duration,
+    /// Until then members of that part may still be met for the first time.
+    over: Time,
+    exchanges: u32,
+}
+
+/// What an exchange is beside its distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meeting {
+    /// How long the partner was away, where it is the first exchange since.
+    pub(super) first_after: Option<Duration>,
+    /// Whether the distance has a reason, so that it says nothing of the partner.
+    pub(super) is_excused: bool,
+}
+
+impl Reunions {
+    /// A peer is back that was out of reach for `away`, or so many rounds.
+    pub(super) fn on_return(&mut self, now: Time, peer: PeerId, away: Duration, rounds: f64) {
+        let (began, exchanges) = (Time::ZERO + now.saturating_since(Time::ZERO + away), exchanges(rounds));
+        self.split = Some(Split { began, lasted: away, over: now + away, exchanges });
+        self.expect(peer, away, exchanges);
+    }
+
+    /// A model was merged that was so far away, after so many rounds in which this node had merged none.
+    pub(super) fn on_merge(&mut self, now: Time, peer: PeerId, distance: f64, rounds: f64) -> Meeting {
+        let before = self.merged_at.insert(peer, now);
+        if self.merged_at.len() > CONNECTIONS_MAX {
+            let oldest = self.merged_at.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
+            oldest.map(|oldest| self.merged_at.remove(&oldest));
+        }
+        // Who comes back first tells of the others of its part, so that they count as lost no longer.
+        if let Some(split) = self.split
+            && now < split.over
+            && before.is_some_and(|before| before < split.began)
+            && !self.peers.contains_key(&peer)
+        {
+            self.expect(peer, split.lasted, split.exchanges);
+        }
+        if rounds >= ROUNDS_APART {
+            self.own_left = exchanges(rounds);
+        }
+        let stood_still = self.own_left > 0;
+        self.own_left = self.own_left.saturating_sub(1);
+        let Some(reunion) = self.peers.get_mut(&peer) else {
+            return Meeting { first_after: None, is_excused: stood_still };
+        };
+        if distance < reunion.nearest {
+            reunion.nearest = distance;
+            reunion.exchanges_left = reunion.exchanges_left.max(NEARER_AGAIN_WITHIN);
+        }
+        let first_after = (reunion.exchanges == 0).then_some(reunion.away);
+        reunion.exchanges += 1;
+        reunion.exchanges_left -= 1;
+        if reunion.exchanges_left == 0 || reunion.exchanges == EXCHANGES_MAX {
+            self.peers.remove(&peer);
+        }
+        Meeting { first_after, is_excused: true }
+    }
+
+    fn expect(&mut self, peer: PeerId, away: Duration, exchanges_left: u32) {
+        if self.peers.len() >= CONNECTIONS_MAX {
+            self.peers.pop_first();
+        }
+        self.peers.insert(peer, Reunion { away, exchanges: 0, exchanges_left, nearest: f64::INFINITY });
+    }
+}
+
+/// For how many exchanges nobody is judged after so many rounds apart.
+fn exchanges(rounds: f64) -> u32 {
+    (rounds / ROUNDS_PER_EXCHANGE).max(1.0).min(f64::from(EXCHANGES)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(key: u8) -> PeerId {
+        PeerId::from_public_key([key; 32])
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::from_start(Duration::from_secs(seconds))
+    }
+
+    /// Exchanges with a peer in which it is excused, its distances being these.
+    fn excused(reunions: &mut Reunions, peer: PeerId, distances: impl Iterator<Item = f64>) -> usize {
+        distances.take_while(|distance| reunions.on_merge(at(100), peer, *distance, 1.0).is_excused).count()
+    }
+
+    fn far() -> impl Iterator<Item = f64> {
+        std::iter::repeat_n(9.0, 100)
+    }
+
+    const AWAY: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn who_stays_far_is_judged_soon_and_who_comes_nearer_later() {
+        let mut reunions = Reunions::default();
+        assert_eq!(excused(&mut reunions, peer(1), far()), 0, "it was never away");
+        reunions.on_return(at(100), peer(1), AWAY, 12.0);
+        assert_eq!(excused(&mut reunions, peer(1), far()), 4, "twelve rounds");
+        reunions.on_return(at(100), peer(1), AWAY, 600.0);
+        assert_eq!(excused(&mut reunions, peer(1), far()), 10);
+        reunions.on_return(at(100), peer(1), AWAY, 600.0);
+        assert_eq!(excused(&mut reunions, peer(1), (0..20).map(|step| 90.0 - f64::from(step / 3))), 20);
+        reunions.on_return(at(100), peer(1), AWAY, 600.0);
+        assert_eq!(excused(&mut reunions, peer(1), (0..100).map(|step| 200.0 - f64::from(step))), 40, "not for ever");
+    }
+
+    #[test]
+    fn all_of_the_other_part_are_excused_and_nobody_of_the_own() {
+        let mut reunions = Reunions::default();
+        for (when, key) in [(10, 1), (10, 2), (90, 3)] {
+            reunions.on_merge(at(when), peer(key), 1.0, 1.0);
+        }
+        reunions.on_return(at(100), peer(1), Duration::from_secs(60), 30.0);
+        let meeting = |reunions: &mut Reunions, key| reunions.on_merge(at(101), peer(key), 9.0, 1.0);
+        let first = Meeting { first_after: Some(Duration::from_secs(60)), is_excused: true };
+        assert_eq!([1, 2].map(|key| meeting(&mut reunions, key)), [first; 2]);
+        assert_eq!(meeting(&mut reunions, 1), Meeting { first_after: None, is_excused: true });
+        assert!(!meeting(&mut reunions, 3).is_excused, "it was here all the time");
+        assert!(!meeting(&mut reunions, 4).is_excused, "nobody knows where it was");
+    }
+
+    #[test]
+    fn who_stood_still_itself_judges_nobody_at_first() {
+        let mut reunions = Reunions::default();
+        assert!(!reunions.on_merge(at(1), peer(1), 1.0, 9.0).is_excused);
+        assert!(reunions.on_merge(at(2), peer(1), 9.0, 30.0).is_excused);
+        assert_eq!(excused(&mut reunions, peer(1), far()), 9);
+    }
+}
