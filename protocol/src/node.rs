@@ -193,8 +193,8 @@ impl Node {
             Event::PathChanged { peer, is_direct } => self.on_path_changed(now, peer, is_direct),
             Event::MessageReceived { peer, message } => self.on_message(now, peer, message),
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
-            Event::TransferFinished { transfer } => self.on_transfer_ended(transfer, true),
-            Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(transfer, false),
+            Event::TransferFinished { transfer } => self.on_transfer_ended(now, transfer, true),
+            Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(now, transfer, false),
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(now, peer, misbehaviour),
             Event::IdentityDoubled { peer } => self.outbox.notice(Notice::IdentityDoubled { peer }),
             Event::StepsCompleted(report) => self.averaging.on_report(now, report),
@@ -324,7 +324,7 @@ impl Node {
         self.phase == Phase::Training && self.is_outlier
     }
 
-    fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
+    fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {
         if let Some((bytes, taken)) = self.outbox.transfer_ended(transfer)
             && finished
         {
@@ -332,7 +332,7 @@ impl Node {
         }
         self.starter.on_transfer_ended(transfer, finished);
         self.responder.on_transfer_ended(transfer, finished);
-        self.giving.on_transfer_ended(transfer, finished, &mut self.outbox);
+        self.giving.on_transfer_ended(now, transfer, finished, &mut self.outbox);
     }
 
     fn on_disconnected(&mut self, now: Time, peer: PeerId) {

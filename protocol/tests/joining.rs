@@ -23,10 +23,10 @@ fn layout() -> Arc<ModelLayout> {
     Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]))
 }
 
-/// The values of a chunk: each its own place in the model.
-fn payload(chunk: u32) -> Payload {
-    let start = chunk as usize * CHUNK;
-    let values: Vec<f32> = (start..(start + CHUNK).min(PARAMETERS)).map(|place| place as f32).collect();
+/// The values of some chunks: each its own place in the model.
+fn part(first: u32, chunks: u32) -> Payload {
+    let start = first as usize * CHUNK;
+    let values: Vec<f32> = (start..(start + chunks as usize * CHUNK).min(PARAMETERS)).map(|place| place as f32).collect();
     Snapshot::from(values).to_payload()
 }
 
@@ -66,8 +66,12 @@ impl Setting {
     }
 
     fn receive(&mut self, from: PeerId, request: u64, chunk: u32) -> Vec<Effect> {
+        self.receive_part(from, request, chunk, 1)
+    }
+
+    fn receive_part(&mut self, from: PeerId, request: u64, chunk: u32, chunks: u32) -> Vec<Effect> {
         let header = TransferHeader::State { request, chunk, progress: 7.0, layout: *layout().digest() };
-        self.tell(Event::TransferReceived { peer: from, header, payload: payload(chunk) })
+        self.tell(Event::TransferReceived { peer: from, header, payload: part(chunk, chunks) })
     }
 
     /// Sends all that was asked for.
@@ -170,15 +174,69 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     setting.receive(slow, request, 0);
     let early = setting.wait(Duration::from_millis(100));
     assert!(requests(&early).is_empty(), "{early:?}");
-    let effects: Vec<Effect> = (0..20).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let effects: Vec<Effect> = (0..5).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let told: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer == slow).collect();
+    assert_eq!(told, [(slow, request, Chunks { first: 0, count: 6 })], "it need not send the rest");
     // Repeated while it is not answered.
-    let mut helper = requests(&effects);
+    let mut helper: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer != slow).collect();
     helper.dedup();
-    assert_eq!(chunks_of(&helper), (1..CHUNKS).collect::<Vec<_>>(), "once, and nothing that is there already");
-    assert!(helper.iter().all(|(other, ..)| *other != slow));
-    // The slow one comes back to life: its chunks are as good.
-    assert!(loaded(&setting.receive(slow, request, 1)).is_none());
-    assert_eq!(loaded(&setting.serve(&helper)), Some(whole_model()));
+    assert_eq!(chunks_of(&helper), [6, 7, 8, 9], "half of what is not there yet");
+    // Nothing comes any more; the helper has half of the rest again and again, and at last the last one.
+    let (mut asked, mut model) = (chunks_of(&helper), None);
+    while model.is_none() {
+        let mut effects = setting.serve(&helper);
+        model = loaded(&effects);
+        effects.extend((0..20).flat_map(|_| setting.wait(Duration::from_secs(1))));
+        helper = requests(&effects).into_iter().filter(|(peer, ..)| *peer != slow).collect();
+        helper.dedup();
+        asked.extend(chunks_of(&helper));
+        assert!(model.is_some() || !helper.is_empty(), "nobody is asked for what is missing: {asked:?}");
+    }
+    asked.sort_unstable();
+    assert_eq!((asked, model), ((1..CHUNKS).collect(), Some(whole_model())), "nothing twice");
+}
+
+/// Two donors with two chunks of 4 MiB each could not be in time on a slow line, and all of it was thrown away.
+#[test]
+fn what_comes_after_its_donor_was_given_up_is_kept() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    for key in 1..=2 {
+        // Nobody else has a model.
+        setting.wait(Duration::from_secs(1));
+        if peer(key) != slow {
+            setting.tell(Event::PeerDisconnected { peer: peer(key) });
+        }
+    }
+    (0..130).for_each(|_| drop(setting.wait(Duration::from_secs(1))));
+    setting.receive_part(slow, request, 2, 7);
+    let status = setting.node.status();
+    assert_eq!(status.copying.expect("a copy is under way").chunks, 7);
+    assert!(status.misbehaviours.is_empty());
+    // The last one is half as long as the others.
+    setting.receive(slow, request, 9);
+    assert_eq!(loaded(&setting.receive_part(slow, request, 0, 3)), Some(whole_model()));
+}
+
+#[test]
+fn who_has_nothing_to_do_sends_half_of_what_keeps_somebody_busy_for_long() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 1);
+    let [(donor, request, _)] = requests(&first)[..] else { panic!("the only peer: {first:?}") };
+    // 2 s a chunk: eight of them take longer than is worth a second donor.
+    let busy: Vec<Effect> = (0..2).flat_map(|chunk| {
+        setting.wait(Duration::from_secs(2));
+        setting.receive(donor, request, chunk)
+    }).collect();
+    assert!(requests(&busy).is_empty(), "{busy:?}");
+    for key in 2..=4 {
+        setting.tell(Event::PeerConnected { peer: peer(key), addresses: vec![] });
+    }
+    let asked = requests(&setting.wait(Duration::from_secs(1)));
+    let [told, helper] = asked[..] else { panic!("one more donor, half of four: {asked:?}") };
+    assert_eq!(told, (donor, request, Chunks { first: 0, count: 6 }));
+    assert_eq!(helper.2, Chunks { first: 6, count: 4 });
+    assert!(loaded(&setting.serve(&[(donor, request, Chunks { first: 2, count: 4 })])).is_none());
+    assert_eq!(loaded(&setting.serve(&[helper])), Some(whole_model()));
 }
 
 #[test]
@@ -200,37 +258,63 @@ fn a_helper_that_refuses_is_not_the_last() {
     assert!(asked.len() > 3, "{asked:?}");
 }
 
-#[test]
-fn a_donor_sends_what_it_is_asked_for_a_few_chunks_at_a_time() {
+/// What a donor sends to a joiner that takes so long for each chunk, as lengths in chunks.
+fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
     let (mut setting, _) = Setting::new(Start::WithModel, 1);
     let ask = |request, first, count| Event::MessageReceived {
         peer: peer(1),
         message: Message::RequestState { request, chunks: Chunks { first, count } },
     };
-    let effects = setting.tell(ask(0, 7, 3));
+    let effects = setting.tell(ask(0, 1, 9));
     let request = snapshot_wanted(&effects).expect("a snapshot");
     let snapshot = Snapshot::from(whole_model());
     let mut effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
-    let mut sent = Vec::new();
+    let (mut sent, mut lengths) = (Vec::new(), Vec::new());
     loop {
-        let started: Vec<_> = effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. } => {
-                    Some((*transfer, *chunk, payload.clone()))
-                }
-                _ => None,
-            })
-            .collect();
-        assert!(started.len() <= 2, "{started:?}");
+        let started = effects.iter().filter_map(|effect| match effect {
+            Effect::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. } => {
+                Some((*transfer, *chunk, payload.clone()))
+            }
+            _ => None,
+        });
         sent.extend(started);
-        let Some((transfer, chunk, bytes)) = sent.first().cloned() else { break };
-        sent.remove(0);
-        assert_eq!(bytes, payload(chunk));
+        assert!(sent.len() <= 2, "{sent:?}");
+        if sent.is_empty() {
+            break;
+        }
+        let (transfer, chunk, bytes) = sent.remove(0);
+        let chunks = (bytes.len() as u32).div_ceil(4 * CHUNK as u32);
+        assert_eq!(bytes, part(chunk, chunks));
+        lengths.push(chunks);
+        setting.wait(Duration::from_secs_f64(seconds_per_chunk * f64::from(chunks)));
         effects = setting.tell(Event::TransferFinished { transfer });
     }
-    let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 3, of: 10, .. }));
+    let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 9, of: 10, .. }));
     assert!(effects.iter().any(told), "{effects:?}");
+    lengths
+}
+
+#[test]
+fn a_donor_sends_two_parts_at_a_time_each_of_about_two_seconds() {
+    assert_eq!(parts_sent(2.0), [1; 9], "a slow line");
+    assert_eq!(parts_sent(0.0), [1, 1, 2, 4, 1], "a fast line, of which it knows nothing at first");
+}
+
+#[test]
+fn a_donor_leaves_out_what_another_sends() {
+    let (mut setting, _) = Setting::new(Start::WithModel, 1);
+    let ask = |count| Event::MessageReceived {
+        peer: peer(1),
+        message: Message::RequestState { request: 3, chunks: Chunks { first: 0, count } },
+    };
+    let request = snapshot_wanted(&setting.tell(ask(10))).expect("a snapshot");
+    let snapshot = Snapshot::from(whole_model());
+    let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
+    assert_eq!(chunks_sent(&effects).len(), 2);
+    setting.tell(ask(3));
+    let finished = |transfer| Event::TransferFinished { transfer: murmur_protocol::TransferId(transfer) };
+    assert_eq!(chunks_sent(&setting.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [2]);
+    assert!(chunks_sent(&setting.tell(finished(1))).is_empty());
 }
 
 /// The donor does not know yet that the joiner was killed, and comes back with what that one had asked for.

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
-use murmur_protocol::message::Message;
+use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -19,7 +19,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
-    CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX,
+    CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_PARTS_MAX,
+    OUTGOING_TRANSFERS_MAX, PING_TIMEOUT,
 };
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
@@ -48,7 +49,10 @@ pub(crate) struct Driver {
     handshakes: HashMap<ConnectionId, Handshake>,
     members: HashMap<PeerId, MemberHandle>,
     tasks: JoinSet<TaskEnd>,
+    /// Of transfers that exchanges need.
     places: Arc<Semaphore>,
+    /// Of parts of the model.
+    part_places: Arc<Semaphore>,
     connectivity: Connectivity,
     finding: Finding,
     nat: Nat,
@@ -120,6 +124,7 @@ impl Driver {
             members: HashMap::new(),
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_MAX)),
+            part_places: Arc::new(Semaphore::new(OUTGOING_PARTS_MAX)),
             connectivity,
             finding,
             nat: Nat::new(connectivity.exposure),
@@ -169,7 +174,9 @@ impl Driver {
             NetworkOrder::Disconnect { peer } => self.disconnect(peer),
             NetworkOrder::Send { peer, message } => self.send(peer, message),
             NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
-                let refused = match (self.members.get(&peer), self.places.clone().try_acquire_owned()) {
+                let is_part = matches!(header, TransferHeader::State { .. });
+                let places = if is_part { &self.part_places } else { &self.places };
+                let refused = match (self.members.get(&peer), places.clone().try_acquire_owned()) {
                     (None, _) => "the peer is not connected",
                     (_, Err(_)) => "too many transfers are under way",
                     (Some(member), Ok(place)) => {
@@ -346,6 +353,8 @@ impl Driver {
     fn on_ping(&mut self, ping: &ping::Event) {
         match &ping.result {
             Ok(_) | Err(ping::Failure::Unsupported) => {}
+            // It waits behind the bulk, on either side.
+            Err(_) if self.swarm.behaviour().streams.is_moving(ping.connection, PING_TIMEOUT) => {}
             Err(failure) => {
                 tracing::debug!(peer = %ping.peer, %failure, "closing a dead connection");
                 self.swarm.close_connection(ping.connection);
@@ -412,7 +421,7 @@ impl Driver {
         let (close, closed) = oneshot::channel();
         let dialled = link.dialled.is_some();
         self.members.insert(peer, MemberHandle { orders, close: Some(close), dialled, waiting: Vec::new() });
-        let member = Member::new(self.shared.clone(), peer, order_queue, closed);
+        let member = Member::new(self.shared.clone(), peer, link.network, order_queue, closed);
         self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
     }
 

@@ -10,7 +10,6 @@ use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Multiaddr;
 use libp2p::core::{ConnectedPoint, Endpoint};
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{
     self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, OtherVersion, Parties, Refusal, Stamps, Visitor,
@@ -23,7 +22,8 @@ use crate::access::fresh_nonce;
 use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::shared::Shared;
-use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
+use crate::sources::network_of;
+use crate::streams::{ConnectionStreams, OpenError, Stream, StreamOpener, CONTROL_PROTOCOL};
 
 /// A new connection, before its handshake.
 pub(crate) struct NewConnection {
@@ -55,6 +55,8 @@ pub(crate) struct Link {
     pub(crate) dialled: Option<Dialled>,
     /// Where the peer says it listens.
     pub(crate) addresses: Vec<Address>,
+    /// The network in which it is reached, where that is known.
+    pub(crate) network: Option<u128>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
 }
@@ -112,7 +114,8 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
-            return Ok(Link { is_relayed, dialled, addresses, control, streams });
+            let network = network_of(&remote);
+            return Ok(Link { is_relayed, dialled, addresses, network, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {
