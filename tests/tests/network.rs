@@ -7,3 +7,4 @@ mod links;
 mod lost;
 mod partition;
 mod restarts;
+mod slow;
