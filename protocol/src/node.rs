@@ -250,6 +250,8 @@ impl Node {
                 Ok(())
             }
             Message::RequestState { request, chunks } => {
+                // It has no model to exchange.
+                self.membership.avoid(peer, now + JOINING_RETRY);
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
                 let steps = has_model.then_some(self.averaging.training.steps);
@@ -269,6 +271,10 @@ impl Node {
 
     fn on_propose(&mut self, now: Time, peer: PeerId, propose: &Propose) -> Result<(), Misbehaviour> {
         screen(&propose.standing)?;
+        if propose.standing.gamma > 0.0 {
+            // It trains: a joiner that asked to be left alone has its model now.
+            self.membership.avoid(peer, now);
+        }
         let own = self.averaging.training.tokens_per_second as f32;
         let weights = self.membership.clamp_weights(peer, propose.standing.weight, own);
         let refuse = match self.phase {

@@ -174,7 +174,7 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     setting.receive(slow, request, 0);
     let early = setting.wait(Duration::from_millis(100));
     assert!(requests(&early).is_empty(), "{early:?}");
-    let effects: Vec<Effect> = (0..5).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let effects: Vec<Effect> = (0..11).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
     let told: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer == slow).collect();
     assert_eq!(told, [(slow, request, Chunks { first: 0, count: 6 })], "it need not send the rest");
     // Repeated while it is not answered.

@@ -216,6 +216,13 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// without a word is noticed after 32 s at most.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// Probes of this node's addresses begin this long after it last asked for a model or got a part of one: parts take two
+/// seconds, or some more on the slowest lines.
+pub(crate) const PROBES_HELD: Duration = Duration::from_secs(15);
+
+/// And this long after the start: by then a node knows whether it is given a model.
+pub(crate) const PROBES_HELD_AT_START: Duration = Duration::from_secs(10);
+
 /// How often the driver looks after what takes its time: lookups, reservations, being alone.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(1);
 

@@ -262,6 +262,9 @@ impl Driver {
     }
 
     fn send(&mut self, peer: PeerId, message: Message) {
+        if matches!(message, Message::RequestState { .. }) {
+            self.shared.copying.hear();
+        }
         let member = self.members.get(&peer);
         if member.is_none_or(|member| member.orders.try_send(MemberOrder::Send(message)).is_err()) {
             self.shared.count_dropped_message(peer);

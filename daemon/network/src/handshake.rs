@@ -23,7 +23,7 @@ use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::shared::Shared;
 use crate::sources::network_of;
-use crate::streams::{ConnectionStreams, OpenError, Stream, StreamOpener, CONTROL_PROTOCOL};
+use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, Stream, StreamOpener};
 
 /// A new connection, before its handshake.
 pub(crate) struct NewConnection {

@@ -36,6 +36,7 @@ mod nat;
 mod network;
 mod pace;
 mod probe;
+mod probing;
 mod reachability;
 mod search;
 mod security;

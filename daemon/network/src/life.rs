@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::frame::{read_frame, write_frame};
 use crate::shared::Shared;
-use crate::streams::{Stream, StreamOpener, LIFE_PROTOCOL};
+use crate::streams::{LIFE_PROTOCOL, Stream, StreamOpener};
 
 /// A question or an answer: two lives and a signature are far shorter.
 const WORDS_BYTES_MAX: usize = 256;

@@ -18,8 +18,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::bounds::{
-    DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX,
-    OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
+    DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX,
+    OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
 };
 use crate::bulk::flow::Flow;
 use crate::bulk::receive::receive;

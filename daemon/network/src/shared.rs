@@ -16,6 +16,7 @@ use crate::data::DataExchange;
 use crate::life::{Double, OwnLife};
 use crate::network::NetworkConfig;
 use crate::pace::Pace;
+use crate::streams::Activity;
 
 /// Shared by the tasks of one node; nothing in it is locked for longer than a read.
 pub(crate) struct Shared {
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
     pub(crate) room: Room,
+    /// When this node last asked for a model, or a part of one came.
+    pub(crate) copying: Activity,
     /// Shards that this node gives, and where it may ask for others.
     pub(crate) data: Arc<DataExchange>,
     events: mpsc::Sender<Event>,
@@ -77,6 +80,7 @@ impl Shared {
             room: Room::new(inbound_bytes_budget, payload_bytes_max),
             data: Arc::new(DataExchange::new(shelf, download.clone())),
             download,
+            copying: Activity::new(),
             events,
             messages_dropped: AtomicU64::new(0),
         }

@@ -17,8 +17,8 @@ use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::swarm::behaviour::{DialFailure, FromSwarm, ListenFailure};
 use libp2p::swarm::{
-    CloseConnection, ConnectionDenied, ConnectionId, NetworkBehaviour, StreamProtocol, THandlerInEvent, THandlerOutEvent,
-    ToSwarm,
+    CloseConnection, ConnectionDenied, ConnectionId, NetworkBehaviour, StreamProtocol, THandlerInEvent,
+    THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, oneshot};

@@ -225,7 +225,10 @@ impl Copying {
             }
         }
         if let Some(asked) = self.asked.iter_mut().find(|asked| (asked.peer, asked.request) == (peer, request)) {
-            self.pace.record(now - asked.since);
+            let taken = now - asked.since;
+            if asked.sent > 0 {
+                self.pace.record(taken); // the first one waits for a step, and for connections
+            }
             asked.sent += part.end - part.start;
             asked.is_helped = false;
             asked.since = now;

@@ -118,10 +118,8 @@ impl Giving {
         self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sent });
         if !is_waiting {
             self.send_on(now, peer, out);
-        } else if !self.is_copying {
-            self.is_copying = true;
-            let selection = Selection::State;
-            out.request(Purpose::StateSnapshot, |request| Effect::TakeSnapshot { request, selection });
+        } else {
+            self.take_copy(out);
         }
         Ok(())
     }
@@ -174,9 +172,21 @@ impl Giving {
         self.joiners.remove(&peer);
     }
 
-    /// The node has another model now.
-    pub(crate) fn on_model_replaced(&mut self) {
+    /// The node has another model now: what is still to be sent is of a new copy.
+    pub(crate) fn on_model_replaced(&mut self, out: &mut Outbox) {
         self.copy = None;
+        self.joiners.values_mut().for_each(|given| given.is_waiting |= !given.unsent.is_empty());
+        if self.joiners.values().any(|given| given.is_waiting) {
+            self.take_copy(out);
+        }
+    }
+
+    fn take_copy(&mut self, out: &mut Outbox) {
+        if !self.is_copying {
+            self.is_copying = true;
+            let selection = Selection::State;
+            out.request(Purpose::StateSnapshot, |request| Effect::TakeSnapshot { request, selection });
+        }
     }
 
     /// When the copy is dropped, where nobody is being served.
@@ -209,6 +219,20 @@ impl Giving {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_joiner_gets_the_rest_from_a_model_that_took_the_others_place() {
+        let (mut giving, mut out) = (Giving::new(Chunking::new(8, 2), [0; 32]), Outbox::default());
+        let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        giving.on_request(now, joiner, (0, Chunks { first: 0, count: 4 }), Some(0), &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
+        giving.on_model_replaced(&mut out);
+        while out.pop().is_some() {}
+        giving.on_transfer_ended(now, TransferId(0), true, &mut out);
+        assert!(out.is_empty() && giving.is_copying, "a copy of the new model is awaited");
+        giving.on_snapshot(now, &Snapshot::from(vec![1.0; 8]), &TrainingReport::default(), &mut out);
+        assert!(matches!(out.pop(), Some(Effect::StartTransfer { .. })));
+    }
 
     #[test]
     fn a_copy_that_nobody_wants_any_more_is_dropped() {

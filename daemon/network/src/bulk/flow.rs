@@ -41,7 +41,13 @@ impl Flow {
         InFlight {
             flow: self.clone(),
             rate_min: learned.max(TRANSFER_RATE_MIN),
-            state: Mutex::new(State { pieces: VecDeque::new(), confirmed: 0, heard_at: now, busy: Busy::default(), is_written: false }),
+            state: Mutex::new(State {
+                pieces: VecDeque::new(),
+                confirmed: 0,
+                heard_at: now,
+                busy: Busy::default(),
+                is_written: false,
+            }),
         }
     }
 

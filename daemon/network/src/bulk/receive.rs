@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::room::{Held, Inflow};
 use super::{DIGEST_BYTES, LAST_WORD};
 use crate::bounds::{
-    CHUNK_BYTES, CONFIRM_BYTES, CONFIRM_BYTES_MAX, CONFIRM_PERIOD, CONFIRM_PERIOD_MAX, HEADER_BYTES_MAX, HEADER_TIMEOUT,
-    PROGRESS_TIMEOUT, STALL_HEARD_WITHIN,
+    CHUNK_BYTES, CONFIRM_BYTES, CONFIRM_BYTES_MAX, CONFIRM_PERIOD, CONFIRM_PERIOD_MAX, HEADER_BYTES_MAX,
+    HEADER_TIMEOUT, PROGRESS_TIMEOUT, STALL_HEARD_WITHIN,
 };
 use crate::frame::{FrameError, read_frame};
 use crate::shared::Shared;
@@ -60,6 +60,7 @@ async fn receive_and_acknowledge(
     stream: &mut Stream,
 ) -> Result<(), ReceiveError> {
     let header = within(HEADER_TIMEOUT, read_header(stream)).await?;
+    let is_part = matches!(header, TransferHeader::State { .. });
     let length = within(PROGRESS_TIMEOUT, read_length(stream)).await?;
     if length > shared.payload_bytes_max {
         return Err(Misbehaviour::WrongLength { expected: shared.payload_bytes_max, actual: length }.into());
@@ -77,6 +78,9 @@ async fn receive_and_acknowledge(
         received => received?,
     };
     inflow.on_delivered(length, taken);
+    if is_part {
+        shared.copying.hear();
+    }
     shared.emit(Event::TransferReceived { peer, header, payload }).await;
     drop((held, own_share));
     within(PROGRESS_TIMEOUT, acknowledge(stream)).await

@@ -14,7 +14,7 @@ use super::DataExchange;
 use crate::bounds::{DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, SHARD_WORDS_BYTES_MAX};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::pace::Pace;
-use crate::streams::{OpenError, Stream, DATA_PROTOCOL};
+use crate::streams::{DATA_PROTOCOL, OpenError, Stream};
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Activity {
     begin: Instant,
-    /// Milliseconds after `begin`.
+    /// Milliseconds after `begin`; 0 before something has come.
     heard: Arc<AtomicU64>,
 }
 
@@ -26,13 +26,14 @@ impl Activity {
 
     /// Whether bytes have come within this time.
     pub fn is_fresh(&self, within: Duration) -> bool {
-        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
-        self.begin.elapsed().saturating_sub(heard) < within
+        let heard = self.heard.load(Ordering::Relaxed);
+        heard > 0 && self.begin.elapsed().saturating_sub(Duration::from_millis(heard)) < within
     }
 
-    fn hear(&self) {
+    /// Something has come.
+    pub(crate) fn hear(&self) {
         let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(now, Ordering::Relaxed);
+        self.heard.store(now.max(1), Ordering::Relaxed);
     }
 }
 

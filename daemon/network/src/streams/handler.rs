@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 use libp2p::StreamProtocol;
 use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
 use libp2p::swarm::handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound};
-use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, Stream as RawStream, StreamUpgradeError, SubstreamProtocol};
+use libp2p::swarm::{
+    ConnectionHandler, ConnectionHandlerEvent, Stream as RawStream, StreamUpgradeError, SubstreamProtocol,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Activity, BULK_PROTOCOL, CONTROL_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL, OpenError, Stream};
