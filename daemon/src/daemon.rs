@@ -254,6 +254,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let clock = Instant::now();
     let layout = model.engine.layout().clone();
     let parameters = layout.parameters();
+    let first_step = model.engine.steps();
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
     let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
     let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
@@ -315,7 +316,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let finisher = Finisher::new(&plan.identity, &plan.manifest, report_view.clone(), events);
     let ending = length(plan.length, directory.root()).map(|length| {
         let root = directory.root().to_owned();
-        tokio::spawn(finish_after(length, root, report_view.clone(), finisher.clone())).abort_handle()
+        tokio::spawn(finish_after((length, first_step), root, report_view.clone(), finisher.clone())).abort_handle()
     });
     let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints, finisher };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;

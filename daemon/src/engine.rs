@@ -3,11 +3,11 @@
 //! One loop with three branches: an event, the deadline, the wish to stop. It waits for nobody: orders go out with
 //! `try_…`, and where a queue is full the core hears of it as an event.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, NetworkOrder, QueueFull, Traffic};
-use murmur_protocol::{Effect, Event, Node, Notice, Status, Time, TransferId};
+use murmur_protocol::{Effect, Event, Node, Notice, PeerId, Status, Time, TransferId};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
@@ -27,6 +27,7 @@ pub struct Engine {
     failures: VecDeque<Event>,
     /// Orders that have no reply and must not be lost: tried again after every event. At most one of each kind.
     postponed: VecDeque<TrainerOrder>,
+    disconnects: Disconnects,
     clock: Instant,
     pictures: watch::Sender<Picture>,
     published_at: Instant,
@@ -85,6 +86,7 @@ impl Engine {
             events,
             failures: VecDeque::new(),
             postponed: VecDeque::new(),
+            disconnects: Disconnects::default(),
             clock,
             pictures,
             published_at: clock,
@@ -127,6 +129,7 @@ impl Engine {
         for order in std::mem::take(&mut self.postponed) {
             self.order_trainer(order);
         }
+        self.disconnects.try_again(|order| self.network.try_order(order));
         if self.published_at.elapsed() >= PICTURE_PERIOD || self.stopped {
             self.published_at = Instant::now();
             self.pictures.send_replace(Picture { status: self.node.status(), traffic: self.network.traffic() });
@@ -148,7 +151,7 @@ impl Engine {
     fn dispatch(&mut self, effect: Effect) {
         match effect {
             Effect::Dial { peer, addresses } => self.order_network(NetworkOrder::Dial { peer, addresses }, None),
-            Effect::Disconnect { peer } => self.order_network(NetworkOrder::Disconnect { peer }, None),
+            Effect::Disconnect { peer } => self.disconnects.order(peer, |order| self.network.try_order(order)),
             Effect::Send { peer, message } => self.order_network(NetworkOrder::Send { peer, message }, None),
             Effect::StartTransfer { transfer, peer, header, payload } => {
                 self.order_network(NetworkOrder::StartTransfer { transfer, peer, header, payload }, Some(transfer));
@@ -209,5 +212,47 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Peers that the network is to be told to disconnect, once its queue has room: the core waits for their end, and has no
+/// dealings with them until then. Bounded by the peers of the core.
+#[derive(Debug, Default)]
+struct Disconnects(BTreeSet<PeerId>);
+
+impl Disconnects {
+    fn order(&mut self, peer: PeerId, try_order: impl Fn(NetworkOrder) -> Result<(), QueueFull>) {
+        self.0.insert(peer);
+        self.try_again(try_order);
+    }
+
+    fn try_again(&mut self, try_order: impl Fn(NetworkOrder) -> Result<(), QueueFull>) {
+        self.0.retain(|peer| try_order(NetworkOrder::Disconnect { peer: *peer }).is_err());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn whom_a_full_queue_could_not_disconnect_is_disconnected_later_and_once() {
+        let told = RefCell::new(Vec::new());
+        let accept = |order| {
+            told.borrow_mut().push(order);
+            Ok(())
+        };
+        let mut disconnects = Disconnects::default();
+        let [one, other] = [1, 2].map(|key| PeerId::from_public_key([key; 32]));
+        disconnects.order(one, |_| Err(QueueFull));
+        disconnects.order(other, |_| Err(QueueFull));
+        disconnects.try_again(accept);
+        disconnects.try_again(accept);
+        assert!(matches!(
+            told.borrow()[..],
+            [NetworkOrder::Disconnect { peer: first }, NetworkOrder::Disconnect { peer: second }] if (first, second) == (one, other)
+        ));
     }
 }

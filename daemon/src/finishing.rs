@@ -87,16 +87,29 @@ impl Finisher {
     /// # Errors
     /// Why there is no order.
     pub async fn finish(&self, wish: FinishWish) -> Result<Finishing, NotFinished> {
-        let key = self.key.as_ref().ok_or(NotFinished::NotFounder)?;
         let report = self.reports.borrow().clone();
+        let steps = match wish.seconds {
+            Some(seconds) => seconds * steps_per_second(&report).ok_or(NotFinished::NoPace)?,
+            None => DECAY_SHARE * report.progress,
+        };
+        self.order(&report, steps).await
+    }
+
+    /// Orders the end of the run after so many more steps of this node.
+    ///
+    /// # Errors
+    /// Why there is no order.
+    pub async fn finish_in(&self, own_steps: f64) -> Result<Finishing, NotFinished> {
+        let report = self.reports.borrow().clone();
+        let steps = own_steps * progress_per_step(&report).ok_or(NotFinished::NoPace)?;
+        self.order(&report, steps).await
+    }
+
+    async fn order(&self, report: &NodeReport, steps: f64) -> Result<Finishing, NotFinished> {
+        let key = self.key.as_ref().ok_or(NotFinished::NotFounder)?;
         if report.ends_at.is_some_and(|end| report.progress >= end) {
             return Err(NotFinished::Complete);
         }
-        let pace = steps_per_second(&report);
-        let steps = match wish.seconds {
-            Some(seconds) => seconds * pace.ok_or(NotFinished::NoPace)?,
-            None => DECAY_SHARE * report.progress,
-        };
         let steps = steps.max(DECAY_STEPS_MIN);
         let ending = Ending { from: report.progress, until: report.progress + steps };
         let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -104,12 +117,16 @@ impl Finisher {
         let sign = |bytes: &[u8]| key.sign(bytes).ok().and_then(|signature| signature.try_into().ok());
         let order = FinishOrder::sign(self.run, serial, ending, |bytes| sign(bytes).ok_or(NotFinished::NotFounder))?;
         self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
-        Ok(Finishing { ending, seconds: pace.map(|pace| steps / pace) })
+        Ok(Finishing { ending, seconds: steps_per_second(report).map(|pace| steps / pace) })
     }
 }
 
-/// How fast the swarm's progress grows: this node's own pace, times what its progress has grown with each own step so far.
+/// How fast the swarm's progress grows.
 fn steps_per_second(report: &NodeReport) -> Option<f64> {
-    let is_known = report.step_seconds > 0.0 && report.steps > 0 && report.progress > 0.0;
-    is_known.then(|| report.progress / report.steps as f64 / report.step_seconds)
+    progress_per_step(report).filter(|_| report.step_seconds > 0.0).map(|progress| progress / report.step_seconds)
+}
+
+/// By how much the swarm's progress has grown with each own step so far.
+fn progress_per_step(report: &NodeReport) -> Option<f64> {
+    (report.steps > 0 && report.progress > 0.0).then(|| report.progress / report.steps as f64)
 }

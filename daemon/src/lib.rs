@@ -21,6 +21,7 @@ mod fit;
 mod invitation;
 pub mod local;
 pub mod memory;
+mod metrics;
 mod outlook;
 pub mod report;
 mod rest;

@@ -1,4 +1,4 @@
-//! The training driver with a model whose loss is no longer a number.
+//! The training driver with a model whose loss is no longer a number, or that a peer's replaces.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use murmur::drivers::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
 use murmur::store::{CheckpointWriter, load_latest};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::ModelSpec;
-use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest};
+use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest, Snapshot, bounds};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
 
@@ -80,4 +80,32 @@ fn a_diverged_model_ends_training_and_leaves_the_last_good_checkpoint() {
     let state = checkpoint.expect("the last good one").state;
     assert!(refused.is_empty() && state.counters.steps <= view.steps);
     assert!(state.parameters.iter().all(|value| value.abs() < 1e3), "the model of before");
+}
+
+#[test]
+fn a_model_that_a_peer_s_replaces_is_kept_beside_the_checkpoints() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let checkpoints = folder.path().join("checkpoints");
+    std::fs::create_dir(&checkpoints).expect("a temporary directory can be written");
+    let replaced = folder.path().join("replaced");
+    let mut bench = Bench::start(&checkpoints);
+    let state = |bench: &Bench, value: f32| {
+        let values = bounds::state_bytes(bench.parameters, &RunManifest::default().gossip) / 4;
+        TrainerOrder::LoadState(RequestId(1), vec![Snapshot::from(vec![value; values]).to_payload()], 500.0)
+    };
+    // A joiner's first copy replaces nothing that anybody has learned.
+    let first = state(&bench, 0.01);
+    bench.trainer.try_order(first).expect("room");
+    bench.trainer.try_order(TrainerOrder::Begin).expect("room");
+    let before = bench.wait_for(|view| view.steps > 10 && view.progress > 500.0).steps;
+    assert!(!replaced.exists());
+
+    let second = state(&bench, 0.02);
+    bench.trainer.try_order(second).expect("room");
+    bench.wait_for(|_| load_latest(&replaced).0.is_some());
+    bench.trainer.finish(false).expect("the disk has room");
+    let (kept, _) = load_latest(&replaced);
+    let kept = kept.expect("as waited for").state;
+    assert!(kept.counters.steps >= before, "{} and {before}", kept.counters.steps);
+    assert!(kept.parameters.iter().any(|value| (value - 0.02).abs() > 0.005), "the model of before");
 }

@@ -75,10 +75,11 @@ pub const DONORS_MAX: u32 = 3;
 /// A doubted donor is not asked again for this long: where there is no other, waiting is better than believing it.
 pub const DOUBT_PERIOD: Duration = Duration::from_secs(60);
 
-/// Partners asked to check one copied model: two that object outvote the donor, and one may not answer.
-pub const SPOT_CHECKS_MAX: u32 = 3;
+/// Checks of one copied model that are not answered, after which no more are asked for (a guess: over a bad line two in a
+/// row happen).
+pub const CHECKS_UNANSWERED_MAX: u32 = 3;
 
-/// Objections of different peers with which a copied model is dropped.
+/// Objections of different peers with which a copied model is dropped: two outvote the donor.
 pub const OBJECTIONS_MAX: usize = 2;
 
 /// A copied model further from a second peer's than this many of that peer's clip norms is doubted (a guess: a clip norm

@@ -6,6 +6,7 @@ use crate::bulk::{Correction, Payload, Snapshot};
 use crate::event::Misbehaviour;
 use crate::finish::{Ending, FinishOrder};
 use crate::handshake::Refusal;
+use crate::join::Unchecked;
 use crate::message::{Message, TransferHeader};
 use crate::numerics::{EncodeJob, MergeJob};
 use crate::part::{Part, Selection};
@@ -188,10 +189,14 @@ pub enum Notice {
         /// Whose.
         peer: PeerId,
     },
-    /// A copied model is so far from those of other members that it is copied again, from somebody else.
-    StateDoubted {
+    /// A copied model was not found to be near those of other members.
+    StateUnchecked {
         /// Who sent the model.
         donors: Vec<PeerId>,
+        /// Why.
+        why: Unchecked,
+        /// Whether it is copied again, from somebody else; otherwise it is believed.
+        is_copied_again: bool,
     },
     /// A peer that misbehaved is not dealt with for this long.
     PeerBanned {

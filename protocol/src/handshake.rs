@@ -76,7 +76,10 @@ pub enum Refusal {
     /// It said no without a visible reason.
     #[error("refused this node without a reason that it names")]
     Unwelcome,
-    /// The message was no handshake, or none came in time.
+    /// It was silent for as long as a handshake may take: lost packets, or a second connection of somebody who has one.
+    #[error("has not greeted in time")]
+    Silent,
+    /// The message was no handshake.
     #[error("sent no valid handshake: {0}")]
     Garbage(String),
 }
@@ -90,6 +93,7 @@ impl Refusal {
             Refusal::Stranger => "if it should take part, give it a ticket (`murmur ticket` prints a fresh one)",
             Refusal::NotAdmitted => "ask the owner of that machine to admit this node's peer id",
             Refusal::Excluded => "if it should take part, change network.allow or network.block in the node file",
+            Refusal::Silent => "nothing, if it is connected later; else look at its log",
             Refusal::Garbage(_) => "is there another program at that address, or a murmur in trouble?",
             Refusal::OtherRun { .. } | Refusal::Manifest(_) | Refusal::Addresses | Refusal::Unwelcome => {
                 "all members of a swarm use the same run file and the same murmur"

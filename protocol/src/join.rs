@@ -3,11 +3,14 @@
 //! A joiner never trains from a cold start in a running swarm: it asks connected peers until they have sent all chunks of
 //! the parameters, has others look at the result, and says so when nobody can help.
 
+mod checking;
 mod chunking;
 mod copying;
 mod giving;
 mod missing;
 mod part_size;
+
+use std::time::Duration;
 
 use crate::Payload;
 use crate::bounds::*;
@@ -22,6 +25,8 @@ use crate::random::{Generator, RngExt, stream};
 use crate::reputation::Reputation;
 use crate::time::Time;
 
+use checking::Check;
+pub use checking::Unchecked;
 pub(crate) use chunking::Chunking;
 use copying::{Copying, Share};
 pub(crate) use giving::Giving;
@@ -43,18 +48,10 @@ pub(crate) struct Joining {
     next_notice: Time,
     next_request: u64,
     checking: Option<Check>,
+    /// Whether checks of an earlier copy went unanswered, so that this one is the last.
+    was_unanswered: bool,
     /// Donors whose model was far from others', and until when they are not asked again; at most [`DONORS_MAX`].
     doubted: Vec<(PeerId, Time)>,
-}
-
-/// A copied model under check.
-#[derive(Debug)]
-struct Check {
-    donors: Vec<PeerId>,
-    /// Checks tried, answered or not.
-    tries: u32,
-    /// Who found it far from its own model: a liar may be among them, as among donors.
-    objectors: Vec<PeerId>,
 }
 
 /// What became of a whole copy.
@@ -90,6 +87,7 @@ impl Joining {
             next_notice: now + WAITING_NOTICE_PERIOD,
             next_request: first_number,
             checking: None,
+            was_unanswered: false,
             doubted: Vec::new(),
         }
     }
@@ -154,7 +152,9 @@ impl Joining {
             if room == 0 && (self.copying.asked().len() > donors_max || !self.copying.is_anybody_late(now)) {
                 return;
             }
-            let Some(Share { chunks, taken_from }) = self.copying.next_share(now, room.min(donors.len())) else { return };
+            let Some(Share { chunks, taken_from }) = self.copying.next_share(now, room.min(donors.len())) else {
+                return;
+            };
             if let Some((slow, request, chunks)) = taken_from {
                 out.send(slow, Message::RequestState { request, chunks });
             }
@@ -244,9 +244,9 @@ impl Joining {
         Some(Loaded::Unfit { donor: donors.first().copied().filter(|_| donors.len() == 1) })
     }
 
-    /// The model of `donors` is to be compared with another peer's.
-    pub(crate) fn begin_check(&mut self, donors: Vec<PeerId>) {
-        self.checking = Some(Check { donors, tries: 0, objectors: Vec::new() });
+    /// The model of `donors` is to be compared with those of others.
+    pub(crate) fn begin_check(&mut self, now: Time, donors: Vec<PeerId>) {
+        self.checking = Some(Check::new(now, donors));
     }
 
     /// Whether a copied model waits for a check.
@@ -254,45 +254,71 @@ impl Joining {
         self.checking.is_some()
     }
 
-    /// Who of `peers` may check the copied model: neither a donor nor who has objected. Nobody after too many tries or
-    /// objections.
+    /// The fragment that is to be checked next.
+    pub(crate) fn fragment_to_check(&self) -> u64 {
+        self.checking.as_ref().map_or(0, |check| check.fragment().into())
+    }
+
+    /// Who of `peers` may check the copied model; nobody after too many objections, or checks without an answer.
     pub(crate) fn checkers(&self, mut peers: Vec<PeerId>) -> Vec<PeerId> {
-        let is_open = |check: &&Check| check.tries < SPOT_CHECKS_MAX && check.objectors.len() < OBJECTIONS_MAX;
-        match self.checking.as_ref().filter(is_open) {
+        match self.checking.as_ref().filter(|check| !check.is_over()) {
             None => peers.clear(),
-            Some(check) => peers.retain(|peer| !check.donors.contains(peer) && !check.objectors.contains(peer)),
+            Some(check) => check.retain_able(&mut peers),
         }
         peers
     }
 
-    /// A check has begun.
-    pub(crate) fn count_check(&mut self) {
-        if let Some(check) = &mut self.checking {
-            check.tries += 1;
+    /// A check came to nothing. `declined`: it was refused, and `patience` is how long that is put up with.
+    pub(crate) fn on_no_check(&mut self, now: Time, declined: bool, patience: Duration) {
+        match &mut self.checking {
+            Some(check) if declined => check.on_declined(now, patience),
+            Some(check) => check.on_unanswered(),
+            None => {}
         }
     }
 
-    /// `checker` finds the model under check far from its own. Whether one of the two is alone with its model only a
-    /// third can tell, so the first objection brings another check.
+    /// `peer` has no model to compare the copy with.
+    pub(crate) fn on_unable(&mut self, peer: PeerId) {
+        if let Some(check) = &mut self.checking {
+            check.on_unable(peer);
+        }
+    }
+
+    /// `checker` finds the model under check far from its own.
     pub(crate) fn object(&mut self, checker: PeerId) {
         if let Some(check) = &mut self.checking {
-            check.objectors.push(checker);
+            check.on_objection(checker);
         }
     }
 
-    /// No more checks: returns the donors, where more have objected than not, and the model is to be copied again.
-    pub(crate) fn doubt(&mut self, now: Time) -> Option<Vec<PeerId>> {
-        let check = self.checking.as_ref().filter(|check| !check.objectors.is_empty())?;
-        if check.donors.len() == 1 && self.doubted.len() as u32 + 1 >= DONORS_MAX {
-            return None;
+    /// A fragment of the model under check is near that of a member that lets in `clip`; returns the limit to begin with,
+    /// once all `fragments` are.
+    pub(crate) fn on_near(&mut self, fragment: u16, clip: f64, fragments: u16) -> Option<f64> {
+        self.checking.as_mut()?.on_near(fragment, clip, fragments)
+    }
+
+    /// Nobody else can be asked to check the copy. Returns its donors, why, and whether it is made again, from others where
+    /// there are some; else it is to be believed.
+    pub(crate) fn give_up_check(&mut self, now: Time, connected: &[PeerId]) -> Option<(Vec<PeerId>, Unchecked, bool)> {
+        let check = self.checking.take()?;
+        let why = check.why();
+        let mut others = connected.to_vec();
+        check.retain_able(&mut others);
+        let is_again = match why {
+            Unchecked::NobodyElse => false,
+            Unchecked::Unanswered => !self.was_unanswered && !others.is_empty(),
+            // Too many donors were doubted: then it is rather the others' models that are odd.
+            Unchecked::Disputed => check.donors.len() > 1 || self.doubted.len() as u32 + 1 < DONORS_MAX,
+        };
+        if is_again {
+            self.was_unanswered |= why == Unchecked::Unanswered;
+            self.has_one_donor = true;
+            if let [donor] = check.donors[..] {
+                self.doubt_donor(now, donor);
+            }
+            self.ask_at = now;
         }
-        let donors = self.checking.take().map(|check| check.donors).unwrap_or_default();
-        self.has_one_donor = true;
-        if let [donor] = donors[..] {
-            self.doubt_donor(now, donor);
-        }
-        self.ask_at = now;
-        Some(donors)
+        Some((check.donors, why, is_again))
     }
 
     /// Asks `donor` no more for a while. False after too many: then it is rather the expectation that is wrong.
@@ -307,6 +333,7 @@ impl Joining {
     /// The copied model is believed.
     pub(crate) fn end_check(&mut self) {
         self.checking = None;
+        self.was_unanswered = false;
         self.has_one_donor = false;
         self.expected_progress = None;
     }

@@ -67,7 +67,7 @@ pub use config::{Bootstrap, Config, Start};
 pub use effect::{Effect, ExchangeFailure, Notice, RequestId, TransferId};
 pub use event::{Event, Misbehaviour, TrainingReport};
 pub use finish::{Ending, FinishOrder, RunEnd};
-pub use join::CopyStatus;
+pub use join::{CopyStatus, Unchecked};
 pub use layout::{ModelLayout, TensorSpec};
 pub use manifest::{RunId, RunManifest};
 pub use message::{Message, TransferHeader};

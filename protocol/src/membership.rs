@@ -85,6 +85,8 @@ pub(crate) struct Membership {
     /// The earliest end of a parting or of a stay in the lobby; may be too early.
     partings_end_at: Time,
     alone_since: Option<Time>,
+    /// When it is said once more.
+    alone_notice_at: Time,
 }
 
 /// Something regular that comes more often at first.
@@ -144,6 +146,7 @@ impl Membership {
             retry_at: now + jittered(BOOTSTRAP_PERIOD, &mut random),
             partings_end_at: NEVER,
             alone_since: (!config.bootstrap.is_empty()).then_some(now),
+            alone_notice_at: now + ALONE_NOTICE_PERIOD,
             random,
         };
         // Nobody else is told of them before they have answered.
@@ -155,7 +158,7 @@ impl Membership {
 
     /// When to call [`on_deadline`](Self::on_deadline) at the latest.
     pub(crate) fn next_deadline(&self) -> Time {
-        let alone_notice_at = self.alone_since.map_or(NEVER, |since| since + ALONE_NOTICE_PERIOD);
+        let alone_notice_at = self.alone_since.map_or(NEVER, |_| self.alone_notice_at);
         let reply_due_at = self.asked.as_ref().map_or(NEVER, |asked| asked.deadline);
         let dial_ends_at = self.dialling.next_deadline().unwrap_or(NEVER);
         let rounds = self.shuffles.next.min(self.rotations.next);
@@ -288,8 +291,9 @@ impl Membership {
         }
         self.asked.take_if(|asked| asked.peer == peer);
         out.notice(Notice::PeerLeft { peer, announced });
-        if self.connections.is_alone() {
-            self.alone_since.get_or_insert(now);
+        if self.connections.is_alone() && self.alone_since.is_none() {
+            self.alone_since = Some(now);
+            self.alone_notice_at = now + ALONE_NOTICE_PERIOD;
         }
         self.search_at = now;
         self.retry_at = self.retry_at.min(now + BOOTSTRAP_PERIOD);
@@ -408,8 +412,8 @@ impl Membership {
     }
 
     fn say_when_alone(&mut self, now: Time, out: &mut Outbox) {
-        if self.alone_since.is_some_and(|since| now - since >= ALONE_NOTICE_PERIOD) {
-            self.alone_since = Some(now);
+        if self.alone_since.is_some() && self.alone_notice_at <= now {
+            self.alone_notice_at = now + ALONE_NOTICE_PERIOD;
             out.notice(Notice::Alone { reason: self.dialling.last_failure.clone() });
         }
     }

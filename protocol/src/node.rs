@@ -15,6 +15,7 @@ use crate::effect::{Effect, Notice, TransferId};
 use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
 use crate::finish::RunEnd;
+use crate::handshake::Refusal;
 use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
@@ -180,9 +181,11 @@ impl Node {
             Event::DialFailed { peer, addresses, reason } => {
                 self.membership.on_dial_failed(now, peer, &addresses, reason);
             }
+            // Both sides dial at times, and one of the two connections comes to nothing.
+            Event::HandshakeRefused { peer, refusal: Refusal::Silent } if self.membership.is_connected(peer) => {}
             Event::HandshakeRefused { peer, refusal } => {
                 self.membership.on_dial_failed(now, Some(peer), &[], refusal.to_string());
-                if matches!(refusal, crate::handshake::Refusal::OtherRun { .. }) {
+                if matches!(refusal, Refusal::OtherRun { .. }) {
                     self.membership.on_foreign(now, peer);
                 }
                 self.outbox.notice(Notice::PeerRefused { peer, refusal });
@@ -244,6 +247,10 @@ impl Node {
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),
             Message::Reject(reject) => {
+                use RejectReason::{Joining, Leaving, Resting};
+                if matches!(reject.reason, Joining | Leaving | Resting) {
+                    self.joining.on_unable(peer);
+                }
                 if let Some(wait) = self.starter.on_reject(now, peer, &reject, &mut self.averaging, out) {
                     self.membership.avoid(peer, now + wait);
                 }

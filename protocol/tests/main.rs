@@ -1,9 +1,11 @@
 //! The core from outside: one program for all tests but the one that counts allocations.
 
+mod copying_anew;
 mod hostile_peer;
 mod joining;
 mod membership;
 mod numerics_properties;
+mod pair;
 mod progress;
 mod relayed;
 mod responding;

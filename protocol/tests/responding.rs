@@ -8,27 +8,29 @@ use murmur_protocol::message::{Propose, RejectReason, Standing};
 use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, encode, merge};
 use murmur_protocol::*;
 
-const PARAMETERS: usize = 300;
+pub(crate) const PARAMETERS: usize = 300;
 const EXCHANGE: u64 = 1;
 const NONCE: u64 = 1;
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A responder; its worker does what it orders at once, and its trainer, too, unless it is in the middle of a step.
-struct Responder {
-    node: Node,
+pub(crate) struct Responder {
+    pub(crate) node: Node,
     is_in_step: bool,
+    /// Where starters say that the swarm stands.
+    pub(crate) progress_told: f64,
 }
 
 impl Responder {
-    fn new() -> Responder {
+    pub(crate) fn new() -> Responder {
         let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
         let config = Config::founder(&RunManifest::default());
         let me = PeerId::from_public_key([255; 32]);
-        Responder { node: Node::new(config, me, layout, 1, Time::ZERO), is_in_step: false }
+        Responder { node: Node::new(config, me, layout, 1, Time::ZERO), is_in_step: false, progress_told: 10.0 }
     }
 
     /// What leaves the node.
-    fn tell(&mut self, event: Event) -> Vec<Effect> {
+    pub(crate) fn tell(&mut self, event: Event) -> Vec<Effect> {
         let mut leaving: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -61,31 +63,31 @@ impl Responder {
     }
 
     fn hear_proposal_of(&mut self, peer: PeerId, (exchange, nonce): (u64, u64), patience: Duration) -> Vec<Effect> {
-        let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 10.0 };
+        let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: self.progress_told };
         let (part, deadline_ms) = (murmur_protocol::Part::MODEL, patience.as_millis() as u32);
         let propose = Propose { exchange, part, nonce, bits: 16, standing, deadline_ms };
         self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
     }
 
-    fn receive_steps(&mut self, peer: PeerId) -> Vec<Effect> {
+    pub(crate) fn receive_steps(&mut self, peer: PeerId) -> Vec<Effect> {
         let header = TransferHeader::Steps { exchange: EXCHANGE };
         self.tell(Event::TransferReceived { peer, header, payload: encoded().steps })
     }
 
-    fn receive_codes(&mut self, peer: PeerId) -> Vec<Effect> {
+    pub(crate) fn receive_codes(&mut self, peer: PeerId) -> Vec<Effect> {
         let header = TransferHeader::ProposalCodes { exchange: EXCHANGE };
         self.tell(Event::TransferReceived { peer, header, payload: encoded().codes })
     }
 
     /// Meets a starter and accepts its proposal.
-    fn meet(&mut self, peer: PeerId, patience: Duration) {
+    pub(crate) fn meet(&mut self, peer: PeerId, patience: Duration) {
         self.tell(Event::PeerConnected { peer, addresses: vec![] });
         let effects = self.hear_proposal(peer, patience);
         assert!(accepts(&effects), "{effects:?}");
     }
 
     /// Takes part in an exchange: the transfer of our codes, and that of the news of our merge.
-    fn take_part(&mut self, peer: PeerId, patience: Duration) -> (TransferId, (TransferId, u64)) {
+    pub(crate) fn take_part(&mut self, peer: PeerId, patience: Duration) -> (TransferId, (TransferId, u64)) {
         self.meet(peer, patience);
         let codes = reply(&self.receive_steps(peer)).expect("our codes leave");
         (codes, merged(&self.receive_codes(peer)).expect("then it merges"))
@@ -93,12 +95,12 @@ impl Responder {
 }
 
 /// A starter's steps and codes.
-fn encoded() -> Encoded {
+pub(crate) fn encoded() -> Encoded {
     let job = EncodeJob { role: EncodeRole::Starter { steps: None }, nonce: NONCE, width: CodeWidth::Sixteen };
     encode(&vec![1.0; PARAMETERS].into(), &job, &Buffers::new()).expect("own steps")
 }
 
-fn starter(key: usize) -> PeerId {
+pub(crate) fn starter(key: usize) -> PeerId {
     PeerId::from_public_key([key as u8; 32])
 }
 
@@ -107,7 +109,7 @@ fn accepts(effects: &[Effect]) -> bool {
 }
 
 /// The transfer of our codes.
-fn reply(effects: &[Effect]) -> Option<TransferId> {
+pub(crate) fn reply(effects: &[Effect]) -> Option<TransferId> {
     effects.iter().find_map(|effect| match effect {
         Effect::StartTransfer { transfer, header: TransferHeader::ReplyCodes { .. }, .. } => Some(*transfer),
         _ => None,
@@ -115,7 +117,7 @@ fn reply(effects: &[Effect]) -> Option<TransferId> {
 }
 
 /// The transfer that tells of our merge, and the digest.
-fn merged(effects: &[Effect]) -> Option<(TransferId, u64)> {
+pub(crate) fn merged(effects: &[Effect]) -> Option<(TransferId, u64)> {
     effects.iter().find_map(|effect| match effect {
         Effect::StartTransfer { transfer, header: TransferHeader::Merged { digest, .. }, .. } => {
             Some((*transfer, *digest))

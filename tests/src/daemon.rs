@@ -164,6 +164,15 @@ impl Daemon {
         self.wait(text, |heard| heard.notices.iter().find(|notice| notice.contains(text)).cloned())
     }
 
+    /// How many notices so far contain `text`.
+    ///
+    /// # Panics
+    /// Never: no reader panics.
+    pub fn notices_with(&self, text: &str) -> usize {
+        let heard = self.heard.0.lock().expect("no reader panics");
+        heard.notices.iter().filter(|notice| notice.contains(text)).count()
+    }
+
     /// Waits until it has written this to stderr.
     ///
     /// # Panics

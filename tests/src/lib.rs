@@ -7,6 +7,7 @@ pub mod disk;
 pub mod gaps;
 pub mod netns;
 pub mod process;
+pub mod siege;
 pub mod slow_join;
 pub mod swarm;
 

@@ -15,6 +15,17 @@ pub enum Transport {
     Quic,
 }
 
+/// A run of which a step takes little work, with models of two layers of this width.
+pub fn run_of_width(width: u32) -> String {
+    format!(
+        "[run]\nname = \"slow\"\n[model]\nlayers = 2\nwidth = {width}\nheads = 4\nfeed_forward = {}\ncontext = 16\n\
+         [optimizer]\nbatch_sequences = 1\n[schedule]\ntotal_steps = 1000000\nwarmup_steps = 20\n\
+         [data]\nvalidation_sequences = 1\n[gossip]\ninterval_steps = 100\ninterval_steps_min = 100\n\
+         final_exchanges = 1\n",
+        width / 28 * 80
+    )
+}
+
 /// How it went.
 #[derive(Clone, Copy, Debug)]
 pub struct Joined {
@@ -24,8 +35,14 @@ pub struct Joined {
     pub line_seconds: f64,
     /// From the start of the process until the model was taken over.
     pub seconds: f64,
+    /// From the start of the process until the first chunk was there.
+    pub first_chunk_seconds: f64,
     /// Which share of the model was there when the donor was killed.
     pub killed_at: f64,
+    /// What came over the line meanwhile, in bytes, headers included.
+    pub received_bytes: u64,
+    /// And what left over it.
+    pub sent_bytes: u64,
 }
 
 impl Joined {
@@ -55,13 +72,15 @@ pub fn join(program: &str, transport: Transport, kilobits: u32, run: &str) -> Op
     let parameters = swarm.daemons[0].latest().expect("it reported").parameters as u64;
     let line_seconds = 32.0 * parameters as f64 / (1000.0 * f64::from(kilobits));
     let ticket = swarm.daemons[1].ticket();
+    let (received_before, sent_before) = swarm.lan.host(3).link_bytes();
     let begin = Instant::now();
     let patience = Duration::from_secs_f64(3.0 * line_seconds + 30.0);
     let joiner = swarm.start(3, &["join", &ticket]).with_patience(patience);
     let share_of = |copying: &Option<murmur::report::CopyReport>| copying.as_ref().map_or(0.0, |copying| copying.share);
-    let halfway = joiner.wait_for("two fifths of the model", |report| {
-        report.phase != "joining" || share_of(&report.copying) >= 0.4
-    });
+    joiner.wait_for("the first chunk", |report| report.phase != "joining" || share_of(&report.copying) > 0.0);
+    let first_chunk_seconds = begin.elapsed().as_secs_f64();
+    let halfway = joiner
+        .wait_for("two fifths of the model", |report| report.phase != "joining" || share_of(&report.copying) >= 0.4);
     let killed_at = share_of(&halfway.copying);
     let donors = halfway.copying.map(|copying| copying.donors).unwrap_or_default();
     let is_donor = |daemon: &Daemon| daemon.latest().is_some_and(|report| donors.contains(&report.peer));
@@ -70,5 +89,7 @@ pub fn join(program: &str, transport: Transport, kilobits: u32, run: &str) -> Op
     }
     joiner.wait_for_notice("took over the model of");
     let seconds = begin.elapsed().as_secs_f64();
-    Some(Joined { parameters, line_seconds, seconds, killed_at })
+    let (received, sent) = swarm.lan.host(3).link_bytes();
+    let (received_bytes, sent_bytes) = (received - received_before, sent - sent_before);
+    Some(Joined { parameters, line_seconds, seconds, first_chunk_seconds, killed_at, received_bytes, sent_bytes })
 }

@@ -1,5 +1,6 @@
 //! A swarm with a daemon on each host, and what is asked of several daemons at once.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use murmur::report::NodeReport;
@@ -81,13 +82,13 @@ impl Swarm {
     pub fn start(&self, host: usize, arguments: &[&str]) -> Daemon {
         let settings = self.folder.path().join("node.toml");
         let arguments = [arguments, &["--node", settings.to_str().expect("UTF-8")]].concat();
-        Daemon::spawn_on(
-            self.lan.host(host),
-            &self.program,
-            &self.folder.path().join(format!("node-{host}")),
-            &arguments,
-        )
-        .with_patience(PATIENCE)
+        let daemon = Daemon::spawn_on(self.lan.host(host), &self.program, &self.directory(host), &arguments);
+        daemon.with_patience(PATIENCE)
+    }
+
+    /// The data directory of a host's daemon.
+    pub fn directory(&self, host: usize) -> PathBuf {
+        self.folder.path().join(format!("node-{host}"))
     }
 
     /// Kills the daemon of a host and starts it again there, with the data directory that it had.

@@ -12,8 +12,11 @@ mod first_hour;
 mod identity;
 mod local;
 mod machine;
+mod metrics;
 mod network;
 mod packages;
+#[path = "../../daemon/network/tests/network/raw.rs"]
+mod raw;
 mod recovery;
 mod refusals;
 mod sharing;

@@ -7,4 +7,5 @@ mod links;
 mod lost;
 mod partition;
 mod restarts;
+mod siege;
 mod slow;

@@ -1,11 +1,16 @@
 //! What strangers send to a daemon: it neither fills its log nor stops its work.
 
+use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
+use std::process::Stdio;
 
-use murmur_protocol::{Address, PeerId, RunId, Ticket};
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_protocol::handshake::Greeting;
+use murmur_protocol::text::is_unprintable;
+use murmur_protocol::{Address, PeerId, RunId, RunManifest, Ticket};
+use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
 
 use crate::MURMUR;
+use crate::raw::Raw;
 
 /// Packets of the size that QUIC wants of a first one (RFC 9000, 14.1).
 const INITIAL_BYTES: usize = 1200;
@@ -76,4 +81,71 @@ fn a_forged_ticket_writes_nothing_that_a_terminal_obeys() {
         assert_eq!(output.status.code(), Some(3), "{said:?}");
         assert!(!said.contains(['\u{1b}', '\u{7}']) && !said.contains("\nerror: run"), "{said:?}");
     }
+}
+
+/// What a terminal obeys, and a line that looks like murmur's own.
+const INJECTED: &str = "\u{1b}]0;x\u{7}\u{1b}[2J\u{9b}31m\u{202e}\nerror: run m";
+
+/// Greetings that are refused, each with what is injected in another place of them.
+fn hostile_greetings() -> Vec<Greeting> {
+    let sound = RunManifest::default().canonical_text();
+    let as_text = INJECTED.replace('\n', "\\n").replace('\u{1b}', "\\u001b").replace('\u{7}', "\\u0007");
+    let manifests = [
+        INJECTED.to_owned(),
+        format!("{sound}\n\"{as_text}\" = 1\n"),
+        format!("{sound}\n[\"{as_text}\"]\n"),
+        sound.replacen("kind = \"transformer\"", &format!("kind = \"{as_text}\""), 1),
+        sound.replacen("name = \"", &format!("name = \"{as_text}"), 1),
+    ];
+    assert!(manifests.iter().all(|manifest| *manifest != sound), "each has something injected:\n{sound}");
+    let join = |manifest: &String, address: Option<Address>| Greeting::Join {
+        proof: None,
+        manifest: manifest.clone(),
+        addresses: address.into_iter().collect(),
+    };
+    manifests.iter().map(|manifest| join(manifest, None)).collect()
+}
+
+#[test]
+fn greetings_of_strangers_write_nothing_that_a_terminal_obeys() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let mut founder = murmur(MURMUR)
+        .args([
+            "start",
+            &run_file.display().to_string(),
+            "--data-dir",
+            &folder.path().join("node").display().to_string(),
+        ])
+        .args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--log", "debug", "--until-stdin-closes"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut errors = BufReader::new(founder.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    let address = loop {
+        let from = said.len();
+        assert!(errors.read_line(&mut said).expect("UTF-8") > 0, "it ends: {said}");
+        if let Some(address) = said[from..].strip_prefix("listening") {
+            break address.trim().parse().expect("an address");
+        }
+    };
+    let greetings = hostile_greetings();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let strangers: Vec<PeerId> = runtime.block_on(async {
+        let mut strangers = Vec::new();
+        for greeting in &greetings {
+            let stranger = Raw::connect(libp2p::Multiaddr::clone(&address)).await;
+            stranger.greet(greeting).await;
+            strangers.push(stranger.peer);
+        }
+        strangers
+    });
+    drop(founder.stdin.take());
+    errors.read_to_string(&mut said).expect("UTF-8");
+    assert!(founder.wait().expect("it was started").success(), "{said}");
+    assert!(strangers.iter().all(|peer| said.contains(&peer.short().to_string())), "each is told of: {said}");
+    assert!(said.lines().all(|line| !line.contains(is_unprintable) && !line.starts_with("error: run")), "{said:?}");
 }

@@ -107,3 +107,21 @@ fn no_module_has_a_name_that_says_nothing() {
         );
     }
 }
+
+/// `module::a_test_by_its_name`, between backticks.
+#[test]
+fn every_test_that_security_rests_on_is_there() {
+    let promises = std::fs::read_to_string(root().join("SECURITY.md")).expect("a file");
+    let named: BTreeSet<&str> = promises
+        .split('`')
+        .filter_map(|part| part.split_once("::"))
+        .map(|(_, test)| test)
+        .filter(|test| !test.is_empty())
+        .collect();
+    assert!(named.len() > 8, "{named:?}");
+    let code: Vec<String> = rust_files().iter().map(|file| std::fs::read_to_string(file).expect("readable")).collect();
+    for name in named {
+        let (function, module) = (format!("fn {name}("), format!("mod {name};"));
+        assert!(code.iter().any(|text| text.contains(&function) || text.contains(&module)), "{name} is not there");
+    }
+}

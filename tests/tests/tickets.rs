@@ -402,3 +402,15 @@ fn a_ticket_comes_from_standard_input_and_keys_are_their_owners_alone() {
     let (code, said) = doctor("");
     assert!(code == Some(2) && said.contains("there is no ticket on standard input"), "{said}");
 }
+
+#[test]
+fn who_joins_before_the_other_machine_is_ready_tries_again_and_says_so() {
+    let folder = folder();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let address = format!("/ip4/127.0.0.1/tcp/{port}");
+    let early = Daemon::spawn(MURMUR, &folder.path().join("early"), &["join", "--bootstrap", &address]);
+    early.wait_for_warning("nobody listens there (connection refused); trying again in 1 s");
+    let founder = founder(&folder, &["--listen", &address]);
+    early.wait_for("an exchange", |report| report.exchanges_completed > 0);
+    assert!(early.stop().status.success() && founder.stop().status.success());
+}

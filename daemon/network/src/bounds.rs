@@ -113,6 +113,9 @@ pub(crate) const OUTGOING_TRANSFERS_PER_PEER_MAX: usize = INBOUND_TRANSFERS_PER_
 /// Transfers of exchanges sent at once in all: an uplink shared by more finishes none in time.
 pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
 
+/// Places beside them for peers that have taken a whole transfer in time: an exchange each, both ways.
+pub(crate) const OUTGOING_TRANSFERS_RESERVED: usize = 4;
+
 /// Parts of the model sent at once in all, beside them: joiners that read slowly keep no exchange from its place.
 pub(crate) const OUTGOING_PARTS_MAX: usize = 8;
 
@@ -169,9 +172,9 @@ pub(crate) const CONTROL_MESSAGE_COST: usize = 128;
 /// A transfer of so many bytes tells how fast a peer is; a shorter one tells of the way's length.
 pub(crate) const LEARNED_FROM_BYTES: u64 = 256 * 1024;
 
-/// A transfer that does not come in time is the peer's fault where something else came from it this short a time ago: its
-/// line works, and it is not asleep (a guess; members have more than one word a second for each other while they train).
-pub(crate) const STALL_HEARD_WITHIN: Duration = Duration::from_secs(5);
+/// A transfer that is not in time is the peer's fault where something else came from it this short a time ago, half of
+/// [`PROGRESS_TIMEOUT`]: its line works, and it is not asleep. It answers a ping in each [`PING_INTERVAL`].
+pub(crate) const STALL_HEARD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
@@ -193,6 +196,10 @@ pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A transfer, or a control message being written, that does not move for this long is given up. Not a total: slow
 /// links are welcome.
 pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A transfer for which there is no memory for this long is dropped, before its sender takes this node for one that keeps it
+/// waiting.
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the last word on a connection may take to be read by the other side.
 pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);

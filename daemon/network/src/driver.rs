@@ -11,7 +11,7 @@ use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
 use murmur_protocol::message::{Message, TransferHeader};
-use murmur_protocol::{Event, PeerId};
+use murmur_protocol::{Event, Payload, PeerId, TransferId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
@@ -20,7 +20,7 @@ use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
     CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_PARTS_MAX,
-    OUTGOING_TRANSFERS_MAX, PING_TIMEOUT,
+    PING_TIMEOUT,
 };
 use crate::connectivity::Connectivity;
 use crate::dialing::Dial;
@@ -29,6 +29,7 @@ use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform
 use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
 use crate::nat::Nat;
 use crate::network::NetworkOrder;
+use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::ways::Ways;
@@ -50,7 +51,7 @@ pub(crate) struct Driver {
     members: HashMap<PeerId, MemberHandle>,
     tasks: JoinSet<TaskEnd>,
     /// Of transfers that exchanges need.
-    places: Arc<Semaphore>,
+    places: Places,
     /// Of parts of the model.
     part_places: Arc<Semaphore>,
     connectivity: Connectivity,
@@ -88,6 +89,7 @@ struct Handshake {
 struct MemberHandle {
     orders: mpsc::Sender<MemberOrder>,
     close: Option<oneshot::Sender<()>>,
+    proven: Proven,
     /// Whether one of its connections was dialled by this node.
     dialled: bool,
     /// Connections that wait for the member to end, because it takes no more.
@@ -123,7 +125,7 @@ impl Driver {
             handshakes: HashMap::new(),
             members: HashMap::new(),
             tasks: JoinSet::new(),
-            places: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_MAX)),
+            places: Places::new(),
             part_places: Arc::new(Semaphore::new(OUTGOING_PARTS_MAX)),
             connectivity,
             finding,
@@ -174,22 +176,30 @@ impl Driver {
             NetworkOrder::Disconnect { peer } => self.disconnect(peer),
             NetworkOrder::Send { peer, message } => self.send(peer, message),
             NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
-                let is_part = matches!(header, TransferHeader::State { .. });
-                let places = if is_part { &self.part_places } else { &self.places };
-                let refused = match (self.members.get(&peer), places.clone().try_acquire_owned()) {
-                    (None, _) => "the peer is not connected",
-                    (_, Err(_)) => "too many transfers are under way",
-                    (Some(member), Ok(place)) => {
-                        let outgoing = OutgoingTransfer { transfer, header, payload, place };
-                        match member.orders.try_send(MemberOrder::StartTransfer(outgoing)) {
-                            Ok(()) => return,
-                            Err(_) => "the peer is about to disconnect, or its queue is full",
-                        }
-                    }
-                };
-                self.emit(Event::TransferFailed { transfer, reason: refused.to_owned() });
+                if let Err(reason) = self.start_transfer(peer, transfer, header, payload) {
+                    self.emit(Event::TransferFailed { transfer, reason: reason.to_owned() });
+                }
             }
         }
+    }
+
+    /// Hands a transfer to its peer's member; else says why not.
+    fn start_transfer(
+        &self,
+        peer: PeerId,
+        transfer: TransferId,
+        header: TransferHeader,
+        payload: Payload,
+    ) -> Result<(), &'static str> {
+        let member = self.members.get(&peer).ok_or("the peer is not connected")?;
+        let place = match header {
+            TransferHeader::State { .. } => self.part_places.clone().try_acquire_owned().ok(),
+            _ => self.places.take(&member.proven),
+        };
+        let place = place.ok_or("too many transfers are under way")?;
+        let outgoing = OutgoingTransfer { transfer, header, payload, place };
+        let order = MemberOrder::StartTransfer(outgoing);
+        member.orders.try_send(order).map_err(|_| "the peer is about to disconnect, or its queue is full")
     }
 
     /// Tries what is left of a dial until something is under way.
@@ -355,7 +365,8 @@ impl Driver {
 
     fn on_ping(&mut self, ping: &ping::Event) {
         match &ping.result {
-            Ok(_) | Err(ping::Failure::Unsupported) => {}
+            Ok(_) => self.swarm.behaviour().streams.hear(ping.connection),
+            Err(ping::Failure::Unsupported) => {}
             // It waits behind the bulk, on either side.
             Err(_) if self.swarm.behaviour().streams.is_moving(ping.connection, PING_TIMEOUT) => {}
             Err(failure) => {
@@ -422,9 +433,9 @@ impl Driver {
     fn start_member(&mut self, peer: PeerId, link: Link) {
         let (orders, order_queue) = mpsc::channel(MEMBER_ORDERS_MAX);
         let (close, closed) = oneshot::channel();
-        let dialled = link.dialled.is_some();
-        self.members.insert(peer, MemberHandle { orders, close: Some(close), dialled, waiting: Vec::new() });
-        let member = Member::new(self.shared.clone(), peer, link.network, order_queue, closed);
+        let (dialled, proven) = (link.dialled.is_some(), Proven::default());
+        let member = Member::new(self.shared.clone(), peer, (link.network, proven.clone()), order_queue, closed);
+        self.members.insert(peer, MemberHandle { orders, close: Some(close), proven, dialled, waiting: Vec::new() });
         self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
     }
 

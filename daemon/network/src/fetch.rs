@@ -37,6 +37,14 @@ pub enum FetchError {
         /// Why, for people.
         reason: String,
     },
+    /// Another program answers there.
+    #[error("cannot reach {address}: {program}")]
+    OtherProgram {
+        /// The address, as given.
+        address: Multiaddr,
+        /// Which, as far as it tells, for people.
+        program: String,
+    },
     /// The node takes part in another run than the ticket says, or sent no manifest.
     #[error("the node at {address} {refusal}")]
     Refused {
@@ -89,10 +97,10 @@ pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> 
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
     let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
     match told {
-        Err(FetchError::Unreachable { address, reason }) => {
-            let stranger = stranger_at(&address).await.map(str::to_owned);
-            Err(FetchError::Unreachable { address, reason: stranger.unwrap_or(reason) })
-        }
+        Err(FetchError::Unreachable { address, reason }) => Err(match stranger_at(&address).await.map(str::to_owned) {
+            Some(program) => FetchError::OtherProgram { address, program },
+            None => FetchError::Unreachable { address, reason },
+        }),
         told => told,
     }
 }

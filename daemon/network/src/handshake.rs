@@ -111,7 +111,7 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
             None => reply(&shared, peer, &remote, first, &mut streams).await,
         }
     };
-    let late = || Err(NoWelcome::Refused(Refusal::Garbage("none came in time".to_owned())));
+    let late = || Err(NoWelcome::Refused(Refusal::Silent));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
             let network = network_of(&remote);

@@ -35,6 +35,7 @@ mod member;
 mod nat;
 mod network;
 mod pace;
+mod places;
 mod probe;
 mod probing;
 mod reachability;

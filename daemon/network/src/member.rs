@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::AsyncReadExt;
-use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Event, Payload, PeerId, TransferId};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -29,6 +28,7 @@ use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
 use crate::life;
+use crate::places::Proven;
 use crate::shared::Shared;
 use crate::streams::{Stream, StreamOpener};
 
@@ -81,6 +81,7 @@ pub(crate) struct Member {
     /// Held while a transfer is written: one after the other, so that a line that breaks costs little.
     writing: Arc<Mutex<()>>,
     flow: Arc<Flow>,
+    proven: Proven,
     /// Turns of shards that the peer asked for.
     sending_data: Arc<Semaphore>,
     /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
@@ -118,11 +119,11 @@ enum ChildEnd {
 }
 
 impl Member {
-    /// `network`: in which the peer is reached, where that is known.
+    /// `network`: in which the peer is reached, where that is known; `proven`: what it has shown, which is told here.
     pub(crate) fn new(
         shared: Arc<Shared>,
         peer: PeerId,
-        network: Option<u128>,
+        (network, proven): (Option<u128>, Proven),
         orders: mpsc::Receiver<MemberOrder>,
         close: oneshot::Receiver<()>,
     ) -> Member {
@@ -143,6 +144,7 @@ impl Member {
             sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
             writing: Arc::default(),
             flow: Arc::new(Flow::new()),
+            proven,
             sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
             told_direct: true,
@@ -274,7 +276,7 @@ impl Member {
         let Some(link) = self.best_link() else { return };
         let (opener, is_relayed) = (link.opener.clone(), link.is_relayed);
         let (shared, sending, writing) = (self.shared.clone(), self.sending.clone(), self.writing.clone());
-        let (peer, flow) = (self.peer, self.flow.clone());
+        let (peer, flow, proven) = (self.peer, self.flow.clone(), self.proven.clone());
         self.children.spawn(async move {
             if is_relayed {
                 let event = Event::TransferFailed { transfer, reason: RELAYED.to_owned() };
@@ -284,12 +286,17 @@ impl Member {
             let turn = sending.acquire_owned().await.expect("never closed");
             let writes = writing.lock_owned().await;
             let event = match send(opener, &header, &payload, (&shared.upload, &flow), writes).await {
-                Ok(()) => Event::TransferFinished { transfer },
+                Ok(()) => {
+                    proven.on_taken();
+                    Event::TransferFinished { transfer }
+                }
                 Err(error) => {
-                    if matches!(error, SendError::TooSlow) {
-                        shared.emit(Event::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Stalled }).await;
+                    let reason = error.to_string();
+                    if let SendError::Misbehaved(misbehaviour) = error {
+                        proven.on_stalled();
+                        shared.emit(Event::PeerMisbehaved { peer, misbehaviour }).await;
                     }
-                    Event::TransferFailed { transfer, reason: error.to_string() }
+                    Event::TransferFailed { transfer, reason }
                 }
             };
             shared.emit_releasing(event, (turn, place)).await;

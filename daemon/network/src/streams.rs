@@ -138,6 +138,13 @@ impl StreamsBehaviour {
         self.activities.get(&connection).is_some_and(|activity| activity.is_fresh(within))
     }
 
+    /// Something came on a connection beside its streams.
+    pub(crate) fn hear(&self, connection: ConnectionId) {
+        if let Some(activity) = self.activities.get(&connection) {
+            activity.hear();
+        }
+    }
+
     fn forget(&mut self, connection: ConnectionId) {
         self.untaken.remove(&connection);
         self.activities.remove(&connection);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::text::foreign;
-use murmur_protocol::{Notice, PeerId};
+use murmur_protocol::{Notice, PeerId, Unchecked};
 
 use super::conditions::Ended;
 use super::figures::{counted, duration};
@@ -52,6 +52,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
         Notice::PeerRefused { peer, refusal: refusal @ Refusal::OtherRun { .. } } => {
             plain(foreign(&format!("{} is left alone: it {refusal}", name(peer))))
         }
+        Notice::PeerRefused { peer, refusal: Refusal::Silent } => plain(format!("{} {}", name(peer), Refusal::Silent)),
         Notice::PeerRefused { peer, refusal } => {
             warning(foreign(&format!("peer {} {refusal}", name(peer))), refusal.remedy())
         }
@@ -64,8 +65,22 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
                         one of its own without the copied identity.key";
             warning(format!("two nodes run with the identity of peer {}", peer.short()), hint)
         }
-        Notice::StateDoubted { donors } => {
-            plain(format!("the model of {} is far from those of others: asking another member", list(donors)))
+        Notice::StateUnchecked { donors, why, is_copied_again } => {
+            let of = list(donors);
+            let text = match why {
+                Unchecked::NobodyElse => {
+                    return plain(format!("the model of {of} is trusted: no other member is there to check it"));
+                }
+                Unchecked::Unanswered => format!("nobody has checked the model of {of} in time"),
+                Unchecked::Disputed => format!("the model of {of} is far from those of others"),
+            };
+            match is_copied_again {
+                true => plain(format!("{text}: asking another member")),
+                false => warning(
+                    format!("{text}, and so it was before: it is trained on nevertheless"),
+                    "watch the loss; if it is odd, stop this node and join by another member's ticket",
+                ),
+            }
         }
         Notice::PeerBanned { peer, duration } => {
             let hint = "it may come back by itself after that; is that machine in order?";
@@ -183,6 +198,12 @@ mod tests {
             .filter_map(|(condition, ended)| condition.over(ended, &Names::default()))
             .collect();
         assert_eq!(ended, ["alone no more after 5 min 40 s, noticed 17 times"]);
+    }
+
+    #[test]
+    fn a_connection_on_which_nothing_was_said_is_no_warning() {
+        let words = describe(&Notice::PeerRefused { peer: peer(1), refusal: Refusal::Silent }, &Names::default());
+        assert!(words.hint.is_none() && words.text.ends_with("has not greeted in time"), "{}", words.text);
     }
 
     #[test]

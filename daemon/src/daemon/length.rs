@@ -39,9 +39,9 @@ pub(super) fn length(asked: Option<AskedLength>, root: &Path) -> Option<Length> 
     }
 }
 
-/// Orders the end of the run so that it is complete when this length is over.
+/// Orders the end of the run so that it is complete when this length is over. `steps`: own ones so far.
 pub(super) async fn finish_after(
-    mut length: Length,
+    (mut length, mut steps): (Length, u64),
     root: PathBuf,
     reports: watch::Receiver<NodeReport>,
     finisher: Finisher,
@@ -52,7 +52,7 @@ pub(super) async fn finish_after(
         }
     };
     keep(length);
-    let (mut looked, mut steps) = (Instant::now(), None);
+    let mut looked = Instant::now();
     for look in 1.. {
         sleep(PERIOD).await;
         let report = reports.borrow().clone();
@@ -60,7 +60,7 @@ pub(super) async fn finish_after(
             return;
         }
         if let Length::Tokens { counted, .. } = &mut length {
-            let own = report.steps.saturating_sub(steps.unwrap_or(report.steps)) as f64;
+            let own = report.steps.saturating_sub(steps) as f64;
             let told = report.swarm_tokens_per_second - report.tokens_per_second;
             // What a step takes: the speed is told without the time between steps.
             let tokens_per_step = report.tokens_per_second * report.step_seconds;
@@ -69,11 +69,17 @@ pub(super) async fn finish_after(
                 keep(length);
             }
         }
-        // A resumed node tells the steps of its checkpoint when it begins to train.
-        (looked, steps) = (Instant::now(), (report.phase == "training").then_some(report.steps));
-        let rate = report.swarm_tokens_per_second;
-        let Some(seconds) = decay(length, unix_seconds(), rate) else { continue };
-        match finisher.finish(FinishWish { seconds: Some(seconds) }).await {
+        // A resumed node may report no step before it trains.
+        (looked, steps) = (Instant::now(), steps.max(report.steps));
+        let Some(left) = left_for_decay(length, unix_seconds()) else { continue };
+        let ordered = match length {
+            Length::Hours { .. } => finisher.finish(FinishWish { seconds: Some(left) }).await,
+            Length::Tokens { .. } => match own_steps(left, &report) {
+                Some(steps) => finisher.finish_in(steps).await,
+                None => Err(NotFinished::NoPace),
+            },
+        };
+        match ordered {
             Ok(_) | Err(NotFinished::Complete) => return,
             Err(NotFinished::NoPace) => {}
             Err(reason) => {
@@ -84,16 +90,20 @@ pub(super) async fn finish_after(
     }
 }
 
-/// Seconds that the decay may take, where it has to begin now.
-fn decay(length: Length, now: f64, tokens_per_second: f64) -> Option<f64> {
-    match length {
-        Length::Hours { hours, until } => (until - now <= DECAY_SHARE * 3600.0 * hours).then_some(until - now),
-        Length::Tokens { tokens, counted } => {
-            let left = tokens - counted;
-            (left <= DECAY_SHARE * tokens && tokens_per_second > 0.0).then(|| left / tokens_per_second)
-        }
-    }
-    .map(|seconds| seconds.max(0.0))
+/// What is left of a length, in seconds or tokens, where the decay has to begin now.
+fn left_for_decay(length: Length, now: f64) -> Option<f64> {
+    let (left, all) = match length {
+        Length::Hours { hours, until } => (until - now, 3600.0 * hours),
+        Length::Tokens { tokens, counted } => (tokens - counted, tokens),
+    };
+    (left <= DECAY_SHARE * all).then_some(left.max(0.0))
+}
+
+/// In how many steps of this node the swarm trains on so many tokens.
+fn own_steps(tokens: f64, report: &NodeReport) -> Option<f64> {
+    let tokens_per_step = report.tokens_per_second * report.step_seconds;
+    let own_share = report.tokens_per_second / report.swarm_tokens_per_second;
+    Some(tokens / tokens_per_step * own_share).filter(|steps| steps.is_finite())
 }
 
 fn unix_seconds() -> f64 {
@@ -107,14 +117,27 @@ mod tests {
     #[test]
     fn the_decay_begins_with_the_last_sixth() {
         let hours = Length::Hours { hours: 1.0, until: 10_000.0 };
-        assert_eq!(decay(hours, 9_399.0, 50.0), None);
-        assert_eq!(decay(hours, 9_400.0, 0.0), Some(600.0));
-        assert_eq!(decay(hours, 20_000.0, 50.0), Some(0.0), "the machine was off when it should have ended");
+        assert_eq!(left_for_decay(hours, 9_399.0), None);
+        assert_eq!(left_for_decay(hours, 9_400.0), Some(600.0));
+        assert_eq!(left_for_decay(hours, 20_000.0), Some(0.0), "the machine was off when it should have ended");
         let tokens = |counted| Length::Tokens { tokens: 6e6, counted };
-        assert_eq!(decay(tokens(4.9e6), 0.0, 1000.0), None);
-        assert_eq!(decay(tokens(5e6), 0.0, 1000.0), Some(1000.0));
-        assert_eq!(decay(tokens(5e6), 0.0, 0.0), None, "no pace, no time");
-        assert_eq!(decay(tokens(7e6), 0.0, 1000.0), Some(0.0));
+        assert_eq!(left_for_decay(tokens(4.9e6), 0.0), None);
+        assert_eq!(left_for_decay(tokens(5e6), 0.0), Some(1e6));
+        assert_eq!(left_for_decay(tokens(7e6), 0.0), Some(0.0));
+    }
+
+    #[test]
+    fn tokens_of_the_swarm_are_so_many_own_steps() {
+        let swarm_tokens_per_second = 4000.0;
+        let report = |tokens_per_second| NodeReport {
+            step_seconds: 0.5,
+            tokens_per_second,
+            swarm_tokens_per_second,
+            ..NodeReport::default()
+        };
+        assert_eq!(own_steps(1e6, &report(4000.0)), Some(500.0), "alone, steps of 2,000 tokens");
+        assert_eq!(own_steps(1e6, &report(1000.0)), Some(500.0), "a quarter of the work, in steps of a quarter");
+        assert_eq!(own_steps(1e6, &report(0.0)), None, "no pace, no time");
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /ticket` with an
-//! [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`: `POST /checkpoint` has
+//! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /metrics`
+//! with the same for Prometheus, `GET /ticket` with an [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`: `POST /checkpoint` has
 //! one written and answers with a [`SavedCheckpoint`](super::SavedCheckpoint) once it is on disk.
 //!
 //! Only requests for a loopback name are answered: a web page could otherwise have its own name point to 127.0.0.1 (DNS
 //! rebinding) and read the ticket through the visitor's browser.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -13,15 +15,29 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 use super::CheckpointRequests;
 use crate::failure::{ExitCode, Failure};
 use crate::finishing::{FinishWish, Finisher};
 use crate::invitation::Invitation;
+use crate::metrics;
 use crate::report::NodeReport;
+
+/// Connections at once; further ones are closed. Any program of this machine may ask, and files are shared with the network.
+const CONNECTIONS_MAX: usize = 64;
+
+/// How long a request's header may take, and a connection be idle.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The system has no file left for another connection, or something like it; it may have one a little later.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// What the page shows.
 #[derive(Clone)]
@@ -70,12 +86,7 @@ impl StatusServer {
     /// When the system does not tell where it listens.
     pub fn start(listener: TcpListener, pages: Pages, token: &str) -> std::io::Result<StatusServer> {
         let address = listener.local_addr()?;
-        let router = router(pages, token);
-        let task = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
-                tracing::warn!("the status page has ended: {error}");
-            }
-        });
+        let task = tokio::spawn(serve(listener, router(pages, token)));
         Ok(StatusServer { address, task })
     }
 
@@ -91,9 +102,39 @@ impl Drop for StatusServer {
     }
 }
 
+/// Answers until it is dropped, and all connections with it.
+async fn serve(listener: TcpListener, router: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("the status page cannot take a connection: {error}");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let service = TowerToHyperService::new(router.clone());
+        connections.spawn(async move {
+            let mut connection = http1::Builder::new();
+            connection.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+            if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!("a connection to the status page has ended: {error}");
+            }
+            drop(place);
+        });
+    }
+}
+
 fn router(pages: Pages, token: &str) -> Router {
     let report = |State(pages): State<Pages>| async move { Json(pages.reports.borrow().clone()) };
     let invitation = |State(pages): State<Pages>| async move { Json(pages.invitations.borrow().clone()) };
+    let metrics = |State(pages): State<Pages>| async move {
+        ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::rendered(&pages.reports.borrow()))
+    };
     let checkpoint = |State(pages): State<Pages>| async move {
         match pages.checkpoints.write().await {
             Ok(saved) => Json(saved).into_response(),
@@ -104,6 +145,7 @@ fn router(pages: Pages, token: &str) -> Router {
     let expected = blake3::hash(format!("Bearer {token}").as_bytes());
     Router::new()
         .route("/status", get(report))
+        .route("/metrics", get(metrics))
         .route("/ticket", get(invitation))
         .route("/checkpoint", post(checkpoint))
         .route("/finish", post(finish))
@@ -202,17 +244,41 @@ mod tests {
         answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
     }
 
+    /// Of a node that nothing is known of, with the token "secret".
+    async fn server() -> StatusServer {
+        let (_, reports) = watch::channel(NodeReport::default());
+        let (_, invitations) = watch::channel(Invitation::default());
+        let (events, _) = mpsc::channel(1);
+        let identity = murmur_network::Keypair::generate_ed25519();
+        let finisher = Finisher::new(&identity, &RunManifest::default(), reports.clone(), events);
+        let pages = Pages { reports, invitations, checkpoints: CheckpointRequests::of_nobody(), finisher };
+        let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
+        StatusServer::start(listener, pages, "secret").expect("started")
+    }
+
+    #[tokio::test]
+    async fn who_sends_no_request_keeps_nobody_out_for_long() {
+        use tokio::io::AsyncReadExt;
+        let server = server().await;
+        let at = server.address();
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            idle.push(tokio::net::TcpStream::connect(at).await.expect("it listens"));
+        }
+        let mut one_more = tokio::net::TcpStream::connect(at).await.expect("it listens");
+        let early = Duration::from_secs(2);
+        let end = tokio::time::timeout(early, one_more.read(&mut [0])).await.expect("closed at once");
+        assert!(end.is_err() || end.is_ok_and(|bytes| bytes == 0));
+        for stream in &mut idle {
+            let limit = HEADER_TIMEOUT + early;
+            let _ = tokio::time::timeout(limit, stream.read_to_end(&mut Vec::new())).await.expect("closed in time");
+        }
+        assert_eq!(answer(at, "GET /status", &format!("Host: {at}\r\n")).await, "200");
+    }
+
     #[tokio::test]
     async fn a_page_of_another_name_learns_nothing_and_changes_need_the_token() {
-        let (_reports, report_view) = watch::channel(NodeReport::default());
-        let (_invitations, invitation_view) = watch::channel(Invitation::default());
-        let (events, _inbox) = mpsc::channel(1);
-        let identity = murmur_network::Keypair::generate_ed25519();
-        let finisher = Finisher::new(&identity, &RunManifest::default(), report_view.clone(), events);
-        let checkpoints = CheckpointRequests::of_nobody();
-        let pages = Pages { reports: report_view, invitations: invitation_view, checkpoints, finisher };
-        let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
-        let server = StatusServer::start(listener, pages, "secret").expect("started");
+        let server = server().await;
         let at = server.address();
         let host = format!("Host: {at}\r\n");
         assert_eq!(answer(at, "GET /ticket", &host).await, "200");

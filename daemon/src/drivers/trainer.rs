@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
 use crate::memory;
-use crate::store::{Checkpoint, CheckpointWriter, LastEvaluation};
+use crate::store::CheckpointWriter;
 use divergence::Divergence;
 pub use order::TrainerOrder;
 pub(crate) use saving::Reply;
@@ -304,6 +304,9 @@ impl Desk {
 
     fn load_state(&mut self, chunks: &[Payload]) -> bool {
         tracing::debug!("a peer's model is here");
+        if self.stage == Stage::Training && self.is_worth_keeping() {
+            self.keep_replaced();
+        }
         match self.engine.load_state(chunks) {
             Ok(()) => {
                 tracing::debug!("a peer's model is loaded");
@@ -376,29 +379,6 @@ impl Desk {
         }
     }
 
-    /// Writes a checkpoint for whoever has asked for one.
-    fn save_as_asked(&mut self) {
-        while let Ok(reply) = self.asked.try_recv() {
-            let before = Instant::now();
-            let made = match self.stage {
-                Stage::Waiting => Err(NotSaved::NoModel),
-                _ if !self.is_worth_keeping() => Err(NotSaved::Broken),
-                _ => self.checkpoint().map_err(NotSaved::Failed),
-            };
-            match made {
-                Ok(checkpoint) => drop(self.writer.try_write(checkpoint, Some(reply))),
-                // Who has asked may have gone.
-                Err(error) => drop(reply.send(Err(error))),
-            }
-            self.clock.spent_aside(before.elapsed());
-        }
-    }
-
-    /// Whether the model is as good as its last checkpoint.
-    fn is_worth_keeping(&self) -> bool {
-        !self.divergence.is_suspected() && self.view.failure.is_none()
-    }
-
     /// For good. Checkpoints stay as they are: the last one is of a model that still worked.
     fn give_up(&mut self, reason: String) {
         tracing::error!("training has ended {reason}");
@@ -438,14 +418,6 @@ impl Desk {
             Err(error) => tracing::error!("cannot evaluate: {error}"),
         }
         self.view.is_evaluating = false;
-    }
-
-    fn checkpoint(&mut self) -> Result<Checkpoint, String> {
-        self.timetable.made(Instant::now());
-        let saved = self.engine.save();
-        let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
-        let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
-        Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state, evaluation })
     }
 
     fn report(&self) -> TrainingReport {

@@ -5,11 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::runs::{LOCAL, sub_folders};
-use super::{DataDirectory, Run};
+use super::{DataDirectory, Run, writer};
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     "checkpoints",
+    writer::REPLACED,
     "prepared",
     "shards",
     "log",

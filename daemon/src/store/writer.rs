@@ -1,6 +1,6 @@
 //! The store driver: writes checkpoints on a thread of its own, so that a slow disk never holds up training.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -16,10 +16,15 @@ use crate::memory;
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;
 
+/// Beside the folder of checkpoints: the model that a peer's has replaced last.
+pub(super) const REPLACED: &str = "replaced";
+
 /// A checkpoint to be written, and who waits for it.
 #[derive(Debug)]
 struct Order {
     checkpoint: Box<Checkpoint>,
+    /// Whether a peer's model has taken its place.
+    is_replaced: bool,
     reply: Option<Reply>,
 }
 
@@ -56,7 +61,8 @@ impl CheckpointWriter {
     /// what became of it in any case.
     pub(crate) fn try_write(&self, checkpoint: Checkpoint, reply: Option<Reply>) -> bool {
         let Some(queue) = &self.queue else { return false };
-        let (order, reason, refusal) = match queue.try_send(Order { checkpoint: Box::new(checkpoint), reply }) {
+        let order = Order { checkpoint: Box::new(checkpoint), is_replaced: false, reply };
+        let (order, reason, refusal) = match queue.try_send(order) {
             Ok(()) => return true,
             Err(TrySendError::Full(order)) => (order, "the disk is still busy with the last one", NotSaved::Busy),
             Err(TrySendError::Disconnected(order)) => (order, "the store is gone", NotSaved::Ended),
@@ -66,6 +72,13 @@ impl CheckpointWriter {
             let _ = reply.send(Err(refusal));
         }
         false
+    }
+
+    /// Hands over the checkpoint of a model that a peer's replaces, without waiting: it is kept in a folder of its own, until
+    /// the next one. Returns whether it will be written.
+    pub fn try_write_replaced(&self, checkpoint: Checkpoint) -> bool {
+        let order = Order { checkpoint: Box::new(checkpoint), is_replaced: true, reply: None };
+        self.queue.as_ref().is_some_and(|queue| queue.try_send(order).is_ok())
     }
 
     /// Waits until everything is on disk.
@@ -80,7 +93,7 @@ impl CheckpointWriter {
     /// Hands the final checkpoint over, after those that wait. Only for when training is over.
     pub fn write_last(&self, checkpoint: Checkpoint) {
         if let Some(queue) = &self.queue {
-            let _ = queue.send(Order { checkpoint: Box::new(checkpoint), reply: None });
+            let _ = queue.send(Order { checkpoint: Box::new(checkpoint), is_replaced: false, reply: None });
         }
     }
 }
@@ -88,15 +101,19 @@ impl CheckpointWriter {
 /// Returns how the last one went.
 fn write_all(
     orders: &Receiver<Order>,
-    folder: &std::path::Path,
+    folder: &Path,
     layout: &ModelLayout,
     keep: usize,
     is_writing: &AtomicBool,
 ) -> Result<(), CheckpointError> {
     Checkpoint::clear_interrupted(folder);
     let mut last = Ok(());
-    for Order { checkpoint, reply } in orders {
+    for Order { checkpoint, is_replaced, reply } in orders {
         let steps = checkpoint.state.counters.steps;
+        if is_replaced {
+            keep_replaced(&checkpoint, &folder.with_file_name(REPLACED), layout);
+            continue;
+        }
         is_writing.store(true, Ordering::Relaxed);
         let written = checkpoint.write(folder, layout, keep);
         is_writing.store(false, Ordering::Relaxed);
@@ -117,4 +134,19 @@ fn write_all(
         memory::collect();
     }
     last
+}
+
+/// Keeps a model that a peer's has replaced, and says where.
+fn keep_replaced(checkpoint: &Checkpoint, folder: &Path, layout: &ModelLayout) {
+    // Whatever its number of steps, the one before it goes.
+    let _ = std::fs::remove_dir_all(folder);
+    let written = std::fs::create_dir_all(folder).map_err(|error| CheckpointError::Io(folder.to_owned(), error));
+    let steps = checkpoint.state.counters.steps;
+    match written.and_then(|()| checkpoint.write(folder, layout, 1)) {
+        Ok(path) => note(&format!(
+            "the model that was replaced, {steps} own steps, is kept until the next one is: {}",
+            path.display()
+        )),
+        Err(error) => note(&format!("warning: the model that was replaced, {steps} own steps, is lost: {error}")),
+    }
 }

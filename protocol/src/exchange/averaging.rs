@@ -358,7 +358,8 @@ impl Averaging {
     /// What this exchange says of the partner; returns its trust from now on.
     fn judge(&mut self, merged: &Merged, terms: &Terms, partner: PeerId) -> f64 {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
-        let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling())));
+        let least = TELLING_TRAVEL * self.training.travel;
+        let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling()).max(least)));
         let impression = Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
             masked_share: masked_share(merged),

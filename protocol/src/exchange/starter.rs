@@ -192,7 +192,8 @@ impl Starter {
         }
         self.tried += 1;
         let partner = partners[self.random.random_range(0..partners.len())];
-        let width = averaging.width(part);
+        // A probe measures how far apart two models are, and the grid may be that of a model that was replaced.
+        let width = if is_probe { CodeWidth::Sixteen } else { averaging.width(part) };
         let number = self.next_number;
         self.next_number = self.next_number.saturating_add(1);
         let mut standing = averaging.standing(part, partner);

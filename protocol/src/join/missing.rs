@@ -30,9 +30,7 @@ impl Missing {
 
     /// These are missing no more.
     pub(super) fn remove(&mut self, range: &Range<u32>) {
-        let around = |part: &Range<u32>| {
-            [part.start..part.end.min(range.start), part.start.max(range.end)..part.end]
-        };
+        let around = |part: &Range<u32>| [part.start..part.end.min(range.start), part.start.max(range.end)..part.end];
         self.0 = self.0.iter().flat_map(around).filter(|part| !part.is_empty()).collect();
     }
 

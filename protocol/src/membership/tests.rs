@@ -448,3 +448,29 @@ fn a_peer_of_another_run_is_forgotten_and_left_alone_for_long() {
     setting.membership.on_found(second(2 + FOREIGN_KEPT.as_secs()), std::slice::from_ref(&found));
     assert!(setting.knows(2), "it may have been started anew with this run");
 }
+
+/// Who says that it is a thousand times as fast as everybody else moves nobody a thousand times as far.
+#[test]
+fn speeds_count_within_a_factor_of_what_is_usual() {
+    let mut setting = Setting::connected_to(5);
+    for number in 1..=4 {
+        setting.membership.clamp_weights(peer(number), 100.0, 100.0);
+    }
+    let clamped = |setting: &mut Setting, declared, own| setting.membership.clamp_weights(peer(5), declared, own);
+    assert_eq!(clamped(&mut setting, 150.0, 90.0), (150.0, 90.0));
+    assert_eq!(clamped(&mut setting, 1e30, 100.0), (100.0 * WEIGHT_CLAMP, 100.0));
+    assert_eq!(clamped(&mut setting, 0.0, 1e30), (100.0 / WEIGHT_CLAMP, 100.0 * WEIGHT_CLAMP));
+}
+
+#[test]
+fn who_was_alone_for_long_asks_the_first_it_meets_soon() {
+    let mut setting = Setting::connected_to(1);
+    setting.pass(4000, |_| false);
+    let usual = setting.membership.shuffles.interval;
+    assert!(usual > SHUFFLE_PERIOD_FIRST, "{usual:?}");
+    setting.disconnect(4000, 1);
+    setting.pass(4000 + 2 * AWAY_COUNTS_AFTER.as_secs(), |_| false);
+    let back = 4000 + 2 * AWAY_COUNTS_AFTER.as_secs();
+    setting.connect(back, 2);
+    assert!(setting.membership.shuffles.next <= second(back) + SHUFFLE_PERIOD_FIRST.mul_f64(1.2));
+}

@@ -7,7 +7,7 @@ use crate::event::Misbehaviour;
 use crate::exchange::{Ended, Outcome};
 use crate::join::Loaded;
 use crate::message::Message;
-use crate::part::{Part, Vector};
+use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
 use crate::time::Time;
@@ -55,7 +55,7 @@ impl Node {
             self.membership.on_silence(now, partner, &mut self.outbox);
         }
         if self.joining.is_checking() && matches!(self.phase, Phase::Joining | Phase::Training) {
-            self.on_check_ended(now, partner, outcome);
+            self.on_check_ended(now, partner, part, outcome);
             return;
         }
         match outcome {
@@ -89,7 +89,7 @@ impl Node {
                 self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
-                    self.joining.begin_check(donors);
+                    self.joining.begin_check(now, donors);
                     self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);
                     self.responder.on_model_replaced(&mut self.averaging, &mut self.outbox);
                     self.check_copy(now);
@@ -102,24 +102,28 @@ impl Node {
         }
     }
 
-    /// Compares the copied model with that of a second peer, where there is one, and of a third where they disagree. One
-    /// that is busy is asked again later.
+    /// Compares the copied model with those of other members, fragment by fragment. One that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
         let mut checkers = self.joining.checkers(self.membership.partners(now));
         self.averaging.reputation.retain_believable(&mut checkers);
-        let probe = (self.averaging.part_in_turn(0), true);
+        let probe = (self.averaging.part_in_turn(self.joining.fragment_to_check()), true);
         self.starter.begin_anew();
         if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
-            self.joining.count_check();
-        } else if self.joining.checkers(self.membership.connected().collect()).is_empty() {
-            match self.joining.doubt(now) {
-                Some(donors) => self.outbox.notice(Notice::StateDoubted { donors }),
-                None => self.believe_copy(None),
+            return;
+        }
+        let connected: Vec<PeerId> = self.membership.connected().collect();
+        if !self.joining.checkers(connected.clone()).is_empty() {
+            return;
+        }
+        if let Some((donors, why, is_copied_again)) = self.joining.give_up_check(now, &connected) {
+            self.outbox.notice(Notice::StateUnchecked { donors, why, is_copied_again });
+            if !is_copied_again {
+                self.believe_copy(None);
             }
         }
     }
 
-    fn on_check_ended(&mut self, now: Time, checker: PeerId, outcome: Outcome) {
+    fn on_check_ended(&mut self, now: Time, checker: PeerId, part: Part, outcome: Outcome) {
         match outcome {
             Outcome::Probed { distance, partner_clip, progress_difference } => {
                 // The donor's model has aged on its way; by how much it says itself, so that this must be plausible.
@@ -127,15 +131,22 @@ impl Node {
                 let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
                 let is_plausible = !self.averaging.is_progress_odd(progress_difference);
                 let is_near = is_plausible && (distance <= allowed || partner_clip == 0.0);
-                if is_near {
-                    self.believe_copy(Some(partner_clip));
-                } else {
+                let Fragment { index, count } = part.fragment;
+                if !is_near {
                     self.joining.object(checker);
-                    self.check_copy(now);
+                } else if let Some(clip) = self.joining.on_near(index, partner_clip, count) {
+                    self.believe_copy(Some(clip));
+                    return;
                 }
             }
-            _ => self.check_copy(now),
+            // An exchange that was under way when the model was replaced.
+            Outcome::Merged { .. } => {}
+            Outcome::Rejected | Outcome::Unanswered | Outcome::BrokenOff => {
+                let patience = CHECKS_UNANSWERED_MAX * self.averaging.patience.short_limit();
+                self.joining.on_no_check(now, matches!(outcome, Outcome::Rejected), patience);
+            }
         }
+        self.check_copy(now);
     }
 
     fn believe_copy(&mut self, clip: Option<f64>) {

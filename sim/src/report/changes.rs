@@ -100,7 +100,10 @@ fn noticed(swarm: &Swarm, host: HostIndex, notice: &Notice) -> (Option<HostIndex
             };
             format!("averaged with {} (distance {distance:.5}{coarse}{clipped}{masked})", name(partner))
         }
-        Notice::StateDoubted { donors } => format!("doubts the model of {}", names(donors)),
+        Notice::StateUnchecked { donors, why, is_copied_again } => {
+            let then = if *is_copied_again { "copies another one" } else { "believes it" };
+            format!("model of {} not checked ({why:?}): {then}", names(donors))
+        }
         Notice::PeerBanned { peer, duration } => format!("bans {} for {:.0} s", name(peer), duration.as_secs_f64()),
         Notice::Reunited { partner, away, distance, .. } => {
             format!("reunited with {} after {:.0} s (distance {distance:.5})", name(partner), away.as_secs_f64())

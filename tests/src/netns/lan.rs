@@ -121,6 +121,15 @@ impl Lan {
         must("ip", &format!("-n {} link set {} down", host.port_namespace, host.port));
     }
 
+    /// Takes back what [`unplug`](Lan::unplug) has done.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn plug_in(&self, number: usize) {
+        let host = &self.hosts[number];
+        must("ip", &format!("-n {} link set {} up", host.port_namespace, host.port));
+    }
+
     /// Puts one more host behind a router that translates addresses: it reaches everybody, nobody reaches it unless it
     /// spoke first. Nothing, and a line that says why, where the kernel or its tools cannot translate.
     ///

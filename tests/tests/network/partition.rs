@@ -57,6 +57,9 @@ fn two_halves_train_on_and_become_one_swarm_again() {
         daemon.wait_for("everybody again", |report| report.peers == 3);
     }
     let end = largest_disagreement(&all);
+    // The founder has copied no model, and the others one: what each half has learned is merged, not thrown away.
+    let copies: Vec<usize> = all.iter().map(|daemon| daemon.notices_with("took over the model")).collect();
+    assert_eq!(copies, [0, 1, 1, 1], "by daemon");
     println!("disagreement: {calm:.2} before, {peak:.2} at most after the halves met, {end:.2} in the end");
     assert!(peak > 1.5 * calm, "the halves had gone different ways: {peak} against {calm}");
     assert!(end < 0.5 * peak, "they come together: {end} after {peak}");

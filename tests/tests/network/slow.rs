@@ -1,31 +1,11 @@
 //! Slow lines: whoever joins over one gets the model in little more than the line's own time, whatever happens to donors.
 
-use murmur_tests::slow_join::{Transport, join};
+use murmur_tests::slow_join::{Transport, join, run_of_width};
 
 use crate::MURMUR;
 
-/// Four tenths of a million parameters: 1.6 MB, 50 s at 256 kbit/s.
-const RUN: &str = "\
-[run]
-name = \"slow\"
-[model]
-layers = 2
-width = 112
-heads = 4
-feed_forward = 320
-context = 16
-[optimizer]
-batch_sequences = 1
-[schedule]
-total_steps = 1000000
-warmup_steps = 20
-[data]
-validation_sequences = 1
-[gossip]
-interval_steps = 100
-interval_steps_min = 100
-final_exchanges = 1
-";
+/// Of four tenths of a million parameters: 1.6 MB, 50 s at 256 kbit/s.
+const WIDTH: u32 = 112;
 
 /// Kilobits a second.
 const LINE: u32 = 256;
@@ -34,7 +14,7 @@ const LINE: u32 = 256;
 const TIMES_MAX: f64 = 1.3;
 
 fn joins_near_the_lines_rate(transport: Transport) {
-    let Some(joined) = join(MURMUR, transport, LINE, RUN) else { return };
+    let Some(joined) = join(MURMUR, transport, LINE, &run_of_width(WIDTH)) else { return };
     println!("{transport:?}: {joined:?}, {:.2} times the line's own time", joined.ratio());
     assert!((0.3..0.9).contains(&joined.killed_at), "a donor was to be killed in the middle: {joined:?}");
     assert!(joined.ratio() < TIMES_MAX, "{:.2} times the line's own time: {joined:?}", joined.ratio());

@@ -14,7 +14,7 @@ use super::room::{Held, Inflow};
 use super::{DIGEST_BYTES, LAST_WORD};
 use crate::bounds::{
     CHUNK_BYTES, CONFIRM_BYTES, CONFIRM_BYTES_MAX, CONFIRM_PERIOD, CONFIRM_PERIOD_MAX, HEADER_BYTES_MAX,
-    HEADER_TIMEOUT, PROGRESS_TIMEOUT, STALL_HEARD_WITHIN,
+    HEADER_TIMEOUT, PROGRESS_TIMEOUT, ROOM_TIMEOUT, STALL_HEARD_WITHIN,
 };
 use crate::frame::{FrameError, read_frame};
 use crate::shared::Shared;
@@ -153,7 +153,7 @@ impl Incoming<'_> {
     async fn make_room(&mut self, bytes: usize, length: usize) -> Result<(), ReceiveError> {
         let room = self.shared.room.grow(self.inflow, bytes as u64, length as u64, &mut self.held);
         // Several that wait for each other's memory must not wait for ever.
-        timeout(PROGRESS_TIMEOUT, room).await.map_err(|_| ReceiveError::NoRoom)
+        timeout(ROOM_TIMEOUT, room).await.map_err(|_| ReceiveError::NoRoom)
     }
 
     /// Reads what is there, and says what has come where nothing is.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use futures::io::{ReadHalf, WriteHalf};
 use futures::{AsyncReadExt, AsyncWriteExt};
+use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Payload, codec};
 use tokio::time::{timeout, timeout_at};
 
 use super::flow::{Flow, InFlight, Pace as Progress};
 use super::{LAST_WORD, WORD_BYTES};
-use crate::bounds::PROGRESS_TIMEOUT;
+use crate::bounds::{PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
 use crate::frame::write_frame;
 use crate::pace::Pace;
 use crate::streams::{BULK_PROTOCOL, OpenError, Stream, StreamOpener};
@@ -29,6 +30,9 @@ pub(crate) enum SendError {
     /// The peer reads so slowly as no link is.
     #[error("the peer took far less than its link carries")]
     TooSlow,
+    /// The same from a peer that was heard meanwhile.
+    #[error(transparent)]
+    Misbehaved(Misbehaviour),
     /// The peer dropped the stream, or the connection is gone.
     #[error("the peer dropped it: {0}")]
     Dropped(#[from] io::Error),
@@ -52,6 +56,7 @@ pub(crate) async fn send<Turn>(
     progress(write_frame(&mut stream, &codec::encode(header))).await?;
     progress(stream.write_all(&(payload.len() as u64).to_le_bytes())).await?;
     let transfer = flow.begin();
+    let activity = stream.activity().clone();
     let (reader, writer) = stream.split();
     // Both at once: confirmations come while bytes are still to be written.
     let written = async {
@@ -59,7 +64,13 @@ pub(crate) async fn send<Turn>(
         drop(turn);
         Ok(writer)
     };
-    let (mut writer, ()) = futures::try_join!(written, listen(reader, &transfer))?;
+    let (mut writer, ()) = match futures::try_join!(written, listen(reader, &transfer)) {
+        // Who is there, and says other things meanwhile, could have taken it.
+        Err(SendError::Stalled | SendError::TooSlow) if activity.is_fresh(STALL_HEARD_WITHIN) => {
+            return Err(SendError::Misbehaved(Misbehaviour::Stalled));
+        }
+        sent => sent?,
+    };
     // It has arrived; how the stream ends does not matter any more.
     let _ = progress(writer.close()).await;
     Ok(())

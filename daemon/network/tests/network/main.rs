@@ -3,6 +3,7 @@
 
 mod access;
 mod caps;
+mod dawdlers;
 mod failures;
 mod finding;
 mod hostile;
@@ -10,6 +11,7 @@ mod manifest;
 mod meeting;
 mod misbehaviour;
 mod node;
+mod raw;
 mod relaying;
 mod shards;
 mod starting;

@@ -7,6 +7,7 @@ use murmur_protocol::PeerId;
 use murmur_protocol::handshake::{Credentials, Refusal};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::Destination;
 use crate::console::note;
@@ -18,6 +19,10 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long others are looked for: mDNS answers within a second, a lookup takes some, and a machine that restarts is back.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Pauses before an address that nobody answers at is tried again: a daemon that is just starting, or one whose places are all
+/// taken for the moment, answers a little later.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 
 /// Nobody at the addresses given has told the run.
 pub(super) struct Unanswered {
@@ -76,13 +81,15 @@ pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<
         };
         addresses.extend(text.parse::<Multiaddr>());
     }
-    let asking = ask_all(&identity, addresses, destination.credentials.as_ref());
-    let (reasons, refusal) = match runtime().map(|runtime| runtime.block_on(asking)) {
-        Ok(Ok(told)) => return Ok(told),
-        Ok(Err(failed)) => failed,
-        Err(error) => (vec![format!("cannot start the runtime: {error}")], None),
-    };
-    Err(Unanswered { asker: murmur_network::peer_id(&identity), reasons, refusal })
+    let asking = ask_again_and_again(&identity, &addresses, destination.credentials.as_ref());
+    let asker = murmur_network::peer_id(&identity);
+    match runtime().map(|runtime| runtime.block_on(asking)) {
+        Ok(Ok(told)) => Ok(told),
+        Ok(Err(NoManifest { reasons, refusal, .. })) => Err(Unanswered { asker, reasons, refusal }),
+        Err(error) => {
+            Err(Unanswered { asker, reasons: vec![format!("cannot start the runtime: {error}")], refusal: None })
+        }
+    }
 }
 
 /// Looks for other members where those of a ticket do not answer. Whom it finds becomes one whom to dial first.
@@ -127,35 +134,63 @@ pub(super) fn search(
     }
 }
 
-/// Asks all addresses at once, for a dead one takes its time to be known as dead: the first manifest, or why there is none,
-/// in the order of the addresses, and whether somebody refused.
+/// Why no address has told the run.
+struct NoManifest {
+    /// In the order of the addresses.
+    reasons: Vec<String>,
+    /// What somebody said who refused.
+    refusal: Option<Refusal>,
+    /// Whether a daemon may be there in a moment: nobody has answered, and none took all the time it has.
+    may_answer_later: bool,
+}
+
+/// Asks all addresses, some times more where nobody answers yet.
+async fn ask_again_and_again(
+    identity: &Keypair,
+    addresses: &[Multiaddr],
+    credentials: Option<&Credentials>,
+) -> Result<Told, NoManifest> {
+    for pause in RETRY_PAUSES {
+        match ask_all(identity, addresses, credentials).await {
+            Err(NoManifest { reasons, may_answer_later: true, .. }) => {
+                note(&format!("unanswered  {}; trying again in {} s", reasons.join("; "), pause.as_secs()));
+            }
+            last => return last,
+        }
+        sleep(pause).await;
+    }
+    ask_all(identity, addresses, credentials).await
+}
+
+/// Asks all addresses at once, for a dead one takes its time to be known as dead.
 async fn ask_all(
     identity: &Keypair,
-    addresses: Vec<Multiaddr>,
+    addresses: &[Multiaddr],
     credentials: Option<&Credentials>,
-) -> Result<Told, (Vec<String>, Option<Refusal>)> {
+) -> Result<Told, NoManifest> {
     let mut tasks = JoinSet::new();
-    for (place, address) in addresses.into_iter().enumerate() {
+    for (place, address) in addresses.iter().cloned().enumerate() {
         let (identity, credentials) = (identity.clone(), credentials.cloned());
         tasks.spawn(async move {
             let question = Question { identity: &identity, address: &address, ticket: credentials.as_ref() };
             (place, murmur_network::fetch_manifest(question, FETCH_TIMEOUT).await)
         });
     }
-    let (mut failures, mut refused) = (Vec::new(), None);
+    let (mut failures, mut refusal, mut may_answer_later) = (Vec::new(), None, true);
     while let Some(Ok((place, fetched))) = tasks.join_next().await {
         match fetched {
             Ok(told) => return Ok(told),
             Err(error) => {
                 failures.push((place, error.to_string()));
-                if let FetchError::Refused { refusal, .. } = error {
-                    refused = Some(refusal);
+                may_answer_later &= matches!(error, FetchError::Unreachable { .. });
+                if let FetchError::Refused { refusal: said, .. } = error {
+                    refusal = Some(said);
                 }
             }
         }
     }
     failures.sort();
-    Err((failures.into_iter().map(|(_, reason)| reason).collect(), refused))
+    Err(NoManifest { reasons: failures.into_iter().map(|(_, reason)| reason).collect(), refusal, may_answer_later })
 }
 
 /// The node's own identity where it has one already, because a member's lists may admit it by that; else one only to ask

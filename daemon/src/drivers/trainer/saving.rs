@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
+use super::{Desk, Stage};
+use crate::store::{Checkpoint, LastEvaluation};
+
 /// From the beginning of training to the first checkpoint, which is to be on disk within 30 s: a node that was killed
 /// early has something to come back to, and `murmur sample` something to show. The rest is left for the copy, the disk
 /// and the step in between.
@@ -39,6 +42,56 @@ impl Timetable {
     /// A checkpoint was made.
     pub(super) fn made(&mut self, now: Instant) {
         self.due = self.period.map(|period| now + period);
+    }
+}
+
+impl Desk {
+    /// Writes a checkpoint for whoever has asked for one.
+    pub(super) fn save_as_asked(&mut self) {
+        while let Ok(reply) = self.asked.try_recv() {
+            let before = Instant::now();
+            let made = match self.stage {
+                Stage::Waiting => Err(NotSaved::NoModel),
+                _ if !self.is_worth_keeping() => Err(NotSaved::Broken),
+                _ => self.checkpoint().map_err(NotSaved::Failed),
+            };
+            match made {
+                Ok(checkpoint) => drop(self.writer.try_write(checkpoint, Some(reply))),
+                // Who has asked may have gone.
+                Err(error) => drop(reply.send(Err(error))),
+            }
+            self.clock.spent_aside(before.elapsed());
+        }
+    }
+
+    /// Whether the model is as good as its last checkpoint.
+    pub(super) fn is_worth_keeping(&self) -> bool {
+        !self.divergence.is_suspected() && self.view.failure.is_none()
+    }
+
+    /// A node that was too far off for others to average with copies the model anew: what it has learned may still be of
+    /// use to its owner.
+    pub(super) fn keep_replaced(&mut self) {
+        let begin = Instant::now();
+        let saved = self.saved().map(|checkpoint| self.writer.try_write_replaced(checkpoint));
+        match saved {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("the model that is replaced is not kept: the disk is busy"),
+            Err(error) => tracing::warn!("the model that is replaced is not kept: {error}"),
+        }
+        self.clock.spent_aside(begin.elapsed());
+    }
+
+    pub(super) fn checkpoint(&mut self) -> Result<Checkpoint, String> {
+        self.timetable.made(Instant::now());
+        self.saved()
+    }
+
+    fn saved(&mut self) -> Result<Checkpoint, String> {
+        let saved = self.engine.save();
+        let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
+        let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
+        Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state, evaluation })
     }
 }
 

@@ -10,6 +10,7 @@ use murmur_protocol::manifest::DataSource;
 
 use super::CorpusError;
 use super::folders::list_files;
+use crate::regular;
 
 /// Smaller files are read as they are: 65,530 of them may be mapped on Linux, and folders can hold more. A guess.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
@@ -28,7 +29,7 @@ pub fn map_file(path: &Path) -> Result<Bytes, CorpusError> {
 /// # Errors
 /// When it cannot be read.
 pub fn content_of(path: &Path) -> std::io::Result<Bytes> {
-    let file = File::open(path)?;
+    let file = regular::open(path)?;
     match file.metadata()?.len() {
         0..MAPPED_BYTES_MIN => std::fs::read(path).map(Bytes::from),
         _ => map(&file),

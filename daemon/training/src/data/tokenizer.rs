@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer as HuggingFace;
 
 use super::CorpusError;
+use crate::regular;
+
+/// The largest `tokenizer.json` that is read; those of a quarter of a million tokens have 35 MB.
+const BYTES_MAX: u64 = 256 << 20;
 
 /// Turns texts into token ids.
 pub struct Tokenizer {
@@ -20,7 +24,7 @@ impl Tokenizer {
     /// When it cannot be read or is none.
     pub fn open(path: &Path) -> Result<Tokenizer, CorpusError> {
         let unreadable = |reason| CorpusError::TokenizerUnreadable { path: path.to_owned(), reason };
-        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let bytes = regular::read(path, BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
         let mut inner = HuggingFace::from_bytes(&bytes).map_err(|error| unreadable(error.to_string()))?;
         // Some files say how to fill or cut a batch of their own model's: whole texts are wanted here.
         inner.with_padding(None);

@@ -13,6 +13,10 @@ use serde_json::{Map, Value, json};
 use super::ExportType;
 use super::error::PretrainedError;
 use crate::model::transformer::transformer_layout;
+use crate::regular;
+
+/// The largest `config.json` that is read, a thousand times what they have.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// The file's name.
 pub const CONFIG_FILE: &str = "config.json";
@@ -72,7 +76,8 @@ impl PretrainedConfig {
     /// When it is missing, is no JSON, is of another architecture or has a setting that is not supported.
     pub fn read(folder: &Path) -> Result<PretrainedConfig, PretrainedError> {
         let path = folder.join(CONFIG_FILE);
-        let bytes = std::fs::read(&path).map_err(|error| PretrainedError::Io { path: path.clone(), error })?;
+        let bytes = regular::read(&path, CONFIG_BYTES_MAX)
+            .map_err(|error| PretrainedError::Io { path: path.clone(), error })?;
         let parsed = serde_json::from_slice::<Map<String, Value>>(&bytes);
         let object =
             parsed.map_err(|error| PretrainedError::Damaged { path: path.clone(), reason: error.to_string() })?;

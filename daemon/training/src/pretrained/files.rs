@@ -4,7 +4,6 @@
 //! memory once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use serde::Deserialize;
 
 use super::convert::ReadType;
 use super::error::PretrainedError;
+use crate::regular;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const SHARD_INDEX: &str = "model.safetensors.index.json";
@@ -69,7 +69,7 @@ impl TensorFiles {
             return Err(PretrainedError::Type { path: place.path.clone(), tensor: name.to_owned(), found });
         };
         let io = |error| PretrainedError::Io { path: place.path.clone(), error };
-        let mut file = File::open(&place.path).map_err(io)?;
+        let mut file = regular::open(&place.path).map_err(io)?;
         file.seek(SeekFrom::Start(place.start)).map_err(io)?;
         let mut piece = vec![0; PIECE_BYTES.min(values.len() * read_type.bytes())];
         for values in values.chunks_mut(PIECE_BYTES / read_type.bytes()) {
@@ -87,7 +87,7 @@ impl TensorFiles {
 fn read_header(path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> {
     let io = |error| PretrainedError::Io { path: path.to_owned(), error };
     let damaged = |reason: String| PretrainedError::Damaged { path: path.to_owned(), reason };
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = regular::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let mut eight = [0; 8];
     file.read_exact(&mut eight).map_err(|_| damaged(format!("{length} bytes are no safetensors file")))?;
@@ -111,8 +111,8 @@ fn read_header(path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> 
 }
 
 fn read_shards(folder: &Path, index_path: &Path) -> Result<BTreeMap<String, Place>, PretrainedError> {
-    let bytes =
-        std::fs::read(index_path).map_err(|error| PretrainedError::Io { path: index_path.to_owned(), error })?;
+    let bytes = regular::read(index_path, HEADER_BYTES_MAX)
+        .map_err(|error| PretrainedError::Io { path: index_path.to_owned(), error })?;
     let damaged = |reason: String| PretrainedError::Damaged { path: index_path.to_owned(), reason };
     let index: ShardIndex = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     let mut places: BTreeMap<String, Place> = BTreeMap::new();

@@ -1,0 +1,94 @@
+//! A node that is so far from its swarm that it copies the model anew: what was under way with its old model is void.
+
+use murmur_protocol::bounds::state_bytes;
+use murmur_protocol::message::{Accept, Propose, Standing};
+use murmur_protocol::*;
+
+use crate::responding::{PARAMETERS, PATIENCE, Responder, encoded, merged, reply, starter};
+
+/// Where everybody else stands: further than any honest pace explains.
+const ELSEWHERE: f64 = 1e6;
+
+/// Connected from the beginning, and in the middle of an exchange with the node.
+const LONG: usize = 1;
+
+/// Has the node find out that all others are elsewhere, copy one of their models, and want it checked.
+fn copy_anew(node: &mut Responder) -> Vec<Effect> {
+    node.progress_told = ELSEWHERE;
+    let mut effects = Vec::new();
+    for key in 10..16 {
+        node.meet(starter(key), PATIENCE);
+        effects.extend(node.receive_steps(starter(key)));
+        effects.extend(node.receive_codes(starter(key)));
+    }
+    effects.extend(node.tell(Event::TimePassed));
+    let asked = effects.iter().find_map(|effect| match effect {
+        Effect::Send { peer, message: Message::RequestState { request, .. } } => Some((*peer, *request)),
+        _ => None,
+    });
+    let (peer, request) = asked.expect("it asks somebody for the model");
+    let values = state_bytes(PARAMETERS, &RunManifest::default().gossip) / 4;
+    let layout = *ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]).digest();
+    let header = TransferHeader::State { request, chunk: 0, progress: ELSEWHERE, layout };
+    let payload = Snapshot::from(vec![2.0; values]).to_payload();
+    let effects = node.tell(Event::TransferReceived { peer, header, payload });
+    let load = effects.iter().find_map(|effect| match effect {
+        Effect::LoadState { request, .. } => Some(*request),
+        _ => None,
+    });
+    let report = TrainingReport { progress: ELSEWHERE, ..TrainingReport::default() };
+    node.tell(Event::StateLoaded { request: load.expect("the model is whole"), accepted: true, report })
+}
+
+fn proposals(effects: &[Effect]) -> Vec<&Propose> {
+    let proposed = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { message: Message::Propose(propose), .. } => Some(propose),
+        _ => None,
+    });
+    proposed.collect()
+}
+
+fn applies(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. }))
+}
+
+#[test]
+fn the_copy_is_checked_by_an_exchange_that_moves_nothing_on_a_grid_of_its_own() {
+    let effects = copy_anew(&mut Responder::new());
+    let checks = proposals(&effects);
+    assert!(!checks.is_empty(), "{effects:?}");
+    // The grid that the exchanges before have left belongs to the model that is gone.
+    assert!(checks.iter().all(|check| check.standing.gamma == 0.0 && check.bits == 16), "{checks:?}");
+}
+
+#[test]
+fn codes_for_the_old_model_are_not_merged_into_the_new_one() {
+    let mut node = Responder::new();
+    node.meet(starter(LONG), PATIENCE);
+    assert!(reply(&node.receive_steps(starter(LONG))).is_some(), "our codes are on their way");
+    copy_anew(&mut node);
+    let effects = node.receive_codes(starter(LONG));
+    assert!(merged(&effects).is_none() && !applies(&effects), "{effects:?}");
+    assert_eq!(node.node.status().exchanges.failed[&ExchangeFailure::ModelReplaced], 1);
+}
+
+#[test]
+fn an_own_exchange_of_the_old_model_ends_with_it() {
+    let mut node = Responder::new();
+    let partner = starter(LONG);
+    node.tell(Event::PeerConnected { peer: partner, addresses: vec![] });
+    let report = TrainingReport { steps: 1000, progress: 1000.0, tokens_per_second: 1.0, ..TrainingReport::default() };
+    let effects = node.tell(Event::StepsCompleted(report));
+    let [propose] = proposals(&effects)[..] else { panic!("it starts an exchange: {effects:?}") };
+    let (exchange, gamma) = (propose.exchange, propose.standing.gamma);
+    let standing = Standing { weight: 1.0, clip: 100.0, gamma, age_steps: 0, progress: 1000.0 };
+    let accept = Message::Accept(Accept { exchange, starter_share: 0.5, standing });
+    node.tell(Event::MessageReceived { peer: partner, message: accept });
+    copy_anew(&mut node);
+    assert_eq!(node.node.status().exchanges.failed[&ExchangeFailure::ModelReplaced], 1);
+    let header = TransferHeader::ReplyCodes { exchange };
+    let mut effects = node.tell(Event::TransferReceived { peer: partner, header, payload: encoded().codes });
+    let header = TransferHeader::Merged { exchange, digest: 0 };
+    effects.extend(node.tell(Event::TransferReceived { peer: partner, header, payload: Payload::default() }));
+    assert!(!applies(&effects), "{effects:?}");
+}
