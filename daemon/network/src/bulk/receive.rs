@@ -70,11 +70,9 @@ async fn receive_and_acknowledge(
     let received = incoming.read_payload(length).await;
     let Incoming { taken, held, .. } = incoming;
     let payload = match received {
+        Err(ReceiveError::TooSlow) => return Err(stalled(inflow)),
         // Who is there, and says other things meanwhile, could have sent it.
-        Err(ReceiveError::Stalled(_) | ReceiveError::TooSlow) if stream.activity().is_fresh(STALL_HEARD_WITHIN) => {
-            inflow.on_stalled();
-            return Err(Misbehaviour::Stalled.into());
-        }
+        Err(ReceiveError::Stalled(_)) if stream.activity().is_fresh(STALL_HEARD_WITHIN) => return Err(stalled(inflow)),
         received => received?,
     };
     inflow.on_delivered(length, taken);
@@ -84,6 +82,11 @@ async fn receive_and_acknowledge(
     shared.emit(Event::TransferReceived { peer, header, payload }).await;
     drop((held, own_share));
     within(PROGRESS_TIMEOUT, acknowledge(stream)).await
+}
+
+fn stalled(inflow: &Inflow) -> ReceiveError {
+    inflow.on_stalled();
+    Misbehaviour::Stalled.into()
 }
 
 async fn read_header(stream: &mut Stream) -> Result<TransferHeader, ReceiveError> {
@@ -130,12 +133,10 @@ impl Incoming<'_> {
                 bytes.reserve_exact(more);
             }
             bytes.resize(bytes.capacity().min(length).min(start + CHUNK_BYTES), 0);
-            let read = self.read_some(&mut bytes[start..], &mut told).await?;
+            let may_take = PROGRESS_TIMEOUT + Duration::from_secs_f64(start as f64 / rate_min);
+            let read = self.read_some(&mut bytes[start..], may_take, &mut told).await?;
             bytes.truncate(start + read);
             hasher.update(&bytes[start..]);
-            if (bytes.len() as f64) < rate_min * self.taken.saturating_sub(PROGRESS_TIMEOUT).as_secs_f64() {
-                return Err(ReceiveError::TooSlow);
-            }
             self.shared.download.wait(read).await;
             told.unconfirmed += read;
             if bytes.len() < length && told.is_due() {
@@ -156,10 +157,16 @@ impl Incoming<'_> {
         timeout(ROOM_TIMEOUT, room).await.map_err(|_| ReceiveError::NoRoom)
     }
 
-    /// Reads what is there, and says what has come where nothing is.
-    async fn read_some(&mut self, buffer: &mut [u8], told: &mut Told) -> Result<usize, ReceiveError> {
+    /// Reads what is there, and says what has come where nothing is. `may_take`: the time for what has come before.
+    async fn read_some(
+        &mut self,
+        buffer: &mut [u8],
+        may_take: Duration,
+        told: &mut Told,
+    ) -> Result<usize, ReceiveError> {
         let begin = Instant::now();
-        let end = begin + PROGRESS_TIMEOUT;
+        let too_slow = begin + may_take.saturating_sub(self.taken);
+        let end = too_slow.min(begin + PROGRESS_TIMEOUT);
         loop {
             let until = told.due_at().map_or(end, |due| due.min(end));
             match timeout_at(until, self.stream.read(buffer)).await {
@@ -168,6 +175,7 @@ impl Incoming<'_> {
                     self.taken += begin.elapsed();
                     return Ok(read?);
                 }
+                Err(_) if until == too_slow => return Err(ReceiveError::TooSlow),
                 Err(_) if until == end => return Err(ReceiveError::Stalled(PROGRESS_TIMEOUT)),
                 Err(_) => self.confirm(told).await?,
             }

@@ -27,10 +27,7 @@ pub(crate) enum SendError {
     /// The peer did not read, or did not acknowledge.
     #[error("nothing moved for {} s", PROGRESS_TIMEOUT.as_secs())]
     Stalled,
-    /// The peer reads so slowly as no link is.
-    #[error("the peer took far less than its link carries")]
-    TooSlow,
-    /// The same from a peer that was heard meanwhile.
+    /// The peer reads so slowly as no link is, or nothing although it was heard meanwhile.
     #[error(transparent)]
     Misbehaved(Misbehaviour),
     /// The peer dropped the stream, or the connection is gone.
@@ -66,7 +63,7 @@ pub(crate) async fn send<Turn>(
     };
     let (mut writer, ()) = match futures::try_join!(written, listen(reader, &transfer)) {
         // Who is there, and says other things meanwhile, could have taken it.
-        Err(SendError::Stalled | SendError::TooSlow) if activity.is_fresh(STALL_HEARD_WITHIN) => {
+        Err(SendError::Stalled) if activity.is_fresh(STALL_HEARD_WITHIN) => {
             return Err(SendError::Misbehaved(Misbehaviour::Stalled));
         }
         sent => sent?,
@@ -109,7 +106,7 @@ async fn listen(mut reader: ReadHalf<Stream>, transfer: &InFlight) -> Result<(),
         match pace {
             Progress::Moving => {}
             Progress::Stalled => return Err(SendError::Stalled),
-            Progress::TooSlow => return Err(SendError::TooSlow),
+            Progress::TooSlow => return Err(SendError::Misbehaved(Misbehaviour::Stalled)),
         }
         match timeout_at(look_at, reader.read(&mut word[read..])).await {
             Ok(Ok(0)) => return Err(SendError::Unacknowledged),

@@ -29,9 +29,9 @@ const READ_PAUSE: Duration = Duration::from_secs(2);
 const EXCHANGED_BYTES: usize = 1 << 20;
 const EXCHANGE_PAUSE: Duration = Duration::from_millis(200);
 
-/// For how long the node exchanges undisturbed, and how long it is beset: the trickle is below the least rate after 83 s.
+/// For how long the node exchanges undisturbed, and how long it is beset: the trickle is below the least rate after 84 s.
 const BEFORE: Duration = Duration::from_secs(10);
-const BESET: Duration = Duration::from_secs(105);
+const BESET: Duration = Duration::from_secs(95);
 
 /// A node, its honest partner, and what has come of the others.
 struct Scene {
