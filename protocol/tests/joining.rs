@@ -199,6 +199,19 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     assert_eq!((asked, model), ((1..CHUNKS).collect(), Some(whole_model())), "nothing twice");
 }
 
+/// On a slow and busy line all of it came twice, for both began with the first chunk.
+#[test]
+fn a_donor_that_is_late_to_begin_is_left_the_first_half() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    let effects: Vec<Effect> = (0..11).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let mut asked = requests(&effects);
+    asked.retain(|(peer, ..)| *peer != slow);
+    assert_eq!(chunks_of(&asked[..1]), [5, 6, 7, 8, 9]);
+    assert!(loaded(&setting.serve(&asked[..1])).is_none());
+    assert_eq!(loaded(&setting.serve(&[(slow, request, Chunks { first: 0, count: 5 })])), Some(whole_model()));
+}
+
 /// Two donors with two chunks of 4 MiB each could not be in time on a slow line, and all of it was thrown away.
 #[test]
 fn what_comes_after_its_donor_was_given_up_is_kept() {

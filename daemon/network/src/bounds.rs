@@ -142,7 +142,7 @@ pub(crate) const CONFIRM_BYTES_MAX: usize = 256 * 1024;
 
 /// or, after so many, this long after its last word: each costs some hundred bytes on the way back, 2 % where both
 /// ways are slow,
-pub(crate) const CONFIRM_BYTES: usize = 4 * 1024;
+pub(crate) const CONFIRM_BYTES: usize = 8 * 1024;
 pub(crate) const CONFIRM_PERIOD: Duration = Duration::from_millis(5);
 
 /// or after this long.

@@ -155,8 +155,8 @@ impl Copying {
         if let Some(late) = self.asked.iter_mut().find(|asked| asked.late_at <= now) {
             // Whoever helps out may fail, too.
             late.late_at = now + limit;
-            // Who has sent something will go on, as a rule: half of the rest is help enough, and nothing comes twice.
-            let goes_on = late.sent > 0 && !late.is_helped;
+            // Who is late will go on, as a rule: half of the rest is help enough, and nothing comes twice.
+            let goes_on = !late.is_helped;
             late.is_helped = true;
             return match late.give_half(missing).filter(|_| goes_on) {
                 Some(share) => Some(share),

@@ -144,9 +144,10 @@ impl InFlight {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// How many of the next bytes to write at once: small beside the window, so that it is never empty.
+    /// How many of the next bytes to write at once: half of the window, so that it is never empty. Each piece costs a packet
+    /// that is not full.
     pub(crate) fn piece(&self) -> usize {
-        (self.flow.window().bytes / 4).min(CHUNK_BYTES)
+        (self.flow.window().bytes / 2).min(CHUNK_BYTES)
     }
 
     /// Takes these bytes in, where they fit into the window.
@@ -241,7 +242,7 @@ mod tests {
     fn settled(bytes_per_second: f64) -> usize {
         let mut window = Window { bytes: FLOW_WINDOW_START, in_flight: 0 };
         for _ in 0..10_000 {
-            let (piece, ahead) = ((window.bytes / 4).min(CHUNK_BYTES), window.bytes);
+            let (piece, ahead) = ((window.bytes / 2).min(CHUNK_BYTES), window.bytes);
             let delay = Duration::from_secs_f64(0.05 + ahead as f64 / bytes_per_second);
             window.learn(piece, ahead, delay);
         }
