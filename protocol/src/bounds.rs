@@ -106,8 +106,9 @@ pub const FRAGMENTS_MAX: u16 = 64;
 pub const BUSY_RETRY: Duration = Duration::from_millis(300);
 
 /// When a joiner may be asked again, if it does not begin by itself: proposals every 300 ms of each member took two fifths of a
-/// line of 64 kbit/s from the model.
-pub const JOINING_RETRY: Duration = Duration::from_secs(20);
+/// line of 64 kbit/s from the model, and these take a fiftieth. After 20 s those who joined at once had drifted so far apart
+/// on a busy machine that they copied each other's models.
+pub const JOINING_RETRY: Duration = Duration::from_secs(5);
 
 /// Norms of recent exchanges behind the clip norm.
 pub const CLIP_HISTORY: usize = 15;
