@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::console::output;
-pub use asking::{FinishOptions, IdOptions, StatusOptions};
+pub use asking::{BlockOptions, FinishOptions, IdOptions, StatusOptions};
 pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
@@ -77,6 +77,12 @@ pub enum Command {
     /// Finish a run without a set end: the whole swarm lowers its learning rate, then averages once more.
     #[command(after_help = headings::FINISH)]
     Finish(FinishOptions),
+    /// Disconnect peers from a running daemon and refuse them from now on, also after a restart.
+    #[command(after_help = headings::BLOCK)]
+    Block(BlockOptions),
+    /// Let peers in again that `block` has shut out.
+    #[command(after_help = headings::UNBLOCK)]
+    Unblock(BlockOptions),
     /// Print who this node is, and where it is found while it runs.
     #[command(after_help = headings::ID)]
     Id(IdOptions),

@@ -1,6 +1,7 @@
 //! One file per command: from options to work.
 
 mod bench;
+mod block;
 mod checkpoints;
 mod chosen;
 mod client;
@@ -54,6 +55,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench(options) => bench::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Finish(options) => finish::run(&options),
+        Command::Block(options) => block::block(&options),
+        Command::Unblock(options) => block::unblock(&options),
         Command::Id(options) => id::run(&options),
         Command::Ticket(options) => ticket::run(&options),
         Command::Stop(options) => stop::run(&options),

@@ -21,6 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::background;
 use crate::base;
+use crate::blocking::{self, Blocker};
 use crate::console::{Console, FinishedRun, next_commands, note};
 use crate::daily_traffic;
 use crate::devices::Devices;
@@ -184,10 +185,7 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
     let is_over = resumed && known_end(plan.directory.root(), &plan.manifest).at().is_some_and(|end| progress >= end);
-    let finished = match is_over {
-        true => Some(FinishedRun::look(&mut engine, &plan.manifest, progress)?),
-        false => None,
-    };
+    let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
     Ok(Model { engine, progress, resumed, device: devices.name, shared, finished })
 }
 
@@ -318,7 +316,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         let root = directory.root().to_owned();
         tokio::spawn(finish_after((length, first_step), root, report_view.clone(), finisher.clone())).abort_handle()
     });
-    let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints, finisher };
+    let blocker = Blocker::new(directory.root(), &plan.settings.network, network.admission(), report_view.clone());
+    let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints, finisher, blocker };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
     let listener = ports::listen_for_status(&plan.settings.status).await?;
     let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
@@ -446,7 +445,8 @@ async fn start_network(
     for attempt in 1.. {
         let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
         let is_usual = config.listen.iter().map(ToString::to_string).eq(given.iter().cloned());
-        match Network::start(NetworkConfig { shelf: shelf.clone(), ..config }, events.clone()).await {
+        let admission = blocking::admission(settings, plan.directory.root());
+        match Network::start(NetworkConfig { shelf: shelf.clone(), admission, ..config }, events.clone()).await {
             Ok(network) => {
                 if !is_usual {
                     note(&format!("port        {} is taken, so another one is used", settings.usual_port()));

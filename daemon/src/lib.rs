@@ -6,6 +6,7 @@
 
 pub mod background;
 pub mod base;
+pub mod blocking;
 pub mod cli;
 mod commands;
 pub mod console;

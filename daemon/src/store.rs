@@ -1,5 +1,6 @@
 //! What a node keeps on disk: identity, known peers, the run, checkpoints, shards of shared data.
 
+mod blocked;
 mod checkpoint;
 mod directory;
 mod finish;
@@ -11,6 +12,7 @@ mod runs;
 mod shards;
 mod writer;
 
+pub use blocked::{keep_blocked, known_blocked};
 pub use checkpoint::{Checkpoint, CheckpointError, LastEvaluation, Refused, load_latest, newest_checkpoint};
 pub use directory::{DataDirectory, SECRET_FILE};
 pub use finish::{keep_finish, known_end};

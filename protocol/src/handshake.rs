@@ -12,6 +12,9 @@
 //! [proven](Proof) that it knows the run's secret; a stranger only learns that the run is closed. That the listener
 //! proves first gives nothing away: a proof says nothing about secret or run to who knows neither.
 //!
+//! In a closed run every connection begins with a handshake whose greeting only wants to [enter](Greeting::Enter),
+//! whatever the connection is for: before it nothing else is answered. One for membership follows where it is wanted.
+//!
 //! These are pure functions; the network driver moves the bytes and draws the nonces.
 
 mod clock;
@@ -206,6 +209,36 @@ pub fn judge_greeting(
             judge_manifest(ours, &manifest, &addresses)?;
             Ok(Visitor::Member(addresses))
         }
+        Greeting::Enter { proof } => {
+            check(proof)?;
+            Err(Refusal::Garbage("it asks to enter where it already is, or where nobody has to".to_owned()))
+        }
+    }
+}
+
+/// The listener's judgement of the first greeting on a connection in a closed run, with the reply. The
+/// judgement is an error where the dialer is refused.
+pub fn judge_entry(ours: &Credentials, parties: &Parties, greeting: &Greeting) -> (Result<(), Refusal>, Answer) {
+    let own = ours.secret.as_ref().map(|secret| (ours.run, secret));
+    let judgement = match greeting {
+        Greeting::Leave(denial) => Err(denial.heard()),
+        Greeting::Join { proof, .. } | Greeting::Ask { proof } | Greeting::Enter { proof } => {
+            judge_proof(own, proof.as_ref(), parties, Prover::Dialer).map_err(Denial::told)
+        }
+    };
+    let answer = judgement.as_ref().map_or_else(denied, |()| Answer::Entered);
+    (judgement, answer)
+}
+
+/// The dialer's judgement of the reply to [`Greeting::Enter`].
+///
+/// # Errors
+/// Why the dialer is refused.
+pub fn judge_entered(answer: &Answer) -> Result<(), Refusal> {
+    match answer {
+        Answer::Entered => Ok(()),
+        Answer::Denied(denial) => Err(denial.heard()),
+        Answer::Run { .. } => Err(Refusal::Garbage("a run where it was asked to be let in".to_owned())),
     }
 }
 
@@ -217,11 +250,17 @@ pub fn answer(judgement: &Result<Visitor, Refusal>, manifest: &str, addresses: V
         Ok(Visitor::Member(_)) => run(true),
         // These refusals come after the proof.
         Ok(Visitor::Asker) | Err(Refusal::OtherRun { .. } | Refusal::Manifest(_) | Refusal::Addresses) => run(false),
-        Err(Refusal::Stranger) => Answer::Denied(Denial::Closed),
-        Err(Refusal::Closed) => Answer::Denied(Denial::NoSecret),
-        Err(Refusal::OtherSecret) => Answer::Denied(Denial::OtherSecret),
-        Err(_) => Answer::Denied(Denial::NotAdmitted),
+        Err(refusal) => denied(refusal),
     }
+}
+
+fn denied(refusal: &Refusal) -> Answer {
+    Answer::Denied(match refusal {
+        Refusal::Stranger => Denial::Closed,
+        Refusal::Closed => Denial::NoSecret,
+        Refusal::OtherSecret => Denial::OtherSecret,
+        _ => Denial::NotAdmitted,
+    })
 }
 
 /// The dialer's judgement of an answer: where the listener says that it listens.
@@ -231,6 +270,7 @@ pub fn answer(judgement: &Result<Visitor, Refusal>, manifest: &str, addresses: V
 pub fn judge_answer(ours: &RunManifest, answer: Answer) -> Result<Vec<Address>, Refusal> {
     match answer {
         Answer::Denied(denial) => Err(denial.heard()),
+        Answer::Entered => Err(Refusal::Unwelcome),
         Answer::Run { welcome, manifest, addresses } => {
             judge_manifest(ours, &manifest, &addresses)?;
             if welcome { Ok(addresses) } else { Err(Refusal::Unwelcome) }
@@ -246,6 +286,7 @@ pub fn judge_answer(ours: &RunManifest, answer: Answer) -> Result<Vec<Address>, 
 pub fn manifest_from_answer(answer: &Answer, expected: Option<RunId>) -> Result<RunManifest, Refusal> {
     let text = match answer {
         Answer::Denied(denial) => return Err(denial.heard()),
+        Answer::Entered => return Err(Refusal::Unwelcome),
         Answer::Run { manifest, .. } => manifest,
     };
     let manifest = RunManifest::from_text(text).map_err(|error| Refusal::Manifest(foreign(&error.to_string())))?;

@@ -17,12 +17,14 @@
 //! | [`found`] | what to make of peers that the driver has looked up |
 //! | [`rotation`] | parting from peers, turning newcomers away |
 //! | [`search`] | whom to dial, and when |
+//! | [`restraint`] | which addresses to leave alone, and how many dials in all |
 
 mod connections;
 mod dialling;
 mod found;
 mod known;
 mod reserve;
+mod restraint;
 mod rotation;
 mod search;
 mod shuffle;
@@ -38,6 +40,7 @@ use connections::{Connection, Connections, Standing};
 use dialling::{Dialling, Target};
 use known::{Known, jittered};
 use reserve::Reserve;
+use restraint::Restraint;
 use shuffle::Asked;
 use shunned::Shunned;
 use view::View;
@@ -71,6 +74,7 @@ pub(crate) struct Membership {
     /// Peers that take part in another run.
     foreign: Shunned,
     dialling: Dialling,
+    restraint: Restraint,
     random: Generator,
     /// Peers that are being turned away, and until when; at most [`LOBBY_MAX`].
     lobby: BTreeMap<PeerId, Time>,
@@ -138,6 +142,7 @@ impl Membership {
             leavers: Shunned::new(LEAVERS_MAX),
             foreign: Shunned::new(FOREIGN_MAX),
             dialling: Dialling::new(&config.bootstrap),
+            restraint: Restraint::default(),
             lobby: BTreeMap::new(),
             asked: None,
             shuffles: Rounds::new(now, SHUFFLE_PERIOD_FIRST, SHUFFLE_PERIOD, &mut random),
@@ -243,6 +248,7 @@ impl Membership {
 
     /// Returns whether the peer is now a connected member.
     pub(crate) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: Vec<Address>, out: &mut Outbox) -> bool {
+        self.restraint.reached(self.dialling.addresses_for(Target::Member(peer)));
         self.dialling.on_connected(now, peer, &addresses, &mut self.random);
         if self.is_banned(peer, now) {
             out.push(Effect::Disconnect { peer });
@@ -310,6 +316,9 @@ impl Membership {
     /// A dial has failed, or a handshake was refused.
     pub(crate) fn on_dial_failed(&mut self, now: Time, peer: Option<PeerId>, tried: &[Address], reason: String) {
         let is_connected = peer.filter(|peer| self.is_connected(*peer));
+        if is_connected.is_none() {
+            self.dial_in_vain(now, tried);
+        }
         self.dialling.on_failed(now, tried, is_connected, &mut self.random);
         if let Some(peer) = peer {
             self.member_not_reached(now, peer);
@@ -340,10 +349,10 @@ impl Membership {
         self.search_at = now;
     }
 
-    /// How long a connected peer had been out of reach before it came back, where that was at least
-    /// [`AWAY_COUNTS_AFTER`]: its part of the swarm, or this one, was cut off. Says so once per return.
-    pub(crate) fn take_return(&mut self, peer: PeerId) -> Option<Duration> {
-        self.connections.get_mut(peer)?.returned_after.take()
+    /// How long a connected peer had been out of reach before it came back, where that was `long` or longer: its part of
+    /// the swarm, or this one, was cut off. Says so once per return.
+    pub(crate) fn take_return(&mut self, peer: PeerId, long: Duration) -> Option<Duration> {
+        self.connections.get_mut(peer)?.returned_after.take().filter(|away| *away >= long)
     }
 
     /// Wants nothing of a peer until then: disconnects and forgets it, and turns it away when it comes.
@@ -382,9 +391,12 @@ impl Membership {
         if now < self.next_deadline() {
             return;
         }
-        for target in self.dialling.take_expired(now) {
-            match target {
-                Target::Member(peer) => self.member_not_reached(now, peer),
+        for expired in self.dialling.take_expired(now) {
+            match expired.target {
+                Target::Member(peer) => {
+                    self.dial_in_vain(now, &expired.addresses);
+                    self.member_not_reached(now, peer);
+                }
                 Target::Bootstrap(index) => self.dialling.bootstrap_failed(now, index, &mut self.random),
             }
             self.search_at = now;

@@ -265,8 +265,10 @@ mod tests {
             codec::encode(&Greeting::Join { proof: None, manifest: manifest(), addresses: addresses() }),
             codec::encode(&Greeting::Ask { proof }),
             codec::encode(&Greeting::Leave(Denial::NoSecret)),
+            codec::encode(&Greeting::Enter { proof }),
             codec::encode(&Answer::Run { welcome: true, manifest: manifest(), addresses: addresses() }),
             codec::encode(&Answer::Denied(Denial::Closed)),
+            codec::encode(&Answer::Entered),
         ];
         let lines: Vec<String> = encoded.iter().map(|bytes| hexadecimal(bytes)).collect();
         assert_eq!(lines, GOLDEN);
@@ -282,7 +284,7 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 24] = [
+    const GOLDEN: [&str; 26] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a4401",
         "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
         "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
@@ -305,7 +307,9 @@ mod tests {
         "0000016101142f6970342f3132372e302e302e312f7463702f31",
         "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0201",
+        "0301a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0001016101142f6970342f3132372e302e302e312f7463702f31",
         "0100",
+        "02",
     ];
 }

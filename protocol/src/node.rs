@@ -171,7 +171,7 @@ impl Node {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
                 self.joining.on_connected(now);
-                let away = self.membership.take_return(peer);
+                let away = self.membership.take_return(peer, self.averaging.apart_after());
                 if let Some(away) = away {
                     self.averaging.on_return(peer, away);
                 }

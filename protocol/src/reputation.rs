@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::bounds::{BAN_FIRST, BAN_MAX, REPUTATIONS_MAX};
+use crate::bounds::{BAN_FIRST, BAN_MAX, CLIP_HISTORY, REPUTATIONS_MAX};
 use crate::event::Misbehaviour;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -54,6 +54,8 @@ struct Standing {
     exchanges: u32,
     /// Running share of odd exchanges.
     odd_share: f64,
+    /// The last one, by the count of all.
+    last: u64,
 }
 
 /// What an exchange showed of a partner.
@@ -71,6 +73,8 @@ pub(crate) struct Impression {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reputation {
     peers: BTreeMap<PeerId, Standing>,
+    /// Exchanges with anybody.
+    exchanges: u64,
 }
 
 impl Reputation {
@@ -92,13 +96,27 @@ impl Reputation {
         let is_odd = impression.distance > ODD_DISTANCE
             || impression.masked_share > ODD_MASKED_SHARE
             || impression.is_progress_odd;
+        self.exchanges += 1;
+        let last = self.exchanges;
         let standing = self.entry(peer);
         standing.exchanges += 1;
+        standing.last = last;
         standing.odd_share += NEWEST * (f64::from(u8::from(is_odd)) - standing.odd_share);
         self.trust(peer)
     }
 
-    /// How much of the usual clip norm a peer may use, 0 to 1.
+    /// How much of the usual clip norm a peer may use, 0 to 1: its trust over that of the best recent partner. Where all
+    /// are far off alike, it is this node that is, or something has happened to all, and nobody is to blame for it. Who
+    /// takes all places among the recent partners has long set what is usual as well.
+    pub(crate) fn influence(&self, peer: PeerId) -> f64 {
+        let is_recent = |standing: &Standing| self.exchanges - standing.last < CLIP_HISTORY as u64;
+        let recent =
+            self.peers.iter().filter(|(_, standing)| standing.exchanges >= EXCHANGES_MIN && is_recent(standing));
+        let trust = self.trust(peer);
+        trust / recent.map(|(peer, _)| self.trust(*peer)).fold(trust, f64::max)
+    }
+
+    /// How near a peer's models were to this one's, 0 to 1.
     pub(crate) fn trust(&self, peer: PeerId) -> f64 {
         match self.peers.get(&peer) {
             Some(standing) if standing.exchanges >= EXCHANGES_MIN => {
@@ -227,6 +245,28 @@ mod tests {
         let mut peers = vec![peer(1)];
         reputation.retain_believable(&mut peers);
         assert_eq!(peers, [peer(1)]);
+    }
+
+    #[test]
+    fn who_is_far_off_has_little_influence_beside_one_who_is_near_and_as_much_as_usual_alone() {
+        let mut reputation = Reputation::default();
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(9.0));
+            reputation.on_exchange(peer(2), impression(1.0));
+        });
+        assert!(reputation.influence(peer(1)) < 0.03 && reputation.influence(peer(2)) == 1.0);
+        let alone = |reputation: &mut Reputation, times: usize| {
+            (0..times).for_each(|_| {
+                reputation.on_exchange(peer(1), impression(9.0));
+            });
+        };
+        alone(&mut reputation, CLIP_HISTORY - 1);
+        assert!(reputation.influence(peer(1)) < 0.03, "the other is not forgotten yet");
+        alone(&mut reputation, 1);
+        assert_eq!(reputation.influence(peer(1)), 1.0, "all that are left are far off");
+        reputation.on_exchange(peer(2), impression(1.0));
+        assert!(reputation.influence(peer(1)) < 0.03);
+        assert_eq!(reputation.influence(peer(3)), 1.0, "not known yet");
     }
 
     #[test]

@@ -3,10 +3,14 @@
 
 mod overlay;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use self::overlay::{Overlay, second_eigenvalue, spread};
 use murmur_protocol::bounds::{AGE_MAX, CONNECTIONS_SURPLUS, CONNECTIONS_WANTED, SHUFFLE_PERIOD};
+use murmur_protocol::message::{Descriptor, KnownPeer};
+use murmur_protocol::profile::Profile;
+use murmur_protocol::{Event, Message};
 
 fn minutes(count: u64) -> Duration {
     Duration::from_secs(60 * count)
@@ -91,4 +95,34 @@ fn a_swarm_of_which_nine_tenths_die_at_once_stays_one() {
     for index in overlay.living() {
         assert!(overlay.known(index).iter().all(|known| known % 10 == 3), "and have forgotten the dead");
     }
+}
+
+/// Whoever tells of victims as members reaches those whom it is connected to, and with every node that passes it on, more.
+#[test]
+fn made_up_members_do_not_travel_through_the_swarm() {
+    let mut overlay = Overlay::of(300, 1, |_| 0);
+    overlay.run_for(minutes(11));
+    overlay.clear_traffic();
+    let made_up = |number: usize| {
+        let known = KnownPeer { peer: overlay::peer(number), addresses: vec![overlay::address(number)] };
+        Descriptor { known, age_seconds: 0, profile: Profile::default() }
+    };
+    // One member with eight connections says so again and again; nobody answers at these places.
+    let hostile = overlay::peer(10_000);
+    let victims = || (1000..1004).map(made_up);
+    let knows = |overlay: &Overlay, index: usize| {
+        overlay.status(index).known.iter().any(|known| victims().any(|victim| victim.known == *known))
+    };
+    let mut reached = BTreeSet::new();
+    for _ in 0..120 {
+        for index in 20..28 {
+            overlay.tell(index, Event::PeerConnected { peer: hostile, addresses: Vec::new() });
+            let message = Message::Shuffle { peers: victims().collect(), wants_reply: false };
+            overlay.tell(index, Event::MessageReceived { peer: hostile, message });
+        }
+        overlay.run_for(Duration::from_secs(5));
+        reached.extend(overlay.living().filter(|index| knows(&overlay, *index)));
+    }
+    assert!(reached.len() >= 8, "{} of 300 have heard of them", reached.len());
+    assert!(reached.len() < 100, "{} of 300 have heard of them", reached.len());
 }

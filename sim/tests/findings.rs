@@ -8,7 +8,7 @@ use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, codes
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 use murmur_sim::checks::*;
-use murmur_sim::{Disk, Incident, Lie, NetworkSpec, NodePlan, Scenario, Swarm};
+use murmur_sim::{Disk, Incident, Lie, NetworkSpec, NodePlan, QuadraticSpec, Scenario, Swarm, TrainerSpec};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -76,6 +76,25 @@ fn two_halves_meet_again_after_a_long_split() {
         let mut swarm = Swarm::new(scenario, seed);
         swarm.run_until(seconds(4600));
         assert_eq!(converged(&swarm.record(), 6, 0.01), Ok(()), "seed {seed}");
+    }
+}
+
+/// Twenty seconds are sixty rounds here, in which the halves go their own ways. Nobody had counted as away for less than
+/// thirty seconds: honest members lost their trust, and copied each other's models.
+#[test]
+fn halves_that_were_apart_for_many_short_rounds_average_instead_of_copying() {
+    for seed in 0..10 {
+        let mut scenario = Scenario::calm(4);
+        scenario.parameters = 100;
+        scenario.trainer = TrainerSpec::Quadratic(QuadraticSpec { learning_rate: 0.002, spread: 10.0, noise: 10.0 });
+        scenario.nodes.iter_mut().for_each(|plan| plan.step_time = Duration::from_millis(30));
+        let scenario = scenario.at(seconds(15), Incident::Split(vec![2, 3])).at(seconds(35), Incident::Heal);
+        let mut swarm = Swarm::new(scenario, seed);
+        for half_second in 0..160 {
+            swarm.run_until(Duration::from_millis(500 * half_second));
+            let copying = (0..4).filter(|host| swarm.status(*host).is_some_and(|status| status.copying.is_some()));
+            assert_eq!(copying.count(), 0, "seed {seed} after {} s", half_second / 2);
+        }
     }
 }
 

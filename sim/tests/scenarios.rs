@@ -156,7 +156,8 @@ fn an_interrupted_run_keeps_what_has_ended() {
             interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     });
-    assert!((3..10).contains(&reports.len()), "{}", reports.len());
+    // How many more end before the third is heard of is the operating system's affair.
+    assert!((3..1000).contains(&reports.len()), "{} of a million", reports.len());
     assert!(reports.iter().map(|report| report.seed).is_sorted());
 }
 

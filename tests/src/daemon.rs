@@ -173,6 +173,14 @@ impl Daemon {
         heard.notices.iter().filter(|notice| notice.contains(text)).count()
     }
 
+    /// All notices so far, in order.
+    ///
+    /// # Panics
+    /// Never: no reader panics.
+    pub fn notices(&self) -> Vec<String> {
+        self.heard.0.lock().expect("no reader panics").notices.clone()
+    }
+
     /// Waits until it has written this to stderr.
     ///
     /// # Panics

@@ -273,6 +273,32 @@ fn a_blocked_peer_is_refused_on_both_sides() {
 }
 
 #[test]
+fn who_is_blocked_while_the_daemon_runs_stays_out_until_it_is_unblocked() {
+    let folder = folder();
+    let own = folder.path().join("founder");
+    let first = founder(&folder, &[]);
+    let typed = |command: &str, peer: &str| {
+        let typed = run(MURMUR, &[command, peer, "--run", own.to_str().expect("UTF-8")]);
+        assert!(typed.status.success(), "{}", String::from_utf8_lossy(&typed.stderr));
+        String::from_utf8(typed.stdout).expect("text")
+    };
+    let join = |ticket: &str| Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", ticket]);
+    let member = join(&first.ticket());
+    let peer = member.wait_for("a peer", |report| report.peers == 1).peer;
+    assert!(typed("block", &peer[peer.len() - 8..]).contains(&peer));
+    first.wait_for("nobody", |report| report.peers == 0);
+    member.wait_for("nobody", |report| report.peers == 0);
+    drop(member);
+    first.stop();
+    let second = founder(&folder, &[]);
+    let member = join(&second.ticket());
+    member.wait_for_notice("does not admit this node");
+    assert_eq!(second.wait_for("a report", |_| true).peers, 0);
+    assert_eq!(typed("unblock", &peer).trim(), "blocked      nobody");
+    second.wait_for("the member", |report| report.peers == 1);
+}
+
+#[test]
 fn whom_the_ticket_s_member_does_not_admit_finds_another_in_the_table_of_the_run() {
     let folder = folder();
     // Two members of which one admits only the other; in a run without lists they would be anybody.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use murmur_protocol::PeerId;
 use murmur_protocol::handshake::{Credentials, NONCE_BYTES, Nonce};
+use tokio::sync::watch;
 
 /// The owner's lists, by peer id. Checked before the handshake, whoever dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +26,14 @@ impl Admission {
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub(crate) credentials: Credentials,
-    pub(crate) admission: Admission,
+    /// The owner may change it at any time.
+    pub(crate) admission: watch::Receiver<Admission>,
+}
+
+impl Access {
+    pub(crate) fn admits(&self, peer: PeerId) -> bool {
+        self.admission.borrow().admits(peer)
+    }
 }
 
 /// A fresh nonce for a handshake; `None` where the system gives no randomness, and so no handshake can be trusted.

@@ -98,7 +98,7 @@ pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 
-fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+pub(crate) fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     match address.iter().next()? {
         Protocol::Ip4(ip) => Some(ip.into()),
         Protocol::Ip6(ip) => Some(ip.into()),

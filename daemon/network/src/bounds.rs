@@ -26,6 +26,28 @@ pub(crate) const OUTGOING_MESSAGES_MAX: usize = 64;
 /// Dials under way at once: the core starts a few per second, each lasts eight seconds at most.
 pub(crate) const DIALS_MAX: usize = 64;
 
+/// Dials in a burst that libp2p makes of itself, for lookups, probes and hole punches: a lookup visits some twenty nodes,
+/// each with up to four addresses.
+pub(crate) const UNASKED_DIALS_MAX: u32 = 128;
+
+/// In the long run there is one more this often: a lookup a minute.
+pub(crate) const UNASKED_DIAL_PERIOD: Duration = Duration::from_millis(500);
+
+/// Of them, to one host and port: three attempts to punch a hole, over two transports.
+pub(crate) const UNASKED_TO_PLACE_MAX: u32 = 6;
+
+/// In the long run there is one more to a host and port this often: a hole is tried anew every half minute at most.
+pub(crate) const UNASKED_PLACE_PERIOD: Duration = Duration::from_secs(10);
+
+/// Hosts and ports that are counted: those of a burst, and of the minute in which their count is made good.
+pub(crate) const UNASKED_PLACES_MAX: usize = 256;
+
+/// Addresses that wait to be dialled because this node wants it: those of all dials under way.
+pub(crate) const VOUCHED_MAX: usize = DIALS_MAX * DIAL_ADDRESSES_MAX;
+
+/// How long they may wait; libp2p dials them at once, but for a relay to which it is already connected.
+pub(crate) const VOUCHED_FOR: Duration = Duration::from_secs(8);
+
 /// Addresses tried in one dial: the core remembers fewer for a peer.
 pub(crate) const DIAL_ADDRESSES_MAX: usize = 16;
 
@@ -179,9 +201,9 @@ pub(crate) const STALL_HEARD_WITHIN: Duration = Duration::from_secs(10);
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
 
-/// Opening a connection, encryption and multiplexing included. Less than the ten seconds after which libp2p gives up a
-/// probe of reachability: a NAT answers a dial with silence, and whoever is asked to try one has to say in time that
-/// nothing came back, or nodes behind NATs never learn where they are.
+/// Opening a connection, encryption, multiplexing and the gate of a closed run included. Less than the ten seconds after
+/// which libp2p gives up a probe of reachability: a NAT answers a dial with silence, and whoever is asked to try one has
+/// to say in time that nothing came back, or nodes behind NATs never learn where they are.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Opening a stream on an established connection.
@@ -242,6 +264,9 @@ pub(crate) const LOOKUP_PERIOD: Duration = Duration::from_secs(60);
 
 /// Pause between the first node heard of and the first lookup: others that connect at the same time are then asked too.
 pub(crate) const FIRST_LOOKUP_DELAY: Duration = Duration::from_secs(1);
+
+/// Addresses of a peer that identify tells and that are kept: a machine has a few, times two transports.
+pub(crate) const IDENTIFIED_ADDRESSES_MAX: usize = 16;
 
 /// Nodes that somebody who looks for a run asks at once: each costs a connection.
 pub(crate) const SEARCH_ASKED_AT_ONCE: usize = 8;

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::bounds::{CONTROL_BURST, CONTROL_BYTES_PER_SECOND, CONTROL_MESSAGE_COST, PROGRESS_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::pace::Pace;
+use crate::scope::Scope;
 use crate::shared::Shared;
 use crate::streams::Stream;
 
@@ -25,9 +26,14 @@ pub(crate) enum ReaderEnd {
     Misbehaved,
 }
 
-/// Hands messages to the core until the stream ends. While the core is busy, or messages come faster than any honest peer
+/// Hands messages of a peer so far away to the core until the stream ends. While the core is busy, or messages come faster than any honest peer
 /// sends them, nothing is read.
-pub(crate) async fn read_messages(shared: &Shared, peer: PeerId, mut reader: ReadHalf<Stream>) -> ReaderEnd {
+pub(crate) async fn read_messages(
+    shared: &Shared,
+    peer: PeerId,
+    scope: Scope,
+    mut reader: ReadHalf<Stream>,
+) -> ReaderEnd {
     let pace = Pace::new(Some(CONTROL_BYTES_PER_SECOND), CONTROL_BURST);
     loop {
         let garbage = match read_frame(&mut reader, CONTROL_BYTES_MAX).await {
@@ -35,7 +41,7 @@ pub(crate) async fn read_messages(shared: &Shared, peer: PeerId, mut reader: Rea
                 Ok(message) => {
                     shared.download.count(bytes.len());
                     pace.wait(bytes.len() + CONTROL_MESSAGE_COST).await;
-                    shared.emit(Event::MessageReceived { peer, message }).await;
+                    shared.emit(Event::MessageReceived { peer, message: scope.screen(message) }).await;
                     continue;
                 }
                 Err(error) => error.to_string(),

@@ -70,6 +70,11 @@ impl Dial {
         })
     }
 
+    /// What the attempt under way dials.
+    pub(crate) fn trying(&self) -> &[Multiaddr] {
+        &self.trying
+    }
+
     /// Whom it is for, where that is known.
     pub(crate) fn peer(&self) -> Option<PeerId> {
         self.peer
@@ -188,7 +193,7 @@ fn both_are_clients(error: &DialError) -> bool {
 
 /// An error, its cause, the cause of that, and so on. An `io::Error` made from another error does not name that one as
 /// its source, but holds it.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         held.map(|held| held as &(dyn Error + 'static)).or_else(|| error.source())

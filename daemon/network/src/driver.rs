@@ -3,30 +3,31 @@
 //! Its own events (failed dials, addresses, transfers that never began) go through a bounded queue with a task of its
 //! own, so that a busy core never stops the swarm. While that queue is nearly full no orders are taken.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
-use murmur_protocol::message::{Message, TransferHeader};
-use murmur_protocol::{Event, Payload, PeerId, TransferId};
+use murmur_protocol::{Event, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
+use crate::access::Admission;
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
-    CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_PARTS_MAX,
-    PING_TIMEOUT,
+    CLOSE_TIMEOUT, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_PARTS_MAX, PING_TIMEOUT,
 };
 use crate::connectivity::Connectivity;
+use crate::dial_filter::DialFilter;
 use crate::dialing::Dial;
 use crate::finding::Finding;
+use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
-use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
+use crate::member::{Member, MemberEnded, MemberOrder};
 use crate::nat::Nat;
 use crate::network::NetworkOrder;
 use crate::places::{Places, Proven};
@@ -34,14 +35,18 @@ use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::ways::Ways;
 
+mod orders;
 mod surroundings;
 
 /// The state of the swarm task.
 pub(crate) struct Driver {
     pub(crate) swarm: Swarm<Behaviour>,
+    /// What the swarm may dial of itself.
+    dial_filter: DialFilter,
     pub(crate) shared: Arc<Shared>,
     pub(crate) orders: mpsc::Receiver<NetworkOrder>,
     pub(crate) closing: watch::Receiver<bool>,
+    admission: watch::Receiver<Admission>,
     pub(crate) views: Views,
     /// Events of this task. Has room for one per dial and order at any time.
     pub(crate) outbox: mpsc::Sender<Event>,
@@ -103,7 +108,7 @@ enum TaskEnd {
 
 impl Driver {
     pub(crate) fn new(
-        swarm: Swarm<Behaviour>,
+        (swarm, dial_filter): (Swarm<Behaviour>, DialFilter),
         shared: Arc<Shared>,
         orders: mpsc::Receiver<NetworkOrder>,
         closing: watch::Receiver<bool>,
@@ -116,6 +121,8 @@ impl Driver {
         let finding = Finding::new(shared.me, shared.manifest.run_id());
         Driver {
             swarm,
+            admission: shared.access.admission.clone(),
+            dial_filter,
             shared,
             orders,
             closing,
@@ -150,6 +157,7 @@ impl Driver {
                 _ = self.looks.tick() => self.look_around(),
                 // Wakes this loop once there is room again.
                 () = wait_for_room(&self.outbox), if !has_room => {}
+                Ok(()) = self.admission.changed() => self.disconnect_excluded(),
                 // It only ever changes to true, or its sender is gone.
                 _ = self.closing.changed() => break,
             }
@@ -157,55 +165,11 @@ impl Driver {
         self.take_leave().await;
     }
 
-    fn obey(&mut self, order: NetworkOrder) {
-        match order {
-            NetworkOrder::Dial { peer, addresses } => {
-                let dial = Dial::new(peer, addresses, &self.views.listen.borrow());
-                if peer == Some(self.shared.me) {
-                    self.emit(dial.refuse("that is this node itself"));
-                } else if peer.is_some_and(|peer| !self.shared.access.admission.admits(peer)) {
-                    self.emit(dial.refuse("network.allow or network.block of this node excludes it"));
-                } else if self.dials.len() >= DIALS_MAX {
-                    self.emit(dial.refuse("too many dials are under way"));
-                } else if peer.is_some_and(|peer| self.is_taken(peer)) {
-                    self.emit(dial.refuse("already connected, or being dialled"));
-                } else if let Some(dial) = self.use_auxiliary(dial) {
-                    self.dial(dial);
-                }
-            }
-            NetworkOrder::Disconnect { peer } => self.disconnect(peer),
-            NetworkOrder::Send { peer, message } => self.send(peer, message),
-            NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
-                if let Err(reason) = self.start_transfer(peer, transfer, header, payload) {
-                    self.emit(Event::TransferFailed { transfer, reason: reason.to_owned() });
-                }
-            }
-        }
-    }
-
-    /// Hands a transfer to its peer's member; else says why not.
-    fn start_transfer(
-        &self,
-        peer: PeerId,
-        transfer: TransferId,
-        header: TransferHeader,
-        payload: Payload,
-    ) -> Result<(), &'static str> {
-        let member = self.members.get(&peer).ok_or("the peer is not connected")?;
-        let place = match header {
-            TransferHeader::State { .. } => self.part_places.clone().try_acquire_owned().ok(),
-            _ => self.places.take(&member.proven),
-        };
-        let place = place.ok_or("too many transfers are under way")?;
-        let outgoing = OutgoingTransfer { transfer, header, payload, place };
-        let order = MemberOrder::StartTransfer(outgoing);
-        member.orders.try_send(order).map_err(|_| "the peer is about to disconnect, or its queue is full")
-    }
-
     /// Tries what is left of a dial until something is under way.
     fn dial(&mut self, mut dial: Dial) {
         while let Some(options) = dial.next_attempt() {
             let connection = options.connection_id();
+            self.dial_filter.vouch(dial.trying());
             match self.swarm.dial(options) {
                 Ok(()) => {
                     self.dials.insert(connection, dial);
@@ -271,14 +235,12 @@ impl Driver {
         }
     }
 
-    fn send(&mut self, peer: PeerId, message: Message) {
-        if matches!(message, Message::RequestState { .. }) {
-            self.shared.copying.hear();
-        }
-        let member = self.members.get(&peer);
-        if member.is_none_or(|member| member.orders.try_send(MemberOrder::Send(message)).is_err()) {
-            self.shared.count_dropped_message(peer);
-        }
+    /// Parts from those whom the owner lets in no longer.
+    fn disconnect_excluded(&mut self) {
+        let handshakes = self.handshakes.values().map(|handshake| handshake.peer);
+        let mut excluded: BTreeSet<PeerId> = self.members.keys().copied().chain(handshakes).collect();
+        excluded.retain(|peer| !self.shared.access.admits(*peer));
+        excluded.into_iter().for_each(|peer| self.disconnect(peer));
     }
 
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -288,12 +250,17 @@ impl Driver {
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 if let Some(mut dial) = self.dials.remove(&connection_id) {
-                    dial.on_failure(&error);
-                    self.dial(dial);
+                    match refusal_of_dial(&error) {
+                        Some((peer, refusal)) => self.refused(peer, refusal),
+                        None => {
+                            dial.on_failure(&error);
+                            self.dial(dial);
+                        }
+                    }
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                tracing::debug!(address = %send_back_addr, %error, "an inbound connection came to nothing");
+                self.on_visit_failed(&send_back_addr, &error);
             }
             SwarmEvent::NewListenAddr { listener_id, address } if is_circuit(&address) => {
                 self.on_circuit_address(listener_id, address);
@@ -408,6 +375,7 @@ impl Driver {
         if self.is_closing() {
             return;
         }
+        self.dial_filter.met(link.scope);
         let Some(member) = self.members.get_mut(&peer) else {
             self.start_member(peer, link);
             return;

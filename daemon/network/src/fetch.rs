@@ -15,6 +15,7 @@ use crate::address::{split_peer, to_core_peer};
 use crate::behaviour::Behaviour;
 use crate::connectivity::Connectivity;
 use crate::dialing::describe;
+use crate::handshake::gate::{Gate, refusal_of_dial};
 use crate::handshake::{Introduction, NoAnswer, introduce};
 use crate::identity::peer_id;
 use crate::network::new_swarm;
@@ -93,7 +94,8 @@ pub struct Told {
 pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> Result<Told, FetchError> {
     // A node behind a NAT may be asked through its relay, so circuits are all that is on.
     let asking = Connectivity { nat: true, ..Connectivity::OFF };
-    let swarm = new_swarm(question.identity, None, &asking, &TrafficCounter::default())?;
+    let gate = question.ticket.and_then(|ticket| Gate::new(question.identity, ticket));
+    let swarm = new_swarm(question.identity, None, gate, &asking, None, &TrafficCounter::default())?;
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
     let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
     match told {
@@ -115,7 +117,11 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<To
     };
     let dial = options.connection_id();
     swarm.dial(options).map_err(|error| unreachable(describe(&error)))?;
-    let (peer, streams) = connected(&mut swarm, dial).await.map_err(unreachable)?;
+    let refused = |refusal: Refusal| FetchError::Refused { address: address.clone(), refusal };
+    let (peer, streams) = connected(&mut swarm, dial).await.map_err(|error| match error {
+        NoAnswer::Refused(refusal) => refused(refusal),
+        NoAnswer::Lost(reason) => unreachable(reason),
+    })?;
     let ends = (peer_id(identity), peer);
     let exchange = introduce(&streams.opener, ticket, ends, |proof| Greeting::Ask { proof });
     // The swarm has to be polled for the stream to move.
@@ -123,7 +129,6 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<To
         answered = exchange => answered,
         never = drive(&mut swarm) => match never {},
     };
-    let refused = |refusal: Refusal| FetchError::Refused { address: address.clone(), refusal };
     let Introduction { control, answer, clock } = answered.map_err(|error| match error {
         NoAnswer::Refused(refusal) => refused(refusal),
         NoAnswer::Lost(reason) => unreachable(format!("the connection was lost: {reason}")),
@@ -135,16 +140,20 @@ async fn fetch(mut swarm: Swarm<Behaviour>, question: Question<'_>) -> Result<To
 
 /// Waits for the outcome of a dial. A connection to a relay may come before it; its streams stay with the behaviour, and
 /// so it lasts.
-async fn connected(swarm: &mut Swarm<Behaviour>, dial: ConnectionId) -> Result<(PeerId, ConnectionStreams), String> {
+async fn connected(swarm: &mut Swarm<Behaviour>, dial: ConnectionId) -> Result<(PeerId, ConnectionStreams), NoAnswer> {
+    let lost = |reason: &str| NoAnswer::Lost(reason.to_owned());
     loop {
         match swarm.select_next_some().await {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } if connection_id == dial => {
-                let peer = to_core_peer(&peer_id).ok_or("the peer there has no ed25519 identity")?;
+                let peer = to_core_peer(&peer_id).ok_or_else(|| lost("the peer there has no ed25519 identity"))?;
                 let streams = swarm.behaviour_mut().streams.take(connection_id);
-                return Ok((peer, streams.ok_or("the connection was lost at once")?));
+                return Ok((peer, streams.ok_or_else(|| lost("the connection was lost at once"))?));
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } if connection_id == dial => {
-                return Err(describe(&error));
+                return Err(match refusal_of_dial(&error) {
+                    Some((_, refusal)) => NoAnswer::Refused(refusal),
+                    None => NoAnswer::Lost(describe(&error)),
+                });
             }
             _ => {}
         }

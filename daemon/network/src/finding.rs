@@ -15,9 +15,10 @@ use murmur_protocol::message::{ADDRESSES_TOLD_MAX, KnownPeer, PEERS_TOLD_MAX};
 use murmur_protocol::{Event, PeerId, RunId};
 use tokio::time::Instant;
 
-use crate::address::{is_loopback, split_peer, to_core_address, to_core_peer, to_dialable};
+use crate::address::{is_loopback, split_peer, to_core_address, to_core_peer};
 use crate::bounds::{FEW_PEERS, FIRST_LOOKUP_DELAY, LOOKUP_PERIOD, STRANGERS_KEPT, STRANGERS_MAX};
 use crate::reachability::is_global;
+use crate::scope::Scope;
 use libp2p::Multiaddr;
 
 /// What the driver knows about looking for members.
@@ -71,13 +72,13 @@ impl Finding {
         self.strangers.insert(peer, now + STRANGERS_KEPT);
     }
 
-    /// What to tell the core of what was found: who is new to this node, and can be dialled from here. `own`: where
-    /// this node listens.
+    /// What to tell the core of what was found: who is new to this node, and can be dialled from here. From how far it was
+    /// told, and where this node listens.
     pub(crate) fn report(
         &self,
         now: Instant,
         found: impl IntoIterator<Item = (libp2p::PeerId, Vec<Multiaddr>)>,
-        own: &[Multiaddr],
+        (scope, own): (Scope, &[Multiaddr]),
         is_member: impl Fn(PeerId) -> bool,
     ) -> Option<Event> {
         let worth_telling = |(peer, addresses): (libp2p::PeerId, Vec<Multiaddr>)| {
@@ -86,8 +87,8 @@ impl Finding {
             let mut addresses = meaningful(addresses, own);
             // Within the bound, those that work from everywhere.
             addresses.sort_by_key(|address| !is_global(address));
-            let told = addresses.iter().filter_map(to_core_address).filter(|address| to_dialable(address).is_some());
-            let addresses: Vec<_> = told.take(ADDRESSES_TOLD_MAX).collect();
+            let told: Vec<_> = addresses.iter().filter_map(to_core_address).collect();
+            let addresses: Vec<_> = scope.believed(&told).into_iter().take(ADDRESSES_TOLD_MAX).collect();
             let is_news = peer != self.me && !is_stranger && !is_member(peer) && !addresses.is_empty();
             is_news.then_some(KnownPeer { peer, addresses })
         };
@@ -172,11 +173,16 @@ mod tests {
         let found: Vec<_> = (1..=4).map(|number| (peer(number).0, place())).collect();
         finding.met_stranger(now, peer(2).1);
         let own = [address("/ip4/10.0.0.1/tcp/1")];
-        let peers = told(finding.report(now, found, &own, |member| member == peer(3).1));
+        let peers = told(finding.report(now, found, (Scope::Network, &own), |member| member == peer(3).1));
         assert_eq!(peers.len(), 1);
         assert_eq!(peers[0].peer, peer(4).1);
         assert_eq!(peers[0].addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), ["/ip4/10.0.0.5/tcp/9"]);
         let later = now + STRANGERS_KEPT;
-        assert_eq!(told(finding.report(later, [(peer(2).0, place())], &own, |_| false)).len(), 1);
+        let told_from = |scope| told(finding.report(later, [(peer(2).0, place())], (scope, &own), |_| false)).len();
+        assert_eq!(
+            (told_from(Scope::Network), told_from(Scope::World)),
+            (1, 0),
+            "who is far away knows no private address"
+        );
     }
 }

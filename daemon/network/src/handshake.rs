@@ -1,18 +1,20 @@
 //! Moves the handshake's bytes: hello, challenge, greeting, answer. The judgement is the protocol crate's.
 //!
 //! A refusal is told to both cores: the side that refuses says so first and waits until the other has hung up, so that
-//! both can name the reason. Whom the owner's lists exclude is told that much and nothing else.
+//! both can name the reason. Whom the owner's lists exclude is told that much and nothing else. In a closed run a shorter
+//! handshake comes first on every connection, at the [`gate`].
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use futures::{AsyncReadExt, AsyncWriteExt};
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::Multiaddr;
 use libp2p::core::{ConnectedPoint, Endpoint};
 use libp2p::multiaddr::Protocol;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{
-    self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, OtherVersion, Parties, Refusal, Stamps, Visitor,
+    self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, Nonce, OtherVersion, Parties, Refusal, Stamps,
+    Visitor,
 };
 use murmur_protocol::{Address, Event, PeerId};
 use tokio::sync::oneshot;
@@ -21,9 +23,17 @@ use tokio::time::timeout;
 use crate::access::fresh_nonce;
 use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
+use crate::scope::Scope;
 use crate::shared::Shared;
 use crate::sources::network_of;
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, Stream, StreamOpener};
+
+pub(crate) mod gate;
+
+/// A stream on which a handshake is held.
+trait Talk: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<Any: AsyncRead + AsyncWrite + Unpin + Send> Talk for Any {}
 
 /// A new connection, before its handshake.
 pub(crate) struct NewConnection {
@@ -53,7 +63,9 @@ pub(crate) struct Link {
     /// Whether it leads through a relay: then it carries messages only.
     pub(crate) is_relayed: bool,
     pub(crate) dialled: Option<Dialled>,
-    /// Where the peer says it listens.
+    /// From how far the peer speaks.
+    pub(crate) scope: Scope,
+    /// Where the peer says it listens, as far as it is believed.
     pub(crate) addresses: Vec<Address>,
     /// The network in which it is reached, where that is known.
     pub(crate) network: Option<u128>,
@@ -114,8 +126,9 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     let late = || Err(NoWelcome::Refused(Refusal::Silent));
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
-            let network = network_of(&remote);
-            return Ok(Link { is_relayed, dialled, addresses, network, control, streams });
+            let scope = Scope::of_peer(&remote, &shared.own.borrow());
+            let (addresses, network) = (scope.believed(&addresses), network_of(&remote));
+            return Ok(Link { is_relayed, dialled, scope, addresses, network, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {
@@ -159,7 +172,7 @@ async fn greet(
     opener: &StreamOpener,
 ) -> Result<(Stream, Vec<Address>), NoWelcome> {
     // The core may have known only an address.
-    if !shared.access.admission.admits(peer) {
+    if !shared.access.admits(peer) {
         return Err(Refusal::Excluded.into());
     }
     let greeting = |proof| {
@@ -207,11 +220,22 @@ pub(crate) async fn introduce(
     ends: (PeerId, PeerId),
     greeting: impl FnOnce(Option<handshake::Proof>) -> Greeting,
 ) -> Result<Introduction, NoAnswer> {
-    let nonce = fresh_nonce().ok_or_else(|| NoAnswer::Lost(NO_RANDOMNESS.to_owned()))?;
     let mut control = opener.open(CONTROL_PROTOCOL).await?;
+    let (answer, clock) = converse(&mut control, credentials, ends, greeting).await?;
+    Ok(Introduction { control, answer, clock })
+}
+
+/// The same on a stream that is open.
+async fn converse(
+    control: &mut impl Talk,
+    credentials: Option<&Credentials>,
+    ends: (PeerId, PeerId),
+    greeting: impl FnOnce(Option<handshake::Proof>) -> Greeting,
+) -> Result<(Answer, ClockOffset), NoAnswer> {
+    let nonce = fresh_nonce().ok_or_else(|| NoAnswer::Lost(NO_RANDOMNESS.to_owned()))?;
     let asked = wall_clock();
-    write_frame(&mut control, &codec::encode(&Hello::new(nonce))).await?;
-    let bytes = read_reply(&mut control).await?;
+    write_frame(control, &codec::encode(&Hello::new(nonce))).await?;
+    let bytes = read_reply(control).await?;
     let answered = wall_clock();
     let challenge = Challenge::decode(&bytes)?;
     let clock = ClockOffset::measured(asked, challenge.stamps().unwrap_or_default(), answered);
@@ -219,19 +243,19 @@ pub(crate) async fn introduce(
         Ok(proof) => proof,
         Err((refusal, word)) => {
             if let Some(word) = word {
-                write_frame(&mut control, &codec::encode(&Greeting::Leave(word))).await?;
-                hang_up(&mut control).await;
+                write_frame(control, &codec::encode(&Greeting::Leave(word))).await?;
+                hang_up(control).await;
             }
             return Err(refusal.into());
         }
     };
-    write_frame(&mut control, &codec::encode(&greeting(proof))).await?;
-    let bytes = read_reply(&mut control).await?;
+    write_frame(control, &codec::encode(&greeting(proof))).await?;
+    let bytes = read_reply(control).await?;
     let answer = codec::decode(&bytes).map_err(|error| Refusal::Garbage(error.to_string()))?;
-    Ok(Introduction { control, answer, clock })
+    Ok((answer, clock))
 }
 
-async fn read_reply(control: &mut Stream) -> Result<Vec<u8>, NoAnswer> {
+async fn read_reply(control: &mut impl Talk) -> Result<Vec<u8>, NoAnswer> {
     let bytes = read_frame(control, CONTROL_BYTES_MAX).await?;
     bytes.ok_or_else(|| NoAnswer::Lost("the peer closed it without an answer".to_owned()))
 }
@@ -249,14 +273,8 @@ async fn reply(
         Some(control) => control,
         None => streams.control.recv().await.ok_or_else(lost)?,
     };
-    let bytes = read_reply(&mut control).await?;
-    let received = wall_clock();
-    let hello: Hello = codec::decode(&bytes).map_err(garbage)?;
-    let dialer_nonce = match hello.nonce() {
-        Ok(nonce) => nonce,
-        Err(refusal) => return Err(dismiss(&mut control, &codec::encode(&OtherVersion::default()), refusal).await),
-    };
-    if !shared.access.admission.admits(peer) {
+    let (dialer_nonce, received) = read_hello(&mut control).await?;
+    if !shared.access.admits(peer) {
         return Err(dismiss(&mut control, &codec::encode(&handshake::turn_away()), Refusal::Excluded).await);
     }
     let listener_nonce = fresh_nonce().ok_or_else(|| NoWelcome::Lost(NO_RANDOMNESS.to_owned()))?;
@@ -282,12 +300,23 @@ async fn reply(
     }
 }
 
-async fn say(control: &mut Stream, word: &[u8]) -> Result<(), NoWelcome> {
+/// The dialer's nonce, and when it came.
+async fn read_hello(control: &mut impl Talk) -> Result<(Nonce, u64), NoWelcome> {
+    let bytes = read_reply(control).await?;
+    let received = wall_clock();
+    let hello: Hello = codec::decode(&bytes).map_err(garbage)?;
+    match hello.nonce() {
+        Ok(nonce) => Ok((nonce, received)),
+        Err(refusal) => Err(dismiss(control, &codec::encode(&OtherVersion::default()), refusal).await),
+    }
+}
+
+async fn say(control: &mut impl Talk, word: &[u8]) -> Result<(), NoWelcome> {
     Ok(write_frame(control, word).await.map_err(NoAnswer::from)?)
 }
 
 /// Says the last word to a dialer that is refused. Where it does not get through, the reason is still the refusal.
-async fn dismiss(control: &mut Stream, word: &[u8], refusal: Refusal) -> NoWelcome {
+async fn dismiss(control: &mut impl Talk, word: &[u8], refusal: Refusal) -> NoWelcome {
     if say(control, word).await.is_ok() {
         hang_up(control).await;
     }
@@ -300,7 +329,7 @@ fn garbage(error: codec::CodecError) -> NoWelcome {
 
 /// Closes our half and waits, not for long, until the other side has closed its own: closing the connection at once
 /// could lose the answer.
-async fn hang_up(control: &mut Stream) {
+async fn hang_up(control: &mut impl Talk) {
     let farewell = async {
         control.close().await?;
         let mut rest = [0; 256];

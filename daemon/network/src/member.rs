@@ -187,9 +187,9 @@ impl Member {
         self.links_so_far += 1;
         let (outgoing, queue) = mpsc::channel(OUTGOING_MESSAGES_MAX);
         let (reader, writer) = link.control.split();
-        let (shared, for_writer, peer) = (self.shared.clone(), self.shared.clone(), self.peer);
+        let (shared, for_writer, peer, scope) = (self.shared.clone(), self.shared.clone(), self.peer, link.scope);
         self.children.spawn(async move {
-            let end = read_messages(&shared, peer, reader).await;
+            let end = read_messages(&shared, peer, scope, reader).await;
             ChildEnd::Reader { link: number, end }
         });
         self.children.spawn(async move {

@@ -9,6 +9,7 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
+use murmur_protocol::handshake::Credentials;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::shards::ShardSet;
 use murmur_protocol::{Address, Event, Payload, PeerId, RunId, RunManifest, Secret, TransferId};
@@ -24,7 +25,9 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::data::ask::{Offered, ShardError};
 use crate::data::{DataExchange, Shelf};
+use crate::dial_filter::DialFilter;
 use crate::driver::{Driver, Views};
+use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
 use crate::pace::Caps;
@@ -44,7 +47,7 @@ pub struct NetworkConfig {
     pub manifest: Arc<RunManifest>,
     /// The run's membership secret, where it is closed: who does not know it is refused.
     pub secret: Option<Secret>,
-    /// Whom the owner lets in at all.
+    /// Whom the owner lets in at all, until it is changed through [`Network::admission`].
     pub admission: Admission,
     /// What the owner lets it send and receive in a second.
     pub caps: Caps,
@@ -127,6 +130,7 @@ struct Handle {
     listen: watch::Receiver<Vec<Multiaddr>>,
     reachability: watch::Receiver<Reachability>,
     double: watch::Receiver<Option<Double>>,
+    admission: watch::Sender<Admission>,
     closing: watch::Sender<bool>,
     /// Its sender is dropped when the swarm task ends.
     closed: watch::Receiver<()>,
@@ -148,7 +152,10 @@ impl Network {
         let mut connectivity = config.connectivity;
         // Nobody on the local network reaches a node that is on loopback only, nor the other way round.
         connectivity.mdns &= !config.listen.iter().all(crate::address::is_loopback);
-        let mut swarm = new_swarm(&config.identity, Some(run), &connectivity, &traffic)?;
+        let gate = Gate::new(&config.identity, &Credentials { run, secret: config.secret.clone() });
+        let dial_filter = DialFilter::new(&config.listen);
+        let filter = Some(dial_filter.clone());
+        let mut swarm = new_swarm(&config.identity, Some(run), gate, &connectivity, filter, &traffic)?;
         let addresses = listen_on(&mut swarm, &config.listen).await?;
         let (outbox, outbox_events) = mpsc::channel(OUTBOX_EVENTS_MAX);
         for address in addresses.iter().filter_map(crate::address::to_core_address) {
@@ -162,15 +169,17 @@ impl Network {
         let (closing, is_closing) = watch::channel(false);
         let (closed_sender, closed) = watch::channel(());
         let (double_sender, double) = watch::channel(None);
-        let shared = Arc::new(Shared::new(me, config, own, double_sender, events));
+        let (admission, admission_view) = watch::channel(config.admission.clone());
+        let shared = Arc::new(Shared::new(me, config, own, admission_view, double_sender, events));
         let data = shared.data.clone();
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
-        let driver = Driver::new(swarm, shared, order_queue, is_closing, views, outbox, connectivity);
+        let driver = Driver::new((swarm, dial_filter), shared, order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
         });
-        let handle = Handle { peer_id: me, data, orders, traffic, listen, reachability, double, closing, closed };
+        let handle =
+            Handle { peer_id: me, data, orders, traffic, listen, reachability, double, admission, closing, closed };
         Ok(Network(Arc::new(handle)))
     }
 
@@ -185,6 +194,11 @@ impl Network {
     /// When the bounded queue is full or the network is closed: the order will have no reply.
     pub fn try_order(&self, order: NetworkOrder) -> Result<(), QueueFull> {
         self.0.orders.try_send(order).map_err(|_| QueueFull)
+    }
+
+    /// Changes whom the owner lets in. Who is connected and no longer let in is disconnected.
+    pub fn admission(&self) -> watch::Sender<Admission> {
+        self.0.admission.clone()
     }
 
     /// Bytes sent and received so far.
@@ -245,19 +259,25 @@ impl Network {
     }
 }
 
-/// A swarm with our transport and behaviour; without a run, for a node that only asks.
+/// A swarm with our transport and behaviour, behind the gate of a closed run; without a run, for a node that only asks.
+/// Without a filter all dials leave.
 pub(crate) fn new_swarm(
     identity: &Keypair,
     run: Option<RunId>,
+    gate: Option<Gate>,
     connectivity: &Connectivity,
+    filter: Option<DialFilter>,
     traffic: &TrafficCounter,
 ) -> Result<Swarm<Behaviour>, TransportError> {
     let me = identity.public().to_peer_id();
-    let (transport, circuits) = if connectivity.nat {
-        let (transport, circuits) = relay::client::new(me);
-        (transport::build_with_circuits(identity, traffic, transport)?, Some(circuits))
-    } else {
-        (transport::build(identity, traffic)?, None)
+    let (through_relays, circuits) = match connectivity.nat {
+        true => Some(relay::client::new(me)).unzip(),
+        false => (None, None),
+    };
+    let transport = transport::build_guarded(identity, traffic, filter, through_relays)?;
+    let transport = match gate {
+        Some(gate) => gate.guard(transport),
+        None => transport,
     };
     let config = Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_TIMEOUT)

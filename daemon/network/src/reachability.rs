@@ -75,7 +75,7 @@ pub(crate) fn is_global(address: &Multiaddr) -> bool {
     }
 }
 
-fn is_global_ip(ip: IpAddr) -> bool {
+pub(crate) fn is_global_ip(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             // 100.64.0.0/10 lies behind a provider's NAT (RFC 6598).

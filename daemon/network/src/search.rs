@@ -16,13 +16,16 @@ use murmur_protocol::{Address, Bootstrap, PeerId, RunId};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::address::{is_loopback, to_core_address, to_libp2p_peer};
+use crate::address::{is_loopback, to_core_address, to_dialable, to_libp2p_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{SEARCH_ADDRESSES_MAX, SEARCH_ASKED_AT_ONCE, SEARCH_ASKED_MAX, SEARCH_LOOK_PERIOD};
 use crate::connectivity::Connectivity;
+use crate::dial_filter::DialFilter;
 use crate::fetch::{FetchError, Question, Told, fetch_manifest};
 use crate::finding::{meaningful, places_of, run_key};
+use crate::handshake::gate::Gate;
 use crate::network::new_swarm;
+use crate::scope::Scope;
 use crate::traffic::TrafficCounter;
 use crate::transport::TransportError;
 
@@ -92,6 +95,7 @@ fn looks_on_local_network(search: &Search<'_>) -> bool {
 struct Looking<'a> {
     search: Search<'a>,
     swarm: Swarm<Behaviour>,
+    dial_filter: DialFilter,
     key: kad::RecordKey,
     /// Whom to ask next.
     waiting: VecDeque<Candidate>,
@@ -114,7 +118,12 @@ impl<'a> Looking<'a> {
         let mdns = looks_on_local_network(&search);
         let connectivity = Connectivity { mdns, kademlia: search.connectivity.kademlia, ..Connectivity::OFF };
         let run: RunId = search.ticket.run;
-        let mut swarm = new_swarm(search.identity, Some(run), &connectivity, &TrafficCounter::default())?;
+        let gate = Gate::new(search.identity, search.ticket);
+        let dial_filter = DialFilter::new(search.listen);
+        let known: Vec<Multiaddr> = search.known.iter().filter_map(|known| to_dialable(&known.address)).collect();
+        known.iter().filter_map(Scope::of).for_each(|scope| dial_filter.met(scope));
+        let (filter, traffic) = (Some(dial_filter.clone()), TrafficCounter::default());
+        let mut swarm = new_swarm(search.identity, Some(run), gate, &connectivity, filter, &traffic)?;
         if let Some(kademlia) = swarm.behaviour_mut().kademlia.as_mut() {
             // It listens nowhere: nobody need remember it.
             kademlia.set_mode(Some(kad::Mode::Client));
@@ -122,6 +131,7 @@ impl<'a> Looking<'a> {
         Ok(Looking {
             search,
             swarm,
+            dial_filter,
             key: run_key(run),
             waiting: VecDeque::new(),
             noted: BTreeSet::new(),
@@ -155,6 +165,7 @@ impl<'a> Looking<'a> {
             if let Some(peer) = peer.and_then(to_libp2p_peer)
                 && let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
             {
+                self.dial_filter.vouch([&place]);
                 kademlia.add_address(&peer, place.clone());
             }
             if self.waiting.len() < SEARCH_ASKED_MAX {
@@ -176,7 +187,7 @@ impl<'a> Looking<'a> {
                     by_peer.entry(peer).or_default().push(crate::address::split_peer(address).1);
                 }
                 remember(&mut self.on_local_network, by_peer.keys());
-                self.note(by_peer);
+                self.note(by_peer, Scope::Network);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Kademlia(kad::Event::OutboundQueryProgressed {
                 result: QueryResult::GetProviders(Ok(GetProvidersOk::FoundProviders { providers, .. })),
@@ -185,16 +196,17 @@ impl<'a> Looking<'a> {
                 let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
                 let found = places_of(kademlia, providers);
                 remember(&mut self.in_table, found.keys());
-                self.note(found);
+                self.note(found, self.dial_filter.nearest());
             }
             _ => {}
         }
     }
 
-    /// Puts those in the queue that are new and can be reached from here.
-    fn note(&mut self, found: BTreeMap<Libp2pPeerId, Vec<Multiaddr>>) {
+    /// Puts those in the queue that are new and can be reached from here, as somebody so far away has told.
+    fn note(&mut self, found: BTreeMap<Libp2pPeerId, Vec<Multiaddr>>, scope: Scope) {
         for (peer, places) in found {
             let mut places = meaningful(places, self.search.listen);
+            places.retain(|place| scope.admits(place));
             places.truncate(SEARCH_ADDRESSES_MAX);
             if !places.is_empty() && self.noted.len() < SEARCH_ASKED_MAX && self.noted.insert(peer) {
                 // Before the ticket's dead addresses.

@@ -8,7 +8,7 @@ use murmur_protocol::handshake::Credentials;
 use murmur_protocol::{Address, Event, PeerId, RunManifest};
 use tokio::sync::{mpsc, watch};
 
-use crate::access::Access;
+use crate::access::{Access, Admission};
 use crate::address::addresses_to_tell;
 use crate::bounds::CAP_BURST;
 use crate::bulk::room::Room;
@@ -53,20 +53,12 @@ impl Shared {
         me: PeerId,
         config: NetworkConfig,
         own: watch::Receiver<Vec<Multiaddr>>,
+        admission: watch::Receiver<Admission>,
         double: watch::Sender<Option<Double>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let NetworkConfig {
-            identity,
-            manifest,
-            secret,
-            admission,
-            caps,
-            payload_bytes_max,
-            inbound_bytes_budget,
-            shelf,
-            ..
-        } = config;
+        let NetworkConfig { identity, manifest, secret, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
+            config;
         let download = Arc::new(Pace::new(caps.download, CAP_BURST));
         Shared {
             me,

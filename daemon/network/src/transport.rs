@@ -12,6 +12,7 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, Transport, dns, quic, relay, tcp, yamux};
 
 use crate::bounds::{DIAL_TIMEOUT, STREAMS_PER_CONNECTION_MAX};
+use crate::dial_filter::DialFilter;
 use crate::security::{Security, SecurityError};
 use crate::traffic::{Counted, CountedMuxer, TrafficCounter};
 
@@ -31,16 +32,24 @@ pub fn build(identity: &Keypair, counter: &TrafficCounter) -> Result<BoxedTransp
     Ok(direct(identity, &Security::new(identity)?, counter))
 }
 
-/// The same, with circuits through relays. Their bytes are counted where they travel: on the connection to the relay.
+/// The same behind a filter of dials, and with circuits through relays. Their bytes are counted where they travel: on the connection
+/// to the relay.
 ///
 /// # Errors
 /// As [`build`].
-pub(crate) fn build_with_circuits(
+pub(crate) fn build_guarded(
     identity: &Keypair,
     counter: &TrafficCounter,
-    circuits: relay::client::Transport,
+    filter: Option<DialFilter>,
+    circuits: Option<relay::client::Transport>,
 ) -> Result<BoxedTransport, TransportError> {
     let security = Security::new(identity)?;
+    let direct = direct(identity, &security, counter);
+    let direct = match filter {
+        Some(filter) => filter.guard(direct).boxed(),
+        None => direct,
+    };
+    let Some(circuits) = circuits else { return Ok(direct) };
     let circuits = circuits
         .upgrade(Version::V1Lazy)
         .authenticate(security.clone())
@@ -49,7 +58,7 @@ pub(crate) fn build_with_circuits(
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
     // Circuits first: to TCP, the address of a circuit looks like that of its relay.
     Ok(circuits
-        .or_transport(direct(identity, &security, counter))
+        .or_transport(direct)
         .map(|either, _| match either {
             Either::Left(connection) | Either::Right(connection) => connection,
         })

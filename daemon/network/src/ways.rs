@@ -25,6 +25,8 @@ pub(crate) struct Ways {
 struct Way {
     peer: PeerId,
     kind: Kind,
+    /// The other end's address.
+    remote: Multiaddr,
 }
 
 #[derive(Debug)]
@@ -52,7 +54,8 @@ impl Ways {
             (true, false) => Kind::InboundCircuit,
             (true, true) => Kind::OutboundCircuit(endpoint.get_remote_address().clone()),
         };
-        self.open.insert(connection, Way { peer, kind });
+        let remote = endpoint.get_remote_address().clone();
+        self.open.insert(connection, Way { peer, kind, remote });
         self.review(now, peer);
     }
 
@@ -60,6 +63,11 @@ impl Ways {
         if let Some(way) = self.open.remove(&connection) {
             self.review(now, way.peer);
         }
+    }
+
+    /// The other end's address of an open connection.
+    pub(crate) fn remote(&self, connection: ConnectionId) -> Option<&Multiaddr> {
+        self.open.get(&connection).map(|way| &way.remote)
     }
 
     /// Whether a circuit leads to the peer.

@@ -1,4 +1,4 @@
-//! Options of the commands that ask a running daemon: `status`, `ticket`, `id`.
+//! Options of the commands that ask a running daemon: `status`, `ticket`, `finish`, `block`, `unblock`, `id`.
 
 use std::path::PathBuf;
 
@@ -28,6 +28,23 @@ pub struct FinishOptions {
     /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far].
     #[arg(long = "in", value_name = "TIME", value_parser = seconds, allow_hyphen_values = true)]
     pub seconds: Option<f64>,
+    /// Where the daemon answers, where no run is given.
+    #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
+    pub address: Option<String>,
+    /// text: lines for people; json: one object.
+    #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
+    pub format: Console,
+}
+
+/// Options of `block` and `unblock`.
+#[derive(Debug, Args)]
+pub struct BlockOptions {
+    /// A peer's id, or the last eight characters of a known one's [default: none; show who is blocked].
+    #[arg(value_name = "PEER")]
+    pub peers: Vec<String>,
+    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    #[arg(long)]
+    pub run: Option<PathBuf>,
     /// Where the daemon answers, where no run is given.
     #[arg(long, env = "MURMUR_STATUS_ADDRESS")]
     pub address: Option<String>,

@@ -66,6 +66,15 @@ Examples:
   murmur finish
   murmur finish --in 20m";
 
+pub(super) const BLOCK: &str = "\
+Examples:
+  murmur block
+  murmur block 12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
+
+pub(super) const UNBLOCK: &str = "\
+Examples:
+  murmur unblock Nft9HyQ6";
+
 pub(super) const ID: &str = "\
 Examples:
   murmur id

@@ -1,6 +1,15 @@
-//! The status page on a loopback port: `GET /status` answers with a [`NodeReport`] in JSON, `GET /metrics`
-//! with the same for Prometheus, `GET /ticket` with an [`Invitation`]. Requests that change something are `POST`s and need the token of `daemon.json`: `POST /checkpoint` has
-//! one written and answers with a [`SavedCheckpoint`](super::SavedCheckpoint) once it is on disk.
+//! The status page on a loopback port.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /status` | a [`NodeReport`] |
+//! | `GET /metrics` | the same for Prometheus |
+//! | `GET /ticket` | an [`Invitation`] |
+//! | `POST /checkpoint` | a [`SavedCheckpoint`](super::SavedCheckpoint), once it is on disk |
+//! | `POST /finish` with a [`FinishWish`] | what was ordered: [`Finishing`](crate::finishing::Finishing) |
+//! | `POST /block` with a [`BlockWish`] | who is shut out then: [`Blocked`](crate::blocking::Blocked) |
+//!
+//! Bodies are JSON. A `POST` changes something and needs the token of `daemon.json`.
 //!
 //! Only requests for a loopback name are answered: a web page could otherwise have its own name point to 127.0.0.1 (DNS
 //! rebinding) and read the ticket through the visitor's browser.
@@ -24,6 +33,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::CheckpointRequests;
+use crate::blocking::{BlockWish, Blocker};
 use crate::failure::{ExitCode, Failure};
 use crate::finishing::{FinishWish, Finisher};
 use crate::invitation::Invitation;
@@ -50,6 +60,8 @@ pub struct Pages {
     pub checkpoints: CheckpointRequests,
     /// Ends the run, for its founder.
     pub finisher: Finisher,
+    /// Shuts peers out.
+    pub blocker: Blocker,
 }
 
 /// Why a request is not carried out: the body of every answer that is no success.
@@ -149,6 +161,7 @@ fn router(pages: Pages, token: &str) -> Router {
         .route("/ticket", get(invitation))
         .route("/checkpoint", post(checkpoint))
         .route("/finish", post(finish))
+        .route("/block", post(block))
         .with_state(pages)
         .layer(from_fn_with_state(expected, changes_need_the_token))
         .layer(from_fn(only_for_loopback_names))
@@ -157,6 +170,13 @@ fn router(pages: Pages, token: &str) -> Router {
 async fn finish(State(pages): State<Pages>, Json(wish): Json<FinishWish>) -> Response {
     match pages.finisher.finish(wish).await {
         Ok(finishing) => Json(finishing).into_response(),
+        Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), reason.remedy()),
+    }
+}
+
+async fn block(State(pages): State<Pages>, Json(wish): Json<BlockWish>) -> Response {
+    match pages.blocker.change(&wish) {
+        Ok(blocked) => Json(blocked).into_response(),
         Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), reason.remedy()),
     }
 }
@@ -251,7 +271,10 @@ mod tests {
         let (events, _) = mpsc::channel(1);
         let identity = murmur_network::Keypair::generate_ed25519();
         let finisher = Finisher::new(&identity, &RunManifest::default(), reports.clone(), events);
-        let pages = Pages { reports, invitations, checkpoints: CheckpointRequests::of_nobody(), finisher };
+        let (admission, _) = watch::channel(murmur_network::Admission::default());
+        let blocker = Blocker::new("nowhere".as_ref(), &Default::default(), admission, reports.clone());
+        let checkpoints = CheckpointRequests::of_nobody();
+        let pages = Pages { reports, invitations, checkpoints, finisher, blocker };
         let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
         StatusServer::start(listener, pages, "secret").expect("started")
     }
@@ -294,6 +317,7 @@ mod tests {
             format!("{host}Authorization: Bearer secret\r\nContent-Type: application/json\r\nContent-Length: 2\r\n");
         assert_eq!(answer_to(at, "POST /finish", &wish, "{}").await, "409", "not the founder");
         assert_eq!(answer_to(at, "POST /finish", &format!("{host}Content-Length: 2\r\n"), "{}").await, "401");
+        assert_eq!(answer_to(at, "POST /block", &wish, "{}").await, "422", "a wish says what it wants");
         let stranger = "Host: evil.example\r\nAuthorization: Bearer secret\r\n";
         assert_eq!(answer(at, "POST /nothing", stranger).await, "403");
     }

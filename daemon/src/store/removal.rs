@@ -8,7 +8,7 @@ use super::runs::{LOCAL, sub_folders};
 use super::{DataDirectory, Run, writer};
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 15] = [
+const OURS: [&str; 16] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -20,6 +20,7 @@ const OURS: [&str; 15] = [
     "traffic.json",
     "finish.json",
     "length.json",
+    "blocked.json",
     "daemon.json",
     "membership.secret",
     "identity.key",

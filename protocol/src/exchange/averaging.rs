@@ -36,9 +36,18 @@ const ODD_PROGRESS_SHARE: f64 = 0.25;
 /// Models nearer than this share of what training has moved them are one, however near others are (a guess).
 const TELLING_TRAVEL: f64 = 2e-4;
 
-/// Exchanges with a peer from another part of the swarm before it is judged by its distance (a guess: by then the usual
-/// distance has followed).
+/// Rounds without exchanges in which two models go their own way: distances grow at least as the root of their number, and
+/// beyond twice the usual an honest peer would lose its trust.
+const ROUNDS_APART: f64 = 10.0;
+
+/// Exchanges with a peer from another part of the swarm before it is judged by its distance: one for every
+/// [`ROUNDS_PER_REUNION_EXCHANGE`] apart, up to so many, and as long as it comes nearer, at most four times as many
+/// (guesses: by then the usual distance has followed).
 const REUNION_EXCHANGES: u32 = 10;
+const ROUNDS_PER_REUNION_EXCHANGE: f64 = 3.0;
+
+/// Exchanges in which a peer that has come nearer may come nearer again: its distance falls by fits and starts.
+const NEARER_AGAIN_WITHIN: u32 = 4;
 
 /// Where more than this share of the blocks wrapped, the others tell nothing.
 const MOST: f64 = 0.5;
@@ -70,6 +79,8 @@ pub(crate) struct Averaging {
     pace: Pace,
     /// Peers that were out of reach for long, at most [`CONNECTIONS_MAX`].
     reunions: BTreeMap<PeerId, Reunion>,
+    /// Exchanges in which nobody is judged, for this node itself was away.
+    lenient_left: u32,
 }
 
 /// A peer that came back from another part of the swarm.
@@ -77,6 +88,9 @@ pub(crate) struct Averaging {
 struct Reunion {
     away: Duration,
     exchanges: u32,
+    exchanges_left: u32,
+    /// The least distance so far.
+    nearest: f64,
 }
 
 /// What exchanges of one part have taught.
@@ -144,6 +158,7 @@ impl Averaging {
             ramp_left: 0,
             pace: Pace::default(),
             reunions: BTreeMap::new(),
+            lenient_left: 0,
         }
     }
 
@@ -172,7 +187,20 @@ impl Averaging {
         if self.reunions.len() >= CONNECTIONS_MAX {
             self.reunions.pop_first();
         }
-        self.reunions.insert(peer, Reunion { away, exchanges: 0 });
+        let exchanges_left = reunion_exchanges(away.as_secs_f64() / self.round_seconds());
+        self.reunions.insert(peer, Reunion { away, exchanges: 0, exchanges_left, nearest: f64::INFINITY });
+    }
+
+    /// How long a peer must have been out of reach for its model to have gone its own way.
+    pub(crate) fn apart_after(&self) -> Duration {
+        let most = AWAY_COUNTS_AFTER.as_secs_f64();
+        let rounds = ROUNDS_APART * self.round_seconds();
+        Duration::from_secs_f64(if rounds > 0.0 { most.min(rounds) } else { most })
+    }
+
+    /// The time in which a node starts one exchange; 0 before it is known.
+    fn round_seconds(&self) -> f64 {
+        self.cadence.interval() * self.pace.step_seconds
     }
 
     /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
@@ -260,7 +288,7 @@ impl Averaging {
         let ramp = f64::from(RAMP_EXCHANGES + 1 - self.ramp_left) / f64::from(RAMP_EXCHANGES + 1);
         let unknown = ClipHistory::default();
         let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
-        let clip = history.norm(self.gossip.clip_factor, self.training.travel) * self.reputation.trust(partner);
+        let clip = history.norm(self.gossip.clip_factor, self.training.travel) * self.reputation.influence(partner);
         Standing {
             weight: (self.training.tokens_per_second * ramp) as f32,
             clip: clip as f32,
@@ -285,7 +313,8 @@ impl Averaging {
             self.counters.probes += 1;
             return;
         }
-        let trust = match self.meet_again(merged, terms, about.partner, out) {
+        let is_from_afar = self.meet_again(merged, terms, about.partner, out);
+        let trust = match is_from_afar || self.come_back() {
             true => self.reputation.trust(about.partner),
             false => self.judge(merged, terms, about.partner),
         };
@@ -343,11 +372,27 @@ impl Averaging {
                 partner_share: terms.partner_share,
             });
         }
+        if merged.distance < reunion.nearest {
+            reunion.nearest = merged.distance;
+            reunion.exchanges_left = reunion.exchanges_left.max(NEARER_AGAIN_WITHIN);
+        }
         reunion.exchanges += 1;
-        if reunion.exchanges >= REUNION_EXCHANGES {
+        reunion.exchanges_left -= 1;
+        if reunion.exchanges_left == 0 || reunion.exchanges == 4 * REUNION_EXCHANGES {
             self.reunions.remove(&partner);
         }
         true
+    }
+
+    /// Whether this node has lately merged nothing for many rounds: it is then its own model that is far off.
+    fn come_back(&mut self) -> bool {
+        let steps = self.training.steps.saturating_sub(self.last_merge_steps);
+        let rounds = steps as f64 / self.cadence.interval();
+        if rounds >= ROUNDS_APART {
+            self.lenient_left = reunion_exchanges(rounds);
+        }
+        self.lenient_left = self.lenient_left.saturating_sub(1);
+        self.lenient_left > 0
     }
 
     /// Whether no honest pace explains that somebody's progress differs so much from ours, in steps.
@@ -402,6 +447,11 @@ impl PartState {
         let is_far = is_telling && terms.is_rebuff(merged.norm);
         self.place.record(Seen { is_rebuff: is_apart || is_beyond_grid || is_far || seen.is_rebuff, ..seen });
     }
+}
+
+/// For how many exchanges nobody is judged after so many rounds apart.
+fn reunion_exchanges(rounds: f64) -> u32 {
+    (rounds / ROUNDS_PER_REUNION_EXCHANGE).clamp(1.0, f64::from(REUNION_EXCHANGES)) as u32
 }
 
 /// Whether no honest pace explains a difference from `progress`, in steps.

@@ -136,6 +136,43 @@ fn a_liar_that_skips_the_proof_is_denied() {
     }
 }
 
+/// What listener and dialer make of the first greeting on a connection.
+fn enter(dialer: &Side, listener: &Side) -> (Result<(), Refusal>, Result<(), Refusal>) {
+    let ends = (dialer.peer, listener.peer);
+    let parties = Parties { dialer: ends.0, listener: ends.1, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
+    let challenge = challenge(&listener.credentials(), &parties, Stamps::default());
+    let judged = judge_challenge(Some(&dialer.credentials()), ends, [1; 32], &challenge);
+    let greeting = match &judged {
+        Ok(proof) => Greeting::Enter { proof: *proof },
+        Err((_, word)) => Greeting::Leave(word.expect("it was not turned away")),
+    };
+    let (judgement, answer) = judge_entry(&listener.credentials(), &parties, &greeting);
+    (judgement, judged.map_err(|(refusal, _)| refusal).and_then(|_| judge_entered(&answer)))
+}
+
+#[test]
+fn nobody_enters_a_closed_run_without_its_secret() {
+    let closed = |peer| Side::new(peer, Some(7));
+    assert_eq!(enter(&closed(1), &closed(2)), (Ok(()), Ok(())));
+    let [stranger, other] = [None, Some(8)].map(|secret| Side::new(1, secret));
+    assert_eq!(enter(&stranger, &closed(2)), (Err(Refusal::Stranger), Err(Refusal::Closed)));
+    assert_eq!(enter(&other, &closed(2)), (Err(Refusal::OtherSecret), Err(Refusal::OtherSecret)));
+    // Who says yes to everything, and proves nothing.
+    let parties =
+        Parties { dialer: stranger.peer, listener: closed(2).peer, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
+    let mirrored = Proof::new(&Secret::from_bytes([8; 32]), closed(2).credentials().run, &parties, Prover::Dialer);
+    for (proof, expected) in [(None, Denial::Closed), (Some(mirrored), Denial::OtherSecret)] {
+        for greeting in [Greeting::Enter { proof }, Greeting::Ask { proof }, stranger.greeting(proof)] {
+            let (judgement, answer) = judge_entry(&closed(2).credentials(), &parties, &greeting);
+            assert!(judgement.is_err() && answer == Answer::Denied(expected), "{greeting:?}: {answer:?}");
+        }
+    }
+    // A run where nobody has to enter.
+    let asked =
+        judge_greeting(&RunManifest::default(), &stranger.credentials(), &parties, Greeting::Enter { proof: None });
+    assert!(matches!(asked, Err(Refusal::Garbage(_))), "{asked:?}");
+}
+
 #[test]
 fn who_is_turned_away_hears_it() {
     let ends = [1, 2].map(|key| PeerId::from_public_key([key; 32]));

@@ -135,6 +135,11 @@ pub enum Greeting {
     },
     /// It will have nothing to do with the listener.
     Leave(Denial),
+    /// It opens a connection in a closed run, whatever for: the first words on each.
+    Enter {
+        /// That it is a member, or has a ticket.
+        proof: Option<Proof>,
+    },
 }
 
 /// The listener's last word.
@@ -151,4 +156,6 @@ pub enum Answer {
     },
     /// To a stranger.
     Denied(Denial),
+    /// The connection is open to a dialer that wanted to [enter](Greeting::Enter).
+    Entered,
 }

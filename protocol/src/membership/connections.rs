@@ -60,12 +60,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A new one, to a member that was `known` before or not.
+    /// A new one, to a member that was `known` before or not. Where it says that it listens stands, whatever others said.
     pub(super) fn new(now: Time, known: Option<&Known>, addresses: &[Address]) -> Connection {
         // It must answer once before its old silences are forgiven.
         let silences = known.map_or(0, |known| known.silences.min(SILENCES_MAX - 1));
         let mut connection = Connection {
-            addresses: known.map(|known| known.addresses.clone()).unwrap_or_default(),
+            addresses: known.filter(|_| addresses.is_empty()).map(|known| known.addresses.clone()).unwrap_or_default(),
             since: now,
             heard_at: now,
             standing: Standing::Open,

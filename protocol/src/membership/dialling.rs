@@ -45,10 +45,18 @@ impl Entry {
     }
 }
 
+/// A dial under way.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) target: Target,
+    since: Time,
+    pub(super) addresses: Vec<Address>,
+}
+
 #[derive(Debug)]
 pub(super) struct Dialling {
-    /// At most [`DIALS_MAX`], with their beginning.
-    under_way: Vec<(Target, Time)>,
+    /// At most [`DIALS_MAX`].
+    under_way: Vec<UnderWay>,
     bootstrap: Vec<Entry>,
     pub(super) last_failure: Option<String>,
 }
@@ -83,23 +91,33 @@ impl Dialling {
     }
 
     pub(super) fn is_under_way(&self, target: Target) -> bool {
-        self.under_way.iter().any(|(under_way, _)| *under_way == target)
+        self.under_way.iter().any(|under_way| under_way.target == target)
     }
 
-    pub(super) fn begin(&mut self, now: Time, target: Target) {
+    /// Where somebody is being dialled.
+    pub(super) fn addresses_for(&self, target: Target) -> &[Address] {
+        let under_way = self.under_way.iter().find(|under_way| under_way.target == target);
+        under_way.map_or(&[], |under_way| &under_way.addresses)
+    }
+
+    /// Whether an address is being dialled for anybody.
+    pub(super) fn is_dialled(&self, address: &Address) -> bool {
+        self.under_way.iter().any(|under_way| under_way.addresses.contains(address))
+    }
+
+    pub(super) fn begin(&mut self, now: Time, target: Target, addresses: Vec<Address>) {
         debug_assert!(self.has_room());
-        self.under_way.push((target, now));
+        self.under_way.push(UnderWay { target, since: now, addresses });
     }
 
     /// When the oldest dial counts as failed.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.under_way.iter().map(|(_, since)| *since + DIAL_TIMEOUT).min()
+        self.under_way.iter().map(|under_way| under_way.since + DIAL_TIMEOUT).min()
     }
 
     /// Takes out the dials that brought nothing in time.
-    pub(super) fn take_expired(&mut self, now: Time) -> Vec<Target> {
-        let expired = self.under_way.extract_if(.., |(_, since)| now - *since >= DIAL_TIMEOUT);
-        expired.map(|(target, _)| target).collect()
+    pub(super) fn take_expired(&mut self, now: Time) -> Vec<UnderWay> {
+        self.under_way.extract_if(.., |under_way| now - under_way.since >= DIAL_TIMEOUT).collect()
     }
 
     /// A peer that listens at `addresses` has connected, by our dial or by its own.
@@ -158,6 +176,6 @@ impl Dialling {
     }
 
     pub(super) fn end(&mut self, target: Target) {
-        self.under_way.retain(|(under_way, _)| *under_way != target);
+        self.under_way.retain(|under_way| under_way.target != target);
     }
 }

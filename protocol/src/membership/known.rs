@@ -113,9 +113,10 @@ pub(super) struct Known {
 impl Known {
     /// Hearsay.
     pub(super) fn told(now: Time, teller: Teller, descriptor: &Descriptor) -> Known {
-        let told = &descriptor.known.addresses;
+        let mut addresses = Box::default();
+        remember_addresses(&mut addresses, &descriptor.known.addresses);
         Known {
-            addresses: told.iter().take(ADDRESSES_TOLD_MAX).cloned().collect(),
+            addresses,
             alive_at: Moment::before(now, descriptor.age_seconds),
             lost_at: None,
             teller,
@@ -156,7 +157,7 @@ impl Known {
 
     /// How long it was away, if it is here again at `now`; `None` where it never was.
     pub(super) fn away(&self, now: Time) -> Option<Duration> {
-        self.lost_at.map(|lost_at| lost_at.max(self.alive_at).age(now)).filter(|away| *away >= AWAY_COUNTS_AFTER)
+        self.lost_at.map(|lost_at| lost_at.max(self.alive_at).age(now)).filter(|away| *away > Duration::ZERO)
     }
 
     pub(super) fn is_suspect(&self) -> bool {
@@ -228,7 +229,7 @@ mod tests {
         let mut known = Known::told(second(0), Teller::NOBODY, &descriptor(0));
         assert_eq!(known.away(second(500)), None, "never lost");
         known.dial_failed(second(100), &mut stream(1, "test", &[]));
-        assert_eq!(known.away(second(120)), None, "too short to count");
+        assert_eq!(known.away(second(100)), None);
         assert_eq!(known.away(second(200)), Some(Duration::from_secs(100)));
         known.refresh(second(200), &descriptor(150));
         assert_eq!(known.away(second(200)), Some(Duration::from_secs(100)), "that was before the loss");

@@ -41,7 +41,12 @@ impl Membership {
 
     /// Dials one random member of the view beyond those wanted.
     pub(super) fn dial_one_more(&mut self, now: Time, out: &mut Outbox) {
-        let candidates = self.candidates(now, false);
+        let mut candidates = self.candidates(now, false);
+        // Rather somebody whom this node has never met: it tells others mostly of those whom it has.
+        let is_new = |peer: &PeerId| self.view.get(*peer).is_some_and(|known| known.teller != known::Teller::NOBODY);
+        if candidates.iter().any(is_new) {
+            candidates.retain(is_new);
+        }
         if !candidates.is_empty() && self.dialling.has_room() && !self.connections.is_full() {
             // Of three the one of which was heard longest ago: its descriptor has come from farthest.
             let mut pick = || candidates[self.random.random_range(0..candidates.len())];
@@ -80,6 +85,15 @@ impl Membership {
         }
     }
 
+    /// Nobody was found at these addresses, or somebody else.
+    pub(super) fn dial_in_vain(&mut self, now: Time, tried: &[Address]) {
+        let bootstrap = self.dialling.bootstrap();
+        let is_configured = |address: &Address| bootstrap.iter().any(|entry| entry.configured.address == *address);
+        for address in tried.iter().filter(|address| !is_configured(address)) {
+            self.restraint.failed(now, address, &mut self.random);
+        }
+    }
+
     fn dial_bootstrap(
         &mut self,
         now: Time,
@@ -103,16 +117,28 @@ impl Membership {
                 return;
             }
             let index = indices.swap_remove(self.random.random_range(0..indices.len()));
-            self.dialling.begin(now, Target::Bootstrap(index));
             let configured = &self.dialling.bootstrap()[index].configured;
-            out.push(Effect::Dial { peer: configured.peer, addresses: vec![configured.address.clone()] });
+            let (peer, addresses) = (configured.peer, vec![configured.address.clone()]);
+            self.dialling.begin(now, Target::Bootstrap(index), addresses.clone());
+            out.push(Effect::Dial { peer, addresses });
         }
     }
 
     fn dial(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
         let known = self.view.get(peer).or_else(|| self.reserve.get(peer)).expect("only known members are dialled");
-        out.push(Effect::Dial { peer: Some(peer), addresses: known.addresses.to_vec() });
-        self.dialling.begin(now, Target::Member(peer));
+        let addresses: Vec<Address> = self.permitted(now, known).cloned().collect();
+        if addresses.is_empty() {
+            // Others have been dialled meanwhile.
+            return;
+        }
+        self.restraint.spend(now, addresses.len());
+        self.dialling.begin(now, Target::Member(peer), addresses.clone());
+        out.push(Effect::Dial { peer: Some(peer), addresses });
+    }
+
+    /// Those of a member's addresses that may be dialled now.
+    fn permitted<'a>(&'a self, now: Time, known: &'a Known) -> impl Iterator<Item = &'a Address> {
+        self.restraint.permitted(now, known.addresses.iter().filter(|address| !self.dialling.is_dialled(address)))
     }
 
     /// Members that may be dialled now; with the reserve where `desperate`.
@@ -126,12 +152,15 @@ impl Membership {
 
     /// Members that may be dialled where there are no other candidates.
     fn parted(&self, now: Time) -> Vec<PeerId> {
-        let may_dial = |peer: PeerId, known: &Known| self.is_free(peer) && known.dial.may_start_at_last(now);
+        let may_dial = |peer: PeerId, known: &Known| {
+            self.is_free(peer) && known.dial.may_start_at_last(now) && self.permitted(now, known).next().is_some()
+        };
         self.view.iter().filter(|(peer, known)| may_dial(*peer, known)).map(|(peer, _)| peer).collect()
     }
 
     fn may_dial(&self, now: Time, peer: PeerId, known: Option<&Known>) -> bool {
-        self.is_free(peer) && known.is_some_and(|known| known.dial.may_start(now))
+        let may_start = |known: &Known| known.dial.may_start(now) && self.permitted(now, known).next().is_some();
+        self.is_free(peer) && known.is_some_and(may_start)
     }
 
     /// Neither connected nor being dialled.
@@ -141,8 +170,9 @@ impl Membership {
 
     /// When the next wait of somebody who could be dialled is over.
     fn next_may_start(&self, now: Time, desperate: bool) -> Time {
-        let viewed = self.view.iter().map(|(_, known)| known.dial.not_before);
-        let lost = self.reserve.iter().map(|(_, known)| known.dial.not_before).filter(|_| desperate);
+        let ready_at = |known: &Known| known.dial.not_before.max(self.restraint.ready_at(now, &known.addresses));
+        let viewed = self.view.iter().map(|(_, known)| ready_at(known));
+        let lost = self.reserve.iter().map(|(_, known)| ready_at(known)).filter(|_| desperate);
         let bootstrap = self.dialling.bootstrap().iter().map(|entry| entry.dial.not_before).filter(|_| desperate);
         viewed.chain(lost).chain(bootstrap).filter(|not_before| *not_before > now).min().unwrap_or(NEVER)
     }

@@ -94,23 +94,33 @@ impl Membership {
         told
     }
 
-    /// This node, and a uniform sample of the members that are connected or in the view and not suspected, without the
-    /// one that it is for.
+    /// This node, and a uniform sample of the members that are connected, or were until both sides parted, without the one
+    /// that it is for. Of what is only hearsay, at most [`HEARSAY_TOLD_MAX`]; and nothing that a lookup has named.
     pub(super) fn sample(&mut self, now: Time, to: PeerId) -> Vec<Descriptor> {
-        let connected = self.connections.iter().filter(|(_, connection)| connection.is_tellable(now));
-        let viewed = self.view.iter().filter(|(_, known)| !known.is_suspect() && !known.is_too_old(now));
-        let mut candidates: Vec<PeerId> = connected.map(|(peer, _)| peer).chain(viewed.map(|(peer, _)| peer)).collect();
-        candidates.retain(|peer| *peer != to);
-        let mut sample = Vec::with_capacity(1 + SHUFFLE_SAMPLE);
         let known = KnownPeer { peer: self.me, addresses: self.own_addresses.clone() };
-        sample.push(Descriptor { known, age_seconds: 0, profile: self.profile.clone() });
+        let myself = Descriptor { known, age_seconds: 0, profile: self.profile.clone() };
+        let connected = self.connections.iter().filter(|(_, connection)| connection.is_tellable(now));
+        let tellable = self.view.iter().filter(|(_, known)| !known.is_suspect() && !known.is_too_old(now));
+        let (met, heard): (Vec<_>, Vec<_>) = tellable.partition(|(_, known)| known.teller == known::Teller::NOBODY);
+        let heard = heard.into_iter().filter(|(_, known)| known.teller != known::Teller::LOOKUP);
+        let is_other = |peer: &PeerId| *peer != to;
+        let met = connected.map(|(peer, _)| peer).chain(met.into_iter().map(|(peer, _)| peer));
+        let met: Vec<PeerId> = met.filter(is_other).collect();
+        let heard: Vec<PeerId> = heard.map(|(peer, _)| peer).filter(is_other).collect();
         let count = if self.rotations.is_young() { SHUFFLE_SAMPLE_YOUNG } else { SHUFFLE_SAMPLE };
-        for _ in 0..count.min(candidates.len()) {
-            let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
+        let mut told = self.draw(heard, HEARSAY_TOLD_MAX);
+        told.extend(self.draw(met, count - told.len()));
+        let describe = |peer: PeerId| {
             let connected = self.connections.get(peer).map(|connection| connection.describe(peer, now));
-            sample.extend(connected.or_else(|| self.view.get(peer).map(|known| known.describe(peer, now))));
-        }
-        sample
+            connected.or_else(|| self.view.get(peer).map(|known| known.describe(peer, now)))
+        };
+        std::iter::once(myself).chain(told.into_iter().filter_map(describe)).collect()
+    }
+
+    /// At most so many of them, at random.
+    fn draw(&mut self, mut peers: Vec<PeerId>, count_max: usize) -> Vec<PeerId> {
+        let count = count_max.min(peers.len());
+        (0..count).map(|_| peers.swap_remove(self.random.random_range(0..peers.len()))).collect()
     }
 
     /// Puts what has grown too old, or cannot be reached, into the reserve. Not while alone: then it is this node that

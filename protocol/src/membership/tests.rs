@@ -5,6 +5,7 @@ use crate::bounds::SHUFFLE_SAMPLE_YOUNG;
 use crate::config::Bootstrap;
 use crate::manifest::RunManifest;
 
+mod aimed;
 mod profiles;
 
 fn peer(number: u16) -> PeerId {
@@ -273,12 +274,12 @@ fn who_was_out_of_reach_and_comes_back_is_remembered_as_such_once() {
     let mut setting = Setting::connected_to(2);
     setting.disconnect(100, 1);
     setting.connect(110, 1);
-    assert_eq!(setting.membership.take_return(peer(1)), None, "ten seconds are nothing");
+    assert_eq!(setting.membership.take_return(peer(1), AWAY_COUNTS_AFTER), None, "ten seconds are nothing");
     setting.disconnect(200, 1);
     setting.connect(3800, 1);
-    assert_eq!(setting.membership.take_return(peer(1)), Some(Duration::from_secs(3600)));
-    assert_eq!(setting.membership.take_return(peer(1)), None);
-    assert_eq!(setting.membership.take_return(peer(2)), None);
+    assert_eq!(setting.membership.take_return(peer(1), AWAY_COUNTS_AFTER), Some(Duration::from_secs(3600)));
+    assert_eq!(setting.membership.take_return(peer(1), AWAY_COUNTS_AFTER), None);
+    assert_eq!(setting.membership.take_return(peer(2), AWAY_COUNTS_AFTER), None);
 }
 
 #[test]
@@ -299,7 +300,10 @@ fn the_lost_leave_the_view_for_the_reserve_and_are_dialled_now_and_then() {
     let later = answer(&mut setting, 4 * 3600);
     assert!(dialled(&later).iter().filter(|dialled| **dialled == peer(12)).count() > 30, "every two minutes");
     assert!(setting.connect(4 * 3600, 12));
-    assert_eq!(setting.membership.take_return(peer(12)).map(|away| away.as_secs()), Some(4 * 3600 - 10));
+    assert_eq!(
+        setting.membership.take_return(peer(12), AWAY_COUNTS_AFTER).map(|away| away.as_secs()),
+        Some(4 * 3600 - 10)
+    );
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Overlay {
 
     /// Whom a node is connected to, by index.
     pub(crate) fn connected(&self, index: usize) -> Vec<usize> {
-        self.status(index).connected.iter().map(|peer| self.index_of[peer]).collect()
+        self.status(index).connected.iter().filter_map(|peer| self.index_of.get(peer).copied()).collect()
     }
 
     /// Whom a node knows, by index.
@@ -167,7 +167,7 @@ impl Overlay {
     fn carry_out(&mut self, index: usize, effect: Effect) {
         match effect {
             Effect::Send { peer, message } => {
-                let to = self.index_of[&peer];
+                let Some(to) = self.index_of.get(&peer).copied() else { return };
                 self.traffic[index].messages += 1;
                 self.traffic[index].bytes += codec::encode(&message).len() as u64;
                 if self.linked[index].contains(&to) {
@@ -186,7 +186,7 @@ impl Overlay {
                 }
             }
             Effect::Disconnect { peer } => {
-                let other = self.index_of[&peer];
+                let Some(other) = self.index_of.get(&peer).copied() else { return };
                 self.push(Duration::ZERO, Happening::Disconnected { node: index, other });
                 self.push(LATENCY, Happening::Disconnected { node: other, other: index });
             }

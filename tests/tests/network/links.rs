@@ -66,13 +66,16 @@ fn a_host_behind_a_router_takes_part() {
     }
 }
 
+const TCP: &str = "/ip4/0.0.0.0/tcp/4711";
+const QUIC: &str = "/ip4/0.0.0.0/udp/4711/quic-v1";
+
 /// Two hosts, each behind a router of its own, and a member on the open internet that relays for them. Each router lets in
 /// only what answers its own side.
-fn hidden_pair(listen: &str, prepare: impl FnOnce(&Lan, [usize; 2])) -> Option<(Swarm, [usize; 2])> {
+fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2])) -> Option<(Swarm, [usize; 2])> {
     let mut lan = Lan::new(Family::Public, 1)?;
     let pair = [lan.add_host_behind_router()?, lan.add_host_behind_router()?];
     prepare(&lan, pair);
-    let settings = format!("[network]\nlisten = [\"{listen}\"]\n");
+    let settings = format!("[network]\nlisten = [\"{listen}\"]\nclosed = {closed}\n");
     let swarm = Swarm::with_settings(MURMUR, lan, 3, CALM_RUN, &settings);
     swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.standing == "reachable");
     for hidden in pair {
@@ -101,8 +104,18 @@ fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2])) {
 
 #[test]
 fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
-    if let Some(hidden) = hidden_pair("/ip4/0.0.0.0/tcp/4711", |_, _| {}) {
+    if let Some(hidden) = hidden_pair(TCP, false, |_, _| {}) {
         hidden_hosts_meet(hidden);
+    }
+}
+
+/// Relay, circuit and hole let nobody through without the secret, and the three have it.
+#[test]
+fn two_hosts_behind_routers_of_their_own_punch_a_hole_in_a_closed_run() {
+    for listen in [TCP, QUIC] {
+        if let Some(hidden) = hidden_pair(listen, true, |_, _| {}) {
+            hidden_hosts_meet(hidden);
+        }
     }
 }
 
@@ -110,7 +123,7 @@ fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
 /// that.
 #[test]
 fn two_hosts_behind_routers_of_their_own_try_again_to_punch_a_hole_over_quic() {
-    let Some((swarm, pair)) = hidden_pair("/ip4/0.0.0.0/udp/4711/quic-v1", Lan::keep_apart) else { return };
+    let Some((swarm, pair)) = hidden_pair(QUIC, false, Lan::keep_apart) else { return };
     let begin = Instant::now();
     // Three attempts of eight seconds.
     std::thread::sleep(Duration::from_secs(25));

@@ -19,8 +19,14 @@ fn lost(ticket: &str) -> String {
 
 #[test]
 fn a_newcomer_whose_ticket_leads_nowhere_finds_the_swarm_on_its_network() {
+    for closed in [false, true] {
+        a_newcomer_finds_the_swarm_on_its_network(closed);
+    }
+}
+
+fn a_newcomer_finds_the_swarm_on_its_network(closed: bool) {
     let Some(lan) = Lan::new(Family::V4, 3) else { return };
-    let mut swarm = Swarm::on(MURMUR, lan, 2, TINY_RUN);
+    let mut swarm = Swarm::with_settings(MURMUR, lan, 2, TINY_RUN, &format!("[network]\nclosed = {closed}\n"));
     swarm.wait_until_all_average();
     let ticket = lost(&swarm.daemons[0].ticket());
     let begin = Instant::now();

@@ -32,21 +32,18 @@ fn two_halves_train_on_and_become_one_swarm_again() {
         assert!(apart.pace > 1.0, "{} steps/s: {report:?}", apart.pace);
     }
 
+    let before: Vec<usize> = all.iter().map(|daemon| daemon.notices().len()).collect();
     swarm.lan.heal();
-    // Until they are connected again, exchanges stay within the halves. The distance shows only while it lasts.
-    let mut peak = calm;
     let deadline = Instant::now() + MEETING;
     while !all.iter().all(|daemon| daemon.latest().is_some_and(|report| report.peers == 3)) {
         assert!(Instant::now() < deadline, "the halves have not met: {:?}", all[0].latest());
         watch(&all, 0.5);
-        peak = peak.max(largest_disagreement(&all));
     }
     let healed: Vec<_> = all.iter().map(|daemon| daemon.latest().expect("it reported")).collect();
     let mut agreed = 0;
     // Look until all have had time to make it small again.
     while agreed < all.len() {
         watch(&all, 1.0);
-        peak = peak.max(largest_disagreement(&all));
         let is_done = |(daemon, healed): &(&&Daemon, &murmur::report::NodeReport)| {
             let exchanges = daemon.latest().expect("it reported").exchanges_completed;
             exchanges >= healed.exchanges_completed + EXCHANGES_TO_AGREE
@@ -57,9 +54,12 @@ fn two_halves_train_on_and_become_one_swarm_again() {
         daemon.wait_for("everybody again", |report| report.peers == 3);
     }
     let end = largest_disagreement(&all);
+    let since = all.iter().zip(before).flat_map(|(daemon, before)| daemon.notices().split_off(before));
+    let peak = since.filter_map(|notice| distance_told(&notice)).fold(0.0, f64::max);
     // The founder has copied no model, and the others one: what each half has learned is merged, not thrown away.
     let copies: Vec<usize> = all.iter().map(|daemon| daemon.notices_with("took over the model")).collect();
-    assert_eq!(copies, [0, 1, 1, 1], "by daemon");
+    let said = || all.iter().map(|daemon| daemon.notices()).collect::<Vec<_>>();
+    assert_eq!(copies, [0, 1, 1, 1], "by daemon: {:#?}", said());
     println!("disagreement: {calm:.2} before, {peak:.2} at most after the halves met, {end:.2} in the end");
     assert!(peak > 1.5 * calm, "the halves had gone different ways: {peak} against {calm}");
     assert!(end < 0.5 * peak, "they come together: {end} after {peak}");
@@ -70,4 +70,10 @@ fn two_halves_train_on_and_become_one_swarm_again() {
 
 fn largest_disagreement(daemons: &[&Daemon]) -> f64 {
     daemons.iter().filter_map(|daemon| daemon.latest()?.disagreement).fold(0.0, f64::max)
+}
+
+/// Of an exchange, as a notice tells it.
+fn distance_told(notice: &str) -> Option<f64> {
+    let (_, distance) = notice.strip_prefix("averaged with ")?.split_once("(distance ")?;
+    distance.split([')', ',']).next()?.parse().ok()
 }

@@ -6,19 +6,22 @@ use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetProvidersOk, InboundRequest, QueryResult};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, SwarmEvent};
+use libp2p::swarm::{ConnectionId, ListenError, SwarmEvent};
 use libp2p::{Multiaddr, identify, relay};
-use murmur_protocol::Event;
+use murmur_protocol::handshake::Refusal;
+use murmur_protocol::{Address, Event, PeerId};
 use tokio::time::Instant;
 
 use super::Driver;
 use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_dialable};
 use crate::behaviour::{BehaviourEvent, table_protocol};
-use crate::bounds::{LOOK_PERIOD, PROBES_HELD};
+use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD};
 use crate::connectivity::Exposure;
 use crate::finding::{meaningful, places_of};
 use crate::handshake::Dialled;
+use crate::handshake::gate::refusal_of_visit;
 use crate::reachability::is_global;
+use crate::scope::Scope;
 
 impl Driver {
     /// What an operator who knows better than any probe calls for, and what a router has granted while the node began to
@@ -56,6 +59,7 @@ impl Driver {
             }
         }
         if let Some((relay, address)) = self.nat.relay_to_ask(now).filter(|_| self.connectivity.nat) {
+            self.dial_filter.vouch([&address]);
             let circuit = address.with(Protocol::P2p(relay)).with(Protocol::P2pCircuit);
             match self.swarm.listen_on(circuit) {
                 Ok(listener) => self.nat.asked(relay, listener),
@@ -73,6 +77,7 @@ impl Driver {
     /// tries to punch a hole.
     fn try_past_a_relay(&mut self, now: Instant) {
         let Some((peer, circuit)) = self.ways.circuit_to_open(now) else { return };
+        self.dial_filter.vouch([&circuit]);
         let options = DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![circuit]);
         if let Err(error) = self.swarm.dial(options.build()) {
             tracing::debug!(%peer, %error, "no second circuit to punch a hole with");
@@ -122,17 +127,38 @@ impl Driver {
                 for (peer, address) in found {
                     by_peer.entry(peer).or_default().push(split_peer(address).1);
                 }
-                self.report_found(by_peer);
+                // What comes by multicast comes from the same network.
+                self.report_found(by_peer, Scope::Network);
             }
             _ => {}
         }
     }
 
+    /// A connection that somebody else opened came to nothing.
+    pub(super) fn on_visit_failed(&mut self, address: &Multiaddr, error: &ListenError) {
+        tracing::debug!(%address, %error, "an inbound connection came to nothing");
+        // However many knock, what the core waits for has room.
+        if let Some((peer, refusal)) = refusal_of_visit(error)
+            && self.outbox.capacity() > OUTBOX_RESERVE
+        {
+            self.refused(peer, refusal);
+        }
+    }
+
+    /// A peer came no further than the gate of this closed run, or this node no further than another's.
+    pub(super) fn refused(&mut self, peer: PeerId, refusal: Refusal) {
+        self.finding.met_stranger(Instant::now(), peer);
+        self.emit(Event::HandshakeRefused { peer, refusal });
+    }
+
     fn on_identified(&mut self, peer: libp2p::PeerId, connection: ConnectionId, info: identify::Info) {
         let listen = self.views.listen.borrow().clone();
-        let mut addresses: Vec<Multiaddr> =
-            meaningful(info.listen_addrs, &listen).into_iter().map(|address| split_peer(address).1).collect();
-        addresses.retain(|address| to_core_address(address).is_some_and(|text| to_dialable(&text).is_some()));
+        let scope = self.ways.remote(connection).map_or(Scope::World, |remote| Scope::of_peer(remote, &listen));
+        let told = meaningful(info.listen_addrs, &listen);
+        let told: Vec<Address> = told.iter().filter_map(to_core_address).collect();
+        let believed = scope.believed(&told);
+        let addresses: Vec<Multiaddr> =
+            believed.iter().filter_map(to_dialable).take(IDENTIFIED_ADDRESSES_MAX).collect();
         let table = table_protocol(self.shared.manifest.run_id());
         if info.protocols.contains(&table)
             && let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut()
@@ -173,16 +199,17 @@ impl Driver {
             } => {
                 let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() else { return };
                 let found = places_of(kademlia, providers);
-                self.report_found(found);
+                self.report_found(found, self.dial_filter.nearest());
             }
             _ => {}
         }
     }
 
-    fn report_found(&mut self, found: impl IntoIterator<Item = (libp2p::PeerId, Vec<Multiaddr>)>) {
+    /// Tells the core of peers about whom somebody so far away has told.
+    fn report_found(&mut self, found: impl IntoIterator<Item = (libp2p::PeerId, Vec<Multiaddr>)>, scope: Scope) {
         let is_member = |peer| self.members.contains_key(&peer);
         let listen = self.views.listen.borrow().clone();
-        if let Some(event) = self.finding.report(Instant::now(), found, &listen, is_member) {
+        if let Some(event) = self.finding.report(Instant::now(), found, (scope, &listen), is_member) {
             self.emit(event);
         }
     }

@@ -1,6 +1,8 @@
 //! Who is let in: closed runs, and the owner's lists.
 
-use murmur_network::Admission;
+use std::time::Duration;
+
+use murmur_network::{Admission, NetworkOrder};
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Event, PeerId, Secret};
 
@@ -67,9 +69,35 @@ async fn who_is_not_on_the_list_of_the_allowed_is_turned_away_even_where_only_it
     settings.admission = Admission { allow: [friend.peer].into(), ..Admission::default() };
     let mut node = Node::start_with(settings).await;
     let stranger = Node::start(Over::Tcp).await;
-    node.order(murmur_network::NetworkOrder::Dial { peer: None, addresses: vec![stranger.address()] });
+    node.order(NetworkOrder::Dial { peer: None, addresses: vec![stranger.address()] });
     assert_eq!(refusal(&mut node, stranger.peer).await, Refusal::Excluded);
     friend.dial(&node);
     friend.wait_connected(node.peer).await;
     node.wait_connected(friend.peer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_blocked_later_is_disconnected_and_returns_once_it_is_let_in_again() {
+    for over in [Over::Tcp, Over::Quic] {
+        let (mut node, mut member) = (Node::start(over).await, Node::start(over).await);
+        member.dial(&node);
+        node.wait_connected(member.peer).await;
+        member.wait_connected(node.peer).await;
+        let admission = node.network.admission();
+        admission.send_replace(Admission { block: [member.peer].into(), ..Admission::default() });
+        node.wait_disconnected(member.peer).await;
+        member.wait_disconnected(node.peer).await;
+        // As the core does: a connection that was refused or closed a moment ago may not be gone yet.
+        let dial = NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![node.address()] };
+        let network = member.network.clone();
+        let dialling = tokio::spawn(async move {
+            while network.try_order(dial.clone()).is_ok() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        assert_eq!(refusal(&mut member, node.peer).await, Refusal::NotAdmitted);
+        admission.send_replace(Admission::default());
+        node.wait_connected(member.peer).await;
+        dialling.abort();
+    }
 }

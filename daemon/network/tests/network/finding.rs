@@ -18,7 +18,7 @@ async fn with(connectivity: Connectivity, over: Over) -> Node {
     Node::start_with(settings).await
 }
 
-async fn meet(one: &mut Node, other: &mut Node) {
+pub(crate) async fn meet(one: &mut Node, other: &mut Node) {
     one.dial(other);
     one.wait_connected(other.peer).await;
     other.wait_connected(one.peer).await;
@@ -38,11 +38,16 @@ async fn two_nodes_that_share_a_third_find_each_other(over: Over) {
     let (mut first, mut hub, mut last) = (with(TABLE, over).await, with(TABLE, over).await, with(TABLE, over).await);
     meet(&mut first, &mut hub).await;
     meet(&mut last, &mut hub).await;
+    find_each_other(&mut first, &mut last).await;
+}
+
+/// Waits until one of two nodes has found the other in the run's table, and connects them.
+pub(crate) async fn find_each_other(first: &mut Node, last: &mut Node) {
     // No core is there to shuffle: whoever looks first finds the other, or is found at the next look.
     let (first_peer, last_peer) = (first.peer, last.peer);
     let (finder, found, addresses) = tokio::select! {
-        addresses = wait_found(&mut first, last_peer) => (&mut first, &mut last, addresses),
-        addresses = wait_found(&mut last, first_peer) => (&mut last, &mut first, addresses),
+        addresses = wait_found(first, last_peer) => (first, last, addresses),
+        addresses = wait_found(last, first_peer) => (last, first, addresses),
     };
     assert!(addresses.contains(&found.address()), "{addresses:?}");
     finder.order(NetworkOrder::Dial { peer: Some(found.peer), addresses });

@@ -2,7 +2,9 @@
 //! each would link all of libp2p.
 
 mod access;
+mod aimed;
 mod caps;
+mod closed;
 mod dawdlers;
 mod failures;
 mod finding;
@@ -15,4 +17,5 @@ mod raw;
 mod relaying;
 mod shards;
 mod starting;
+mod stranger;
 mod transfers;

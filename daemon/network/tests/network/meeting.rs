@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use murmur_network::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
-use murmur_protocol::{Address, Event, RunManifest};
+use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::{Duration, timeout};
 
-use crate::node::{DEADLINE, Node, Over, config, connected_pair, message};
+use crate::node::{DEADLINE, Node, Over, RUNS, config, connected_pair, message};
 
 async fn two_nodes_connect_and_exchange_messages(over: Over) {
     let (mut one, mut other) = (Node::start(over).await, Node::start(over).await);
@@ -79,8 +79,8 @@ async fn another_run_is_refused_on_both_sides_over_quic() {
     another_run_is_refused_on_both_sides(Over::Quic).await;
 }
 
-async fn a_simultaneous_dial_connects_once(over: Over) {
-    let (mut one, mut other) = (Node::start(over).await, Node::start(over).await);
+async fn a_simultaneous_dial_connects_once(over: Over, secret: &Option<Secret>) {
+    let (mut one, mut other) = (Node::start_in(over, secret).await, Node::start_in(over, secret).await);
     one.dial(&other);
     other.dial(&one);
     one.wait_connected(other.peer).await;
@@ -120,15 +120,19 @@ async fn a_simultaneous_dial_connects_once(over: Over) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_simultaneous_dial_connects_once_over_tcp() {
     // Often enough to meet the case that both dials become one TCP connection.
-    for _ in 0..20 {
-        a_simultaneous_dial_connects_once(Over::Tcp).await;
+    for secret in RUNS {
+        for _ in 0..20 {
+            a_simultaneous_dial_connects_once(Over::Tcp, &secret).await;
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_simultaneous_dial_connects_once_over_quic() {
-    for _ in 0..5 {
-        a_simultaneous_dial_connects_once(Over::Quic).await;
+    for secret in RUNS {
+        for _ in 0..5 {
+            a_simultaneous_dial_connects_once(Over::Quic, &secret).await;
+        }
     }
 }
 
@@ -188,37 +192,39 @@ async fn closing_is_quick_and_noticed_over_quic() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_dial_says_why() {
-    let mut node = Node::start(Over::Tcp).await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("bound").port();
-    drop(free);
-    let nobody = Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
-    node.order(NetworkOrder::Dial { peer: None, addresses: vec![nobody] });
-    assert_eq!(node.wait_dial_failed().await, "nobody listens there (connection refused)");
+    for secret in RUNS {
+        let mut node = Node::start_in(Over::Tcp, &secret).await;
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = free.local_addr().expect("bound").port();
+        drop(free);
+        let nobody = Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
+        node.order(NetworkOrder::Dial { peer: None, addresses: vec![nobody] });
+        assert_eq!(node.wait_dial_failed().await, "nobody listens there (connection refused)");
 
-    let useless = Address::new("/unix/nowhere").expect("short");
-    node.order(NetworkOrder::Dial { peer: None, addresses: vec![useless.clone()] });
-    // The core recognises its dial by the address.
-    let failed = node.wait_for("DialFailed", |event| match event {
-        Event::DialFailed { addresses, reason, .. } => Some((addresses, reason)),
-        _ => None,
-    });
-    assert_eq!(failed.await, (vec![useless], "there is no address that this node could dial".to_owned()));
+        let useless = Address::new("/unix/nowhere").expect("short");
+        node.order(NetworkOrder::Dial { peer: None, addresses: vec![useless.clone()] });
+        // The core recognises its dial by the address.
+        let failed = node.wait_for("DialFailed", |event| match event {
+            Event::DialFailed { addresses, reason, .. } => Some((addresses, reason)),
+            _ => None,
+        });
+        assert_eq!(failed.await, (vec![useless], "there is no address that this node could dial".to_owned()));
 
-    node.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![node.address()] });
-    assert_eq!(node.wait_dial_failed().await, "that is this node itself");
+        node.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![node.address()] });
+        assert_eq!(node.wait_dial_failed().await, "that is this node itself");
 
-    let unknown = Address::new("/dns4/nobody.invalid/tcp/4001").expect("short");
-    node.order(NetworkOrder::Dial { peer: None, addresses: vec![unknown] });
-    let reason = node.wait_dial_failed().await;
-    // Depending on whether this machine has a name server.
-    let reasons = ["its name cannot be looked up in the DNS", "no answer within 8 s"];
-    assert!(reasons.contains(&reason.as_str()), "{reason}");
+        let unknown = Address::new("/dns4/nobody.invalid/tcp/4001").expect("short");
+        node.order(NetworkOrder::Dial { peer: None, addresses: vec![unknown] });
+        let reason = node.wait_dial_failed().await;
+        // Depending on whether this machine has a name server.
+        let reasons = ["its name cannot be looked up in the DNS", "no answer within 8 s"];
+        assert!(reasons.contains(&reason.as_str()), "{reason}");
 
-    let other = Node::start(Over::Tcp).await;
-    let wrong = Node::start(Over::Tcp).await;
-    node.order(NetworkOrder::Dial { peer: Some(wrong.peer), addresses: vec![other.address()] });
-    assert!(node.wait_dial_failed().await.starts_with("another peer answers there"), "named");
+        let other = Node::start(Over::Tcp).await;
+        let wrong = Node::start(Over::Tcp).await;
+        node.order(NetworkOrder::Dial { peer: Some(wrong.peer), addresses: vec![other.address()] });
+        assert!(node.wait_dial_failed().await.starts_with("another peer answers there"), "named");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

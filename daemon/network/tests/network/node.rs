@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use murmur_network::{Admission, Caps, Connectivity, Keypair, Multiaddr, Network, NetworkConfig, NetworkOrder};
 use murmur_protocol::message::{Message, TransferHeader};
-use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
+use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, Secret, TransferId};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -14,6 +14,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(25);
 
 /// The longest payload that nodes accept here.
 pub(crate) const PAYLOAD_BYTES_MAX: u64 = 16 << 20;
+
+/// The secret of an open run, and of a closed one: most of what works in one works in the other.
+pub(crate) const RUNS: [Option<Secret>; 2] = [None, Some(Secret::from_bytes([7; 32]))];
 
 /// How a node is reached.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +53,11 @@ pub(crate) fn config(over: Over) -> NetworkConfig {
 impl Node {
     pub(crate) async fn start(over: Over) -> Node {
         Node::start_with(config(over)).await
+    }
+
+    /// In a run with this secret.
+    pub(crate) async fn start_in(over: Over, secret: &Option<Secret>) -> Node {
+        Node::start_with(NetworkConfig { secret: secret.clone(), ..config(over) }).await
     }
 
     pub(crate) async fn start_with(config: NetworkConfig) -> Node {

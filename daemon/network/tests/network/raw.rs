@@ -54,12 +54,18 @@ impl Raw {
 
     /// Greets as it likes after an honest hello; the answer's bytes and the stream.
     pub(crate) async fn greet(&self, greeting: &Greeting) -> (Vec<u8>, Stream) {
+        let (_, answer, control) = self.knock(greeting).await;
+        (answer, control)
+    }
+
+    /// The same with the challenge that was the answer to the hello.
+    pub(crate) async fn knock(&self, greeting: &Greeting) -> (Challenge, Vec<u8>, Stream) {
         let mut control = self.streams.opener.open(CONTROL_PROTOCOL).await.expect("a stream");
         write_frame(&mut control, &honest_hello()).await;
-        Challenge::decode(&read_frame(&mut control).await).expect("a challenge");
+        let challenge = Challenge::decode(&read_frame(&mut control).await).expect("a challenge");
         write_frame(&mut control, &codec::encode(greeting)).await;
         let answer = timeout(ANSWER_MAX, read_frame(&mut control)).await.expect("the node answers");
-        (answer, control)
+        (challenge, answer, control)
     }
 }
 

@@ -1,23 +1,26 @@
 //! Nodes that cannot be reached: relays, hole punching, and what a node knows about its own place.
 
 use murmur_network::{Connectivity, Exposure, Network, NetworkOrder, Reachability, Standing};
-use murmur_protocol::{Address, Event};
+use murmur_protocol::handshake::Credentials;
+use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::timeout;
 
-use crate::node::{DEADLINE, Node, Over, config, message, payload};
+use crate::node::{DEADLINE, Node, Over, RUNS, config, message, payload};
 
 /// Everything about NATs, nothing about finding.
 const NAT: Connectivity = Connectivity { nat: true, relay_server: true, ..Connectivity::OFF };
 
-async fn exposed(exposure: Exposure) -> Node {
+async fn exposed(exposure: Exposure, secret: &Option<Secret>) -> Node {
     let mut settings = config(Over::Tcp);
     settings.connectivity = Connectivity { exposure, ..NAT };
+    settings.secret = secret.clone();
     Node::start_with(settings).await
 }
 
 /// A node behind a firewall that lets nothing in: it listens nowhere.
-async fn walled_in() -> Node {
+async fn walled_in(secret: &Option<Secret>) -> Node {
     let mut settings = config(Over::Tcp);
+    settings.secret = secret.clone();
     settings.connectivity = Connectivity { exposure: Exposure::Private, ..NAT };
     settings.listen = Vec::new();
     Node::start_with(settings).await
@@ -54,123 +57,139 @@ async fn circuit_to(node: &Node) -> Address {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_carries_messages_and_no_transfers() {
-    let mut relay = exposed(Exposure::Public).await;
-    let (mut hidden, mut other) = (walled_in().await, walled_in().await);
-    meet(&mut hidden, &mut relay).await;
-    let circuit = circuit_to(&hidden).await;
-    other.order(NetworkOrder::Dial { peer: Some(hidden.peer), addresses: vec![circuit.clone()] });
-    other.wait_connected(hidden.peer).await;
-    wait_path(&mut other, false).await;
-    hidden.wait_connected(other.peer).await;
-    wait_path(&mut hidden, false).await;
-    for number in 0..20 {
-        other.send(hidden.peer, message(number));
-        hidden.send(other.peer, message(100 + number));
+    for secret in RUNS {
+        let mut relay = exposed(Exposure::Public, &secret).await;
+        let (mut hidden, mut other) = (walled_in(&secret).await, walled_in(&secret).await);
+        meet(&mut hidden, &mut relay).await;
+        let circuit = circuit_to(&hidden).await;
+        other.order(NetworkOrder::Dial { peer: Some(hidden.peer), addresses: vec![circuit.clone()] });
+        other.wait_connected(hidden.peer).await;
+        wait_path(&mut other, false).await;
+        hidden.wait_connected(other.peer).await;
+        wait_path(&mut hidden, false).await;
+        for number in 0..20 {
+            other.send(hidden.peer, message(number));
+            hidden.send(other.peer, message(100 + number));
+        }
+        for number in 0..20 {
+            assert_eq!(hidden.wait_message().await, (other.peer, message(number)));
+            assert_eq!(other.wait_message().await, (hidden.peer, message(100 + number)));
+        }
+        other.transfer(1, hidden.peer, payload(1000, 1));
+        let reason = other.wait_transfer_end(1).await.expect_err("it is relayed");
+        assert!(reason.contains("relays carry no transfers"), "{reason}");
+        // Nobody is to blame: the connection goes on.
+        hidden.send(other.peer, message(7));
+        let next = other.wait_for("a message and nothing else", |event| match event {
+            Event::MessageReceived { message, .. } => Some(message),
+            Event::PeerDisconnected { .. } | Event::PeerMisbehaved { .. } => panic!("unexpected {event:?}"),
+            _ => None,
+        });
+        assert_eq!(next.await, message(7));
     }
-    for number in 0..20 {
-        assert_eq!(hidden.wait_message().await, (other.peer, message(number)));
-        assert_eq!(other.wait_message().await, (hidden.peer, message(100 + number)));
-    }
-    other.transfer(1, hidden.peer, payload(1000, 1));
-    let reason = other.wait_transfer_end(1).await.expect_err("it is relayed");
-    assert!(reason.contains("relays carry no transfers"), "{reason}");
-    // Nobody is to blame: the connection goes on.
-    hidden.send(other.peer, message(7));
-    let next = other.wait_for("a message and nothing else", |event| match event {
-        Event::MessageReceived { message, .. } => Some(message),
-        Event::PeerDisconnected { .. } | Event::PeerMisbehaved { .. } => panic!("unexpected {event:?}"),
-        _ => None,
-    });
-    assert_eq!(next.await, message(7));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_is_fetched_through_a_relay() {
-    let mut relay = exposed(Exposure::Public).await;
-    let mut hidden = walled_in().await;
-    meet(&mut hidden, &mut relay).await;
-    let circuit = circuit_to(&hidden).await;
-    let address = format!("{circuit}/p2p/{}", hidden.peer).parse().expect("an address");
-    let identity = murmur_network::Keypair::generate_ed25519();
-    let question = murmur_network::Question { identity: &identity, address: &address, ticket: None };
-    let peer = murmur_network::fetch_manifest(question, DEADLINE).await.expect("it answers").peer;
-    assert_eq!(peer, hidden.peer);
+    for secret in RUNS {
+        let mut relay = exposed(Exposure::Public, &secret).await;
+        let mut hidden = walled_in(&secret).await;
+        meet(&mut hidden, &mut relay).await;
+        let circuit = circuit_to(&hidden).await;
+        let address = format!("{circuit}/p2p/{}", hidden.peer).parse().expect("an address");
+        let identity = murmur_network::Keypair::generate_ed25519();
+        // Both the relay and the hidden one let nobody in without the secret of a closed run.
+        let run = RunManifest::default().run_id();
+        let ticket = secret.map(|secret| Credentials { run, secret: Some(secret) });
+        let question = murmur_network::Question { identity: &identity, address: &address, ticket: ticket.as_ref() };
+        let peer = murmur_network::fetch_manifest(question, DEADLINE).await.expect("it answers").peer;
+        assert_eq!(peer, hidden.peer);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hole_punch_makes_the_way_direct_and_transfers_possible() {
-    let mut relay = exposed(Exposure::Public).await;
-    let (mut hidden, mut other) = (exposed(Exposure::Private).await, exposed(Exposure::Private).await);
-    meet(&mut hidden, &mut relay).await;
-    meet(&mut other, &mut relay).await;
-    for node in [&hidden, &other] {
-        wait_reachability(&node.network, "an observed address", |known| !known.observed.is_empty()).await;
-    }
-    let circuit = circuit_to(&hidden).await;
-    other.order(NetworkOrder::Dial { peer: Some(hidden.peer), addresses: vec![circuit] });
-    other.wait_connected(hidden.peer).await;
-    hidden.wait_connected(other.peer).await;
-    let punched = |known: &Reachability| known.standing == Standing::HolePunching;
-    wait_reachability(&other.network, "the verdict", punched).await;
-    // The direct connection may be there before the relayed one has shaken hands, or a little later.
-    let sent = payload(3 << 20, 2);
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    for number in 5.. {
-        other.transfer(number, hidden.peer, sent.clone());
-        match other.wait_transfer_end(number).await {
-            Ok(()) => break,
-            Err(reason) => assert!(reason.contains("relays carry no transfers"), "{reason}"),
+    for secret in RUNS {
+        let mut relay = exposed(Exposure::Public, &secret).await;
+        let (mut hidden, mut other) =
+            (exposed(Exposure::Private, &secret).await, exposed(Exposure::Private, &secret).await);
+        meet(&mut hidden, &mut relay).await;
+        meet(&mut other, &mut relay).await;
+        for node in [&hidden, &other] {
+            wait_reachability(&node.network, "an observed address", |known| !known.observed.is_empty()).await;
         }
-        assert!(tokio::time::Instant::now() < deadline, "no direct way");
-    }
-    assert!(hidden.wait_transfer().await.1 == sent);
-    for number in 0..20 {
-        other.send(hidden.peer, message(number));
-        hidden.send(other.peer, message(100 + number));
-    }
-    for number in 0..20 {
-        assert_eq!(hidden.wait_message().await, (other.peer, message(number)));
-        assert_eq!(other.wait_message().await, (hidden.peer, message(100 + number)));
+        let circuit = circuit_to(&hidden).await;
+        other.order(NetworkOrder::Dial { peer: Some(hidden.peer), addresses: vec![circuit] });
+        other.wait_connected(hidden.peer).await;
+        hidden.wait_connected(other.peer).await;
+        let punched = |known: &Reachability| known.standing == Standing::HolePunching;
+        wait_reachability(&other.network, "the verdict", punched).await;
+        // The direct connection may be there before the relayed one has shaken hands, or a little later.
+        let sent = payload(3 << 20, 2);
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        for number in 5.. {
+            other.transfer(number, hidden.peer, sent.clone());
+            match other.wait_transfer_end(number).await {
+                Ok(()) => break,
+                Err(reason) => assert!(reason.contains("relays carry no transfers"), "{reason}"),
+            }
+            assert!(tokio::time::Instant::now() < deadline, "no direct way");
+        }
+        assert!(hidden.wait_transfer().await.1 == sent);
+        for number in 0..20 {
+            other.send(hidden.peer, message(number));
+            hidden.send(other.peer, message(100 + number));
+        }
+        for number in 0..20 {
+            assert_eq!(hidden.wait_message().await, (other.peer, message(number)));
+            assert_eq!(other.wait_message().await, (hidden.peer, message(100 + number)));
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_peers_observe_is_tried_and_confirmed() {
-    let (mut one, mut other) = (exposed(Exposure::FindOut).await, exposed(Exposure::FindOut).await);
-    assert_eq!(one.network.reachability().borrow().standing, Standing::Unknown);
-    meet(&mut one, &mut other).await;
-    let own = one.listen_address();
-    let seen = |known: &Reachability| known.observed.contains(&own);
-    wait_reachability(&one.network, "the observed address", seen).await;
-    let tried = |known: &Reachability| known.confirmed.contains(&own);
-    let known = wait_reachability(&one.network, "a confirmed address", tried).await;
-    // Loopback proves nothing about the world.
-    assert_eq!(known.standing, Standing::ReachableLocally);
-    // The probe's own connection is nobody's membership.
-    one.send(other.peer, message(1));
-    assert_eq!(other.wait_message().await, (one.peer, message(1)));
+    for secret in RUNS {
+        let (mut one, mut other) =
+            (exposed(Exposure::FindOut, &secret).await, exposed(Exposure::FindOut, &secret).await);
+        assert_eq!(one.network.reachability().borrow().standing, Standing::Unknown);
+        meet(&mut one, &mut other).await;
+        let own = one.listen_address();
+        let seen = |known: &Reachability| known.observed.contains(&own);
+        wait_reachability(&one.network, "the observed address", seen).await;
+        let tried = |known: &Reachability| known.confirmed.contains(&own);
+        let known = wait_reachability(&one.network, "a confirmed address", tried).await;
+        // Loopback proves nothing about the world.
+        assert_eq!(known.standing, Standing::ReachableLocally);
+        // The probe's own connection is nobody's membership.
+        one.send(other.peer, message(1));
+        assert_eq!(other.wait_message().await, (one.peer, message(1)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_is_given_up_with_its_relay() {
-    let mut relay = exposed(Exposure::Public).await;
-    let mut hidden = walled_in().await;
-    meet(&mut hidden, &mut relay).await;
-    let circuit = circuit_to(&hidden).await;
-    relay.network.close().await;
-    let lost = hidden.wait_for("AddressLost", |event| match event {
-        Event::AddressLost { address } => Some(address),
-        _ => None,
-    });
-    assert_eq!(lost.await, circuit);
-    let alone = |known: &Reachability| known.relayed.is_empty() && known.standing == Standing::Unreachable;
-    wait_reachability(&hidden.network, "the loss", alone).await;
+    for secret in RUNS {
+        let mut relay = exposed(Exposure::Public, &secret).await;
+        let mut hidden = walled_in(&secret).await;
+        meet(&mut hidden, &mut relay).await;
+        let circuit = circuit_to(&hidden).await;
+        relay.network.close().await;
+        let lost = hidden.wait_for("AddressLost", |event| match event {
+            Event::AddressLost { address } => Some(address),
+            _ => None,
+        });
+        assert_eq!(lost.await, circuit);
+        let alone = |known: &Reachability| known.relayed.is_empty() && known.standing == Standing::Unreachable;
+        wait_reachability(&hidden.network, "the loss", alone).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_everything_on_nodes_meet_and_transfer_as_ever() {
-    for over in [Over::Tcp, Over::Quic] {
+    for (over, secret) in [Over::Tcp, Over::Quic].into_iter().flat_map(|over| RUNS.map(|secret| (over, secret))) {
         let mut settings = config(over);
+        settings.secret = secret;
         // Not mDNS: other nodes on this machine's network are none of the test's business.
         settings.connectivity = Connectivity { mdns: false, ..Connectivity::default() };
         let mut one = Node::start_with(settings.clone()).await;

@@ -1,0 +1,34 @@
+//! `murmur block` and `murmur unblock`: whom a running daemon shuts out.
+
+use super::client::Client;
+use crate::blocking::{BlockWish, Blocked};
+use crate::cli::BlockOptions;
+use crate::console::{Console, print_line};
+
+pub(super) fn block(options: &BlockOptions) -> anyhow::Result<()> {
+    ask(options, &BlockWish { block: options.peers.clone(), unblock: Vec::new() })
+}
+
+pub(super) fn unblock(options: &BlockOptions) -> anyhow::Result<()> {
+    ask(options, &BlockWish { block: Vec::new(), unblock: options.peers.clone() })
+}
+
+/// Has the daemon carry out a wish, and shows who is shut out then.
+fn ask(options: &BlockOptions, wish: &BlockWish) -> anyhow::Result<()> {
+    let client = Client::find(options.address.as_deref(), options.run.as_deref())?;
+    let blocked: Blocked = client.post("block", wish)?;
+    if options.format == Console::Json {
+        print_line(&serde_json::to_string(&blocked)?);
+        return Ok(());
+    }
+    let Blocked { by_settings, by_command } = blocked;
+    if by_settings.is_empty() && by_command.is_empty() {
+        print_line("blocked      nobody");
+    }
+    by_settings.iter().for_each(|peer| print_line(&format!("blocked      {peer} · by the node's settings")));
+    by_command.iter().for_each(|peer| print_line(&format!("blocked      {peer}")));
+    if let Some(peer) = by_command.last() {
+        print_line(&format!("undo         murmur unblock {peer}"));
+    }
+    Ok(())
+}
