@@ -105,6 +105,11 @@ pub const FRAGMENTS_MAX: u16 = 64;
 /// When a busy node may be asked again.
 pub const BUSY_RETRY: Duration = Duration::from_millis(300);
 
+/// When a joiner may be asked again, if it does not begin by itself: proposals every 300 ms of each member took two fifths of a
+/// line of 64 kbit/s from the model, and these take a fiftieth. After 20 s those who joined at once had drifted so far apart
+/// on a busy machine that they copied each other's models.
+pub const JOINING_RETRY: Duration = Duration::from_secs(5);
+
 /// Norms of recent exchanges behind the clip norm.
 pub const CLIP_HISTORY: usize = 15;
 
@@ -120,12 +125,27 @@ pub const WEIGHT_CLAMP: f32 = 4.0;
 /// Joiners that are sent the model at once; they share one copy of it.
 pub const STATE_TRANSFERS_MAX: usize = 4;
 
-/// Values in a chunk of a state: 4 MiB, which a link of 5 Mbit/s carries in seven seconds. On machines that are busy with
-/// training each chunk costs some waits for a processor: smaller ones are slower. All nodes of a swarm must agree.
-pub const STATE_CHUNK_VALUES: usize = 1024 * 1024;
+/// Values in a chunk of a state: 16 KiB, which a link of 64 kbit/s carries in two seconds. Chunks are what is asked for and
+/// counted; so small that none has to be resumed where its donor dies. All nodes of a swarm must agree.
+pub const STATE_CHUNK_VALUES: usize = 4096;
 
-/// Chunks asked of one donor at a time, 64 MiB: those who connect later find something left to send.
-pub const STATE_CHUNKS_MAX: u32 = 16;
+/// Chunks sent in one transfer at most, 4 MiB: on machines that are busy with training each transfer costs some waits for
+/// a processor, so that smaller ones are slower where the line is fast.
+pub const STATE_PART_CHUNKS_MAX: u32 = 256;
+
+/// What a transfer of chunks is to take on its line: what is lost where a donor dies, and what others on the line wait for
+/// (a guess between the few milliseconds that a transfer costs and the seconds that a slow link may lose).
+pub const STATE_PART_TIME: Duration = Duration::from_secs(2);
+
+/// Chunks asked of one donor at a time, 64 MiB.
+pub const STATE_CHUNKS_MAX: u32 = 4096;
+
+/// Requests that were given up or shortened and of which chunks may still come: some of each donor of a copy.
+pub const STATE_REQUESTS_REMEMBERED: usize = 32;
+
+/// Half of what a donor is still to send is asked of another that has nothing to do, where the rest would take longer than
+/// this: the parts that are on their way already, twice over (a guess).
+pub const STATE_SHARED_FROM: Duration = Duration::from_secs(8);
 
 /// A donor's copy of its state serves requests for this long: one copy at a time, as large as the state, beside chunks of
 /// the one before that are still on their way. Older ones would be far behind the model (a guess); with a new one for each
@@ -135,21 +155,20 @@ pub const STATE_COPY_KEPT: Duration = Duration::from_secs(3);
 /// Nor does it serve requests after so many own steps (a guess): a tiny model takes thousands in three seconds.
 pub const STATE_COPY_STEPS: u64 = 100;
 
-/// Chunks on their way to one joiner at once: the next one leaves while the last one is being confirmed.
-pub const STATE_CHUNKS_SENT_MAX: usize = 2;
+/// Parts on their way to one joiner at once: the next one leaves while the last one is being confirmed.
+pub const STATE_PARTS_SENT_MAX: usize = 2;
 
 /// Donors that a joiner copies from at once; more share a downlink that few can fill.
 pub const STATE_DONORS_MAX: usize = 4;
 
-/// A donor from which no chunk comes for this long is given up: its step may take as long as that, or the first chunks of
-/// four donors over a slow link.
+/// A donor from which no chunk comes for this long is given up: its step may take as long as that.
 pub const STATE_STALL: Duration = Duration::from_secs(120);
 
 /// Another donor is asked for the chunks of one that is this late, until it is known how fast chunks come.
 pub const STATE_LATE: Duration = Duration::from_secs(10);
 
-/// The least lateness: copying a chunk twice costs more than waiting a little.
-pub const STATE_LATE_MIN: Duration = Duration::from_secs(2);
+/// The least lateness, twice what a part is to take.
+pub const STATE_LATE_MIN: Duration = Duration::from_secs(4);
 
 /// An unanswered request for a state is repeated this often.
 pub const STATE_REPEAT_PERIOD: Duration = Duration::from_secs(1);
@@ -178,15 +197,15 @@ pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
     4 * parameters * vectors
 }
 
-/// Bytes of a chunk of a model's state, or of the whole state where that is smaller.
-fn state_chunk_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
-    state_bytes(parameters, gossip).min(4 * STATE_CHUNK_VALUES)
+/// Bytes of the largest part of a model's state, or of the whole state where that is smaller.
+fn state_part_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
+    state_bytes(parameters, gossip).min(4 * STATE_CHUNK_VALUES * STATE_PART_CHUNKS_MAX as usize)
 }
 
-/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a chunk of the state, or
+/// The largest payload that a peer may announce for a model of so many parameters, in bytes: a part of the state, or
 /// what starts a first exchange (a little over two bytes a parameter).
 pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_chunk_bytes(parameters, gossip).max(proposal_bytes(parameters)) as u64
+    state_part_bytes(parameters, gossip).max(proposal_bytes(parameters)) as u64
 }
 
 /// What a starter sends at most: steps and codes.
@@ -205,6 +224,6 @@ pub fn exchange_timeout(parameters: usize) -> Duration {
 /// peer that announces the largest payload and dawdles does not keep the others' codes out.
 pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters);
-    let chunks = STATE_DONORS_MAX * STATE_CHUNKS_SENT_MAX * state_chunk_bytes(parameters, gossip);
-    (chunks + exchanges) as u64
+    let parts = STATE_DONORS_MAX * STATE_PARTS_SENT_MAX * state_part_bytes(parameters, gossip);
+    (parts + exchanges) as u64
 }

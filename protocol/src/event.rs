@@ -213,4 +213,7 @@ pub enum Misbehaviour {
     /// Something that nobody asked for.
     #[error("sent what nobody asked for")]
     Unsolicited,
+    /// A transfer that took far longer than its link needs, while it kept a place.
+    #[error("kept a transfer waiting")]
+    Stalled,
 }

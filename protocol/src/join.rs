@@ -7,6 +7,8 @@ mod checking;
 mod chunking;
 mod copying;
 mod giving;
+mod missing;
+mod part_size;
 
 use std::time::Duration;
 
@@ -26,7 +28,7 @@ use crate::time::Time;
 use checking::Check;
 pub use checking::Unchecked;
 pub(crate) use chunking::Chunking;
-use copying::Copying;
+use copying::{Copying, Share};
 pub(crate) use giving::Giving;
 
 /// The sub-machine of a node without a model.
@@ -150,7 +152,12 @@ impl Joining {
             if room == 0 && (self.copying.asked().len() > donors_max || !self.copying.is_anybody_late(now)) {
                 return;
             }
-            let Some(chunks) = self.copying.next_share(now, room.min(donors.len())) else { return };
+            let Some(Share { chunks, taken_from }) = self.copying.next_share(now, room.min(donors.len())) else {
+                return;
+            };
+            if let Some((slow, request, chunks)) = taken_from {
+                out.send(slow, Message::RequestState { request, chunks });
+            }
             let peer = donors.swap_remove(self.random.random_range(0..donors.len()));
             let request = self.next_request;
             self.next_request += 1;
@@ -167,13 +174,13 @@ impl Joining {
     }
 
     pub(crate) fn on_refusal(&mut self, now: Time, peer: PeerId, request: u64) {
-        if self.copying.drop_request(|asked| asked.peer == peer && asked.request == request) {
+        if self.copying.drop_requests(|asked| asked.peer == peer && asked.request == request) {
             self.ask_at = now + STATE_RETRY;
         }
     }
 
     pub(crate) fn on_partner_lost(&mut self, now: Time, peer: PeerId) {
-        if self.copying.drop_request(|asked| asked.peer == peer) {
+        if self.copying.drop_requests(|asked| asked.peer == peer) {
             self.ask_at = now;
         }
     }
@@ -190,22 +197,23 @@ impl Joining {
         let TransferHeader::State { request, chunk, progress, layout: digest } = header else {
             return Ok(());
         };
-        let Some(expected) = self.copying.expects(peer, *request, *chunk).filter(|_| self.loading.is_none()) else {
+        let expected = self.copying.expects(peer, *request, *chunk, payload.len() / 4);
+        let Some((count, values)) = expected.filter(|_| self.loading.is_none()) else {
             // Late, perhaps for a request of an earlier life; or for one that was never made.
             return if *request < self.next_request { Ok(()) } else { Err(Misbehaviour::Unsolicited) };
         };
-        let verdict = judge_chunk(*progress, digest, &payload, layout, expected);
+        let verdict = judge_part(*progress, digest, &payload, layout, values);
         if verdict.is_err() {
-            self.copying.drop_request(|asked| asked.peer == peer);
+            self.copying.drop_requests(|asked| asked.peer == peer);
             self.ask_at = now + STATE_RETRY;
             return verdict;
         }
         if self.is_unexpected(*progress) && self.doubt_donor(now, peer) {
-            self.copying.drop_request(|asked| asked.peer == peer);
+            self.copying.drop_requests(|asked| asked.peer == peer);
             self.ask_at = now;
             return Ok(());
         }
-        if self.copying.take(now, peer, *chunk, payload, *progress) {
+        if self.copying.take(now, (peer, *request), *chunk..chunk + count, &payload, *progress) {
             self.ask_at = now;
         }
         if let Some((chunks, progress, donors)) = self.copying.whole() {
@@ -331,7 +339,7 @@ impl Joining {
     }
 }
 
-fn judge_chunk(
+fn judge_part(
     progress: f64,
     digest: &[u8; 32],
     payload: &Payload,

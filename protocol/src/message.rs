@@ -35,7 +35,8 @@ pub enum Message {
     Accept(Accept),
     /// The responder will not take part.
     Reject(Reject),
-    /// Asks for some chunks of the model. A later request of the same peer takes the place of the one before.
+    /// Asks for some chunks of the model. A later request of the same peer takes the place of the one before; the same
+    /// request with fewer chunks says that the others are not wanted any more.
     RequestState {
         /// Chosen by the asker, returned with each chunk.
         request: u64,
@@ -187,11 +188,12 @@ pub enum TransferHeader {
         /// Of the integer differences, the mask and the terms: the starter drops the exchange where its own differs.
         digest: u64,
     },
-    /// A chunk of the model, for a joiner: values as little-endian `f32`.
+    /// Some chunks of the model, one after the other, for a joiner: values as little-endian `f32`. How many the payload's
+    /// length tells; at most [`STATE_PART_CHUNKS_MAX`](crate::bounds::STATE_PART_CHUNKS_MAX).
     State {
         /// From the request.
         request: u64,
-        /// Which one.
+        /// The first one.
         chunk: u32,
         /// Swarm progress of the model, in steps.
         progress: f64,
@@ -297,11 +299,11 @@ mod tests {
         "02fb2c01",
         "03fb2c0101",
         "04010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0800014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
-        "08000000",
-        "080002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
-        "08000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
-        "0801",
+        "0900014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "09000000",
+        "090002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
+        "09000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
+        "0901",
         "0000016101142f6970342f3132372e302e302e312f7463702f31",
         "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0201",

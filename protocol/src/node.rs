@@ -196,8 +196,8 @@ impl Node {
             Event::PathChanged { peer, is_direct } => self.on_path_changed(now, peer, is_direct),
             Event::MessageReceived { peer, message } => self.on_message(now, peer, message),
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
-            Event::TransferFinished { transfer } => self.on_transfer_ended(transfer, true),
-            Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(transfer, false),
+            Event::TransferFinished { transfer } => self.on_transfer_ended(now, transfer, true),
+            Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(now, transfer, false),
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(now, peer, misbehaviour),
             Event::IdentityDoubled { peer } => self.outbox.notice(Notice::IdentityDoubled { peer }),
             Event::StepsCompleted(report) => self.averaging.on_report(now, report),
@@ -257,6 +257,8 @@ impl Node {
                 Ok(())
             }
             Message::RequestState { request, chunks } => {
+                // It has no model to exchange.
+                self.membership.avoid(peer, now + JOINING_RETRY);
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
                 let steps = has_model.then_some(self.averaging.training.steps);
@@ -276,6 +278,10 @@ impl Node {
 
     fn on_propose(&mut self, now: Time, peer: PeerId, propose: &Propose) -> Result<(), Misbehaviour> {
         screen(&propose.standing)?;
+        if propose.standing.gamma > 0.0 {
+            // It trains: a joiner that asked to be left alone has its model now.
+            self.membership.avoid(peer, now);
+        }
         let own = self.averaging.training.tokens_per_second as f32;
         let weights = self.membership.clamp_weights(peer, propose.standing.weight, own);
         let refuse = match self.phase {
@@ -331,7 +337,7 @@ impl Node {
         self.phase == Phase::Training && self.is_outlier
     }
 
-    fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
+    fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {
         if let Some((bytes, taken)) = self.outbox.transfer_ended(transfer)
             && finished
         {
@@ -339,7 +345,7 @@ impl Node {
         }
         self.starter.on_transfer_ended(transfer, finished);
         self.responder.on_transfer_ended(transfer, finished);
-        self.giving.on_transfer_ended(transfer, finished, &mut self.outbox);
+        self.giving.on_transfer_ended(now, transfer, finished, &mut self.outbox);
     }
 
     fn on_disconnected(&mut self, now: Time, peer: PeerId) {

@@ -168,6 +168,7 @@ fn points(what: &Misbehaviour) -> f64 {
     match what {
         Misbehaviour::Garbage(_) | Misbehaviour::WrongLayout | Misbehaviour::Forged => 2.0,
         Misbehaviour::WrongLength { .. } | Misbehaviour::OutOfRange(_) => 1.5,
+        Misbehaviour::Stalled => 1.0,
         Misbehaviour::Disagreement | Misbehaviour::Unsolicited => 0.5,
     }
 }

@@ -1,14 +1,16 @@
 //! Copying a model from several donors: who is asked for what, and what becomes of a donor that leaves, stands still, or
 //! is asked for too much.
 
+mod checking;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_protocol::bounds::{RAMP_EXCHANGES, STATE_COPY_KEPT, STATE_COPY_STEPS};
-use murmur_protocol::message::{Chunks, Message, Reject, RejectReason, TransferHeader};
+use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS};
+use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
     Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
-    Start, Time, TrainingReport, Unchecked,
+    Start, Time, TrainingReport,
 };
 
 const PARAMETERS: usize = 95;
@@ -23,10 +25,11 @@ fn layout() -> Arc<ModelLayout> {
     Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]))
 }
 
-/// The values of a chunk: each its own place in the model.
-fn payload(chunk: u32) -> Payload {
-    let start = chunk as usize * CHUNK;
-    let values: Vec<f32> = (start..(start + CHUNK).min(PARAMETERS)).map(|place| place as f32).collect();
+/// The values of some chunks: each its own place in the model.
+fn part(first: u32, chunks: u32) -> Payload {
+    let start = first as usize * CHUNK;
+    let values: Vec<f32> =
+        (start..(start + chunks as usize * CHUNK).min(PARAMETERS)).map(|place| place as f32).collect();
     Snapshot::from(values).to_payload()
 }
 
@@ -66,8 +69,12 @@ impl Setting {
     }
 
     fn receive(&mut self, from: PeerId, request: u64, chunk: u32) -> Vec<Effect> {
+        self.receive_part(from, request, chunk, 1)
+    }
+
+    fn receive_part(&mut self, from: PeerId, request: u64, chunk: u32, chunks: u32) -> Vec<Effect> {
         let header = TransferHeader::State { request, chunk, progress: 7.0, layout: *layout().digest() };
-        self.tell(Event::TransferReceived { peer: from, header, payload: payload(chunk) })
+        self.tell(Event::TransferReceived { peer: from, header, payload: part(chunk, chunks) })
     }
 
     /// Sends all that was asked for.
@@ -170,15 +177,84 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     setting.receive(slow, request, 0);
     let early = setting.wait(Duration::from_millis(100));
     assert!(requests(&early).is_empty(), "{early:?}");
-    let effects: Vec<Effect> = (0..20).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let effects: Vec<Effect> = (0..11).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let told: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer == slow).collect();
+    assert_eq!(told, [(slow, request, Chunks { first: 0, count: 6 })], "it need not send the rest");
     // Repeated while it is not answered.
-    let mut helper = requests(&effects);
+    let mut helper: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer != slow).collect();
     helper.dedup();
-    assert_eq!(chunks_of(&helper), (1..CHUNKS).collect::<Vec<_>>(), "once, and nothing that is there already");
-    assert!(helper.iter().all(|(other, ..)| *other != slow));
-    // The slow one comes back to life: its chunks are as good.
-    assert!(loaded(&setting.receive(slow, request, 1)).is_none());
-    assert_eq!(loaded(&setting.serve(&helper)), Some(whole_model()));
+    assert_eq!(chunks_of(&helper), [6, 7, 8, 9], "half of what is not there yet");
+    // Nothing comes any more; the helper has half of the rest again and again, and at last the last one.
+    let (mut asked, mut model) = (chunks_of(&helper), None);
+    while model.is_none() {
+        let mut effects = setting.serve(&helper);
+        model = loaded(&effects);
+        effects.extend((0..20).flat_map(|_| setting.wait(Duration::from_secs(1))));
+        helper = requests(&effects).into_iter().filter(|(peer, ..)| *peer != slow).collect();
+        helper.dedup();
+        asked.extend(chunks_of(&helper));
+        assert!(model.is_some() || !helper.is_empty(), "nobody is asked for what is missing: {asked:?}");
+    }
+    asked.sort_unstable();
+    assert_eq!((asked, model), ((1..CHUNKS).collect(), Some(whole_model())), "nothing twice");
+}
+
+/// On a slow and busy line all of it came twice, for both began with the first chunk.
+#[test]
+fn a_donor_that_is_late_to_begin_is_left_the_first_half() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    let effects: Vec<Effect> = (0..11).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let mut asked = requests(&effects);
+    asked.retain(|(peer, ..)| *peer != slow);
+    assert_eq!(chunks_of(&asked[..1]), [5, 6, 7, 8, 9]);
+    assert!(loaded(&setting.serve(&asked[..1])).is_none());
+    assert_eq!(loaded(&setting.serve(&[(slow, request, Chunks { first: 0, count: 5 })])), Some(whole_model()));
+}
+
+/// Two donors with two chunks of 4 MiB each could not be in time on a slow line, and all of it was thrown away.
+#[test]
+fn what_comes_after_its_donor_was_given_up_is_kept() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
+    for key in 1..=2 {
+        // Nobody else has a model.
+        setting.wait(Duration::from_secs(1));
+        if peer(key) != slow {
+            setting.tell(Event::PeerDisconnected { peer: peer(key) });
+        }
+    }
+    (0..130).for_each(|_| drop(setting.wait(Duration::from_secs(1))));
+    setting.receive_part(slow, request, 2, 7);
+    let status = setting.node.status();
+    assert_eq!(status.copying.expect("a copy is under way").chunks, 7);
+    assert!(status.misbehaviours.is_empty());
+    // The last one is half as long as the others.
+    setting.receive(slow, request, 9);
+    assert_eq!(loaded(&setting.receive_part(slow, request, 0, 3)), Some(whole_model()));
+}
+
+#[test]
+fn who_has_nothing_to_do_sends_half_of_what_keeps_somebody_busy_for_long() {
+    let (mut setting, first) = Setting::new(Start::FromPeer, 1);
+    let [(donor, request, _)] = requests(&first)[..] else { panic!("the only peer: {first:?}") };
+    // 2 s a chunk: eight of them take longer than is worth a second donor.
+    let busy: Vec<Effect> = (0..2)
+        .flat_map(|chunk| {
+            setting.wait(Duration::from_secs(2));
+            setting.receive(donor, request, chunk)
+        })
+        .collect();
+    assert!(requests(&busy).is_empty(), "{busy:?}");
+    for key in 2..=4 {
+        setting.tell(Event::PeerConnected { peer: peer(key), addresses: vec![] });
+    }
+    let asked = requests(&setting.wait(Duration::from_secs(1)));
+    let [told, helper] = asked[..] else { panic!("one more donor, half of four: {asked:?}") };
+    assert_eq!(told, (donor, request, Chunks { first: 0, count: 6 }));
+    assert_eq!(helper.2, Chunks { first: 6, count: 4 });
+    assert!(loaded(&setting.serve(&[(donor, request, Chunks { first: 2, count: 4 })])).is_none());
+    assert_eq!(loaded(&setting.serve(&[helper])), Some(whole_model()));
 }
 
 #[test]
@@ -200,37 +276,63 @@ fn a_helper_that_refuses_is_not_the_last() {
     assert!(asked.len() > 3, "{asked:?}");
 }
 
-#[test]
-fn a_donor_sends_what_it_is_asked_for_a_few_chunks_at_a_time() {
+/// What a donor sends to a joiner that takes so long for each chunk, as lengths in chunks.
+fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
     let (mut setting, _) = Setting::new(Start::WithModel, 1);
     let ask = |request, first, count| Event::MessageReceived {
         peer: peer(1),
         message: Message::RequestState { request, chunks: Chunks { first, count } },
     };
-    let effects = setting.tell(ask(0, 7, 3));
+    let effects = setting.tell(ask(0, 1, 9));
     let request = snapshot_wanted(&effects).expect("a snapshot");
     let snapshot = Snapshot::from(whole_model());
     let mut effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
-    let mut sent = Vec::new();
+    let (mut sent, mut lengths) = (Vec::new(), Vec::new());
     loop {
-        let started: Vec<_> = effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. } => {
-                    Some((*transfer, *chunk, payload.clone()))
-                }
-                _ => None,
-            })
-            .collect();
-        assert!(started.len() <= 2, "{started:?}");
+        let started = effects.iter().filter_map(|effect| match effect {
+            Effect::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. } => {
+                Some((*transfer, *chunk, payload.clone()))
+            }
+            _ => None,
+        });
         sent.extend(started);
-        let Some((transfer, chunk, bytes)) = sent.first().cloned() else { break };
-        sent.remove(0);
-        assert_eq!(bytes, payload(chunk));
+        assert!(sent.len() <= 2, "{sent:?}");
+        if sent.is_empty() {
+            break;
+        }
+        let (transfer, chunk, bytes) = sent.remove(0);
+        let chunks = (bytes.len() as u32).div_ceil(4 * CHUNK as u32);
+        assert_eq!(bytes, part(chunk, chunks));
+        lengths.push(chunks);
+        setting.wait(Duration::from_secs_f64(seconds_per_chunk * f64::from(chunks)));
         effects = setting.tell(Event::TransferFinished { transfer });
     }
-    let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 3, of: 10, .. }));
+    let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 9, of: 10, .. }));
     assert!(effects.iter().any(told), "{effects:?}");
+    lengths
+}
+
+#[test]
+fn a_donor_sends_two_parts_at_a_time_each_of_about_two_seconds() {
+    assert_eq!(parts_sent(2.0), [1; 9], "a slow line");
+    assert_eq!(parts_sent(0.0), [1, 1, 2, 4, 1], "a fast line, of which it knows nothing at first");
+}
+
+#[test]
+fn a_donor_leaves_out_what_another_sends() {
+    let (mut setting, _) = Setting::new(Start::WithModel, 1);
+    let ask = |count| Event::MessageReceived {
+        peer: peer(1),
+        message: Message::RequestState { request: 3, chunks: Chunks { first: 0, count } },
+    };
+    let request = snapshot_wanted(&setting.tell(ask(10))).expect("a snapshot");
+    let snapshot = Snapshot::from(whole_model());
+    let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
+    assert_eq!(chunks_sent(&effects).len(), 2);
+    setting.tell(ask(3));
+    let finished = |transfer| Event::TransferFinished { transfer: murmur_protocol::TransferId(transfer) };
+    assert_eq!(chunks_sent(&setting.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [2]);
+    assert!(chunks_sent(&setting.tell(finished(1))).is_empty());
 }
 
 /// The donor does not know yet that the joiner was killed, and comes back with what that one had asked for.
@@ -303,117 +405,10 @@ fn chunks_that_no_state_has_are_misbehaviour() {
     }
 }
 
-impl Setting {
-    /// Sends all that was asked for, and has the model loaded.
-    fn copy(&mut self, requests: &[(PeerId, u64, Chunks)]) -> Vec<Effect> {
-        let effects = self.serve(requests);
-        let request = effects.iter().find_map(|effect| match effect {
-            Effect::LoadState { request, .. } => Some(*request),
-            _ => None,
-        });
-        self.tell(Event::StateLoaded {
-            request: request.expect("the model is whole"),
-            accepted: true,
-            report: TrainingReport::default(),
-        })
-    }
-
-    /// Waits for a minute or two, a second at a time, and has every check answered like this.
-    fn answer_checks(&mut self, mut effects: Vec<Effect>, answer: Option<RejectReason>) -> Vec<Effect> {
-        let mut all = Vec::new();
-        for _ in 0..150 {
-            let mut checks = proposals(&effects);
-            all.append(&mut effects);
-            while let (Some((peer, exchange)), Some(reason)) = (checks.pop(), answer) {
-                let reject = Message::Reject(Reject { exchange, reason, retry_after_ms: 300 });
-                let then = self.tell(Event::MessageReceived { peer, message: reject });
-                checks.extend(proposals(&then));
-                all.extend(then);
-            }
-            if unchecked(&all).is_some() {
-                return all;
-            }
-            effects = self.wait(Duration::from_secs(1));
-        }
-        all
-    }
-}
-
-fn proposals(effects: &[Effect]) -> Vec<(PeerId, u64)> {
-    let proposed = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { peer, message: Message::Propose(propose) } => Some((*peer, propose.exchange)),
-        _ => None,
-    });
-    proposed.collect()
-}
-
-fn unchecked(effects: &[Effect]) -> Option<(Unchecked, bool)> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Notice(Notice::StateUnchecked { why, is_copied_again, .. }) => Some((*why, *is_copied_again)),
-        _ => None,
-    })
-}
-
-fn trains(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::BeginTraining))
-}
-
-#[test]
-fn a_model_that_nobody_checks_is_copied_again_and_then_trained_on_with_a_warning() {
-    for answer in [None, Some(RejectReason::Busy)] {
-        let (mut setting, mut effects) = Setting::new(Start::FromPeer, 4);
-        let mut verdicts = Vec::new();
-        for _ in 0..2 {
-            let asked = requests(&effects);
-            let loaded = setting.copy(&asked);
-            assert!(!trains(&loaded), "before it is checked");
-            effects = setting.answer_checks(loaded, answer);
-            verdicts.extend(unchecked(&effects));
-            if verdicts.len() < 2 {
-                assert!(!trains(&effects), "{answer:?}");
-                assert!(proposals(&effects).len() >= 3, "{answer:?}");
-                effects = effects.into_iter().chain(setting.wait(Duration::from_secs(1))).collect();
-                let others = requests(&effects);
-                assert!(others.iter().all(|(donor, ..)| *donor != asked[0].0), "another donor: {others:?}");
-            }
-        }
-        assert_eq!(verdicts, [(Unchecked::Unanswered, true), (Unchecked::Unanswered, false)], "{answer:?}");
-        assert!(trains(&effects), "{answer:?}");
-    }
-}
-
-#[test]
-fn members_without_a_model_cannot_check_one_and_that_is_told() {
-    let (mut setting, effects) = Setting::new(Start::FromPeer, 3);
-    let loaded = setting.copy(&requests(&effects));
-    let effects = setting.answer_checks(loaded, Some(RejectReason::Joining));
-    assert_eq!((unchecked(&effects), trains(&effects)), (Some((Unchecked::NobodyElse, false)), true));
-    assert_eq!(proposals(&effects).len(), 2, "each of the two others was asked once");
-}
-
 #[test]
 fn who_has_no_model_yet_gives_none() {
     let (mut setting, _) = Setting::new(Start::FromPeer, 2);
     let effects = setting.tell(asks(peer(2), 0, 0));
     let refuses = |effect: &Effect| matches!(effect, Effect::Send { message: Message::RefuseState { .. }, .. });
     assert!(effects.iter().any(refuses) && snapshot_wanted(&effects).is_none(), "{effects:?}");
-}
-
-/// Whatever it has copied, it counts for little at first.
-#[test]
-fn the_weight_of_a_joiner_begins_small() {
-    let (mut setting, effects) = Setting::new(Start::FromPeer, 1);
-    let effects = setting.copy(&requests(&effects));
-    assert!(trains(&effects), "nobody else is there: {effects:?}");
-    let tokens_per_second = 600.0;
-    let report = TrainingReport { steps: 1000, progress: 1000.0, tokens_per_second, ..TrainingReport::default() };
-    let effects = setting.tell(Event::StepsCompleted(report));
-    let weights: Vec<f32> = effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Send { message: Message::Propose(propose), .. } => Some(propose.standing.weight),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(weights, [600.0 / (1.0 + RAMP_EXCHANGES as f32)]);
 }

@@ -8,6 +8,7 @@ pub mod gaps;
 pub mod netns;
 pub mod process;
 pub mod siege;
+pub mod slow_join;
 pub mod swarm;
 
 pub use daemon::{Daemon, Finished};

@@ -8,3 +8,4 @@ mod lost;
 mod partition;
 mod restarts;
 mod siege;
+mod slow;

@@ -16,12 +16,13 @@ use murmur_network::streams::{BULK_PROTOCOL, ConnectionStreams, StreamsBehaviour
 use murmur_network::{
     Admission, Caps, Connectivity, Keypair, Network, NetworkConfig, NetworkOrder, TrafficCounter, transport,
 };
-use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_CHUNKS_SENT_MAX};
+use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};
 use tokio::sync::mpsc;
 
-const CHUNK_BYTES: usize = 4 * STATE_CHUNK_VALUES;
+/// The largest part that a donor sends in one transfer.
+const CHUNK_BYTES: usize = 4 * STATE_CHUNK_VALUES * STATE_PART_CHUNKS_MAX as usize;
 
 /// As much as the state of a model of 50 million parameters.
 const CHUNKS: usize = 50;
@@ -125,7 +126,7 @@ async fn through_the_driver() -> Outcome<f64> {
             sender.try_order(NetworkOrder::StartTransfer { transfer, peer, header, payload: payload.clone() })
         };
         let mut next = 0;
-        while next < STATE_CHUNKS_SENT_MAX {
+        while next < STATE_PARTS_SENT_MAX {
             send(next)?;
             next += 1;
         }

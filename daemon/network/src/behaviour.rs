@@ -13,6 +13,7 @@ use murmur_protocol::RunId;
 
 use crate::bounds::*;
 use crate::connectivity::Connectivity;
+use crate::probing::Patient;
 use crate::sources::Sources;
 use crate::streams::StreamsBehaviour;
 
@@ -29,7 +30,7 @@ pub(crate) struct Behaviour {
     pub(crate) streams: StreamsBehaviour,
     identify: Toggle<identify::Behaviour>,
     pub(crate) kademlia: Toggle<kad::Behaviour<MemoryStore>>,
-    probes: Toggle<autonat::client::Behaviour>,
+    pub(crate) probes: Toggle<Patient<autonat::client::Behaviour>>,
     probing: Toggle<autonat::server::Behaviour>,
     circuits: Toggle<relay::client::Behaviour>,
     pub(crate) relaying: Toggle<relay::Behaviour>,
@@ -65,7 +66,7 @@ impl Behaviour {
             streams: StreamsBehaviour::default(),
             identify: has(connectivity.has_auxiliary_connections()).then(|| new_identify(identity)).into(),
             kademlia: run.filter(|_| connectivity.kademlia).map(|run| new_kademlia(me, run)).into(),
-            probes: nat.then(autonat::client::Behaviour::default).into(),
+            probes: nat.then(|| Patient::new(autonat::client::Behaviour::default(), PROBES_HELD_AT_START)).into(),
             probing: nat.then(autonat::server::Behaviour::default).into(),
             circuits: circuits.into(),
             relaying: (nat && connectivity.relay_server).then(|| new_relay(me)).into(),

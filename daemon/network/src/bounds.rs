@@ -132,16 +132,51 @@ pub(crate) const INBOUND_TRANSFERS_PER_PEER_MAX: usize = 2;
 /// running.
 pub(crate) const OUTGOING_TRANSFERS_PER_PEER_MAX: usize = INBOUND_TRANSFERS_PER_PEER_MAX;
 
-/// Transfers sent at once in all: an uplink shared by more finishes none in time.
+/// Transfers of exchanges sent at once in all: an uplink shared by more finishes none in time.
 pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
+
+/// Places beside them for peers that have taken a whole transfer in time: an exchange each, both ways.
+pub(crate) const OUTGOING_TRANSFERS_RESERVED: usize = 4;
+
+/// Parts of the model sent at once in all, beside them: joiners that read slowly keep no exchange from its place.
+pub(crate) const OUTGOING_PARTS_MAX: usize = 8;
 
 /// The longest transfer header, in bytes; ours take up to 60.
 pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
 
-/// Payload bytes read or written between two looks at the clock. Between 16 KiB and 4 MiB the size makes no difference
-/// to the speed (measured); with [`PROGRESS_TIMEOUT`] this one is a minimum rate of 0.8 KiB/s, which each of the eight
-/// transfers that may share a link capped to 0.2 Mbit/s has.
+/// Payload bytes read or written at once. Between 16 KiB and 4 MiB the size makes no difference to the speed (measured).
 pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+
+/// What waits on the way to a peer is to be carried in this time: pings and messages wait behind it.
+pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
+
+/// The bytes on their way to a peer, before anything is known of its line: four seconds at 64 kbit/s.
+pub(crate) const FLOW_WINDOW_START: usize = 32 * 1024;
+
+/// The least: two seconds at 64 kbit/s.
+pub(crate) const FLOW_WINDOW_MIN: usize = 16 * 1024;
+
+/// The most: what 1 Gbit/s carries in a round trip of 130 ms.
+pub(crate) const FLOW_WINDOW_MAX: usize = 16 << 20;
+
+/// A receiver tells what has come after so many bytes at the latest,
+pub(crate) const CONFIRM_BYTES_MAX: usize = 256 * 1024;
+
+/// or, after so many, this long after its last word: each costs some hundred bytes on the way back, 2 % where both
+/// ways are slow,
+pub(crate) const CONFIRM_BYTES: usize = 8 * 1024;
+pub(crate) const CONFIRM_PERIOD: Duration = Duration::from_millis(5);
+
+/// or after this long.
+pub(crate) const CONFIRM_PERIOD_MAX: Duration = Duration::from_millis(500);
+
+/// Bytes a second that a transfer has to move in the long run, after [`PROGRESS_TIMEOUT`] and without the waits of this
+/// side: what four who share a link of 64 kbit/s have each.
+pub(crate) const TRANSFER_RATE_MIN: f64 = 1800.0;
+
+/// Nor may it be so many times as slow as the peer was before (a guess: no line becomes that slow from one transfer to the
+/// next, and on a busy machine not for that long).
+pub(crate) const SLOWEST_OF_LEARNED: f64 = 256.0;
 
 /// How much of a cap's rate may be drawn at once after a pause: a hundredth of the ten seconds over which it is held.
 pub(crate) const CAP_BURST: Duration = Duration::from_millis(100);
@@ -155,6 +190,13 @@ pub(crate) const CONTROL_BURST: Duration = Duration::from_secs(4);
 
 /// What a control message counts for beside its bytes: each is work for the core, however short.
 pub(crate) const CONTROL_MESSAGE_COST: usize = 128;
+
+/// A transfer of so many bytes tells how fast a peer is; a shorter one tells of the way's length.
+pub(crate) const LEARNED_FROM_BYTES: u64 = 256 * 1024;
+
+/// A transfer that is not in time is the peer's fault where something else came from it this short a time ago, half of
+/// [`PROGRESS_TIMEOUT`]: its line works, and it is not asleep. It answers a ping in each [`PING_INTERVAL`].
+pub(crate) const STALL_HEARD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Unit of the inbound byte budget, so that a semaphore of 32-bit requests can count it.
 pub(crate) const BUDGET_UNIT_BYTES: u64 = 1024;
@@ -177,6 +219,10 @@ pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// links are welcome.
 pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A transfer for which there is no memory for this long is dropped, before its sender takes this node for one that keeps it
+/// waiting.
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long the last word on a connection may take to be read by the other side.
 pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -198,6 +244,13 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// A ping without an answer for this long has failed. libp2p tells of the second failure in a row, so a peer that dies
 /// without a word is noticed after 32 s at most.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Probes of this node's addresses begin this long after it last asked for a model or got a part of one: parts take two
+/// seconds, or some more on the slowest lines.
+pub(crate) const PROBES_HELD: Duration = Duration::from_secs(15);
+
+/// And this long after the start: by then a node knows whether it is given a model.
+pub(crate) const PROBES_HELD_AT_START: Duration = Duration::from_secs(10);
 
 /// How often the driver looks after what takes its time: lookups, reservations, being alone.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(1);

@@ -2,20 +2,27 @@
 //!
 //! ```text
 //! sender   → u32 length of the header, header            (codec of the control messages, at most 4 KiB)
-//!          → u64 length of the payload, payload          (little endian; in chunks)
+//!          → u64 length of the payload, payload          (little endian; in pieces)
 //!          → 32 bytes: BLAKE3 of the payload
-//! receiver → 1 byte, once the payload is verified and handed to the core; then both close
+//! receiver → u32 bytes of the payload that have come     (again and again, each time what is new; never 0)
+//!          → u32 0, once the payload is verified and handed to the core; then both close
 //! ```
 //!
-//! The acknowledgement is there because closing a connection can lose the tail of a stream. The receiver refuses an
-//! announced length over the model's before it allocates, grows its buffer as bytes arrive, and gives up where nothing
-//! moves. All of it runs in the tasks of one peer, so a slow or hostile peer delays nobody else.
+//! The last word is there because closing a connection can lose the tail of a stream; the others tell the sender how fast
+//! the line is and that it lives ([`flow`]). The receiver refuses an announced length over the model's before it allocates,
+//! grows its buffer as bytes arrive, and gives up where nothing moves, or far less than any link carries. All of it runs in
+//! the tasks of one peer, so a slow or hostile peer delays nobody else.
 
+pub(crate) mod flow;
 pub(crate) mod receive;
+pub(crate) mod room;
 pub(crate) mod send;
 
 /// The receiver's last word.
-const ACKNOWLEDGEMENT: u8 = 1;
+const LAST_WORD: u32 = 0;
+
+/// Bytes of each of its words.
+const WORD_BYTES: usize = 4;
 
 /// Bytes of a BLAKE3 digest.
 const DIGEST_BYTES: usize = 32;

@@ -3,7 +3,6 @@
 
 use futures::io::{ReadHalf, WriteHalf};
 use futures::{AsyncWriteExt, io};
-use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::Message;
@@ -16,6 +15,7 @@ use crate::frame::{FrameError, read_frame, write_frame};
 use crate::pace::Pace;
 use crate::scope::Scope;
 use crate::shared::Shared;
+use crate::streams::Stream;
 
 /// Why no more messages come from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use futures::StreamExt;
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionId, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, ping};
-use murmur_protocol::message::Message;
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -20,7 +19,7 @@ use crate::access::Admission;
 use crate::address::{is_circuit, to_core_address, to_core_peer};
 use crate::behaviour::{Behaviour, BehaviourEvent};
 use crate::bounds::{
-    CLOSE_TIMEOUT, DIALS_MAX, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_TRANSFERS_MAX,
+    CLOSE_TIMEOUT, HANDSHAKES_MAX, LOOK_PERIOD, MEMBER_ORDERS_MAX, OUTBOX_RESERVE, OUTGOING_PARTS_MAX, PING_TIMEOUT,
 };
 use crate::connectivity::Connectivity;
 use crate::dial_filter::DialFilter;
@@ -28,13 +27,15 @@ use crate::dialing::Dial;
 use crate::finding::Finding;
 use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
-use crate::member::{Member, MemberEnded, MemberOrder, OutgoingTransfer};
+use crate::member::{Member, MemberEnded, MemberOrder};
 use crate::nat::Nat;
 use crate::network::NetworkOrder;
+use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::ways::Ways;
 
+mod orders;
 mod surroundings;
 
 /// The state of the swarm task.
@@ -54,7 +55,10 @@ pub(crate) struct Driver {
     handshakes: HashMap<ConnectionId, Handshake>,
     members: HashMap<PeerId, MemberHandle>,
     tasks: JoinSet<TaskEnd>,
-    places: Arc<Semaphore>,
+    /// Of transfers that exchanges need.
+    places: Places,
+    /// Of parts of the model.
+    part_places: Arc<Semaphore>,
     connectivity: Connectivity,
     finding: Finding,
     nat: Nat,
@@ -90,6 +94,7 @@ struct Handshake {
 struct MemberHandle {
     orders: mpsc::Sender<MemberOrder>,
     close: Option<oneshot::Sender<()>>,
+    proven: Proven,
     /// Whether one of its connections was dialled by this node.
     dialled: bool,
     /// Connections that wait for the member to end, because it takes no more.
@@ -127,7 +132,8 @@ impl Driver {
             handshakes: HashMap::new(),
             members: HashMap::new(),
             tasks: JoinSet::new(),
-            places: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_MAX)),
+            places: Places::new(),
+            part_places: Arc::new(Semaphore::new(OUTGOING_PARTS_MAX)),
             connectivity,
             finding,
             nat: Nat::new(connectivity.exposure),
@@ -157,41 +163,6 @@ impl Driver {
             }
         }
         self.take_leave().await;
-    }
-
-    fn obey(&mut self, order: NetworkOrder) {
-        match order {
-            NetworkOrder::Dial { peer, addresses } => {
-                let dial = Dial::new(peer, addresses, &self.views.listen.borrow());
-                if peer == Some(self.shared.me) {
-                    self.emit(dial.refuse("that is this node itself"));
-                } else if peer.is_some_and(|peer| !self.shared.access.admits(peer)) {
-                    self.emit(dial.refuse("network.allow or network.block of this node excludes it"));
-                } else if self.dials.len() >= DIALS_MAX {
-                    self.emit(dial.refuse("too many dials are under way"));
-                } else if peer.is_some_and(|peer| self.is_taken(peer)) {
-                    self.emit(dial.refuse("already connected, or being dialled"));
-                } else if let Some(dial) = self.use_auxiliary(dial) {
-                    self.dial(dial);
-                }
-            }
-            NetworkOrder::Disconnect { peer } => self.disconnect(peer),
-            NetworkOrder::Send { peer, message } => self.send(peer, message),
-            NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
-                let refused = match (self.members.get(&peer), self.places.clone().try_acquire_owned()) {
-                    (None, _) => "the peer is not connected",
-                    (_, Err(_)) => "too many transfers are under way",
-                    (Some(member), Ok(place)) => {
-                        let outgoing = OutgoingTransfer { transfer, header, payload, place };
-                        match member.orders.try_send(MemberOrder::StartTransfer(outgoing)) {
-                            Ok(()) => return,
-                            Err(_) => "the peer is about to disconnect, or its queue is full",
-                        }
-                    }
-                };
-                self.emit(Event::TransferFailed { transfer, reason: refused.to_owned() });
-            }
-        }
     }
 
     /// Tries what is left of a dial until something is under way.
@@ -270,13 +241,6 @@ impl Driver {
         let mut excluded: BTreeSet<PeerId> = self.members.keys().copied().chain(handshakes).collect();
         excluded.retain(|peer| !self.shared.access.admits(*peer));
         excluded.into_iter().for_each(|peer| self.disconnect(peer));
-    }
-
-    fn send(&mut self, peer: PeerId, message: Message) {
-        let member = self.members.get(&peer);
-        if member.is_none_or(|member| member.orders.try_send(MemberOrder::Send(message)).is_err()) {
-            self.shared.count_dropped_message(peer);
-        }
     }
 
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -368,7 +332,10 @@ impl Driver {
 
     fn on_ping(&mut self, ping: &ping::Event) {
         match &ping.result {
-            Ok(_) | Err(ping::Failure::Unsupported) => {}
+            Ok(_) => self.swarm.behaviour().streams.hear(ping.connection),
+            Err(ping::Failure::Unsupported) => {}
+            // It waits behind the bulk, on either side.
+            Err(_) if self.swarm.behaviour().streams.is_moving(ping.connection, PING_TIMEOUT) => {}
             Err(failure) => {
                 tracing::debug!(peer = %ping.peer, %failure, "closing a dead connection");
                 self.swarm.close_connection(ping.connection);
@@ -434,9 +401,9 @@ impl Driver {
     fn start_member(&mut self, peer: PeerId, link: Link) {
         let (orders, order_queue) = mpsc::channel(MEMBER_ORDERS_MAX);
         let (close, closed) = oneshot::channel();
-        let dialled = link.dialled.is_some();
-        self.members.insert(peer, MemberHandle { orders, close: Some(close), dialled, waiting: Vec::new() });
-        let member = Member::new(self.shared.clone(), peer, order_queue, closed);
+        let (dialled, proven) = (link.dialled.is_some(), Proven::default());
+        let member = Member::new(self.shared.clone(), peer, (link.network, proven.clone()), order_queue, closed);
+        self.members.insert(peer, MemberHandle { orders, close: Some(close), proven, dialled, waiting: Vec::new() });
         self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
     }
 

@@ -11,7 +11,6 @@ use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::Multiaddr;
 use libp2p::core::{ConnectedPoint, Endpoint};
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::Stream;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::{
     self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, Nonce, OtherVersion, Parties, Refusal, Stamps,
@@ -26,7 +25,8 @@ use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::scope::Scope;
 use crate::shared::Shared;
-use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, StreamOpener};
+use crate::sources::network_of;
+use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, Stream, StreamOpener};
 
 pub(crate) mod gate;
 
@@ -67,6 +67,8 @@ pub(crate) struct Link {
     pub(crate) scope: Scope,
     /// Where the peer says it listens, as far as it is believed.
     pub(crate) addresses: Vec<Address>,
+    /// The network in which it is reached, where that is known.
+    pub(crate) network: Option<u128>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
 }
@@ -125,8 +127,8 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
             let scope = Scope::of_peer(&remote, &shared.own.borrow());
-            let addresses = scope.believed(&addresses);
-            return Ok(Link { is_relayed, dialled, scope, addresses, control, streams });
+            let (addresses, network) = (scope.believed(&addresses), network_of(&remote));
+            return Ok(Link { is_relayed, dialled, scope, addresses, network, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {

@@ -19,14 +19,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bincode::{Decode, Encode};
 use libp2p::identity::Keypair;
-use libp2p::swarm::Stream;
 use murmur_protocol::{Event, PeerId, RunId, codec};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::frame::{read_frame, write_frame};
 use crate::shared::Shared;
-use crate::streams::{LIFE_PROTOCOL, StreamOpener};
+use crate::streams::{LIFE_PROTOCOL, Stream, StreamOpener};
 
 /// A question or an answer: two lives and a signature are far shorter.
 const WORDS_BYTES_MAX: usize = 256;

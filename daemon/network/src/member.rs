@@ -10,25 +10,27 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::AsyncReadExt;
-use libp2p::swarm::Stream;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Event, Payload, PeerId, TransferId};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::bounds::{
-    BUDGET_UNIT_BYTES, DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX,
-    OUTGOING_MESSAGES_MAX, OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
+    DATA_SENDING_PER_PEER_MAX, FAREWELL_TIMEOUT, INBOUND_TRANSFERS_PER_PEER_MAX, OUTGOING_MESSAGES_MAX,
+    OUTGOING_TRANSFERS_PER_PEER_MAX, RELAY_LINGER,
 };
+use crate::bulk::flow::Flow;
 use crate::bulk::receive::receive;
-use crate::bulk::send::send;
+use crate::bulk::room::Inflow;
+use crate::bulk::send::{SendError, send};
 use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
 use crate::life;
-use crate::shared::{InboundBudget, Shared};
-use crate::streams::StreamOpener;
+use crate::places::Proven;
+use crate::shared::Shared;
+use crate::streams::{Stream, StreamOpener};
 
 /// Why a transfer is refused where no direct connection leads to the peer.
 const RELAYED: &str = "only a relay leads to the peer, and relays carry no transfers: a direct connection is needed";
@@ -73,9 +75,13 @@ pub(crate) struct Member {
     inbound: mpsc::Receiver<(Stream, OwnedSemaphorePermit)>,
     inbound_queue: mpsc::Sender<(Stream, OwnedSemaphorePermit)>,
     receiving: Arc<Semaphore>,
-    /// What this peer's inbound transfers together may hold: one payload of the largest kind.
-    inbound_budget: Arc<InboundBudget>,
+    /// What this peer's inbound transfers together may hold, and how they went.
+    inflow: Arc<Inflow>,
     sending: Arc<Semaphore>,
+    /// Held while a transfer is written: one after the other, so that a line that breaks costs little.
+    writing: Arc<Mutex<()>>,
+    flow: Arc<Flow>,
+    proven: Proven,
     /// Turns of shards that the peer asked for.
     sending_data: Arc<Semaphore>,
     /// Transfers that the core has heard nothing of yet; at most the node's outgoing transfers.
@@ -113,17 +119,18 @@ enum ChildEnd {
 }
 
 impl Member {
+    /// `network`: in which the peer is reached, where that is known; `proven`: what it has shown, which is told here.
     pub(crate) fn new(
         shared: Arc<Shared>,
         peer: PeerId,
+        (network, proven): (Option<u128>, Proven),
         orders: mpsc::Receiver<MemberOrder>,
         close: oneshot::Receiver<()>,
     ) -> Member {
         let (inbound_queue, inbound) = mpsc::channel(1);
-        // A starter's steps and codes come side by side, each rounded up.
-        let inbound_budget = Arc::new(InboundBudget::new(shared.payload_bytes_max + BUDGET_UNIT_BYTES));
+        let inflow = Arc::new(shared.room.inflow(network));
         Member {
-            inbound_budget,
+            inflow,
             shared,
             peer,
             orders,
@@ -135,6 +142,9 @@ impl Member {
             inbound_queue,
             receiving: Arc::new(Semaphore::new(INBOUND_TRANSFERS_PER_PEER_MAX)),
             sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
+            writing: Arc::default(),
+            flow: Arc::new(Flow::new()),
+            proven,
             sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
             told_direct: true,
@@ -265,7 +275,8 @@ impl Member {
         // Without a link the member is about to end, which reports the transfer as failed.
         let Some(link) = self.best_link() else { return };
         let (opener, is_relayed) = (link.opener.clone(), link.is_relayed);
-        let (shared, sending) = (self.shared.clone(), self.sending.clone());
+        let (shared, sending, writing) = (self.shared.clone(), self.sending.clone(), self.writing.clone());
+        let (peer, flow, proven) = (self.peer, self.flow.clone(), self.proven.clone());
         self.children.spawn(async move {
             if is_relayed {
                 let event = Event::TransferFailed { transfer, reason: RELAYED.to_owned() };
@@ -273,9 +284,20 @@ impl Member {
                 return ChildEnd::Sent(transfer);
             }
             let turn = sending.acquire_owned().await.expect("never closed");
-            let event = match send(opener, &header, &payload, &shared.upload).await {
-                Ok(()) => Event::TransferFinished { transfer },
-                Err(error) => Event::TransferFailed { transfer, reason: error.to_string() },
+            let writes = writing.lock_owned().await;
+            let event = match send(opener, &header, &payload, (&shared.upload, &flow), writes).await {
+                Ok(()) => {
+                    proven.on_taken();
+                    Event::TransferFinished { transfer }
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if let SendError::Misbehaved(misbehaviour) = error {
+                        proven.on_stalled();
+                        shared.emit(Event::PeerMisbehaved { peer, misbehaviour }).await;
+                    }
+                    Event::TransferFailed { transfer, reason }
+                }
             };
             shared.emit_releasing(event, (turn, place)).await;
             ChildEnd::Sent(transfer)
@@ -283,9 +305,9 @@ impl Member {
     }
 
     fn start_receiving(&mut self, stream: Stream, turn: OwnedSemaphorePermit) {
-        let (shared, peer, own_budget) = (self.shared.clone(), self.peer, self.inbound_budget.clone());
+        let (shared, peer, inflow) = (self.shared.clone(), self.peer, self.inflow.clone());
         self.children.spawn(async move {
-            receive(&shared, peer, &own_budget, stream).await;
+            receive(&shared, peer, &inflow, stream).await;
             drop(turn);
             ChildEnd::Received
         });

@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libp2p::Multiaddr;
 use murmur_protocol::handshake::Credentials;
 use murmur_protocol::{Address, Event, PeerId, RunManifest};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::access::{Access, Admission};
 use crate::address::addresses_to_tell;
-use crate::bounds::{BUDGET_UNIT_BYTES, CAP_BURST};
+use crate::bounds::CAP_BURST;
+use crate::bulk::room::Room;
 use crate::data::DataExchange;
 use crate::life::{Double, OwnLife};
 use crate::network::NetworkConfig;
 use crate::pace::Pace;
+use crate::streams::Activity;
 
 /// Shared by the tasks of one node; nothing in it is locked for longer than a read.
 pub(crate) struct Shared {
@@ -37,7 +39,9 @@ pub(crate) struct Shared {
     /// The longest payload that a peer may announce.
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
-    pub(crate) inbound_budget: InboundBudget,
+    pub(crate) room: Room,
+    /// When this node last asked for a model, or a part of one came.
+    pub(crate) copying: Activity,
     /// Shards that this node gives, and where it may ask for others.
     pub(crate) data: Arc<DataExchange>,
     events: mpsc::Sender<Event>,
@@ -65,9 +69,10 @@ impl Shared {
             own,
             upload: Pace::new(caps.upload, CAP_BURST),
             payload_bytes_max,
-            inbound_budget: InboundBudget::new(inbound_bytes_budget.max(payload_bytes_max)),
+            room: Room::new(inbound_bytes_budget, payload_bytes_max),
             data: Arc::new(DataExchange::new(shelf, download.clone())),
             download,
+            copying: Activity::new(),
             events,
             messages_dropped: AtomicU64::new(0),
         }
@@ -97,27 +102,4 @@ impl Shared {
     pub(crate) fn addresses_for(&self, remote: &Multiaddr) -> Vec<Address> {
         addresses_to_tell(&self.own.borrow(), remote)
     }
-}
-
-/// Bytes that inbound transfers may hold until they are handed to the core.
-pub(crate) struct InboundBudget {
-    units: Arc<Semaphore>,
-    total: u32,
-}
-
-impl InboundBudget {
-    pub(crate) fn new(bytes: u64) -> InboundBudget {
-        let total = units_of(bytes).max(1);
-        InboundBudget { units: Arc::new(Semaphore::new(total as usize)), total }
-    }
-
-    /// Waits until `bytes` more fit. The sender feels it as a stream that is not read.
-    pub(crate) async fn acquire(&self, bytes: u64) -> OwnedSemaphorePermit {
-        let units = units_of(bytes).min(self.total);
-        self.units.clone().acquire_many_owned(units).await.expect("the budget is never closed")
-    }
-}
-
-fn units_of(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(BUDGET_UNIT_BYTES)).unwrap_or(u32::MAX)
 }

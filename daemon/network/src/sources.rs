@@ -55,6 +55,11 @@ impl Source {
     }
 }
 
+/// The network behind an address; `None` where the address is a relay's, or a name.
+pub(crate) fn network_of(address: &Multiaddr) -> Option<u128> {
+    Source::of(address).map(|source| source.network)
+}
+
 /// Counts inbound connections and denies those that are too many from one place. Bounded by the swarm's own limits.
 #[derive(Default)]
 pub(crate) struct Sources {

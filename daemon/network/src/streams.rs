@@ -5,17 +5,19 @@
 //! without going through the swarm task. Ownership is the life of the connection, both ways: the connection closes when
 //! the last [`StreamOpener`] is dropped, and the queues end when the connection does.
 
+mod activity;
 mod handler;
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::swarm::behaviour::{DialFailure, FromSwarm, ListenFailure};
 use libp2p::swarm::{
-    CloseConnection, ConnectionDenied, ConnectionId, NetworkBehaviour, Stream, StreamProtocol, THandlerInEvent,
+    CloseConnection, ConnectionDenied, ConnectionId, NetworkBehaviour, StreamProtocol, THandlerInEvent,
     THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId};
@@ -25,6 +27,7 @@ use crate::bounds::{
     OPEN_REQUESTS_MAX, OPEN_TIMEOUT, WAITING_BULK_STREAMS_MAX, WAITING_CONTROL_STREAMS_MAX, WAITING_DATA_STREAMS_MAX,
     WAITING_LIFE_STREAMS_MAX,
 };
+pub use activity::{Activity, Stream};
 pub use handler::StreamsHandler;
 use handler::{Abandoned, InboundQueues, OpenRequest};
 
@@ -32,7 +35,7 @@ use handler::{Abandoned, InboundQueues, OpenRequest};
 pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/control/1");
 
 /// One transfer.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/bulk/1");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/bulk/2");
 
 /// One request for a shard of shared data, and its answer.
 pub const DATA_PROTOCOL: StreamProtocol = StreamProtocol::new("/murmur/data/1");
@@ -118,6 +121,8 @@ impl StreamOpener {
 pub struct StreamsBehaviour {
     /// Streams of connections that nobody has taken yet: as many as there are connections being established.
     untaken: HashMap<ConnectionId, ConnectionStreams>,
+    /// When something came, by connection: as many as there are.
+    activities: HashMap<ConnectionId, Activity>,
     /// Connections whose owner is gone; at most one entry a connection.
     abandoned: VecDeque<(PeerId, ConnectionId)>,
 }
@@ -126,6 +131,23 @@ impl StreamsBehaviour {
     /// Hands over a connection's streams, once: to be called when the swarm reports it as established.
     pub fn take(&mut self, connection: ConnectionId) -> Option<ConnectionStreams> {
         self.untaken.remove(&connection)
+    }
+
+    /// Whether bytes have come on a connection's streams within this time.
+    pub fn is_moving(&self, connection: ConnectionId, within: Duration) -> bool {
+        self.activities.get(&connection).is_some_and(|activity| activity.is_fresh(within))
+    }
+
+    /// Something came on a connection beside its streams.
+    pub(crate) fn hear(&self, connection: ConnectionId) {
+        if let Some(activity) = self.activities.get(&connection) {
+            activity.hear();
+        }
+    }
+
+    fn forget(&mut self, connection: ConnectionId) {
+        self.untaken.remove(&connection);
+        self.activities.remove(&connection);
     }
 
     fn prepare(&mut self, connection: ConnectionId) -> StreamsHandler {
@@ -137,7 +159,9 @@ impl StreamsBehaviour {
         let streams = ConnectionStreams { opener: StreamOpener(open), control, bulk, data, life };
         self.untaken.insert(connection, streams);
         let queues = InboundQueues { control: control_queue, bulk: bulk_queue, data: data_queue, life: life_queue };
-        StreamsHandler::new(requests, queues)
+        let activity = Activity::new();
+        self.activities.insert(connection, activity.clone());
+        StreamsHandler::new(requests, queues, activity)
     }
 }
 
@@ -171,10 +195,10 @@ impl NetworkBehaviour for StreamsBehaviour {
             // Another behaviour denied the connection after ours had prepared for it.
             FromSwarm::DialFailure(DialFailure { connection_id, .. })
             | FromSwarm::ListenFailure(ListenFailure { connection_id, .. }) => {
-                self.untaken.remove(&connection_id);
+                self.forget(connection_id);
             }
             FromSwarm::ConnectionClosed(closed) => {
-                self.untaken.remove(&closed.connection_id);
+                self.forget(closed.connection_id);
             }
             _ => {}
         }

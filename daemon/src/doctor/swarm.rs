@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, NetworkConfig, NetworkOrder, Standing};
-use murmur_protocol::bounds::{STATE_CHUNK_VALUES, state_bytes};
+use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, state_bytes};
 use murmur_protocol::message::{Chunks, Message, Reject, RejectReason};
 use murmur_protocol::{Bootstrap, Event, PeerId, RunManifest};
 use tokio::sync::mpsc;
@@ -15,8 +15,8 @@ use crate::console::{ReachabilityReport, counted, human_bytes};
 /// How long the swarm is watched: long enough for probes of this node's addresses and for some proposals.
 const WATCHING: Duration = Duration::from_secs(12);
 
-/// What is copied to measure the bandwidth, in chunks of a state.
-const CHUNKS_COPIED_MAX: u32 = 8;
+/// What is copied to measure the bandwidth, in chunks of a state: 32 MiB, which a slow line does not carry in that time.
+const CHUNKS_COPIED_MAX: u32 = 8 * STATE_PART_CHUNKS_MAX;
 
 /// Facts that may wait for the doctor, who takes microseconds for each.
 const EVENTS_MAX: usize = 1024;

@@ -154,8 +154,12 @@ impl Responder {
         };
         let (Some(width), None) = (width, reason) else {
             let reason = reason.unwrap_or(RejectReason::Unacceptable);
-            // A rest lasts for hours: as long as a peer may ask for.
-            let wait = if reason == RejectReason::Resting { RETRY_AFTER_MAX } else { BUSY_RETRY };
+            let wait = match reason {
+                // A rest lasts for hours: as long as a peer may ask for.
+                RejectReason::Resting => RETRY_AFTER_MAX,
+                RejectReason::Joining => JOINING_RETRY,
+                _ => BUSY_RETRY,
+            };
             let retry_after_ms = wait.as_millis() as u32;
             out.send(peer, Message::Reject(Reject { exchange: propose.exchange, reason, retry_after_ms }));
             return;

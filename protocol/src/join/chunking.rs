@@ -24,20 +24,22 @@ impl Chunking {
         u32::try_from(self.values.div_ceil(self.chunk)).unwrap_or(u32::MAX)
     }
 
-    /// Values of a chunk; 0 behind the last.
-    pub(crate) fn length(self, chunk: u32) -> usize {
-        self.range(chunk).len()
-    }
-
     /// Whether the state has these chunks.
     pub(crate) fn holds(self, chunks: Chunks) -> bool {
         chunks.count > 0 && chunks.first.checked_add(chunks.count).is_some_and(|end| end <= self.count())
     }
 
-    /// Where in the state the values of a chunk lie; empty behind the last.
-    pub(crate) fn range(self, chunk: u32) -> Range<usize> {
-        let start = self.chunk.saturating_mul(chunk as usize).min(self.values);
-        start..start.saturating_add(self.chunk).min(self.values)
+    /// Where in the state the values of these chunks lie; empty behind the last.
+    pub(crate) fn span(self, chunks: Range<u32>) -> Range<usize> {
+        let start_of = |chunk: u32| self.chunk.saturating_mul(chunk as usize).min(self.values);
+        start_of(chunks.start)..start_of(chunks.end)
+    }
+
+    /// How many chunks from `first` on have so many values together; `None` where no number of them has.
+    pub(crate) fn count_of(self, first: u32, values: usize) -> Option<u32> {
+        let count = u32::try_from(values.div_ceil(self.chunk)).ok()?;
+        let chunks = Chunks { first, count };
+        (self.holds(chunks) && self.span(first..first + count).len() == values).then_some(count)
     }
 }
 
@@ -50,9 +52,12 @@ mod tests {
         for (values, chunk, count) in [(1, 5, 1), (5, 5, 1), (6, 5, 2), (11, 5, 3)] {
             let chunking = Chunking::new(values, chunk);
             assert_eq!(chunking.count(), count);
-            let places: Vec<usize> = (0..count).flat_map(|chunk| chunking.range(chunk)).collect();
+            let places: Vec<usize> = (0..count).flat_map(|chunk| chunking.span(chunk..chunk + 1)).collect();
             assert_eq!(places, (0..values).collect::<Vec<_>>());
-            assert_eq!(chunking.length(count), 0);
+            assert_eq!(chunking.span(0..count), 0..values);
+            assert!(chunking.span(count..count + 1).is_empty());
+            assert_eq!(chunking.count_of(0, values), Some(count));
+            assert!(chunking.count_of(0, values + 1).is_none() && chunking.count_of(count, 1).is_none());
             assert!(chunking.holds(Chunks { first: 0, count }));
             assert!(!chunking.holds(Chunks { first: 1, count }) && !chunking.holds(Chunks { first: 0, count: 0 }));
             assert!(!chunking.holds(Chunks { first: u32::MAX, count: 2 }));

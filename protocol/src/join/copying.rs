@@ -1,7 +1,11 @@
 //! A copy of the model on its way in: which chunks are there, and who has been asked for the others.
 //!
 //! A large model comes from several donors at once, each sending some chunks of its own model: in a swarm that averages
-//! these lie close together. A donor that leaves or falls behind loses its chunks to others; what has arrived stays.
+//! these lie close together. A donor that leaves or falls behind loses its chunks to others; what has arrived stays, and so
+//! does what arrives after its donor was given up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use crate::Payload;
 use crate::bounds::*;
@@ -11,21 +15,24 @@ use crate::peer::PeerId;
 use crate::time::Time;
 
 use super::chunking::Chunking;
+use super::missing::Missing;
 
 /// The chunks so far, and the requests under way.
 #[derive(Debug)]
 pub(super) struct Copying {
     chunking: Chunking,
-    /// By chunk; in all as long as the state.
-    have: Vec<Option<Payload>>,
-    missing: usize,
-    /// Swarm progress that came with each chunk, in order of arrival.
-    progress: Vec<f64>,
+    /// By their first chunk: they do not overlap. In all as long as the state.
+    parts: BTreeMap<u32, Payload>,
+    missing: Missing,
+    /// Swarm progress that came with each part, and its chunks, in order of arrival.
+    progress: Vec<(f64, u32)>,
     /// At most [`STATE_DONORS_MAX`], and one more where somebody is late.
     asked: Vec<Asked>,
+    /// Requests that were given up, at most [`STATE_REQUESTS_REMEMBERED`]: what still comes of them is as good.
+    given_up: VecDeque<(PeerId, u64, Range<u32>)>,
     /// Whose chunks are among them.
     donors: Vec<PeerId>,
-    /// How long a donor takes for a chunk.
+    /// How long a donor takes for a part.
     pace: Patience,
 }
 
@@ -34,7 +41,15 @@ pub(super) struct Copying {
 pub(super) struct Asked {
     pub(super) peer: PeerId,
     pub(super) request: u64,
-    pub(super) chunks: Chunks,
+    /// What it is still to send.
+    chunks: Range<u32>,
+    /// What it was asked for at first.
+    granted: Range<u32>,
+    /// When it was asked, and how many chunks it has sent since.
+    began: Time,
+    sent: u32,
+    /// Whether somebody helps out, and nothing has come since.
+    is_helped: bool,
     /// When the request is repeated; `NEVER` once a chunk has come.
     repeat_at: Time,
     /// When somebody else is asked for the rest as well.
@@ -45,14 +60,23 @@ pub(super) struct Asked {
     since: Time,
 }
 
+/// What a donor is to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) chunks: Chunks,
+    /// Whose request becomes so short with it.
+    pub(super) taken_from: Option<(PeerId, u64, Chunks)>,
+}
+
 impl Copying {
     pub(super) fn new(chunking: Chunking) -> Copying {
         Copying {
             chunking,
-            have: vec![None; chunking.count() as usize],
-            missing: chunking.count() as usize,
+            parts: BTreeMap::new(),
+            missing: Missing::all(0..chunking.count()),
             progress: Vec::new(),
             asked: Vec::new(),
+            given_up: VecDeque::new(),
             donors: Vec::new(),
             pace: Patience::new(STATE_LATE, STATE_LATE_MIN, 2),
         }
@@ -81,12 +105,14 @@ impl Copying {
 
     /// Whether there is a chunk that nobody has been asked for.
     pub(super) fn has_open(&self) -> bool {
-        (0..self.chunking.count()).any(|chunk| self.is_open(chunk))
+        self.open().count() > 0
     }
 
-    fn is_open(&self, chunk: u32) -> bool {
-        let is_among = |chunks: Chunks| (chunks.first..chunks.first + chunks.count).contains(&chunk);
-        self.have[chunk as usize].is_none() && !self.asked.iter().any(|asked| is_among(asked.chunks))
+    /// The chunks that nobody has been asked for.
+    fn open(&self) -> Missing {
+        let mut open = self.missing.clone();
+        self.asked.iter().for_each(|asked| open.remove(&asked.chunks));
+        open
     }
 
     /// Requests under way.
@@ -96,14 +122,13 @@ impl Copying {
 
     /// Chunks that are there, and chunks of the state.
     pub(super) fn chunks(&self) -> (usize, usize) {
-        (self.have.len() - self.missing, self.have.len())
+        let count = self.chunking.count();
+        ((count - self.missing.count()) as usize, count as usize)
     }
 
     /// Gives up donors from which nothing comes; returns whether there were any.
     pub(super) fn give_up_stalled(&mut self, now: Time) -> bool {
-        let before = self.asked.len();
-        self.asked.retain(|asked| asked.stalled_at > now);
-        self.asked.len() < before
+        self.drop_requests(|asked| asked.stalled_at <= now)
     }
 
     /// Requests that are to be repeated now: lost, or their refusal was.
@@ -111,37 +136,51 @@ impl Copying {
         let due = self.asked.iter_mut().filter(|asked| asked.repeat_at <= now);
         due.map(|asked| {
             asked.repeat_at = now + STATE_REPEAT_PERIOD;
-            (asked.peer, asked.request, asked.chunks)
+            (asked.peer, asked.request, to_chunks(&asked.chunks))
         })
         .collect()
     }
 
     /// What the next donor is to be asked for, where `donors` of them could be asked now: an equal share of what nobody
-    /// has been asked for, or what somebody is late with.
-    pub(super) fn next_share(&mut self, now: Time, donors: usize) -> Option<Chunks> {
-        let count = self.chunking.count();
-        if let Some(first) = (0..count).find(|chunk| self.is_open(*chunk)) {
-            let open = (first..count).filter(|chunk| self.is_open(*chunk)).count();
-            let share = open.div_ceil(donors.max(1)).min(STATE_CHUNKS_MAX as usize);
-            let count = (first..count).take(share).take_while(|chunk| self.is_open(*chunk)).count() as u32;
-            return Some(Chunks { first, count });
+    /// has been asked for, or what somebody is late with, or half of what will keep somebody busy for long.
+    pub(super) fn next_share(&mut self, now: Time, donors: usize) -> Option<Share> {
+        let open = self.open();
+        if let Some(first) = open.first() {
+            let share = open.count().div_ceil(donors.max(1) as u32).min(STATE_CHUNKS_MAX);
+            let chunks = to_chunks(&(first.start..first.end.min(first.start + share)));
+            return Some(Share { chunks, taken_from: None });
         }
-        let late = self.asked.iter_mut().find(|asked| asked.late_at <= now)?;
-        // Whoever helps out may fail, too.
-        late.late_at = now + self.pace.limit();
-        let Chunks { first, count } = late.chunks;
-        let is_missing = |chunk: &u32| self.have[*chunk as usize].is_none();
-        let first = (first..first + count).find(is_missing)?;
-        let count = (first..late.chunks.first + count).take_while(is_missing).count() as u32;
-        Some(Chunks { first, count })
+        let limit = self.pace.limit();
+        let missing = &self.missing;
+        if let Some(late) = self.asked.iter_mut().find(|asked| asked.late_at <= now) {
+            // Whoever helps out may fail, too.
+            late.late_at = now + limit;
+            // Who is late will go on, as a rule: half of the rest is help enough, and nothing comes twice.
+            let goes_on = !late.is_helped;
+            late.is_helped = true;
+            return match late.give_half(missing).filter(|_| goes_on) {
+                Some(share) => Some(share),
+                None => {
+                    let chunks = to_chunks(&missing.within(&late.chunks).first()?);
+                    Some(Share { chunks, taken_from: None })
+                }
+            };
+        }
+        let slowest = self.asked.iter_mut().max_by_key(|asked| asked.time_left(now, missing))?;
+        if slowest.time_left(now, missing) < STATE_SHARED_FROM { None } else { slowest.give_half(missing) }
     }
 
     /// A donor was asked.
     pub(super) fn ask(&mut self, now: Time, peer: PeerId, request: u64, chunks: Chunks) {
+        let chunks = chunks.first..chunks.first + chunks.count;
         self.asked.push(Asked {
             peer,
             request,
+            granted: chunks.clone(),
             chunks,
+            began: now,
+            sent: 0,
+            is_helped: false,
             repeat_at: now + STATE_REPEAT_PERIOD,
             late_at: now + self.pace.limit(),
             stalled_at: now + STATE_STALL,
@@ -149,58 +188,115 @@ impl Copying {
         });
     }
 
-    /// Whether this chunk was asked of `peer`, and has how many values.
-    pub(super) fn expects(&self, peer: PeerId, request: u64, chunk: u32) -> Option<usize> {
-        let is_it = |asked: &&Asked| asked.peer == peer && asked.request == request;
-        let asked = self.asked.iter().find(is_it)?;
-        (asked.chunks.first..asked.chunks.first + asked.chunks.count)
-            .contains(&chunk)
-            .then(|| self.chunking.length(chunk))
+    /// How many values belong into a payload that begins with `chunk`, and to how many chunks it belongs, where they were
+    /// asked of `peer`, now or before, and fill it. Else how many the first of them has.
+    pub(super) fn expects(&self, peer: PeerId, request: u64, chunk: u32, values: usize) -> Option<(u32, usize)> {
+        let asked = self.asked.iter().map(|asked| (asked.peer, asked.request, &asked.granted));
+        let mut known = asked.chain(self.given_up.iter().map(|(peer, request, chunks)| (*peer, *request, chunks)));
+        let (.., granted) = known.find(|(of, number, _)| (*of, *number) == (peer, request))?;
+        let count = self.chunking.count_of(chunk, values).filter(|count| *count <= STATE_PART_CHUNKS_MAX);
+        let count = count.unwrap_or(1);
+        let is_granted = granted.contains(&chunk) && count <= granted.end - chunk;
+        is_granted.then(|| (count, self.chunking.span(chunk..chunk + count).len()))
     }
 
-    /// Takes in a chunk that was expected and is sound; returns whether the donor has sent all that it was asked for.
-    pub(super) fn take(&mut self, now: Time, peer: PeerId, chunk: u32, payload: Payload, progress: f64) -> bool {
-        let place = &mut self.have[chunk as usize];
-        if place.is_none() {
-            *place = Some(payload);
-            self.missing -= 1;
-            self.progress.push(progress);
+    /// Takes in chunks that were expected and are sound; returns whether a donor has sent all that it was asked for.
+    pub(super) fn take(
+        &mut self,
+        now: Time,
+        (peer, request): (PeerId, u64),
+        part: Range<u32>,
+        payload: &Payload,
+        progress: f64,
+    ) -> bool {
+        let start = self.chunking.span(part.clone()).start;
+        let new = self.missing.within(&part);
+        for range in new.ranges() {
+            let values = self.chunking.span(range.clone());
+            let bytes = 4 * (values.start - start)..4 * (values.end - start);
+            let Some(values) = payload.slice(bytes) else { return false };
+            self.parts.insert(range.start, values);
+            self.missing.remove(range);
+        }
+        if new.count() > 0 {
+            self.progress.push((progress, new.count()));
             if !self.donors.contains(&peer) {
                 self.donors.push(peer);
             }
         }
-        let Some(asked) = self.asked.iter_mut().find(|asked| asked.peer == peer) else { return false };
-        self.pace.record(now - asked.since);
-        asked.since = now;
-        asked.repeat_at = NEVER;
-        asked.late_at = now + self.pace.limit();
-        asked.stalled_at = now + STATE_STALL;
+        if let Some(asked) = self.asked.iter_mut().find(|asked| (asked.peer, asked.request) == (peer, request)) {
+            let taken = now - asked.since;
+            if asked.sent > 0 {
+                self.pace.record(taken); // the first one waits for a step, and for connections
+            }
+            asked.sent += part.end - part.start;
+            asked.is_helped = false;
+            asked.since = now;
+            asked.repeat_at = NEVER;
+            asked.late_at = now + self.pace.limit();
+            asked.stalled_at = now + STATE_STALL;
+        }
         // What others have brought meanwhile, nobody waits for any more.
-        let have = &self.have;
-        let is_done = |asked: &Asked| {
-            let chunks = asked.chunks.first..asked.chunks.first + asked.chunks.count;
-            chunks.into_iter().all(|chunk| have[chunk as usize].is_some())
-        };
-        let before = self.asked.len();
-        self.asked.retain(|asked| !is_done(asked));
-        self.asked.len() < before
+        let missing = self.missing.clone();
+        self.drop_requests(|asked| missing.within(&asked.chunks).count() == 0)
     }
 
-    /// The request is refused, or the donor gone: its chunks are open again.
-    pub(super) fn drop_request(&mut self, is_dropped: impl Fn(&Asked) -> bool) -> bool {
+    /// Such requests are refused, done, or their donors gone: their chunks are open again. Returns whether there were any.
+    pub(super) fn drop_requests(&mut self, is_dropped: impl Fn(&Asked) -> bool) -> bool {
         let before = self.asked.len();
-        self.asked.retain(|asked| !is_dropped(asked));
+        for asked in self.asked.extract_if(.., |asked| is_dropped(asked)) {
+            if self.given_up.len() >= STATE_REQUESTS_REMEMBERED {
+                self.given_up.pop_front();
+            }
+            self.given_up.push_back((asked.peer, asked.request, asked.granted));
+        }
         self.asked.len() < before
     }
 
     /// The whole state, with its swarm progress and its donors, once every chunk is there. The progress is the median of
     /// the chunks': a donor that forges it has to have sent most of them.
     pub(super) fn whole(&self) -> Option<(Vec<Payload>, f64, Vec<PeerId>)> {
-        let chunks: Vec<Payload> = self.have.iter().cloned().collect::<Option<_>>()?;
+        if self.missing.count() > 0 {
+            return None;
+        }
         let mut progress = self.progress.clone();
-        progress.sort_by(f64::total_cmp);
-        Some((chunks, progress[(progress.len() - 1) / 2], self.donors.clone()))
+        progress.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut left = self.chunking.count().div_ceil(2);
+        let median = progress.iter().find(|(_, chunks)| {
+            let is_beyond = *chunks >= left;
+            left = left.saturating_sub(*chunks);
+            is_beyond
+        });
+        Some((self.parts.values().cloned().collect(), median?.0, self.donors.clone()))
     }
+}
+
+impl Asked {
+    /// How long it will take for the rest, by what it has sent so far; zero where that is not known.
+    fn time_left(&self, now: Time, missing: &Missing) -> std::time::Duration {
+        if self.sent == 0 {
+            return std::time::Duration::ZERO;
+        }
+        let left = missing.within(&self.chunks).count();
+        (now - self.began).mul_f64(f64::from(left) / f64::from(self.sent))
+    }
+
+    /// Takes the later half of what is missing away, where there is enough.
+    fn give_half(&mut self, missing: &Missing) -> Option<Share> {
+        let rest = missing.within(&self.chunks).ranges().last()?.clone();
+        // The first chunks are on their way.
+        let middle = rest.start + (rest.end - rest.start).div_ceil(2);
+        if middle >= rest.end {
+            return None;
+        }
+        self.chunks.end = middle;
+        let taken_from = Some((self.peer, self.request, to_chunks(&(self.granted.start..middle))));
+        Some(Share { chunks: to_chunks(&(middle..rest.end)), taken_from })
+    }
+}
+
+fn to_chunks(range: &Range<u32>) -> Chunks {
+    Chunks { first: range.start, count: range.end - range.start }
 }
 
 /// Later than any deadline.

@@ -1,9 +1,10 @@
 //! Giving the model to joiners, a few chunks at a time.
 //!
 //! All joiners are sent one copy of the state, made at a step boundary and kept for a while: a boundary may be a second
-//! away, and one that comes back for the next chunks should not wait for it again.
+//! away, and one that comes back for the next chunks should not wait for it again. Chunks travel in parts that take about
+//! two seconds each on the joiner's line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::bounds::*;
@@ -17,6 +18,7 @@ use crate::time::Time;
 use crate::{Payload, Snapshot};
 
 use super::chunking::Chunking;
+use super::part_size::PartSize;
 
 /// The sub-machine of a node that gives its model to joiners.
 #[derive(Debug)]
@@ -59,8 +61,18 @@ struct Given {
     unsent: Range<u32>,
     /// Whether they are to be of the next copy.
     is_waiting: bool,
-    /// At most [`STATE_CHUNKS_SENT_MAX`].
-    sending: Vec<TransferId>,
+    sent: Sent,
+}
+
+/// What is on its way to one joiner.
+#[derive(Debug, Default)]
+struct Sent {
+    /// The oldest first, with its chunks, and when it was ordered; at most [`STATE_PARTS_SENT_MAX`].
+    parts: VecDeque<(TransferId, u32, Time)>,
+    /// When the last one was confirmed.
+    confirmed_at: Time,
+    /// How many chunks the next part has.
+    size: PartSize,
 }
 
 impl Giving {
@@ -88,8 +100,10 @@ impl Giving {
         if !self.chunking.holds(chunks) || chunks.count > STATE_CHUNKS_MAX {
             return Err(Misbehaviour::OutOfRange("chunks"));
         }
-        if self.joiners.get(&peer).is_some_and(|given| given.request == request) {
-            return Ok(()); // repeated while it is being served
+        if let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) {
+            // Repeated while it is being served, or somebody else sends the rest.
+            given.unsent.end = given.unsent.end.min(chunks.first + chunks.count).max(given.unsent.start);
+            return Ok(());
         }
         let is_full = self.joiners.len() >= STATE_TRANSFERS_MAX && !self.joiners.contains_key(&peer);
         let Some(steps) = steps.filter(|_| !is_full) else {
@@ -98,16 +112,14 @@ impl Giving {
             return Ok(());
         };
         // What was asked for before and is not on its way yet, nobody waits for any more.
-        let sending = self.joiners.remove(&peer).map(|given| given.sending).unwrap_or_default();
+        let sent = self.joiners.remove(&peer).map(|given| given.sent).unwrap_or_default();
         let is_waiting = self.copy.as_ref().is_none_or(|copy| !copy.is_fresh(now, steps));
         let unsent = chunks.first..chunks.first + chunks.count;
-        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sending });
+        self.joiners.insert(peer, Given { request, chunks, unsent, is_waiting, sent });
         if !is_waiting {
-            self.send_on(peer, out);
-        } else if !self.is_copying {
-            self.is_copying = true;
-            let selection = Selection::State;
-            out.request(Purpose::StateSnapshot, |request| Effect::TakeSnapshot { request, selection });
+            self.send_on(now, peer, out);
+        } else {
+            self.take_copy(out);
         }
         Ok(())
     }
@@ -118,7 +130,7 @@ impl Giving {
         self.copy = Some(Copy { state: snapshot.to_payload(), progress, taken_at: now, steps });
         for peer in self.waiting() {
             self.joiners.get_mut(&peer).expect("just listed").is_waiting = false;
-            self.send_on(peer, out);
+            self.send_on(now, peer, out);
         }
     }
 
@@ -132,18 +144,22 @@ impl Giving {
         self.joiners.iter().filter(|(_, given)| given.is_waiting).map(|(peer, _)| *peer).collect()
     }
 
-    pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool, out: &mut Outbox) {
-        let is_its = |given: &Given| given.sending.contains(&transfer);
-        let Some(peer) = self.joiners.iter().find(|(_, given)| is_its(given)).map(|(peer, _)| *peer) else { return };
-        let given = self.joiners.get_mut(&peer).expect("just found");
-        given.sending.retain(|other| *other != transfer);
+    pub(crate) fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool, out: &mut Outbox) {
+        let place_of = |given: &Given| given.sent.parts.iter().position(|(other, ..)| *other == transfer);
+        let found = self.joiners.iter_mut().find_map(|(peer, given)| Some((*peer, place_of(given)?, given)));
+        let Some((peer, place, given)) = found else { return };
+        if let Some((_, chunks, began)) = given.sent.parts.remove(place).filter(|_| finished) {
+            // One after the other on the same line: this one had it since the one before was through.
+            given.sent.size.on_confirmed(chunks, now - began.max(given.sent.confirmed_at));
+            given.sent.confirmed_at = now;
+        }
         if !finished && !given.is_waiting {
-            // The joiner waits for the chunk in vain, and asks elsewhere for all that is missing.
+            // The joiner waits for the part in vain, and asks elsewhere for all that is missing.
             given.unsent = 0..0;
         }
-        self.send_on(peer, out);
-        let given = self.joiners.get(&peer).expect("just found");
-        if given.unsent.is_empty() && given.sending.is_empty() {
+        self.send_on(now, peer, out);
+        let Some(given) = self.joiners.get(&peer) else { return };
+        if given.unsent.is_empty() && given.sent.parts.is_empty() {
             if finished {
                 out.notice(Notice::StateSent { peer, chunks: given.chunks.count, of: self.chunking.count() });
             }
@@ -156,9 +172,21 @@ impl Giving {
         self.joiners.remove(&peer);
     }
 
-    /// The node has another model now.
-    pub(crate) fn on_model_replaced(&mut self) {
+    /// The node has another model now: what is still to be sent is of a new copy.
+    pub(crate) fn on_model_replaced(&mut self, out: &mut Outbox) {
         self.copy = None;
+        self.joiners.values_mut().for_each(|given| given.is_waiting |= !given.unsent.is_empty());
+        if self.joiners.values().any(|given| given.is_waiting) {
+            self.take_copy(out);
+        }
+    }
+
+    fn take_copy(&mut self, out: &mut Outbox) {
+        if !self.is_copying {
+            self.is_copying = true;
+            let selection = Selection::State;
+            out.request(Purpose::StateSnapshot, |request| Effect::TakeSnapshot { request, selection });
+        }
     }
 
     /// When the copy is dropped, where nobody is being served.
@@ -172,18 +200,18 @@ impl Giving {
         }
     }
 
-    fn send_on(&mut self, peer: PeerId, out: &mut Outbox) {
+    fn send_on(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
         let (Some(given), Some(copy)) = (self.joiners.get_mut(&peer), &self.copy) else { return };
-        while given.sending.len() < STATE_CHUNKS_SENT_MAX
-            && !given.is_waiting
-            && let Some(chunk) = given.unsent.next()
-        {
-            let values = self.chunking.range(chunk);
+        while given.sent.parts.len() < STATE_PARTS_SENT_MAX && !given.is_waiting && !given.unsent.is_empty() {
+            let count = given.sent.size.chunks().min(given.unsent.end - given.unsent.start);
+            let chunk = given.unsent.start;
+            given.unsent.start += count;
+            let values = self.chunking.span(chunk..chunk + count);
             // A trainer that hands over too little has failed; the joiner asks elsewhere.
             let Some(payload) = copy.state.slice(4 * values.start..4 * values.end) else { break };
             let (request, progress) = (given.request, copy.progress);
             let header = TransferHeader::State { request, chunk, progress, layout: self.digest };
-            given.sending.push(out.transfer(peer, header, payload));
+            given.sent.parts.push_back((out.transfer(peer, header, payload), count, now));
         }
     }
 }
@@ -191,6 +219,20 @@ impl Giving {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_joiner_gets_the_rest_from_a_model_that_took_the_others_place() {
+        let (mut giving, mut out) = (Giving::new(Chunking::new(8, 2), [0; 32]), Outbox::default());
+        let (joiner, now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        giving.on_request(now, joiner, (0, Chunks { first: 0, count: 4 }), Some(0), &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
+        giving.on_model_replaced(&mut out);
+        while out.pop().is_some() {}
+        giving.on_transfer_ended(now, TransferId(0), true, &mut out);
+        assert!(out.is_empty() && giving.is_copying, "a copy of the new model is awaited");
+        giving.on_snapshot(now, &Snapshot::from(vec![1.0; 8]), &TrainingReport::default(), &mut out);
+        assert!(matches!(out.pop(), Some(Effect::StartTransfer { .. })));
+    }
 
     #[test]
     fn a_copy_that_nobody_wants_any_more_is_dropped() {
@@ -201,7 +243,7 @@ mod tests {
         giving.on_snapshot(now, &Snapshot::from(vec![0.0; 8]), &TrainingReport::default(), &mut out);
         giving.on_deadline(now + STATE_COPY_KEPT);
         assert!(giving.copy.is_some() && giving.next_deadline().is_none(), "it is being sent");
-        giving.on_transfer_ended(TransferId(0), true, &mut out);
+        giving.on_transfer_ended(now, TransferId(0), true, &mut out);
         giving.on_deadline(giving.next_deadline().expect("nobody is served"));
         assert!(giving.copy.is_none() && giving.next_deadline().is_none());
     }

@@ -87,7 +87,7 @@ impl Node {
         match self.joining.on_loaded(now, accepted) {
             Some(Loaded::Taken { donors, progress }) => {
                 self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
-                self.giving.on_model_replaced();
+                self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(now, donors);
                     self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);

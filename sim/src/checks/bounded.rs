@@ -18,7 +18,7 @@ pub fn bounded(record: &Record, parameters: usize, gossip: &GossipSpec) -> Resul
     let limits = [
         ("effects that await a reply", peaks.awaited, PENDING_MAX),
         ("merges under way", peaks.merging, RESPONDING_MAX + 1),
-        ("states on their way", peaks.giving, STATE_TRANSFERS_MAX * STATE_CHUNKS_SENT_MAX),
+        ("states on their way", peaks.giving, STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX),
         ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters, gossip) as usize),
         ("effects of one event", peaks.effects, EFFECTS_MAX),
         ("wakes for nothing", record.busy_wakes as usize, 0),

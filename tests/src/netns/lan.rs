@@ -282,10 +282,22 @@ impl Host {
     /// # Panics
     /// When the kernel refuses.
     pub fn limit(&self, megabits: u32) {
-        // A burst of one scheduler tick's worth and no less than a large segment, or the rate is not reached.
-        let burst = (u64::from(megabits) * 1_000_000 / 8 / 100).max(20_000);
+        self.limit_kilobits(1000 * megabits);
+    }
+
+    /// The same in kilobits a second.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    pub fn limit_kilobits(&self, kilobits: u32) {
+        // A burst of one scheduler tick's worth and no less than a large segment, or the rate is not reached; on a slow line,
+        // where that would be seconds, some packets.
+        let least = if kilobits < 1000 { 4_000 } else { 20_000 };
+        let burst = (u64::from(kilobits) * 1000 / 8 / 100).max(least);
+        // A queue shorter than some packets would lose most of them.
+        let latency = (100_000 / kilobits.max(1)).max(100);
         for (namespace, device) in [(&self.namespace, "eth0"), (&self.port_namespace, self.port.as_str())] {
-            let shape = format!("tbf rate {megabits}mbit burst {burst} latency 100ms");
+            let shape = format!("tbf rate {kilobits}kbit burst {burst} latency {latency}ms");
             must("tc", &format!("-n {namespace} qdisc replace dev {device} root {shape}"));
         }
     }

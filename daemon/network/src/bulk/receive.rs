@@ -5,17 +5,20 @@ use std::io;
 use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
-use libp2p::swarm::Stream;
 use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, Payload, PeerId, codec};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{ACKNOWLEDGEMENT, DIGEST_BYTES};
-use crate::bounds::{CHUNK_BYTES, HEADER_BYTES_MAX, HEADER_TIMEOUT, PROGRESS_TIMEOUT};
+use super::room::{Held, Inflow};
+use super::{DIGEST_BYTES, LAST_WORD};
+use crate::bounds::{
+    CHUNK_BYTES, CONFIRM_BYTES, CONFIRM_BYTES_MAX, CONFIRM_PERIOD, CONFIRM_PERIOD_MAX, HEADER_BYTES_MAX,
+    HEADER_TIMEOUT, PROGRESS_TIMEOUT, ROOM_TIMEOUT, STALL_HEARD_WITHIN,
+};
 use crate::frame::{FrameError, read_frame};
-use crate::pace::Pace;
-use crate::shared::{InboundBudget, Shared};
+use crate::shared::Shared;
+use crate::streams::Stream;
 
 /// Why a transfer was not received.
 #[derive(Debug, thiserror::Error)]
@@ -29,12 +32,17 @@ enum ReceiveError {
     /// Nothing came.
     #[error("nothing moved for {} s", .0.as_secs())]
     Stalled(Duration),
+    /// Less came than any link carries.
+    #[error("it came far slower than the peer's link carries")]
+    TooSlow,
+    /// There was no memory for it in time.
+    #[error("there was no room for it")]
+    NoRoom,
 }
 
 /// Receives one transfer, hands it to the core and acknowledges it. Tells the core of misbehaviour.
-/// `own_budget` is the peer's own share of the memory for what comes in.
-pub(crate) async fn receive(shared: &Shared, peer: PeerId, own_budget: &InboundBudget, mut stream: Stream) {
-    match receive_and_acknowledge(shared, peer, own_budget, &mut stream).await {
+pub(crate) async fn receive(shared: &Shared, peer: PeerId, inflow: &Inflow, mut stream: Stream) {
+    match receive_and_acknowledge(shared, peer, inflow, &mut stream).await {
         Ok(()) => {}
         Err(ReceiveError::Misbehaved(misbehaviour)) => {
             // Reset first: the core may be busy.
@@ -48,20 +56,37 @@ pub(crate) async fn receive(shared: &Shared, peer: PeerId, own_budget: &InboundB
 async fn receive_and_acknowledge(
     shared: &Shared,
     peer: PeerId,
-    own_budget: &InboundBudget,
+    inflow: &Inflow,
     stream: &mut Stream,
 ) -> Result<(), ReceiveError> {
     let header = within(HEADER_TIMEOUT, read_header(stream)).await?;
+    let is_part = matches!(header, TransferHeader::State { .. });
     let length = within(PROGRESS_TIMEOUT, read_length(stream)).await?;
     if length > shared.payload_bytes_max {
         return Err(Misbehaviour::WrongLength { expected: shared.payload_bytes_max, actual: length }.into());
     }
-    // Its own first: while it waits for that, it holds nothing that others need.
-    let share = (own_budget.acquire(length).await, shared.inbound_budget.acquire(length).await);
-    let payload = read_payload(stream, length, &shared.download).await?;
+    let own_share = inflow.begin(length).await;
+    let mut incoming = Incoming { shared, inflow, stream, taken: Duration::ZERO, held: Held::new() };
+    let received = incoming.read_payload(length).await;
+    let Incoming { taken, held, .. } = incoming;
+    let payload = match received {
+        Err(ReceiveError::TooSlow) => return Err(stalled(inflow)),
+        // Who is there, and says other things meanwhile, could have sent it.
+        Err(ReceiveError::Stalled(_)) if stream.activity().is_fresh(STALL_HEARD_WITHIN) => return Err(stalled(inflow)),
+        received => received?,
+    };
+    inflow.on_delivered(length, taken);
+    if is_part {
+        shared.copying.hear();
+    }
     shared.emit(Event::TransferReceived { peer, header, payload }).await;
-    drop(share);
+    drop((held, own_share));
     within(PROGRESS_TIMEOUT, acknowledge(stream)).await
+}
+
+fn stalled(inflow: &Inflow) -> ReceiveError {
+    inflow.on_stalled();
+    Misbehaviour::Stalled.into()
 }
 
 async fn read_header(stream: &mut Stream) -> Result<TransferHeader, ReceiveError> {
@@ -80,38 +105,123 @@ async fn read_length(stream: &mut Stream) -> Result<u64, ReceiveError> {
     Ok(u64::from_le_bytes(length))
 }
 
-/// Reads `length` bytes and their digest. The buffer doubles as bytes arrive, up to the announced length, so that an
-/// announcement alone costs nothing.
-async fn read_payload(stream: &mut Stream, length: u64, download: &Pace) -> Result<Payload, ReceiveError> {
-    let too_long = Misbehaviour::WrongLength { expected: isize::MAX as u64, actual: length };
-    let length = usize::try_from(length).map_err(|_| too_long)?;
-    let mut bytes: Vec<u8> = Vec::new();
-    let mut hasher = blake3::Hasher::new();
-    while bytes.len() < length {
-        let start = bytes.len();
-        let chunk = CHUNK_BYTES.min(length - start);
-        if bytes.capacity() - start < chunk {
-            bytes.reserve_exact(start.max(chunk).min(length - start));
+/// A payload on its way in.
+struct Incoming<'a> {
+    shared: &'a Shared,
+    inflow: &'a Inflow,
+    stream: &'a mut Stream,
+    /// The time that the peer has had so far: waits of this side do not count.
+    taken: Duration,
+    held: Held,
+}
+
+impl Incoming<'_> {
+    /// Reads `length` bytes and their digest. The buffer doubles as bytes arrive, up to the announced length, so that an
+    /// announcement alone costs nothing.
+    async fn read_payload(&mut self, length: u64) -> Result<Payload, ReceiveError> {
+        let too_long = Misbehaviour::WrongLength { expected: isize::MAX as u64, actual: length };
+        let length = usize::try_from(length).map_err(|_| too_long)?;
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut hasher = blake3::Hasher::new();
+        let mut told = Told { unconfirmed: 0, at: None };
+        let rate_min = self.inflow.rate_min();
+        while bytes.len() < length {
+            let start = bytes.len();
+            if bytes.capacity() == start {
+                let more = start.max(CHUNK_BYTES).min(length - start);
+                self.make_room(more, length).await?;
+                bytes.reserve_exact(more);
+            }
+            bytes.resize(bytes.capacity().min(length).min(start + CHUNK_BYTES), 0);
+            let may_take = PROGRESS_TIMEOUT + Duration::from_secs_f64(start as f64 / rate_min);
+            let read = self.read_some(&mut bytes[start..], may_take, &mut told).await?;
+            bytes.truncate(start + read);
+            hasher.update(&bytes[start..]);
+            self.shared.download.wait(read).await;
+            told.unconfirmed += read;
+            if bytes.len() < length && told.is_due() {
+                self.confirm(&mut told).await?;
+            }
         }
-        bytes.resize(start + chunk, 0);
-        download.wait(chunk).await;
-        within(PROGRESS_TIMEOUT, fill(stream, &mut bytes[start..])).await?;
-        hasher.update(&bytes[start..]);
+        let mut digest = [0; DIGEST_BYTES];
+        within(PROGRESS_TIMEOUT, fill(self.stream, &mut digest)).await?;
+        if hasher.finalize() != digest {
+            return Err(Misbehaviour::Garbage("a payload whose digest is another".to_owned()).into());
+        }
+        Ok(Payload::from(bytes))
     }
-    let mut digest = [0; DIGEST_BYTES];
-    within(PROGRESS_TIMEOUT, fill(stream, &mut digest)).await?;
-    if hasher.finalize() != digest {
-        return Err(Misbehaviour::Garbage("a payload whose digest is another".to_owned()).into());
+
+    async fn make_room(&mut self, bytes: usize, length: usize) -> Result<(), ReceiveError> {
+        let room = self.shared.room.grow(self.inflow, bytes as u64, length as u64, &mut self.held);
+        // Several that wait for each other's memory must not wait for ever.
+        timeout(ROOM_TIMEOUT, room).await.map_err(|_| ReceiveError::NoRoom)
     }
-    Ok(Payload::from(bytes))
+
+    /// Reads what is there, and says what has come where nothing is. `may_take`: the time for what has come before.
+    async fn read_some(
+        &mut self,
+        buffer: &mut [u8],
+        may_take: Duration,
+        told: &mut Told,
+    ) -> Result<usize, ReceiveError> {
+        let begin = Instant::now();
+        let too_slow = begin + may_take.saturating_sub(self.taken);
+        let end = too_slow.min(begin + PROGRESS_TIMEOUT);
+        loop {
+            let until = told.due_at().map_or(end, |due| due.min(end));
+            match timeout_at(until, self.stream.read(buffer)).await {
+                Ok(Ok(0)) => return Err(ReceiveError::BrokenOff(io::ErrorKind::UnexpectedEof.into())),
+                Ok(read) => {
+                    self.taken += begin.elapsed();
+                    return Ok(read?);
+                }
+                Err(_) if until == too_slow => return Err(ReceiveError::TooSlow),
+                Err(_) if until == end => return Err(ReceiveError::Stalled(PROGRESS_TIMEOUT)),
+                Err(_) => self.confirm(told).await?,
+            }
+        }
+    }
+
+    async fn confirm(&mut self, told: &mut Told) -> Result<(), ReceiveError> {
+        let bytes = u32::try_from(told.unconfirmed).expect("a few pieces");
+        within(PROGRESS_TIMEOUT, say(self.stream, bytes)).await?;
+        *told = Told { unconfirmed: 0, at: Some(Instant::now()) };
+        Ok(())
+    }
+}
+
+/// What the sender knows of what has come.
+struct Told {
+    unconfirmed: usize,
+    /// When it was last told.
+    at: Option<Instant>,
+}
+
+impl Told {
+    fn is_due(&self) -> bool {
+        self.unconfirmed >= CONFIRM_BYTES_MAX || self.due_at().is_some_and(|due| due <= Instant::now())
+    }
+
+    /// When it is to be told; `None` where there is nothing to tell.
+    fn due_at(&self) -> Option<Instant> {
+        let period = if self.unconfirmed >= CONFIRM_BYTES { CONFIRM_PERIOD } else { CONFIRM_PERIOD_MAX };
+        // The first word tells that the line is fast, so that more comes at once.
+        let due = self.at.map_or_else(Instant::now, |at| at + period);
+        (self.unconfirmed > 0).then_some(due)
+    }
 }
 
 async fn fill(stream: &mut Stream, buffer: &mut [u8]) -> Result<(), ReceiveError> {
     Ok(stream.read_exact(buffer).await?)
 }
 
+async fn say(stream: &mut Stream, word: u32) -> Result<(), ReceiveError> {
+    stream.write_all(&word.to_le_bytes()).await?;
+    Ok(stream.flush().await?)
+}
+
 async fn acknowledge(stream: &mut Stream) -> Result<(), ReceiveError> {
-    stream.write_all(&[ACKNOWLEDGEMENT]).await?;
+    say(stream, LAST_WORD).await?;
     Ok(stream.close().await?)
 }
 

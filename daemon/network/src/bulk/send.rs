@@ -2,18 +2,21 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 
+use futures::io::{ReadHalf, WriteHalf};
 use futures::{AsyncReadExt, AsyncWriteExt};
-use libp2p::swarm::Stream;
+use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Payload, codec};
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
-use super::ACKNOWLEDGEMENT;
-use crate::bounds::{CHUNK_BYTES, PROGRESS_TIMEOUT};
+use super::flow::{Flow, InFlight, Pace as Progress};
+use super::{LAST_WORD, WORD_BYTES};
+use crate::bounds::{PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
 use crate::frame::write_frame;
 use crate::pace::Pace;
-use crate::streams::{BULK_PROTOCOL, OpenError, StreamOpener};
+use crate::streams::{BULK_PROTOCOL, OpenError, Stream, StreamOpener};
 
 /// Why a transfer did not arrive, as far as this side knows.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +27,9 @@ pub(crate) enum SendError {
     /// The peer did not read, or did not acknowledge.
     #[error("nothing moved for {} s", PROGRESS_TIMEOUT.as_secs())]
     Stalled,
+    /// The peer reads so slowly as no link is, or nothing although it was heard meanwhile.
+    #[error(transparent)]
+    Misbehaved(Misbehaviour),
     /// The peer dropped the stream, or the connection is gone.
     #[error("the peer dropped it: {0}")]
     Dropped(#[from] io::Error),
@@ -32,38 +38,90 @@ pub(crate) enum SendError {
     Unacknowledged,
 }
 
-/// Sends a payload straight from the shared memory and waits for the acknowledgement.
-pub(crate) async fn send(
+/// Sends a payload straight from the shared memory and waits for the acknowledgement. `turn` is given back once all is
+/// written, so that the next transfer can follow while this one is being confirmed.
+pub(crate) async fn send<Turn>(
     opener: StreamOpener,
     header: &TransferHeader,
     payload: &Payload,
-    upload: &Pace,
+    (upload, flow): (&Pace, &Arc<Flow>),
+    turn: Turn,
 ) -> Result<(), SendError> {
     let mut stream = opener.open(BULK_PROTOCOL).await?;
     // The transfer must not keep a connection open that has lost its control stream.
     drop(opener);
     progress(write_frame(&mut stream, &codec::encode(header))).await?;
     progress(stream.write_all(&(payload.len() as u64).to_le_bytes())).await?;
-    let mut hasher = blake3::Hasher::new();
-    for chunk in payload.bytes().chunks(CHUNK_BYTES) {
-        hasher.update(chunk);
-        // A wait of our own choice is no stall.
-        upload.wait(chunk.len()).await;
-        progress(stream.write_all(chunk)).await?;
-    }
-    progress(stream.write_all(hasher.finalize().as_bytes())).await?;
-    progress(stream.flush()).await?;
-    await_acknowledgement(&mut stream).await
+    let transfer = flow.begin();
+    let activity = stream.activity().clone();
+    let (reader, writer) = stream.split();
+    // Both at once: confirmations come while bytes are still to be written.
+    let written = async {
+        let writer = write(writer, payload, upload, &transfer).await?;
+        drop(turn);
+        Ok(writer)
+    };
+    let (mut writer, ()) = match futures::try_join!(written, listen(reader, &transfer)) {
+        // Who is there, and says other things meanwhile, could have taken it.
+        Err(SendError::Stalled) if activity.is_fresh(STALL_HEARD_WITHIN) => {
+            return Err(SendError::Misbehaved(Misbehaviour::Stalled));
+        }
+        sent => sent?,
+    };
+    // It has arrived; how the stream ends does not matter any more.
+    let _ = progress(writer.close()).await;
+    Ok(())
 }
 
-async fn await_acknowledgement(stream: &mut Stream) -> Result<(), SendError> {
-    let mut word = [0];
-    if progress(stream.read(&mut word)).await? != 1 || word != [ACKNOWLEDGEMENT] {
-        return Err(SendError::Unacknowledged);
+async fn write(
+    mut writer: WriteHalf<Stream>,
+    payload: &Payload,
+    upload: &Pace,
+    transfer: &InFlight,
+) -> Result<WriteHalf<Stream>, SendError> {
+    let mut hasher = blake3::Hasher::new();
+    let mut rest = &payload.bytes()[..];
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at(transfer.piece().min(rest.len()));
+        rest = behind;
+        hasher.update(piece);
+        upload.wait(piece.len()).await;
+        if !transfer.try_admit(piece.len()) {
+            writer.flush().await?;
+            transfer.admit(piece.len()).await;
+        }
+        writer.write_all(piece).await?;
     }
-    // It has arrived; how the stream ends does not matter any more.
-    let _ = progress(stream.close()).await;
-    Ok(())
+    writer.write_all(hasher.finalize().as_bytes()).await?;
+    writer.flush().await?;
+    transfer.end();
+    Ok(writer)
+}
+
+/// Hears what has arrived until the peer has the whole.
+async fn listen(mut reader: ReadHalf<Stream>, transfer: &InFlight) -> Result<(), SendError> {
+    let (mut word, mut read) = ([0; WORD_BYTES], 0);
+    loop {
+        let (pace, look_at) = transfer.pace();
+        match pace {
+            Progress::Moving => {}
+            Progress::Stalled => return Err(SendError::Stalled),
+            Progress::TooSlow => return Err(SendError::Misbehaved(Misbehaviour::Stalled)),
+        }
+        match timeout_at(look_at, reader.read(&mut word[read..])).await {
+            Ok(Ok(0)) => return Err(SendError::Unacknowledged),
+            Ok(bytes) => read += bytes?,
+            Err(_) => {}
+        }
+        if read == WORD_BYTES {
+            read = 0;
+            match u32::from_le_bytes(word) {
+                LAST_WORD if transfer.is_written() => return Ok(()),
+                LAST_WORD => return Err(SendError::Unacknowledged),
+                bytes => transfer.confirm(bytes as usize).map_err(|_| SendError::Unacknowledged)?,
+            }
+        }
+    }
 }
 
 async fn progress<Output>(step: impl Future<Output = io::Result<Output>>) -> Result<Output, SendError> {

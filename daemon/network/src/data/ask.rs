@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::AsyncReadExt;
-use libp2p::swarm::Stream;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest, ShardSet};
 use murmur_protocol::{PeerId, codec};
 use tokio::time::timeout;
@@ -15,7 +14,7 @@ use super::DataExchange;
 use crate::bounds::{DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, SHARD_WORDS_BYTES_MAX};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::pace::Pace;
-use crate::streams::{DATA_PROTOCOL, OpenError};
+use crate::streams::{DATA_PROTOCOL, OpenError, Stream};
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]

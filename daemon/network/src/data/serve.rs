@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use futures::AsyncWriteExt;
-use libp2p::swarm::Stream;
 use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest};
 use murmur_protocol::{Event, Payload, PeerId, codec};
@@ -20,7 +19,7 @@ use crate::bounds::{
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::pace::Pace;
 use crate::shared::Shared;
-use crate::streams::WeakOpener;
+use crate::streams::{Stream, WeakOpener};
 
 /// Serves one connection until it closes, and lists it as one on which the peer can be asked. `turns` are the peer's,
 /// over all its connections.

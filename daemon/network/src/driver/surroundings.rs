@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::Driver;
 use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_dialable};
 use crate::behaviour::{BehaviourEvent, table_protocol};
-use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, OUTBOX_RESERVE};
+use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD};
 use crate::connectivity::Exposure;
 use crate::finding::{meaningful, places_of};
 use crate::handshake::Dialled;
@@ -43,7 +43,13 @@ impl Driver {
     pub(super) fn look_around(&mut self) {
         let now = Instant::now();
         self.nat.members_counted(now, self.members.len());
+        let copies = self.shared.copying.is_fresh(PROBES_HELD);
+        if copies && let Some(probes) = self.swarm.behaviour_mut().probes.as_mut() {
+            probes.hold(2 * LOOK_PERIOD);
+        }
         let (announces, looks) = self.finding.due(now, self.members.len());
+        // Who is being given the model has found members.
+        let looks = looks && !copies;
         if let Some(kademlia) = self.swarm.behaviour_mut().kademlia.as_mut() {
             if announces && let Err(error) = kademlia.start_providing(self.finding.key.clone()) {
                 tracing::debug!(%error, "cannot announce this node in the run's table");

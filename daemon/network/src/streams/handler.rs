@@ -7,10 +7,12 @@ use std::task::{Context, Poll};
 use libp2p::StreamProtocol;
 use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
 use libp2p::swarm::handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound};
-use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, Stream, StreamUpgradeError, SubstreamProtocol};
+use libp2p::swarm::{
+    ConnectionHandler, ConnectionHandlerEvent, Stream as RawStream, StreamUpgradeError, SubstreamProtocol,
+};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL, OpenError};
+use super::{Activity, BULK_PROTOCOL, CONTROL_PROTOCOL, DATA_PROTOCOL, LIFE_PROTOCOL, OpenError, Stream};
 use crate::bounds::OPEN_TIMEOUT;
 
 /// Asks the handler for an outbound stream.
@@ -36,12 +38,17 @@ pub(super) struct InboundQueues {
 pub struct StreamsHandler {
     requests: mpsc::Receiver<OpenRequest>,
     queues: InboundQueues,
+    activity: Activity,
     abandoned: bool,
 }
 
 impl StreamsHandler {
-    pub(super) fn new(requests: mpsc::Receiver<OpenRequest>, queues: InboundQueues) -> StreamsHandler {
-        StreamsHandler { requests, queues, abandoned: false }
+    pub(super) fn new(
+        requests: mpsc::Receiver<OpenRequest>,
+        queues: InboundQueues,
+        activity: Activity,
+    ) -> StreamsHandler {
+        StreamsHandler { requests, queues, activity, abandoned: false }
     }
 
     /// Queues a stream that the peer opened. Dropping it where the queue is full resets it.
@@ -99,11 +106,11 @@ impl ConnectionHandler for StreamsHandler {
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, Offer, Offer, (), OpenRequest>) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol: (name, stream), .. }) => {
-                self.accept(&name, stream);
+                self.accept(&name, Stream::new(stream, self.activity.clone()));
             }
             // Where the asker has given up meanwhile, the stream is dropped, which resets it.
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: (_, stream), info }) => {
-                let _ = info.reply.send(Ok(stream));
+                let _ = info.reply.send(Ok(Stream::new(stream, self.activity.clone())));
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info: OpenRequest { protocol, reply }, error }) => {
                 let error = match error {
@@ -132,22 +139,22 @@ impl UpgradeInfo for Offer {
     }
 }
 
-impl InboundUpgrade<Stream> for Offer {
-    type Output = (StreamProtocol, Stream);
+impl InboundUpgrade<RawStream> for Offer {
+    type Output = (StreamProtocol, RawStream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
 
-    fn upgrade_inbound(self, stream: Stream, name: StreamProtocol) -> Self::Future {
+    fn upgrade_inbound(self, stream: RawStream, name: StreamProtocol) -> Self::Future {
         ready(Ok((name, stream)))
     }
 }
 
-impl OutboundUpgrade<Stream> for Offer {
-    type Output = (StreamProtocol, Stream);
+impl OutboundUpgrade<RawStream> for Offer {
+    type Output = (StreamProtocol, RawStream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
 
-    fn upgrade_outbound(self, stream: Stream, name: StreamProtocol) -> Self::Future {
+    fn upgrade_outbound(self, stream: RawStream, name: StreamProtocol) -> Self::Future {
         ready(Ok((name, stream)))
     }
 }

@@ -11,7 +11,7 @@ use libp2p::kad::store::MemoryStore;
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{Config as SwarmConfig, NetworkBehaviour, StreamProtocol, Swarm, SwarmEvent};
 use libp2p::{identify, kad};
-use murmur_network::streams::StreamsBehaviour;
+use murmur_network::streams::{Stream, StreamsBehaviour};
 use murmur_network::{Connectivity, Keypair, Multiaddr, NetworkOrder, TrafficCounter, peer_id, transport};
 use murmur_protocol::message::{Descriptor, KnownPeer, Message};
 use murmur_protocol::profile::Profile;
@@ -98,12 +98,7 @@ fn made_up(number: u32) -> PeerId {
 
 /// Tells of sixteen made-up members twenty times a second, each at the place that `place` names; returns how often the
 /// victim was dialled.
-async fn gossip(
-    node: Node,
-    hostile: (Hostile, libp2p::swarm::Stream),
-    victim: &Victim,
-    place: fn(u32) -> Ipv4Addr,
-) -> usize {
+async fn gossip(node: Node, hostile: (Hostile, Stream), victim: &Victim, place: fn(u32) -> Ipv4Addr) -> usize {
     let (hostile, mut control) = hostile;
     let mut driven = Driven::new(node);
     driven.take_in(Event::PeerConnected { peer: hostile.peer, addresses: Vec::new() });

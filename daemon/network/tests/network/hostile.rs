@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use futures::AsyncReadExt;
-use libp2p::swarm::Stream;
-use murmur_network::streams::{BULK_PROTOCOL, CONTROL_PROTOCOL};
+use murmur_network::streams::{BULK_PROTOCOL, CONTROL_PROTOCOL, Stream};
 use murmur_protocol::handshake::{Answer, Greeting};
 use murmur_protocol::{RunManifest, codec};
 use tokio::time::timeout;

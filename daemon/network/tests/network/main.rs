@@ -5,6 +5,7 @@ mod access;
 mod aimed;
 mod caps;
 mod closed;
+mod dawdlers;
 mod failures;
 mod finding;
 mod hostile;

@@ -3,8 +3,8 @@
 
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::swarm::dial_opts::DialOpts;
-use libp2p::swarm::{Config, Stream, Swarm, SwarmEvent};
-use murmur_network::streams::{CONTROL_PROTOCOL, ConnectionStreams, StreamsBehaviour};
+use libp2p::swarm::{Config, Swarm, SwarmEvent};
+use murmur_network::streams::{CONTROL_PROTOCOL, ConnectionStreams, Stream, StreamsBehaviour};
 use murmur_network::{Keypair, Multiaddr, TrafficCounter, peer_id, transport};
 use murmur_protocol::handshake::{Challenge, Greeting, Hello};
 use murmur_protocol::{PeerId, codec};

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::AsyncWriteExt;
-use libp2p::swarm::Stream;
-use murmur_network::streams::DATA_PROTOCOL;
+use murmur_network::streams::{DATA_PROTOCOL, Stream};
 use murmur_network::{DATA_SENDING_PER_PEER_MAX, HeldShards, Offered, ShardError, Shelf};
 use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest, ShardSet};

@@ -1,0 +1,182 @@
+//! Memory for what comes in, so that nobody keeps others out by announcing much and sending little.
+//!
+//! A transfer holds what it has sent, not what it has announced. Half of the memory is for peers that have delivered as
+//! much before, whole and in time; of the other half one network has at most half.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::bounds::{BUDGET_UNIT_BYTES, LEARNED_FROM_BYTES, SLOWEST_OF_LEARNED, TRANSFER_RATE_MIN};
+
+/// The memory of a node.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// For everybody.
+    common: Budget,
+    /// For peers that have delivered.
+    reserved: Budget,
+    /// Shares of networks in what is for everybody; as many as have peers.
+    networks: Mutex<BTreeMap<u128, Weak<Budget>>>,
+    network_bytes: u64,
+    payload_bytes_max: u64,
+}
+
+/// What is held until it is dropped.
+pub(crate) type Held = Vec<OwnedSemaphorePermit>;
+
+impl Room {
+    /// `bytes`: in all. Each part has room for the largest payload.
+    pub(crate) fn new(bytes: u64, payload_bytes_max: u64) -> Room {
+        let half = (bytes / 2).max(payload_bytes_max);
+        Room {
+            common: Budget::new(half),
+            reserved: Budget::new(half),
+            networks: Mutex::default(),
+            network_bytes: (half / 2).max(payload_bytes_max.min(half)),
+            payload_bytes_max,
+        }
+    }
+
+    /// The share of one more peer, which is reached in this network where that is known.
+    pub(crate) fn inflow(&self, network: Option<u128>) -> Inflow {
+        let share = network.map(|network| {
+            let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+            networks.retain(|_, share| share.strong_count() > 0);
+            networks.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let share = Arc::new(Budget::new(self.network_bytes));
+                networks.insert(network, Arc::downgrade(&share));
+                share
+            })
+        });
+        // A starter's steps and codes may come side by side, each rounded up.
+        let own = Budget::new(self.payload_bytes_max + BUDGET_UNIT_BYTES);
+        Inflow { own, network: share, delivered: AtomicU64::new(0), rate: AtomicU64::new(0) }
+    }
+
+    /// Waits until `bytes` more of a payload of `length` fit. The sender feels it as a stream that is not read.
+    pub(crate) async fn grow(&self, of: &Inflow, bytes: u64, length: u64, held: &mut Held) {
+        if of.delivered.load(Ordering::Relaxed) >= length {
+            tokio::select! {
+                biased;
+                permit = self.reserved.acquire(bytes) => held.push(permit),
+                permits = self.of_everybody(of, bytes) => held.extend(permits),
+            }
+        } else {
+            held.extend(self.of_everybody(of, bytes).await);
+        }
+    }
+
+    async fn of_everybody(&self, of: &Inflow, bytes: u64) -> Held {
+        let mut held = Held::new();
+        // Its own first: while it waits for that, it holds nothing that others need.
+        if let Some(network) = &of.network {
+            held.push(network.acquire(bytes).await);
+        }
+        held.push(self.common.acquire(bytes).await);
+        held
+    }
+}
+
+/// One peer's share, and what it has shown.
+#[derive(Debug)]
+pub(crate) struct Inflow {
+    own: Budget,
+    network: Option<Arc<Budget>>,
+    /// Bytes of whole payloads since the last one that stalled.
+    delivered: AtomicU64,
+    /// The fastest transfer so far, in bytes a second.
+    rate: AtomicU64,
+}
+
+impl Inflow {
+    /// Waits until the peer's own share has room for a payload of so many bytes.
+    pub(crate) async fn begin(&self, length: u64) -> OwnedSemaphorePermit {
+        self.own.acquire(length).await
+    }
+
+    /// A payload has come, after so much time that the peer had for it.
+    pub(crate) fn on_delivered(&self, bytes: u64, taken: Duration) {
+        self.delivered.fetch_add(bytes, Ordering::Relaxed);
+        if bytes >= LEARNED_FROM_BYTES {
+            self.rate.fetch_max((bytes as f64 / taken.as_secs_f64().max(1e-6)) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// A payload did not come in time.
+    pub(crate) fn on_stalled(&self) {
+        self.delivered.store(0, Ordering::Relaxed);
+    }
+
+    /// The bytes a second that a transfer of this peer has to move in the long run.
+    pub(crate) fn rate_min(&self) -> f64 {
+        (self.rate.load(Ordering::Relaxed) as f64 / SLOWEST_OF_LEARNED).max(TRANSFER_RATE_MIN)
+    }
+}
+
+/// Bytes that may be held at once.
+#[derive(Debug)]
+struct Budget {
+    units: Arc<Semaphore>,
+    total: u32,
+}
+
+impl Budget {
+    fn new(bytes: u64) -> Budget {
+        let total = units_of(bytes).max(1);
+        Budget { units: Arc::new(Semaphore::new(total as usize)), total }
+    }
+
+    /// Waits until `bytes` more fit.
+    async fn acquire(&self, bytes: u64) -> OwnedSemaphorePermit {
+        let units = units_of(bytes).min(self.total);
+        self.units.clone().acquire_many_owned(units).await.expect("the budget is never closed")
+    }
+}
+
+fn units_of(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(BUDGET_UNIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    async fn fits(room: &Room, of: &Inflow, bytes: u64, length: u64) -> Option<Held> {
+        let mut held = Held::new();
+        timeout(Duration::from_millis(20), room.grow(of, bytes, length, &mut held)).await.ok().map(|()| held)
+    }
+
+    #[tokio::test]
+    async fn who_has_delivered_finds_room_where_strangers_have_taken_theirs() {
+        let room = Room::new(8 * MIB, MIB);
+        let (stranger, other, proven) = (room.inflow(Some(1)), room.inflow(Some(2)), room.inflow(Some(1)));
+        let _first = fits(&room, &stranger, 2 * MIB, MIB).await.expect("half of a half");
+        assert!(fits(&room, &stranger, 1, MIB).await.is_none(), "its network has no more");
+        assert!(fits(&room, &proven, 1, MIB).await.is_none(), "nor for others of it");
+        let _second = fits(&room, &other, 2 * MIB, MIB).await.expect("another network has its own share");
+        proven.on_delivered(MIB, Duration::from_secs(1));
+        let _third = fits(&room, &proven, 4 * MIB, MIB).await.expect("what is reserved");
+        assert!(fits(&room, &proven, 1, MIB).await.is_none());
+        drop(_third);
+        assert!(fits(&room, &proven, 1, MIB + 1).await.is_none(), "more than it has ever delivered");
+        proven.on_stalled();
+        assert!(fits(&room, &proven, 1, MIB).await.is_none(), "a stranger again");
+    }
+
+    #[test]
+    fn the_least_rate_follows_the_fastest_transfer() {
+        let inflow = Room::new(MIB, MIB).inflow(None);
+        inflow.on_delivered(100, Duration::from_micros(1));
+        assert_eq!(inflow.rate_min(), TRANSFER_RATE_MIN, "too small to tell");
+        inflow.on_delivered(LEARNED_FROM_BYTES, Duration::from_millis(10));
+        assert!(inflow.rate_min() > TRANSFER_RATE_MIN);
+    }
+}

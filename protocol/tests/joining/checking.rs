@@ -1,0 +1,114 @@
+//! What a joiner makes of a copy: others are asked to check it, and it counts for little at first.
+
+use murmur_protocol::Unchecked;
+use murmur_protocol::bounds::RAMP_EXCHANGES;
+use murmur_protocol::message::{Reject, RejectReason};
+
+use super::*;
+
+impl Setting {
+    /// Sends all that was asked for, and has the model loaded.
+    fn copy(&mut self, requests: &[(PeerId, u64, Chunks)]) -> Vec<Effect> {
+        let effects = self.serve(requests);
+        let request = effects.iter().find_map(|effect| match effect {
+            Effect::LoadState { request, .. } => Some(*request),
+            _ => None,
+        });
+        self.tell(Event::StateLoaded {
+            request: request.expect("the model is whole"),
+            accepted: true,
+            report: TrainingReport::default(),
+        })
+    }
+
+    /// Waits for a minute or two, a second at a time, and has every check answered like this.
+    fn answer_checks(&mut self, mut effects: Vec<Effect>, answer: Option<RejectReason>) -> Vec<Effect> {
+        let mut all = Vec::new();
+        for _ in 0..150 {
+            let mut checks = proposals(&effects);
+            all.append(&mut effects);
+            while let (Some((peer, exchange)), Some(reason)) = (checks.pop(), answer) {
+                let reject = Message::Reject(Reject { exchange, reason, retry_after_ms: 300 });
+                let then = self.tell(Event::MessageReceived { peer, message: reject });
+                checks.extend(proposals(&then));
+                all.extend(then);
+            }
+            if unchecked(&all).is_some() {
+                return all;
+            }
+            effects = self.wait(Duration::from_secs(1));
+        }
+        all
+    }
+}
+
+fn proposals(effects: &[Effect]) -> Vec<(PeerId, u64)> {
+    let proposed = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { peer, message: Message::Propose(propose) } => Some((*peer, propose.exchange)),
+        _ => None,
+    });
+    proposed.collect()
+}
+
+fn unchecked(effects: &[Effect]) -> Option<(Unchecked, bool)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Notice(Notice::StateUnchecked { why, is_copied_again, .. }) => Some((*why, *is_copied_again)),
+        _ => None,
+    })
+}
+
+fn trains(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::BeginTraining))
+}
+
+#[test]
+fn a_model_that_nobody_checks_is_copied_again_and_then_trained_on_with_a_warning() {
+    for answer in [None, Some(RejectReason::Busy)] {
+        let (mut setting, mut effects) = Setting::new(Start::FromPeer, 4);
+        let mut verdicts = Vec::new();
+        for _ in 0..2 {
+            let asked = requests(&effects);
+            let loaded = setting.copy(&asked);
+            assert!(!trains(&loaded), "before it is checked");
+            effects = setting.answer_checks(loaded, answer);
+            verdicts.extend(unchecked(&effects));
+            if verdicts.len() < 2 {
+                assert!(!trains(&effects), "{answer:?}");
+                assert!(proposals(&effects).len() >= 3, "{answer:?}");
+                effects = effects.into_iter().chain(setting.wait(Duration::from_secs(1))).collect();
+                let others = requests(&effects);
+                assert!(others.iter().all(|(donor, ..)| *donor != asked[0].0), "another donor: {others:?}");
+            }
+        }
+        assert_eq!(verdicts, [(Unchecked::Unanswered, true), (Unchecked::Unanswered, false)], "{answer:?}");
+        assert!(trains(&effects), "{answer:?}");
+    }
+}
+
+#[test]
+fn members_without_a_model_cannot_check_one_and_that_is_told() {
+    let (mut setting, effects) = Setting::new(Start::FromPeer, 3);
+    let loaded = setting.copy(&requests(&effects));
+    let effects = setting.answer_checks(loaded, Some(RejectReason::Joining));
+    assert_eq!((unchecked(&effects), trains(&effects)), (Some((Unchecked::NobodyElse, false)), true));
+    assert_eq!(proposals(&effects).len(), 2, "each of the two others was asked once");
+}
+
+/// Whatever it has copied, it counts for little at first.
+#[test]
+fn the_weight_of_a_joiner_begins_small() {
+    let (mut setting, effects) = Setting::new(Start::FromPeer, 1);
+    let effects = setting.copy(&requests(&effects));
+    assert!(trains(&effects), "nobody else is there: {effects:?}");
+    let tokens_per_second = 600.0;
+    let report = TrainingReport { steps: 1000, progress: 1000.0, tokens_per_second, ..TrainingReport::default() };
+    let effects = setting.tell(Event::StepsCompleted(report));
+    let weights: Vec<f32> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send { message: Message::Propose(propose), .. } => Some(propose.standing.weight),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(weights, [600.0 / (1.0 + RAMP_EXCHANGES as f32)]);
+}
