@@ -83,7 +83,7 @@ fn control_events(criterion: &mut Criterion) {
     };
     measure("steps completed", &|_| Event::StepsCompleted(report(1)));
     measure("time passed", &|_| Event::TimePassed);
-    let standing = Standing { weight: 1e4, clip: 1.0, gamma: 0.5, age_steps: 3, progress: 1.0 };
+    let standing = Standing { weight: 1e4, clip: 1.0, gamma: 0.5, progress: 1.0 };
     measure("proposal", &|number| {
         let propose =
             Propose { exchange: number, part: Part::MODEL, nonce: number, bits: 8, standing, deadline_ms: 20_000 };

@@ -90,7 +90,7 @@ fn membership(criterion: &mut Criterion) {
         });
     });
     let mut settled = node();
-    let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 0.0 };
+    let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 0.0 };
     group.bench_function("late answer", |bencher| {
         bencher.iter(|| {
             let message = Message::Accept(Accept { exchange: 77, starter_share: 0.5, standing });

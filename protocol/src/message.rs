@@ -129,8 +129,6 @@ pub struct Standing {
     pub clip: f32,
     /// The largest γ that it takes part with, 0 to 0.5; 0 asks for the distance alone. The smaller one of both counts.
     pub gamma: f32,
-    /// Own steps since it last took part in an exchange.
-    pub age_steps: u32,
     /// Swarm progress, in steps.
     pub progress: f64,
 }
@@ -215,7 +213,7 @@ mod tests {
     use crate::secret::Secret;
 
     fn standing() -> Standing {
-        Standing { weight: 1000.0, clip: 0.5, gamma: 0.5, age_steps: 10, progress: 250.0 }
+        Standing { weight: 1000.0, clip: 0.5, gamma: 0.5, progress: 250.0 }
     }
 
     fn hexadecimal(bytes: &[u8]) -> String {
@@ -286,8 +284,8 @@ mod tests {
 
     const GOLDEN: [&str; 26] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a4401",
-        "01fb2c01000001050800007a440000003f0000003f0a0000000000406f40fb204e",
-        "02fb2c010000003f00007a440000003f0000003f0a0000000000406f40",
+        "01fb2c01000001050800007a440000003f0000003f0000000000406f40fb204e",
+        "02fb2c010000003f00007a440000003f0000003f0000000000406f40",
         "030101fbf401",
         "04010203",
         "050102",

@@ -81,7 +81,7 @@ fn an_own_exchange_of_the_old_model_ends_with_it() {
     let effects = node.tell(Event::StepsCompleted(report));
     let [propose] = proposals(&effects)[..] else { panic!("it starts an exchange: {effects:?}") };
     let (exchange, gamma) = (propose.exchange, propose.standing.gamma);
-    let standing = Standing { weight: 1.0, clip: 100.0, gamma, age_steps: 0, progress: 1000.0 };
+    let standing = Standing { weight: 1.0, clip: 100.0, gamma, progress: 1000.0 };
     let accept = Message::Accept(Accept { exchange, starter_share: 0.5, standing });
     node.tell(Event::MessageReceived { peer: partner, message: accept });
     copy_anew(&mut node);

@@ -66,7 +66,7 @@ fn misbehaviour(effects: &[Effect]) -> Option<Misbehaviour> {
 }
 
 fn standing() -> Standing {
-    Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 10.0 }
+    Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: 10.0 }
 }
 
 fn propose(exchange: u64, standing: Standing) -> Message {

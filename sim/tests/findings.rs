@@ -25,7 +25,7 @@ fn node_after_proposals(weights: &[f32]) -> Node {
         part: murmur_protocol::Part::MODEL,
         nonce: 1,
         bits: 16,
-        standing: Standing { weight: *weight, clip: 1.0, gamma: 0.5, age_steps: 0, progress: 0.0 },
+        standing: Standing { weight: *weight, clip: 1.0, gamma: 0.5, progress: 0.0 },
         deadline_ms: 1000,
     };
     let proposals = weights.iter().enumerate().map(propose).map(Message::Propose);

@@ -263,7 +263,6 @@ impl Averaging {
             weight: (self.training.tokens_per_second * ramp) as f32,
             clip: clip as f32,
             gamma: self.gain.gamma() as f32,
-            age_steps: u32::try_from(self.training.steps.saturating_sub(self.last_merge_steps)).unwrap_or(u32::MAX),
             progress: self.training.progress,
         }
     }

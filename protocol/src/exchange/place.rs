@@ -48,14 +48,10 @@ impl Place {
     }
 
     pub(crate) fn is_outlier(&self) -> bool {
-        let mut rebuffed_by: Vec<PeerId> =
-            self.recent.iter().filter(|seen| seen.is_rebuff).map(|seen| seen.partner).collect();
-        if rebuffed_by.len() < REBUFFS {
-            return false;
-        }
-        rebuffed_by.sort();
-        rebuffed_by.dedup();
-        rebuffed_by.len() > 1
+        let mut rebuffed_by = self.recent.iter().filter(|seen| seen.is_rebuff).map(|seen| seen.partner);
+        let Some(first) = rebuffed_by.next() else { return false };
+        let (others, all) = rebuffed_by.fold((0, 1), |(others, all), by| (others + usize::from(by != first), all + 1));
+        all >= REBUFFS && others > 0
     }
 }
 

@@ -138,7 +138,7 @@ impl Terms {
 /// # Errors
 /// When a value is not finite or out of its range.
 pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
-    let Standing { weight, clip, gamma, progress, age_steps: _ } = standing;
+    let Standing { weight, clip, gamma, progress } = standing;
     if !(weight.is_finite() && *weight >= 0.0) {
         return Err(Misbehaviour::OutOfRange("weight"));
     }

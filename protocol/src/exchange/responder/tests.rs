@@ -9,7 +9,7 @@ const STARTER: [u8; 32] = [1; 32];
 const EXCHANGE: ExchangeNumber = 1;
 
 fn propose() -> Propose {
-    let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, age_steps: 1, progress: 0.0 };
+    let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 0.0 };
     Propose { exchange: EXCHANGE, part: Part::MODEL, nonce: 1, bits: 16, standing, deadline_ms: 60_000 }
 }
 
