@@ -137,7 +137,16 @@ fn sides_that_round_differently_are_found() {
 
 #[test]
 fn corrections_that_are_too_long_are_found() {
-    assert_found(lossy, Sabotage::Overreaches, &["crash shift"]);
+    // Only a crash in the middle of an exchange shows it, which not every seed has.
+    let present = Some(6);
+    let mut found = Vec::new();
+    for seed in 0..10 {
+        assert_eq!(findings(Swarm::new(lossy(), seed), present, 100), [""; 0], "the sound core, seed {seed}");
+        found.extend(findings(Swarm::sabotaged(lossy(), seed, Sabotage::Overreaches), present, 100));
+    }
+    found.sort();
+    found.dedup();
+    assert_eq!(found, ["crash shift"]);
 }
 
 #[test]
