@@ -90,7 +90,7 @@ fn a_model_that_a_peer_s_replaces_is_kept_beside_the_checkpoints() {
     let replaced = folder.path().join("replaced");
     let mut bench = Bench::start(&checkpoints);
     let state = |bench: &Bench, value: f32| {
-        let values = bounds::state_bytes(bench.parameters, &RunManifest::default().gossip) / 4;
+        let values = bounds::state_bytes(bench.parameters) / 4;
         TrainerOrder::LoadState(RequestId(1), vec![Snapshot::from(vec![value; values]).to_payload()], 500.0)
     };
     // A joiner's first copy replaces nothing that anybody has learned.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 pub use membership::*;
 
-use crate::manifest::GossipSpec;
 use crate::numerics::{CodeWidth, codes_bytes, steps_bytes};
 
 /// The slowest link that bulk is meant for, in bytes a second: 2 Mbit/s.
@@ -191,21 +190,20 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 /// Effects waiting for a reply. More would mean that a driver swallows them.
 pub const PENDING_MAX: usize = 64;
 
-/// Length of the state that a joiner copies, in bytes: θ, and with an outer momentum φ and u, as `f32`.
-pub fn state_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
-    let vectors = if gossip.outer_learning_rate > 0.0 { 3 } else { 1 };
-    4 * parameters * vectors
+/// Length of the state that a joiner copies, in bytes: θ as `f32`.
+pub fn state_bytes(parameters: usize) -> usize {
+    4 * parameters
 }
 
 /// Bytes of the largest part of a model's state, or of the whole state where that is smaller.
-fn state_part_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
-    state_bytes(parameters, gossip).min(4 * STATE_CHUNK_VALUES * STATE_PART_CHUNKS_MAX as usize)
+fn state_part_bytes(parameters: usize) -> usize {
+    state_bytes(parameters).min(4 * STATE_CHUNK_VALUES * STATE_PART_CHUNKS_MAX as usize)
 }
 
 /// The largest payload that a peer may announce for a model of so many parameters, in bytes: a part of the state, or
 /// what starts a first exchange (a little over two bytes a parameter).
-pub fn payload_bytes_max(parameters: usize, gossip: &GossipSpec) -> u64 {
-    state_part_bytes(parameters, gossip).max(proposal_bytes(parameters)) as u64
+pub fn payload_bytes_max(parameters: usize) -> u64 {
+    state_part_bytes(parameters).max(proposal_bytes(parameters)) as u64
 }
 
 /// What a starter sends at most: steps and codes.
@@ -222,8 +220,8 @@ pub fn exchange_timeout(parameters: usize) -> Duration {
 
 /// Bytes of payloads that may be on their way in at once: what all donors send, and all exchanges under way, so that a
 /// peer that announces the largest payload and dawdles does not keep the others' codes out.
-pub fn inbound_bytes_budget(parameters: usize, gossip: &GossipSpec) -> u64 {
+pub fn inbound_bytes_budget(parameters: usize) -> u64 {
     let exchanges = (RESPONDING_MAX + 1) * proposal_bytes(parameters);
-    let parts = STATE_DONORS_MAX * STATE_PARTS_SENT_MAX * state_part_bytes(parameters, gossip);
+    let parts = STATE_DONORS_MAX * STATE_PARTS_SENT_MAX * state_part_bytes(parameters);
     (parts + exchanges) as u64
 }

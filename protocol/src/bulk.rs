@@ -58,11 +58,12 @@ impl Snapshot {
 pub struct ChunkedValues<'a>(&'a [Payload]);
 
 impl<'a> ChunkedValues<'a> {
-    /// `None` where there are not `count` values, a chunk ends within one, or one is not finite.
+    /// `None` where there are not `count` values, a chunk ends within one, or one is 2³¹ or more away from zero, infinite or
+    /// no number: no grid of exchanges would reach it.
     pub fn new(chunks: &'a [Payload], count: usize) -> Option<ChunkedValues<'a>> {
         let is_whole = chunks.iter().all(|chunk| chunk.len().is_multiple_of(4));
         let length: usize = chunks.iter().map(Payload::len).sum();
-        (is_whole && Some(length) == count.checked_mul(4) && chunks.iter().all(is_finite))
+        (is_whole && Some(length) == count.checked_mul(4) && chunks.iter().all(is_within_reach))
             .then_some(ChunkedValues(chunks))
     }
 
@@ -91,11 +92,13 @@ impl<'a> ChunkedValues<'a> {
     }
 }
 
-/// What is not finite has all bits of its exponent set (IEEE 754); unlike a search, a maximum needs no branch.
-fn is_finite(chunk: &Payload) -> bool {
+/// Whether all values are nearer to zero than 2³¹: one look at the exponents (IEEE 754), of which those of infinity and NaN
+/// are the largest; unlike a search, a maximum needs no branch.
+fn is_within_reach(chunk: &Payload) -> bool {
     const EXPONENT: u32 = 0xff << 23;
+    const LIMIT: u32 = (127 + 31) << 23;
     let fours = chunk.bytes().as_chunks::<4>().0.iter();
-    fours.map(|four| u32::from_le_bytes(*four) & EXPONENT).max().is_none_or(|largest| largest < EXPONENT)
+    fours.map(|four| u32::from_le_bytes(*four) & EXPONENT).max().is_none_or(|largest| largest < LIMIT)
 }
 
 impl From<Vec<f32>> for Snapshot {
@@ -325,12 +328,12 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_from_a_peer_is_finite() {
-        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    fn a_snapshot_from_a_peer_is_within_reach_of_a_grid() {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -2f32.powi(31)] {
             let payload = Snapshot::from(vec![1.0, value]).to_payload();
             assert_eq!(Snapshot::from_payload(&payload, 2), None);
         }
-        let payload = Snapshot::from(vec![f32::MIN, f32::MAX]).to_payload();
+        let payload = Snapshot::from(vec![-2.1e9, 2.1e9]).to_payload();
         assert!(Snapshot::from_payload(&payload, 2).is_some());
     }
 

@@ -69,7 +69,7 @@ impl Node {
     /// it will ever make.
     pub fn new(config: Config, me: PeerId, layout: Arc<ModelLayout>, seed: u64, now: Time) -> Node {
         let parameters = layout.parameters();
-        let chunking = Chunking::new(state_bytes(parameters, &config.gossip) / 4, config.state_chunk);
+        let chunking = Chunking::new(state_bytes(parameters) / 4, config.state_chunk);
         let mut node = Node {
             me,
             phase: Phase::Joining,

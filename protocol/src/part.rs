@@ -63,7 +63,7 @@ impl Part {
 pub enum Selection {
     /// One part, for an exchange.
     Part(Part),
-    /// The state, for joiners: θ, and behind it φ and u where the run has an outer momentum.
+    /// The state, for joiners: θ. The outer momentum is left out, for nobody could check a stranger's; it begins anew.
     State,
 }
 

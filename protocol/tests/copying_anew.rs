@@ -27,7 +27,7 @@ fn copy_anew(node: &mut Responder) -> Vec<Effect> {
         _ => None,
     });
     let (peer, request) = asked.expect("it asks somebody for the model");
-    let values = state_bytes(PARAMETERS, &RunManifest::default().gossip) / 4;
+    let values = state_bytes(PARAMETERS) / 4;
     let layout = *ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]).digest();
     let header = TransferHeader::State { request, chunk: 0, progress: ELSEWHERE, layout };
     let payload = Snapshot::from(vec![2.0; values]).to_payload();

@@ -59,7 +59,7 @@ fn scenario(size: usize) -> Scenario {
 fn one(size: usize) {
     let begin = Instant::now();
     let scenario = scenario(size);
-    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
+    let parameters = scenario.parameters;
     let mut swarm = Swarm::new(scenario, 1);
     let round = |round: u64| Duration::from_secs(round);
     swarm.run_until(round(WARM_UP_ROUNDS));
@@ -84,7 +84,7 @@ fn one(size: usize) {
     let completed = (last.exchanges_completed - first.exchanges_completed) as f64 / node_rounds;
     let connected = last.connected as f64 / size as f64;
     println!("       exchanges/node/round {completed:.3}, connections/node {connected:.1}, loss {:.4}", last.loss);
-    let found = safety(&swarm.record(), parameters, &gossip);
+    let found = safety(&swarm.record(), parameters);
     assert!(found.is_empty(), "{found:?}");
 }
 

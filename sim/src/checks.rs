@@ -13,6 +13,8 @@ mod converged;
 mod crash_shift;
 mod everybody_exchanges;
 mod exactly_once;
+mod forgotten;
+mod left_alone;
 mod local_alone;
 mod loop_gain;
 mod mean_preserved;
@@ -25,8 +27,6 @@ mod training_never_waits;
 
 use std::fmt;
 
-use murmur_protocol::manifest::GossipSpec;
-
 pub(crate) use answered_once::{Answer, Answers, replied_once};
 pub use antisymmetric::antisymmetric;
 pub use bounded::bounded;
@@ -37,6 +37,8 @@ pub use crash_shift::crash_shift;
 pub use everybody_exchanges::everybody_exchanges;
 pub use exactly_once::exactly_once;
 pub(crate) use exactly_once::{landed_once, merged_once};
+pub use forgotten::forgotten;
+pub(crate) use left_alone::LeftAlone;
 pub use local_alone::local_alone;
 pub use loop_gain::loop_gain;
 pub use mean_preserved::{mean_preserved, nothing_one_sided};
@@ -66,14 +68,15 @@ impl Violation {
 }
 
 /// Checks everything that holds at any time of any run: the first violation of each check.
-pub fn safety(record: &Record, parameters: usize, gossip: &GossipSpec) -> Vec<Violation> {
+pub fn safety(record: &Record, parameters: usize) -> Vec<Violation> {
     let verdicts = [
         mean_preserved(record),
         crash_shift(record),
         training_never_waits(record),
         loop_gain(record),
         bounded_views(record),
-        bounded(record, parameters, gossip),
+        forgotten(record),
+        bounded(record, parameters),
         nobody_accused(record),
     ];
     let mut found: Vec<Violation> = Vec::new();

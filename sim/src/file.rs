@@ -77,6 +77,14 @@ pub struct ScenarioFile {
     pub clocks: Option<ClocksSection>,
     /// Disks without room.
     pub full_disks: Option<FullDisksSection>,
+    /// Owners who want the network left alone.
+    pub rests: Option<RestsSection>,
+    /// Paths through relays.
+    pub relays: Option<RelaysSection>,
+    /// Addresses at which a node cannot be reached for a while.
+    pub lost_addresses: Option<LostAddressesSection>,
+    /// Hints of where members may be.
+    pub hints: Option<HintsSection>,
     /// Hosts that deceive.
     pub liars: Option<LiarsSection>,
     /// Many that join at once.
@@ -176,7 +184,7 @@ pub struct PhasesSection {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChecksSection {
-    /// After the calm no model is further than this from the mean, as a Euclidean distance; above 0.
+    /// After the calm no model is further than this from the mean: the root mean square over its parameters; above 0.
     pub disagreement_max: f64,
 }
 
@@ -200,6 +208,8 @@ pub struct NetworkSection {
     pub transfer_failure: Drawn<f64>,
     /// Share of dials that come to nothing.
     pub dial_failure: Drawn<f64>,
+    /// Share of dials that get through and whose greeting is not answered.
+    pub handshake_failure: Drawn<f64>,
     /// Share of messages and payloads with which their connection breaks.
     pub breakage: Drawn<f64>,
     /// The longest until an end notices that a connection is gone.
@@ -277,7 +287,7 @@ impl Default for PhasesSection {
 
 impl Default for ChecksSection {
     fn default() -> Self {
-        ChecksSection { disagreement_max: 0.01 }
+        ChecksSection { disagreement_max: 0.0005 }
     }
 }
 
@@ -295,6 +305,7 @@ impl Default for NetworkSection {
             transfer_failure: Drawn::fixed(calm.transfer_failure),
             dial_failure: Drawn::fixed(calm.dial_failure),
             breakage: Drawn::fixed(calm.breakage),
+            handshake_failure: Drawn::fixed(calm.handshake_failure),
             detection_seconds_max: seconds(calm.detection.1),
         }
     }

@@ -11,7 +11,7 @@ use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, RequestI
 pub(crate) use clock::Clock;
 pub(crate) use pace::Pace;
 
-use crate::checks::Answers;
+use crate::checks::{Answers, LeftAlone};
 use crate::happening::Life;
 use crate::liar::Liar;
 use crate::network::LinkId;
@@ -50,6 +50,7 @@ pub(crate) struct Host {
     /// Requests without a reply so far.
     pub(crate) awaited: BTreeSet<RequestId>,
     pub(crate) answers: Answers,
+    pub(crate) left_alone: LeftAlone,
     /// Names of the exchanges that were proposed to this node, by starter and number.
     pub(crate) proposed: VecDeque<(PeerId, u64, u64)>,
     /// What this node declared for its exchanges.
@@ -148,6 +149,7 @@ impl Host {
             next_landing: 0,
             awaited: BTreeSet::new(),
             answers: Answers::default(),
+            left_alone: LeftAlone::default(),
             proposed: VecDeque::new(),
             declared: VecDeque::new(),
             wake: (0, Time::ZERO),

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use murmur_protocol::bulk::Snapshot;
 use murmur_protocol::random::{Generator, RngExt, stream};
-use murmur_protocol::{Message, Payload, PeerId, TransferHeader};
+use murmur_protocol::{Message, Misbehaviour, Payload, PeerId, TransferHeader};
 
 use crate::scenario::{HostIndex, Lie};
 
@@ -30,6 +30,12 @@ const KEPT_MAX: usize = 32;
 
 /// Share of its words after which a replaying host repeats something.
 const REPLAY_SHARE: f64 = 0.3;
+
+/// Share of its words that arrive as garbage, of a host that sends such.
+const GARBAGE_SHARE: f64 = 0.05;
+
+/// Share of the payloads in which a bit falls over, of a host whose memory fails.
+const BIT_FLIP_SHARE: f64 = 0.3;
 
 /// Something said before.
 #[derive(Clone, Debug)]
@@ -77,6 +83,9 @@ impl Liar {
 
     /// What it sends, instead of the truth. (Codes are false already where their model was.)
     pub(crate) fn sends(&mut self, mut header: TransferHeader, payload: Payload) -> (TransferHeader, Payload) {
+        if self.lie == Lie::BitFlips {
+            return (header, self.flips_a_bit(payload));
+        }
         let TransferHeader::State { progress, .. } = &mut header else { return (header, payload) };
         if self.lie == Lie::ForgedProgress {
             *progress = FORGED_PROGRESS;
@@ -84,6 +93,22 @@ impl Liar {
         let state = Snapshot::from_payload(&payload, payload.len() / 4);
         let payload = state.map_or(payload, |state| self.shows(&state).to_payload());
         (header, payload)
+    }
+
+    /// Now and then, what a driver says of its words instead of passing them on.
+    pub(crate) fn garbles(&mut self) -> Option<Misbehaviour> {
+        let is_garbage = self.lie == Lie::Garbage && self.random.random::<f64>() < GARBAGE_SHARE;
+        is_garbage.then(|| Misbehaviour::Garbage("simulated".to_owned()))
+    }
+
+    fn flips_a_bit(&mut self, payload: Payload) -> Payload {
+        if payload.is_empty() || self.random.random::<f64>() >= BIT_FLIP_SHARE {
+            return payload;
+        }
+        let mut bytes = payload.bytes().to_vec();
+        let at = self.random.random_range(0..bytes.len());
+        bytes[at] ^= 1 << self.random.random_range(0..8);
+        bytes.into()
     }
 
     /// Remembers what it has just sent; now and then returns something older to be sent again, and to whom.
@@ -109,9 +134,8 @@ impl Liar {
             Lie::WrongNorm => values.map(|value| NORM_FACTOR * value).collect(),
             Lie::SignFlip => values.map(|value| -value).collect(),
             Lie::Noise => values.map(|value| value + self.random.random_range(-NOISE..NOISE)).collect(),
-            // The slow weights and the momentum of a state are shifted along.
-            Lie::Stealth => values.zip(self.direction.iter().cycle()).map(|(value, way)| value + shift * way).collect(),
-            Lie::Replay | Lie::ForgedProgress => return truth.clone(),
+            Lie::Stealth => values.zip(&self.direction).map(|(value, way)| value + shift * way).collect(),
+            Lie::Replay | Lie::ForgedProgress | Lie::Garbage | Lie::BitFlips => return truth.clone(),
         };
         falsified.into()
     }

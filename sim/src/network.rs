@@ -54,6 +54,8 @@ pub(crate) struct Network {
     deaf: BTreeSet<HostIndex>,
     /// Directions that are worse than the network, from and to.
     ways: BTreeMap<(HostIndex, HostIndex), LinkSpec>,
+    /// Pairs, the smaller index first, whose path leads through a relay.
+    relayed: BTreeSet<(HostIndex, HostIndex)>,
 }
 
 impl Network {
@@ -73,6 +75,7 @@ impl Network {
             secluded: BTreeSet::new(),
             deaf: BTreeSet::new(),
             ways: BTreeMap::new(),
+            relayed: BTreeSet::new(),
         }
     }
 
@@ -126,6 +129,11 @@ impl Network {
     /// Draws whether a dial fails for no reason.
     pub(crate) fn dial_fails(&mut self) -> bool {
         self.chance(self.spec.dial_failure)
+    }
+
+    /// Draws whether a handshake gets no answer.
+    pub(crate) fn handshake_fails(&mut self) -> bool {
+        self.chance(self.spec.handshake_failure)
     }
 
     /// Draws whether a link breaks at this use.
@@ -198,6 +206,21 @@ impl Network {
         } else {
             self.ways.insert((from, to), spec);
         }
+    }
+
+    /// Leads the path of two hosts through a relay, or past it.
+    pub(crate) fn set_path(&mut self, one: HostIndex, other: HostIndex, is_direct: bool) {
+        let pair = (one.min(other), one.max(other));
+        if is_direct {
+            self.relayed.remove(&pair);
+        } else {
+            self.relayed.insert(pair);
+        }
+    }
+
+    /// Whether the path of two hosts carries payloads.
+    pub(crate) fn is_direct(&self, one: HostIndex, other: HostIndex) -> bool {
+        !self.relayed.contains(&(one.min(other), one.max(other)))
     }
 
     /// Ends all splits and makes all directions whole.

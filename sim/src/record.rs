@@ -10,6 +10,7 @@ mod life;
 mod sample;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::{Notice, Time};
@@ -45,6 +46,8 @@ pub struct Record {
     pub peaks: Peaks,
     /// Whom nodes took for misbehaving, at most 1000.
     pub accusations: Vec<Accusation>,
+    /// How long after its end a member is still known to an honest node, at most.
+    pub longest_remembered: Duration,
     /// Times at which a node asked to be woken at once, over and over.
     pub busy_wakes: u64,
     /// Crashes, restarts and ends of processes so far.

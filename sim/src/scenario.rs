@@ -81,12 +81,24 @@ pub enum Lie {
     Replay,
     /// Declares an absurd progress and speed, each within the range of the wire format.
     ForgedProgress,
+    /// Sends bytes that are no message now and then, which its peers' drivers report.
+    Garbage,
+    /// Sends payloads of which one bit fell over now and then: its memory fails.
+    BitFlips,
 }
 
 impl Lie {
     /// All of them.
-    pub const ALL: [Lie; 6] =
-        [Lie::WrongNorm, Lie::SignFlip, Lie::Noise, Lie::Stealth, Lie::Replay, Lie::ForgedProgress];
+    pub const ALL: [Lie; 8] = [
+        Lie::WrongNorm,
+        Lie::SignFlip,
+        Lie::Noise,
+        Lie::Stealth,
+        Lie::Replay,
+        Lie::ForgedProgress,
+        Lie::Garbage,
+        Lie::BitFlips,
+    ];
 }
 
 /// The worker pool of a host.
@@ -94,7 +106,7 @@ impl Lie {
 pub struct WorkerSpec {
     /// Shortest and longest time of an encoding or a merge.
     pub delay: (Duration, Duration),
-    /// Share of orders that find the queue full.
+    /// Share of orders that find the queue full, while there is learning.
     pub overload: f64,
     /// For studies: every exchange with the 16-bit codes and the fine steps of a first one, whatever was agreed. Steps
     /// are then a thousandth of a block's rms value, so that what remains is averaging without quantization.
@@ -136,6 +148,14 @@ pub enum Incident {
     DiskFreed(HostIndex),
     /// The connection of two hosts breaks, where there is one.
     Break(HostIndex, HostIndex),
+    /// From now on the path between the two hosts leads through a relay, which carries messages and no payloads; or is
+    /// direct again.
+    PathBecomes {
+        /// Which two.
+        ends: (HostIndex, HostIndex),
+        /// Without a relay.
+        is_direct: bool,
+    },
     /// From now on the way from the first host to the second is like this; the way back stays.
     LinkBecomes(HostIndex, HostIndex, LinkSpec),
     /// These hosts and all others cannot reach each other any more.

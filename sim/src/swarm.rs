@@ -54,6 +54,8 @@ pub struct Swarm {
     hosts: Vec<Option<Box<Host>>>,
     /// Whose identity is whose host; of all lives.
     identities: BTreeMap<PeerId, HostIndex>,
+    /// When the last life of each identity that lives no more ended.
+    ended_at: BTreeMap<PeerId, Time>,
     /// How often each host lost its identity.
     strangers: Vec<u64>,
     /// Until when each host stands still.
@@ -111,6 +113,7 @@ impl Swarm {
             network: Network::new(scenario.network.clone(), &scenario.nodes, seed),
             hosts: (0..count).map(|_| None).collect(),
             identities: BTreeMap::new(),
+            ended_at: BTreeMap::new(),
             strangers: vec![0; count],
             paused_until: vec![Time::ZERO; count],
             disks: vec![DiskState::default(); count],
@@ -238,6 +241,7 @@ impl Swarm {
         let now = self.queue.now();
         let Some(host) = self.hosts[index].as_mut().filter(|host| !host.has_stopped) else { return };
         self.trace.event(now, index, &event);
+        host.left_alone.hear(&event);
         if let Event::MessageReceived { peer, message: Message::Propose(propose) } = &event {
             host.hear_proposal(*peer, propose.exchange, propose.nonce);
         }

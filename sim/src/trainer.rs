@@ -146,7 +146,7 @@ impl Trainer {
         self.orders.push(order);
     }
 
-    /// What a restarted host resumes from.
+    /// What a restarted host resumes from: all but the outer momentum, which a daemon's checkpoint has too.
     pub(crate) fn save(&mut self) -> Saved {
         let taken = self.learner.snapshot(Selection::State).expect("a copy in memory");
         Saved { state: taken.values, steps: self.steps, progress: self.progress }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::Time;
 use murmur_sim::checks::*;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
 
@@ -49,7 +49,7 @@ fn with_liars() -> Scenario {
 fn findings(mut swarm: Swarm, honest: Option<usize>, parameters: usize) -> Vec<String> {
     swarm.run_until(seconds(END_SECONDS));
     let record = swarm.record();
-    let mut found = safety(&record, parameters, &GossipSpec::default());
+    let mut found = safety(&record, parameters);
     match honest {
         Some(present) => found.extend(liveness(&record, present, 0.01)),
         None => found.extend(clear_of_liars(&record).err()),
@@ -86,7 +86,7 @@ fn a_wrong_sign_after_a_wrap_is_found() {
     // Soon the models are so far apart that nothing holds any more; the first seconds show what is to blame.
     let found = |mut swarm: Swarm| {
         swarm.run_until(seconds(3));
-        let found = safety(&swarm.record(), 100, &GossipSpec::default());
+        let found = safety(&swarm.record(), 100);
         found.iter().map(|violation| violation.check).collect::<Vec<_>>()
     };
     assert_eq!(found(Swarm::new(calm(), 1)), [""; 0]);
@@ -178,7 +178,7 @@ fn late_corrections_at_full_gain_are_found() {
 fn replies_that_get_lost_for_good_are_one_sided() {
     let mut swarm = Swarm::sabotaged(calm(), 1, Sabotage::LosesReplies);
     swarm.run_until(seconds(END_SECONDS));
-    assert!(nothing_one_sided(&swarm.record()).is_err());
+    assert!(nothing_one_sided(&swarm.record(), Time::ZERO, 0.0).is_err());
 }
 
 #[test]

@@ -85,11 +85,11 @@ fn network(dice: &mut Generator) -> NetworkSpec {
 /// Runs one schedule and asks every check.
 fn violations(seed: u64, identities_survive: bool) -> Vec<String> {
     let (scenario, remaining) = schedule(seed, identities_survive);
-    let (parameters, gossip) = (scenario.parameters, scenario.gossip.clone());
+    let parameters = scenario.parameters;
     let mut swarm = Swarm::new(scenario, seed);
     swarm.run_until(Duration::from_secs(END_SECONDS));
     let record = swarm.record();
-    let found = safety(&record, parameters, &gossip).into_iter().chain(liveness(&record, remaining, 0.01));
+    let found = safety(&record, parameters).into_iter().chain(liveness(&record, remaining, 0.01));
     found.map(|violation| violation.to_string()).collect()
 }
 

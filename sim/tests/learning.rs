@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::Time;
 use murmur_protocol::manifest::{GossipSpec, ModelSpec, OptimizerSpec, ScheduleSpec};
 use murmur_sim::checks::*;
 use murmur_sim::study::baselines::average_all;
@@ -126,16 +127,16 @@ fn a_swarm_of_transformers_keeps_the_laws_and_repeats_itself() {
     let run = |seed| {
         let mut scenario = scenario(3, &tiny(40), gossip(4, 0.7));
         scenario.nodes.push(NodePlan { steps_max: None, ..NodePlan::joiner(Duration::from_secs(2), vec![0]) });
-        let (parameters, gossip) = (scenario.layout().parameters(), scenario.gossip.clone());
+        let parameters = scenario.layout().parameters();
         let mut swarm = Swarm::new(scenario, seed);
         swarm.run_until(Duration::from_secs(15));
         let record = swarm.record();
         let verdicts = [
             exactly_once(&record),
             mean_preserved(&record),
-            nothing_one_sided(&record),
+            nothing_one_sided(&record, Time::ZERO, 0.0),
             training_never_waits(&record),
-            bounded(&record, parameters, &gossip),
+            bounded(&record, parameters),
             nobody_accused(&record),
             converged(&record, 4, 0.5),
         ];

@@ -38,7 +38,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
             let parameters = murmur_training::trained_layout(&manifest).parameters();
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
-            let asking = doctor::ask_swarm(config, &manifest, parameters, &destination.bootstrap, &mut findings);
+            let asking = doctor::ask_swarm(config, parameters, &destination.bootstrap, &mut findings);
             let found: Option<Found> = runtime.block_on(asking);
             (manifest, found)
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use murmur_network::{Network, NetworkConfig, NetworkOrder, Standing};
 use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, state_bytes};
 use murmur_protocol::message::{Chunks, Message, Reject, RejectReason};
-use murmur_protocol::{Bootstrap, Event, PeerId, RunManifest};
+use murmur_protocol::{Bootstrap, Event, PeerId};
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
@@ -44,7 +44,6 @@ impl Found {
 /// Connects to the members at `bootstrap` and watches for a while.
 pub async fn ask_swarm(
     config: NetworkConfig,
-    manifest: &RunManifest,
     parameters: usize,
     bootstrap: &[Bootstrap],
     findings: &mut Vec<Finding>,
@@ -55,7 +54,7 @@ pub async fn ask_swarm(
         let order = NetworkOrder::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] };
         let _ = network.try_order(order); // one that is not dialled does not answer
     }
-    let mut visit = Visit::new(&network, state_bytes(parameters, &manifest.gossip));
+    let mut visit = Visit::new(&network, state_bytes(parameters));
     let end = tokio::time::Instant::now() + WATCHING;
     loop {
         tokio::select! {

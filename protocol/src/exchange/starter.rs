@@ -49,8 +49,8 @@ pub(crate) struct Ended {
 pub(crate) enum Outcome {
     /// Merged, this many own steps after the proposal.
     Merged { steps: u64 },
-    /// The distance is known.
-    Probed { distance: f64, partner_clip: f64, progress_difference: f64 },
+    /// The distance is known, but where a block was beyond the grid.
+    Probed { distance: Option<f64>, partner_clip: f64, progress_difference: f64 },
     /// The partner would not; another may.
     Rejected,
     /// The partner never answered.
@@ -419,7 +419,7 @@ impl Starter {
                 averaging.complete(&merged, terms, *about, out);
                 let outcome = if terms.is_probe() {
                     Outcome::Probed {
-                        distance: merged.distance,
+                        distance: (merged.masked_blocks == 0).then_some(merged.distance),
                         partner_clip: terms.partner_clip,
                         progress_difference: terms.progress_difference,
                     }

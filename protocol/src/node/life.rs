@@ -130,7 +130,9 @@ impl Node {
                 let rounds = progress_difference.abs() / self.averaging.cadence.interval();
                 let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
                 let is_plausible = !self.averaging.is_progress_odd(progress_difference);
-                let is_near = is_plausible && (distance <= allowed || partner_clip == 0.0);
+                // The grid of a check comes from the copy itself and reaches 32 times its values, so a block beyond it is
+                // none of this run's.
+                let is_near = is_plausible && distance.is_some_and(|it| it <= allowed || partner_clip == 0.0);
                 let Fragment { index, count } = part.fragment;
                 if !is_near {
                     self.joining.object(checker);

@@ -1,7 +1,6 @@
 //! Law: "memory is bounded": nothing that a node has under way grows beyond the core's `bounds`.
 
 use murmur_protocol::bounds::*;
-use murmur_protocol::manifest::GossipSpec;
 
 use super::Violation;
 use crate::record::Record;
@@ -13,13 +12,13 @@ const EFFECTS_MAX: usize = CONNECTIONS_MAX + PENDING_MAX;
 ///
 /// # Errors
 /// The first bound that was passed.
-pub fn bounded(record: &Record, parameters: usize, gossip: &GossipSpec) -> Result<(), Violation> {
+pub fn bounded(record: &Record, parameters: usize) -> Result<(), Violation> {
     let peaks = &record.peaks;
     let limits = [
         ("effects that await a reply", peaks.awaited, PENDING_MAX),
         ("merges under way", peaks.merging, RESPONDING_MAX + 1),
         ("states on their way", peaks.giving, STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX),
-        ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters, gossip) as usize),
+        ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters) as usize),
         ("effects of one event", peaks.effects, EFFECTS_MAX),
         ("wakes for nothing", record.busy_wakes as usize, 0),
     ];
@@ -37,13 +36,13 @@ mod tests {
     fn one_merge_too_many_is_refused() {
         let mut record = Record::default();
         record.peaks.merging = RESPONDING_MAX + 1;
-        assert_eq!(bounded(&record, 2, &GossipSpec::default()), Ok(()));
+        assert_eq!(bounded(&record, 2), Ok(()));
         record.peaks.merging += 1;
-        assert!(bounded(&record, 2, &GossipSpec::default()).is_err());
+        assert!(bounded(&record, 2).is_err());
     }
 
     #[test]
     fn a_node_that_never_sleeps_is_refused() {
-        assert!(bounded(&Record { busy_wakes: 1, ..Record::default() }, 2, &GossipSpec::default()).is_err());
+        assert!(bounded(&Record { busy_wakes: 1, ..Record::default() }, 2).is_err());
     }
 }

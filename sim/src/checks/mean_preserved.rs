@@ -4,8 +4,13 @@
 //! each correction times its own side's share of the joint weight sums to zero over an exchange, so what remains of the
 //! sum of all is that of one-sided ones, each at most as long as its correction.
 
+use std::collections::BTreeSet;
+
+use murmur_protocol::Time;
+
 use super::Violation;
-use crate::record::{Record, Side};
+use crate::record::{MergeRecord, Record, Side};
+use crate::scenario::HostIndex;
 
 const CHECK: &str = "mean preserved";
 
@@ -43,14 +48,25 @@ pub fn mean_preserved(record: &Record) -> Result<(), Violation> {
     Err(Violation::new(CHECK, finding))
 }
 
-/// Checks, for a run in which nothing is lost, that both sides of every exchange landed.
+/// Checks, for a network that loses nothing from `since` on, that both sides of the later exchanges among the honest
+/// landed; of all but the share `allowed` of the run's exchanges, 0 to 1, for replies that are late on a slow line.
 ///
 /// # Errors
-/// The first exchange that moved only one of its sides.
-pub fn nothing_one_sided(record: &Record) -> Result<(), Violation> {
-    let Some(merge) = record.exchanges.one_sided.first() else { return Ok(()) };
+/// When more exchanges moved only one of their sides.
+pub fn nothing_one_sided(record: &Record, since: Time, allowed: f64) -> Result<(), Violation> {
+    let liars: BTreeSet<_> = record.lives.iter().filter(|life| !life.is_honest).map(|life| life.host).collect();
+    let is_honest = |host: &HostIndex| !liars.contains(host);
+    let counts = |merge: &&MergeRecord| {
+        merge.at >= since && is_honest(&merge.host) && merge.partner.as_ref().is_none_or(is_honest)
+    };
+    let one_sided: Vec<&MergeRecord> = record.exchanges.one_sided.iter().filter(counts).collect();
+    let (count, pairs) = (one_sided.len(), record.exchanges.pairs);
+    let Some(merge) = one_sided.first().filter(|_| count as f64 > allowed * pairs as f64) else { return Ok(()) };
     let side = if merge.side == Side::Starter { "starter" } else { "responder" };
-    let finding = format!("exchange {:x} moved only its {side}, {} at {:?}", merge.exchange, merge.host, merge.at);
+    let (exchange, host, at) = (merge.exchange, merge.host, merge.at);
+    let finding = format!(
+        "{count} exchanges beside {pairs} whole ones moved only one side, as {exchange:x} its {side}, host {host} at {at:?}"
+    );
     Err(Violation::new("nothing one-sided", finding))
 }
 
@@ -60,6 +76,8 @@ fn length(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::checks::forged::{life, merge};
     use crate::record::Totals;
@@ -74,7 +92,7 @@ mod tests {
     fn an_overwritten_model_is_refused() {
         let mut record = sound();
         assert_eq!(mean_preserved(&record), Ok(()));
-        assert_eq!(nothing_one_sided(&record), Ok(()));
+        assert_eq!(nothing_one_sided(&record, Time::ZERO, 0.0), Ok(()));
         record.lives[0].unexplained = 0.1;
         assert!(mean_preserved(&record).is_err());
         record.lives[0].unexplained = f64::NAN;
@@ -90,7 +108,11 @@ mod tests {
         assert!(mean_preserved(&record).is_err(), "nothing explains it");
         record.exchanges.one_sided.push(one_sided);
         assert_eq!(mean_preserved(&record), Ok(()));
-        assert!(nothing_one_sided(&record).is_err());
+        assert!(nothing_one_sided(&record, Time::ZERO, 0.0).is_err());
+        assert_eq!(nothing_one_sided(&record, Time::from_start(Duration::from_secs(1)), 0.0), Ok(()), "it was earlier");
+        record.lives[0].is_honest = false;
+        assert_eq!(nothing_one_sided(&record, Time::ZERO, 0.0), Ok(()), "a liar's");
+        record.lives[0].is_honest = true;
         record.exchanges.weighted = vec![2.1, 0.0];
         assert!(mean_preserved(&record).is_err(), "moved by more than half of it");
     }

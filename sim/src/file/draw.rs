@@ -45,7 +45,7 @@ pub struct Plan {
 pub struct Expectations {
     /// Who takes part at the end, in order; the honest alone.
     pub present: Vec<HostIndex>,
-    /// No model is further than this from the mean.
+    /// No model is further than this from the mean, as a Euclidean distance.
     pub disagreement_max: f64,
     /// Nothing is lost and nobody dies, so that every exchange has two sides.
     pub lossless: bool,
@@ -84,6 +84,10 @@ impl Dice {
         if is_open && self.drawn.iter().all(|(noted, _)| noted != key) {
             self.drawn.push((key.to_owned(), value));
         }
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// For what each node draws for itself.
@@ -132,11 +136,12 @@ impl ScenarioFile {
             incidents: Vec::new(),
         };
         let is_lossless = is_lossless(&scenario);
+        let parameters = scenario.layout().parameters() as f64;
         let mut schedule = Schedule::new(scenario, faults_end);
         self.schedule(&mut dice, &mut schedule);
         let expectations = Expectations {
             present: schedule.present(),
-            disagreement_max: self.checks.disagreement_max,
+            disagreement_max: self.checks.disagreement_max * parameters.sqrt(),
             lossless: is_lossless && schedule.is_gentle && self.liars.is_none(),
         };
         let averaging_ends = faults_end + calm;
@@ -213,6 +218,7 @@ impl ScenarioFile {
             transfer_failure: dice.amount("network.transfer_failure", section.transfer_failure),
             dial_failure: dice.amount("network.dial_failure", section.dial_failure),
             breakage: dice.amount("network.breakage", section.breakage),
+            handshake_failure: dice.amount("network.handshake_failure", section.handshake_failure),
             detection: (Duration::ZERO, detection_max),
         }
     }
@@ -263,6 +269,8 @@ pub(super) fn some_addresses(
 }
 
 fn is_lossless(scenario: &Scenario) -> bool {
-    let NetworkSpec { loss, transfer_failure, dial_failure, breakage, .. } = &scenario.network;
-    [*loss, *transfer_failure, *dial_failure, *breakage, scenario.worker.overload].iter().all(|share| *share == 0.0)
+    let NetworkSpec { loss, transfer_failure, dial_failure, breakage, handshake_failure, .. } = &scenario.network;
+    [*loss, *transfer_failure, *dial_failure, *breakage, *handshake_failure, scenario.worker.overload]
+        .iter()
+        .all(|share| *share == 0.0)
 }

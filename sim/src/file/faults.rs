@@ -152,6 +152,52 @@ pub struct FullDisksSection {
     pub seconds: Drawn<f64>,
 }
 
+/// Nodes whose owners want the network left alone for a while.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RestsSection {
+    /// Share of the nodes that this happens to, once each; 0 to 1.
+    pub share: Drawn<f64>,
+    /// When. Each draws its own.
+    pub at_seconds: Drawn<f64>,
+    /// For how long. Each draws its own.
+    pub seconds: Drawn<f64>,
+}
+
+/// Pairs of hosts whose path leads through a relay for a while: it carries messages and no payloads.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RelaysSection {
+    /// Share of all pairs of hosts; 0 to 1.
+    pub share: Drawn<f64>,
+    /// From when on. Each draws its own.
+    pub at_seconds: Drawn<f64>,
+    /// For how long. Each draws its own.
+    pub seconds: Drawn<f64>,
+}
+
+/// Hosts that cannot be reached at their address for a while, as their nodes find out: a router that restarts.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LostAddressesSection {
+    /// Share of the nodes that this happens to, once each; 0 to 1.
+    pub share: Drawn<f64>,
+    /// When. Each draws its own.
+    pub at_seconds: Drawn<f64>,
+    /// For how long. Each draws its own.
+    pub seconds: Drawn<f64>,
+}
+
+/// Hints of where members may be, as a table of the run or the local network gives them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HintsSection {
+    /// Hints that a node gets in a minute; 0 to 600.
+    pub per_node_and_minute: Drawn<f64>,
+    /// Share of them that are wrong: an identity that nobody has; 0 to 1.
+    pub wrong_share: Drawn<f64>,
+}
+
 /// Hosts that deceive their peers.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -180,17 +226,23 @@ pub enum LieKind {
     Replay,
     /// An absurd progress and speed.
     ForgedProgress,
+    /// Messages that are none.
+    Garbage,
+    /// Payloads with a bit that fell over: no deceit, but memory that fails.
+    BitFlips,
 }
 
 impl LieKind {
     /// All of them.
-    pub const ALL: [LieKind; 6] = [
+    pub const ALL: [LieKind; 8] = [
         LieKind::WrongNorm,
         LieKind::SignFlip,
         LieKind::Noise,
         LieKind::Stealth,
         LieKind::Replay,
         LieKind::ForgedProgress,
+        LieKind::Garbage,
+        LieKind::BitFlips,
     ];
 }
 
@@ -203,6 +255,8 @@ impl From<LieKind> for Lie {
             LieKind::Stealth => Lie::Stealth,
             LieKind::Replay => Lie::Replay,
             LieKind::ForgedProgress => Lie::ForgedProgress,
+            LieKind::Garbage => Lie::Garbage,
+            LieKind::BitFlips => Lie::BitFlips,
         }
     }
 }
@@ -324,6 +378,30 @@ impl Default for ClocksSection {
 impl Default for FullDisksSection {
     fn default() -> Self {
         FullDisksSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
+    }
+}
+
+impl Default for RestsSection {
+    fn default() -> Self {
+        RestsSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
+    }
+}
+
+impl Default for RelaysSection {
+    fn default() -> Self {
+        RelaysSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
+    }
+}
+
+impl Default for LostAddressesSection {
+    fn default() -> Self {
+        LostAddressesSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
+    }
+}
+
+impl Default for HintsSection {
+    fn default() -> Self {
+        HintsSection { per_node_and_minute: Drawn::fixed(2.0), wrong_share: Drawn::fixed(0.5) }
     }
 }
 

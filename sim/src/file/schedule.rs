@@ -14,7 +14,7 @@ use super::ScenarioFile;
 use super::draw::Dice;
 use crate::scenario::{HostIndex, Incident, Scenario};
 use departures::{churn, crashes, crowd, leaves};
-use disturbances::{bad_links, breaks, full_disks, partition, pauses, slowdowns};
+use disturbances::{bad_links, breaks, full_disks, hints, lost_addresses, partition, pauses, relays, rests, slowdowns};
 
 /// A node that has just begun is left alone for so long: a process takes a moment before anything can happen to it.
 const SETTLING_IN: Duration = Duration::from_secs(1);
@@ -119,6 +119,18 @@ impl ScenarioFile {
         }
         if let Some(section) = &self.breaks {
             breaks(section, dice, schedule);
+        }
+        if let Some(section) = &self.rests {
+            rests(section, dice, schedule);
+        }
+        if let Some(section) = &self.relays {
+            relays(section, dice, schedule);
+        }
+        if let Some(section) = &self.lost_addresses {
+            lost_addresses(section, dice, schedule);
+        }
+        if let Some(section) = &self.hints {
+            hints(section, dice, schedule);
         }
         if let Some(section) = &self.bad_links {
             bad_links(section, dice, schedule);

@@ -162,6 +162,7 @@ impl ScenarioFile {
         share("network.transfer_failure", network.transfer_failure)?;
         share("network.dial_failure", network.dial_failure)?;
         share("network.breakage", network.breakage)?;
+        share("network.handshake_failure", network.handshake_failure)?;
         share("worker.overload", worker.overload)
     }
 
@@ -211,6 +212,25 @@ impl ScenarioFile {
             share("full_disks.share", full_disks.share)?;
             within("full_disks.seconds", full_disks.seconds, 0.0, 1e6)?;
             self.in_time("full_disks.at_seconds", full_disks.at_seconds)?;
+        }
+        if let Some(rests) = &self.rests {
+            share("rests.share", rests.share)?;
+            within("rests.seconds", rests.seconds, 0.0, 1e6)?;
+            self.in_time("rests.at_seconds", rests.at_seconds)?;
+        }
+        if let Some(relays) = &self.relays {
+            share("relays.share", relays.share)?;
+            within("relays.seconds", relays.seconds, 0.0, 1e6)?;
+            self.in_time("relays.at_seconds", relays.at_seconds)?;
+        }
+        if let Some(lost) = &self.lost_addresses {
+            share("lost_addresses.share", lost.share)?;
+            within("lost_addresses.seconds", lost.seconds, 0.0, 1e6)?;
+            self.in_time("lost_addresses.at_seconds", lost.at_seconds)?;
+        }
+        if let Some(hints) = &self.hints {
+            within("hints.per_node_and_minute", hints.per_node_and_minute, 0.0, 600.0)?;
+            share("hints.wrong_share", hints.wrong_share)?;
         }
         if let Some(links) = &self.bad_links {
             share("bad_links.share", links.share)?;

@@ -28,6 +28,8 @@ pub struct NetworkSpec {
     pub transfer_failure: f64,
     /// Share of dials that come to nothing.
     pub dial_failure: f64,
+    /// Share of dials that get through and whose greeting is not answered.
+    pub handshake_failure: f64,
     /// Share of messages and payloads with which their link breaks.
     pub breakage: f64,
     /// Shortest and longest time until an end notices that a link is gone.
@@ -67,6 +69,7 @@ impl NetworkSpec {
             held_back_max: Duration::ZERO,
             transfer_failure: 0.0,
             dial_failure: 0.0,
+            handshake_failure: 0.0,
             breakage: 0.0,
             detection: (Duration::from_millis(10), Duration::from_millis(500)),
         }
@@ -82,6 +85,7 @@ impl NetworkSpec {
             held_back_max: Duration::from_secs(8),
             transfer_failure: 0.1,
             dial_failure: 0.2,
+            handshake_failure: 0.05,
             breakage: 0.02,
             detection: (Duration::from_millis(10), Duration::from_secs(5)),
         }

@@ -54,6 +54,10 @@ fn told(incident: &Incident) -> (Option<HostIndex>, String) {
         Incident::SlowTrainer(host, factor) => (Some(*host), format!("! trains at 1/{factor:.1} of its speed")),
         Incident::DiskFull(host) => (Some(*host), "! has a full disk".to_owned()),
         Incident::DiskFreed(host) => (Some(*host), "! has room on its disk again".to_owned()),
+        Incident::PathBecomes { ends: (one, other), is_direct } => {
+            let path = if *is_direct { "directly" } else { "through a relay" };
+            (Some(*one), format!("! reaches node {other} {path}"))
+        }
         Incident::LinkBecomes(from, to, _) => (Some(*from), format!("! has another way to node {to}")),
         Incident::Break(one, other) => (Some(*one), format!("! loses its connection to node {other}")),
         Incident::Split(hosts) => (None, format!("! {} are cut off from the others", nodes(hosts))),

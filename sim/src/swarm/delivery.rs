@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Event, Message, PeerId, TransferId};
 
 use super::Swarm;
@@ -32,13 +33,19 @@ impl Swarm {
             return;
         }
         let Some(peer) = self.living(dialler, life).map(|host| host.peer) else { return };
+        let there = there.expect("an absent one has refused");
+        if self.network.handshake_fails() {
+            let event = Event::HandshakeRefused { peer: there, refusal: Refusal::Silent };
+            self.queue.push(now + back, Happening::Told { host: dialler, life, event: Box::new(event) });
+            return;
+        }
         let earlier = self.hosts[target].as_ref().and_then(|host| host.link_to(peer));
         if let Some(link) = earlier.filter(|link| self.is_whole(*link)) {
             // Dialled by an address whose owner was unknown, or while the other's dial was under way.
             self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
             return;
         }
-        let peers = [peer, there.expect("an absent one has refused")];
+        let peers = [peer, there];
         let link = self.network.connect([dialler, target], peers, now + back);
         self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
         self.open(target, link);
@@ -63,6 +70,9 @@ impl Swarm {
         let Some(host) = self.hosts[index].as_mut() else { return };
         host.links.insert((peer, link));
         self.tell(index, Event::PeerConnected { peer, addresses: vec![address_of(other)] });
+        if !self.network.is_direct(index, other) {
+            self.tell(index, Event::PathChanged { peer, is_direct: false });
+        }
         if is_broken {
             self.lose_soon(index, link);
         }
@@ -93,26 +103,36 @@ impl Swarm {
     pub(super) fn on_link_lost(&mut self, index: HostIndex, life: Life, link: LinkId) {
         let peer = self.network.link(link).map(|link| link.other_peer(index));
         self.network.close_end(link, index);
-        let Some(host) = self.living(index, life) else { return };
-        let unfinished = host.transfers.iter().filter(|(_, (used, _))| *used == link).map(|(transfer, _)| *transfer);
-        for transfer in unfinished.collect::<Vec<TransferId>>() {
-            self.on_transfer_ended(index, life, transfer, false);
-        }
+        self.break_off_transfers(index, life, link);
         let (Some(peer), Some(host)) = (peer, self.living(index, life)) else { return };
         if host.links.remove(&(peer, link)) && host.link_to(peer).is_none() {
             self.tell(index, Event::PeerDisconnected { peer });
         }
     }
 
-    pub(super) fn on_message_arrived(&mut self, link: LinkId, to: HostIndex, message: Message) {
-        if let Some(peer) = self.sender_on(link, to) {
-            self.tell(to, Event::MessageReceived { peer, message });
+    /// Payloads that a host has put on a link are lost.
+    pub(super) fn break_off_transfers(&mut self, index: HostIndex, life: Life, link: LinkId) {
+        let Some(host) = self.living(index, life) else { return };
+        let unfinished = host.transfers.iter().filter(|(_, (used, _))| *used == link).map(|(transfer, _)| *transfer);
+        for transfer in unfinished.collect::<Vec<TransferId>>() {
+            self.on_transfer_ended(index, life, transfer, false);
         }
+    }
+
+    pub(super) fn on_message_arrived(&mut self, link: LinkId, to: HostIndex, message: Message) {
+        let Some(peer) = self.sender_on(link, to) else { return };
+        let sender = self.host_of(peer).and_then(|from| self.hosts[from].as_mut());
+        let garbled = sender.and_then(|host| host.liar.as_mut()).and_then(|liar| liar.garbles());
+        let event = match garbled {
+            Some(misbehaviour) => Event::PeerMisbehaved { peer, misbehaviour },
+            None => Event::MessageReceived { peer, message },
+        };
+        self.tell(to, event);
     }
 
     pub(super) fn on_transfer_arrived(&mut self, transfer: TransferArrived) {
         let TransferArrived { link, to, from: (from, life), transfer, header, payload, confirmed } = transfer;
-        let Some(peer) = self.sender_on(link, to) else { return };
+        let Some(peer) = self.sender_on(link, to).filter(|_| self.network.is_direct(from, to)) else { return };
         let back = self.queue.now() + self.network.latency(to, from);
         self.queue.push(back, Happening::TransferEnded { host: from, life, transfer, finished: confirmed });
         self.tell(to, Event::TransferReceived { peer, header, payload });
@@ -128,7 +148,7 @@ impl Swarm {
     }
 
     /// The present identity at an address.
-    fn peer_of(&self, host: HostIndex) -> Option<PeerId> {
+    pub(super) fn peer_of(&self, host: HostIndex) -> Option<PeerId> {
         self.hosts[host].as_ref().filter(|host| !host.has_stopped).map(|host| host.peer)
     }
 

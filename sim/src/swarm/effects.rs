@@ -53,6 +53,9 @@ impl Swarm {
         let now = self.queue.now();
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         host.note_request(&effect);
+        let verdict = host.left_alone.order(index, host.clock.shows(now), &effect);
+        self.history.find(verdict);
+        let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         match effect {
             Effect::Dial { peer, addresses } => self.dial(index, peer, addresses),
             Effect::Disconnect { peer } => {
@@ -164,7 +167,7 @@ impl Swarm {
 
     fn reply_from_worker(&mut self, index: HostIndex, done: Event, request: RequestId) {
         let worker = &self.scenario.worker;
-        let is_full = worker.overload > 0.0 && self.worker_dice.random::<f64>() < worker.overload;
+        let is_full = self.is_learning && worker.overload > 0.0 && self.worker_dice.random::<f64>() < worker.overload;
         let (shortest, longest) = worker.delay;
         let mut delay = shortest + longest.saturating_sub(shortest).mul_f64(self.worker_dice.random::<f64>());
         if self.sabotage == Some(Sabotage::AmbientRandomness) {
@@ -269,8 +272,10 @@ impl Swarm {
                 return;
             }
         }
-        if host.link_to(peer).is_none() {
-            let reason = "not connected".to_owned();
+        let to = host.link_to(peer).and_then(|link| self.network.link(link)).map(|link| link.other_end(index));
+        let is_possible = to.is_some_and(|to| self.network.is_direct(index, to));
+        if !is_possible {
+            let reason = "no direct connection".to_owned();
             self.reply(index, Duration::ZERO, Event::TransferFailed { transfer, reason });
             return;
         }

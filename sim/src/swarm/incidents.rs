@@ -20,6 +20,7 @@ impl Swarm {
             Incident::Break(one, other) => {
                 self.network.links_between(one, other).into_iter().for_each(|link| self.break_link(link));
             }
+            Incident::PathBecomes { ends, is_direct } => self.change_path(ends, is_direct),
             Incident::LinkBecomes(one, other, spec) => {
                 self.network.set_way(one, other, spec);
                 self.cut_links();
@@ -44,6 +45,20 @@ impl Swarm {
             }
             Incident::Finish { at, steps } => self.finish(at, steps),
             Incident::Tell(host, event) => self.tell(host, *event),
+        }
+    }
+
+    /// Both ends learn of it at once, where they are connected; payloads on their way are lost with the direct path.
+    fn change_path(&mut self, (one, other): (HostIndex, HostIndex), is_direct: bool) {
+        self.network.set_path(one, other, is_direct);
+        for (index, other) in [(one, other), (other, one)] {
+            let Some(peer) = self.peer_of(other) else { continue };
+            let host = self.hosts[index].as_ref();
+            let Some((life, link)) = host.and_then(|host| Some((host.life, host.link_to(peer)?))) else { continue };
+            if !is_direct {
+                self.break_off_transfers(index, life, link);
+            }
+            self.tell(index, Event::PathChanged { peer, is_direct });
         }
     }
 

@@ -20,6 +20,7 @@ impl Swarm {
         let plan = self.scenario.nodes[index].clone();
         let peer = identity(self.seed, index, self.strangers[index]);
         self.identities.insert(peer, index);
+        self.ended_at.remove(&peer);
         // Another seed in each life, as a daemon has.
         let life_seed: u64 = stream(self.seed, "simulated life", &[&life.to_le_bytes()]).random();
         let (start, saved) = match self.disks[index].saved.clone() {
@@ -75,6 +76,7 @@ impl Swarm {
         self.catch_up(index);
         let Some(mut dead) = self.hosts[index].take() else { return };
         self.history.deaths += 1;
+        self.ended_at.insert(dead.peer, now);
         // The step that it was about to end counts for nothing.
         dead.end_training(now);
         dead.measure_node(&mut self.history.peaks);

@@ -11,10 +11,15 @@ impl Swarm {
         for host in self.hosts.iter_mut().flatten() {
             host.measure_node(&mut self.history.peaks);
         }
+        let honest = self.hosts.iter().flatten().filter(|host| host.liar.is_none());
+        let known = honest.flat_map(|host| host.node.status().known);
+        let ended = known.filter_map(|known| self.ended_at.get(&known.peer));
+        let longest_remembered = ended.map(|at| now.saturating_since(*at)).max().unwrap_or_default();
         let living = self.hosts.iter().flatten().map(|host| host.record(now, true, &self.objective));
         Record {
             lives: self.dead.iter().cloned().chain(living).collect(),
             exchanges: self.ledger.totals(),
+            longest_remembered,
             ..self.history.clone()
         }
     }

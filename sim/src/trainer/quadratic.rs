@@ -86,10 +86,7 @@ impl Quadratic {
                 let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
                 vector[fragment.range(self.values.len())].to_vec()
             }
-            Selection::State => match &self.outer {
-                Some(outer) => [&self.values, outer.slow_weights(), outer.momentum()].concat(),
-                None => self.values.clone(),
-            },
+            Selection::State => self.values.clone(),
         })
     }
 }
@@ -133,12 +130,10 @@ impl Learner for Quadratic {
 
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
         let length = self.values.len();
-        let expected = length * if self.outer.is_some() { 3 } else { 1 };
-        let state = Snapshot::from_chunks(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
-        let mut vectors = state.values().chunks(length).map(<[f32]>::to_vec);
-        self.values = vectors.next().expect("a state begins with the model");
-        if let (Some(outer), Some(slow_weights), Some(momentum)) = (&mut self.outer, vectors.next(), vectors.next()) {
-            outer.restore(slow_weights, momentum);
+        let state = Snapshot::from_chunks(chunks, length).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        self.values = state.values().to_vec();
+        if let Some(outer) = &mut self.outer {
+            outer.restart(self.values.clone());
         }
         self.local_progress = LocalProgress::new(&self.values);
         Ok(())

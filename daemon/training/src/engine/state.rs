@@ -57,27 +57,24 @@ impl Engine {
         self.reset_optimizer()
     }
 
-    /// As [`Engine::load_parameters`] from all chunks of peers' [`Selection::State`], with slow weights and outer momentum
-    /// where the run has them.
+    /// As [`Engine::load_parameters`] from all chunks of peers' [`Selection::State`].
     ///
     /// # Errors
     /// As [`Engine::load_parameters`].
     pub fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
         let parameters = self.layout().parameters();
-        let expected = parameters * if self.outer.is_some() { 3 } else { 1 };
         let actual = chunks.iter().map(Payload::len).sum::<usize>() / 4;
-        if actual != expected {
-            return Err(TrainingError::WrongLength { what: "a peer's state", expected, actual });
+        if actual != parameters {
+            return Err(TrainingError::WrongLength { what: "a peer's state", expected: parameters, actual });
         }
-        let state = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
+        let state = ChunkedValues::new(chunks, parameters).ok_or(TrainingError::NotFiniteValues("a peer's state"))?;
         let copy = |start: usize, place: &mut [f32]| state.copy_to(start, place);
         self.replica.edit_parameters(&mut |values| copy(0, values))?;
         self.local_progress = LocalProgress::reading(parameters, copy);
         if let Some(outer) = &mut self.outer {
-            let (mut slow_weights, mut momentum) = (vec![0.0; parameters], vec![0.0; parameters]);
-            copy(parameters, &mut slow_weights);
-            copy(2 * parameters, &mut momentum);
-            outer.restore(slow_weights, momentum);
+            let mut slow_weights = vec![0.0; parameters];
+            copy(0, &mut slow_weights);
+            outer.restart(slow_weights);
         }
         self.reset_optimizer()
     }

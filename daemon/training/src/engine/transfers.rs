@@ -23,12 +23,7 @@ pub struct SnapshotUnderWay(Copying);
 
 enum Copying {
     Here(Taken),
-    Coming {
-        selection: Selection,
-        model: Transfer<Vec<f32>>,
-        /// What follows the model in a state.
-        outer: Vec<f32>,
-    },
+    Coming { selection: Selection, model: Transfer<Vec<f32>> },
 }
 
 impl SnapshotUnderWay {
@@ -86,22 +81,13 @@ impl Engine {
             let taken = Taken { values: Snapshot::from(values), local_progress: 0.0 };
             return Ok(SnapshotUnderWay(Copying::Here(taken)));
         }
-        let outer = match (selection, &self.outer) {
-            (Selection::State, Some(outer)) => [outer.slow_weights(), outer.momentum()],
-            _ => [&[][..], &[]],
-        };
         if let Some(model) = self.replica.begin_copy()? {
-            return Ok(SnapshotUnderWay(Copying::Coming { selection, model, outer: outer.concat() }));
+            return Ok(SnapshotUnderWay(Copying::Coming { selection, model }));
         }
         let values = self.replica.parameters()?;
         let taken = match selection {
             Selection::Part(part) => taken(&mut self.local_progress, &values, part),
-            Selection::State => {
-                let mut state = values.into_owned();
-                state.reserve_exact(outer[0].len() + outer[1].len());
-                outer.iter().for_each(|values| state.extend_from_slice(values));
-                Taken { values: Snapshot::from(state), local_progress: 0.0 }
-            }
+            Selection::State => Taken { values: Snapshot::from(values.into_owned()), local_progress: 0.0 },
         };
         Ok(SnapshotUnderWay(Copying::Here(taken)))
     }
@@ -111,17 +97,14 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn finish_snapshot(&mut self, snapshot: SnapshotUnderWay) -> Result<Taken, TrainingError> {
-        let (selection, model, outer) = match snapshot.0 {
+        let (selection, model) = match snapshot.0 {
             Copying::Here(taken) => return Ok(taken),
-            Copying::Coming { selection, model, outer } => (selection, model, outer),
+            Copying::Coming { selection, model } => (selection, model),
         };
-        let mut values = model.wait()?;
+        let values = model.wait()?;
         Ok(match selection {
             Selection::Part(part) => taken(&mut self.local_progress, &values, part),
-            Selection::State => {
-                values.extend(outer);
-                Taken { values: Snapshot::from(values), local_progress: 0.0 }
-            }
+            Selection::State => Taken { values: Snapshot::from(values), local_progress: 0.0 },
         })
     }
 

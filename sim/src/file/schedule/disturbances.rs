@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use murmur_protocol::Event;
+use murmur_protocol::message::KnownPeer;
 use murmur_protocol::random::RngExt;
 
 use super::{Schedule, share_of, take};
 use crate::file::draw::{Dice, between, time_between};
 use crate::file::{
-    BadLinksSection, BreaksSection, FullDisksSection, PartitionSection, PausesSection, SlowdownsSection,
+    BadLinksSection, BreaksSection, FullDisksSection, HintsSection, LostAddressesSection, PartitionSection,
+    PausesSection, RelaysSection, RestsSection, SlowdownsSection,
 };
+use crate::host::{address_of, identity};
 use crate::network::LinkSpec;
 use crate::scenario::{HostIndex, Incident};
 
@@ -56,6 +60,63 @@ pub(super) fn breaks(section: &BreaksSection, dice: &mut Dice, schedule: &mut Sc
         let other = (one + random.random_range(1..count)) % count;
         schedule.is_gentle = false;
         schedule.add(time, Incident::Break(one, other));
+    }
+}
+
+pub(super) fn rests(section: &RestsSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let count = share_of(schedule.count(), dice.amount("rests.share", section.share));
+    let mut random = dice.stream("rests");
+    for host in take(&mut random, (0..schedule.count()).collect(), count) {
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
+        let duration = time_between(&mut random, section.seconds);
+        schedule.add(time, Incident::Tell(host, Box::new(Event::RestBegan)));
+        schedule.add_or_at_end(time + duration, Incident::Tell(host, Box::new(Event::RestEnded)));
+    }
+}
+
+pub(super) fn relays(section: &RelaysSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let share = dice.amount("relays.share", section.share);
+    let mut random = dice.stream("relays");
+    let pairs: Vec<(HostIndex, HostIndex)> = pairs(schedule.count()).filter(|(one, other)| one < other).collect();
+    schedule.is_gentle = false;
+    for number in take(&mut random, (0..pairs.len()).collect(), share_of(pairs.len(), share)) {
+        let time = time_between(&mut random, section.at_seconds);
+        let duration = time_between(&mut random, section.seconds);
+        let ends = pairs[number];
+        schedule.add(time, Incident::PathBecomes { ends, is_direct: false });
+        schedule.add_or_at_end(time + duration, Incident::PathBecomes { ends, is_direct: true });
+    }
+}
+
+pub(super) fn lost_addresses(section: &LostAddressesSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let count = share_of(schedule.count(), dice.amount("lost_addresses.share", section.share));
+    let mut random = dice.stream("lost addresses");
+    for host in take(&mut random, (0..schedule.count()).collect(), count) {
+        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
+        let duration = time_between(&mut random, section.seconds);
+        let address = address_of(host);
+        let lost = Event::AddressLost { address: address.clone() };
+        schedule.add(time, Incident::Tell(host, Box::new(lost)));
+        let found = Event::AddressFound { address };
+        schedule.add_or_at_end(time + duration, Incident::Tell(host, Box::new(found)));
+    }
+}
+
+pub(super) fn hints(section: &HintsSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let rate = dice.amount("hints.per_node_and_minute", section.per_node_and_minute);
+    let wrong_share = dice.amount("hints.wrong_share", section.wrong_share);
+    let seconds = schedule.faults_end.as_secs_f64();
+    let mut random = dice.stream("hints");
+    let count = schedule.count();
+    for _ in 0..(rate * count as f64 * seconds / 60.0).round() as usize {
+        let time = Duration::from_secs_f64(seconds * random.random::<f64>());
+        let of = random.random_range(0..count);
+        // The identities of a wrong hint are those of hosts that there are not; the address is somebody's.
+        let owner = if random.random::<f64>() < wrong_share { count + of } else { of };
+        let peer = identity(dice.seed(), owner, 0);
+        let peers = vec![KnownPeer { peer, addresses: vec![address_of(of)] }];
+        let host = random.random_range(0..count);
+        schedule.add(time, Incident::Tell(host, Box::new(Event::PeersFound { peers })));
     }
 }
 
