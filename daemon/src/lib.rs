@@ -23,6 +23,7 @@ mod invitation;
 pub mod local;
 pub mod memory;
 mod metrics;
+pub mod observe;
 mod outlook;
 pub mod report;
 mod rest;

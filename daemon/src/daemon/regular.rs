@@ -56,6 +56,12 @@ impl Reporter {
         (!self.name.is_empty()).then(|| self.name.clone())
     }
 
+    /// Own steps so far, and why training has failed, where it has.
+    pub(super) fn outcome(&self) -> (u64, Option<String>) {
+        let training = self.training.borrow();
+        (training.steps, training.failure.clone())
+    }
+
     pub(super) fn report(&self, picture: &Picture) -> NodeReport {
         let seconds = self.clock.elapsed().as_secs_f64();
         let (steps, progress) = {
