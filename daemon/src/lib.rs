@@ -33,5 +33,6 @@ pub mod sharing;
 mod signal;
 pub mod store;
 mod usage;
+mod watch;
 
 pub use commands::run;

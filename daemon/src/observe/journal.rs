@@ -202,10 +202,21 @@ impl Reading {
     }
 }
 
-impl Iterator for Reading {
-    type Item = Record;
+impl Reading {
+    /// Whether one of so many lines at the beginning is a record. Reads them.
+    pub fn begins_with_a_record(&mut self, lines: u64) -> bool {
+        while self.unreadable < lines {
+            match self.next_line() {
+                Some(Some(_)) => return true,
+                Some(None) => self.unreadable += 1,
+                None => return false,
+            }
+        }
+        false
+    }
 
-    fn next(&mut self) -> Option<Record> {
+    /// The record of the next line, if it is one; none at the end.
+    fn next_line(&mut self) -> Option<Option<Record>> {
         loop {
             let Some(reader) = &mut self.current else {
                 self.current = File::open(self.files.next()?).ok().map(BufReader::new);
@@ -213,12 +224,20 @@ impl Iterator for Reading {
             };
             let mut line = Vec::new();
             let read = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-            if !read.is_ok_and(|bytes| bytes > 0) {
-                self.current = None;
-                continue;
+            if read.is_ok_and(|bytes| bytes > 0) {
+                return Some(std::str::from_utf8(&line).ok().and_then(Record::parse));
             }
-            let parsed = std::str::from_utf8(&line).ok().and_then(Record::parse);
-            match parsed {
+            self.current = None;
+        }
+    }
+}
+
+impl Iterator for Reading {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        loop {
+            match self.next_line()? {
                 Some(record) => return Some(record),
                 None => self.unreadable += 1,
             }

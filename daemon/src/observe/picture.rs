@@ -113,6 +113,8 @@ pub struct PeerPicture {
     pub rates: VecDeque<f32>,
     /// When the node last told of it.
     pub time: f64,
+    /// Steps that its model was behind the node's when their last exchange began; less than 0 where it was ahead.
+    pub lag: Option<f64>,
 }
 
 /// Something that happened.
@@ -267,6 +269,7 @@ impl NodePicture {
     }
 
     fn take_exchange(&mut self, facts: &ExchangeFacts) {
+        let progress = self.sample.as_ref().map(|sample| sample.progress);
         let exchange = Exchange { time: self.time, wall: self.wall, facts: facts.clone() };
         let peer = self.peers.entry(facts.partner.clone()).or_default();
         if peer.facts.peer.is_empty() {
@@ -277,6 +280,9 @@ impl NodePicture {
             // Busy: another is asked.
             "rejected" => {}
             _ => peer.failed += 1,
+        }
+        if let Some((own, partners)) = progress.zip(facts.partner_progress) {
+            peer.lag = Some(own - partners);
         }
         peer.last = Some(exchange.clone());
         keep(&mut self.exchanges, exchange, EXCHANGES_KEPT);

@@ -70,6 +70,19 @@ impl Series {
         self.rings[0].back().copied()
     }
 
+    /// When the oldest value that is kept was taken in, in seconds; up to five minutes early.
+    pub fn first_time(&self) -> Option<f64> {
+        let starts = RESOLUTIONS.into_iter().zip(&self.rings);
+        let first = |((period, _), ring): ((f64, usize), &VecDeque<Bucket>)| Some(ring.front()?.index as f64 * period);
+        let mut firsts: Vec<f64> = starts.filter_map(first).collect();
+        firsts.dedup();
+        // Where the finest ring has lost nothing yet, it knows best.
+        match firsts.as_slice() {
+            [fine, tens, fives] if fine - tens < 10.0 && fine - fives < 300.0 => Some(*fine),
+            _ => firsts.into_iter().reduce(f64::min),
+        }
+    }
+
     /// The buckets between two times, in seconds, from the finest resolution that goes back so far and has at most
     /// `points_max` of them; from the coarsest one where none has.
     pub fn between(&self, from: f64, to: f64, points_max: usize) -> Vec<Point> {
