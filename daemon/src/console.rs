@@ -24,6 +24,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::daemon::Ready;
+use crate::engine::Noticed;
 use crate::report::{CopyReport, NodeReport};
 use figures::Losses;
 pub(crate) use figures::{counted, human_bytes};
@@ -86,7 +87,7 @@ impl Console {
     }
 
     /// Tells how it goes until it is aborted: on a terminal in a block that is drawn anew, elsewhere line by line.
-    pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Notice>) {
+    pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Noticed>) {
         let is_live = self == Console::Text && screen::is_live();
         let period = if self == Console::Json { JSON_PERIOD } else { LINE_PERIOD };
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
@@ -113,7 +114,7 @@ impl Console {
                     }
                 }
                 notice = notices.recv() => match notice {
-                    Ok(notice) => {
+                    Ok(Noticed { notice, .. }) => {
                         teller.hearing.names.learn(&reports.borrow());
                         teller.tell(&notice);
                     }

@@ -276,7 +276,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let workers = Workers::start(events.clone());
     let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
 
-    let (pictures, picture_view) = watch::channel(Picture { status: node.status(), traffic: network.traffic() });
+    let (pictures, picture_view) =
+        watch::channel(Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
     let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
     let run = plan.manifest.run_id().to_string();
@@ -302,6 +303,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         data: data_view.clone(),
         rest: rest_view,
         reachability: network.reachability(),
+        network: network.clone(),
         clock,
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
@@ -410,7 +412,7 @@ fn announce(directory: &DataDirectory, status_address: Option<String>, token: St
 
 /// After the node has left: last evaluation and checkpoint, then the network.
 async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: &[String]) -> Result<(), Failure> {
-    let Stopped { trainer, network, has_trained, status } = stopped;
+    let Stopped { trainer, network, has_trained, status, peers } = stopped;
     let view = trainer.view();
     let finished = tokio::task::spawn_blocking(move || trainer.finish(has_trained));
     let saved = match tokio::time::timeout(FINISH_TIMEOUT, finished).await {
@@ -418,7 +420,7 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: 
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs())),
     };
-    let report = reporter.report(&Picture { status, traffic: network.traffic() });
+    let report = reporter.report(&Picture { status, traffic: network.traffic(), peers });
     network.close().await;
     console.show_last(&report);
     if *console == Console::Text {

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use murmur_protocol::{Notice, PeerId, RunManifest};
+use murmur_protocol::{PeerId, RunManifest};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
 use crate::console::note;
+use crate::engine::Noticed;
 use crate::observe::record::{EndFacts, RunFacts};
 use crate::observe::source::observe;
 use crate::observe::{Body, Hub, Journal};
@@ -61,7 +62,7 @@ impl Observing {
         clock: Instant,
         facts: RunFacts,
         reports: &watch::Receiver<NodeReport>,
-        notices: &broadcast::Sender<Notice>,
+        notices: &broadcast::Sender<Noticed>,
     ) -> Observing {
         let bytes = settings.journal.megabytes.saturating_mul(1_000_000);
         let opened = (bytes > 0).then(|| Journal::open(root, bytes)).transpose();

@@ -47,6 +47,8 @@ pub(super) struct Reporter {
     pub(super) data: Option<watch::Receiver<DataView>>,
     pub(super) rest: watch::Receiver<RestView>,
     pub(super) reachability: watch::Receiver<Reachability>,
+    /// For how long pings take.
+    pub(super) network: Network,
     pub(super) clock: Instant,
 }
 
@@ -87,6 +89,8 @@ impl Reporter {
                 training: &self.training.borrow(),
                 rest: &self.rest.borrow(),
                 reachability: &self.reachability.borrow(),
+                peers: &picture.peers,
+                round_trips: &self.network.round_trips(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds,

@@ -135,8 +135,7 @@ impl Journal {
 
     /// Begins the next file where this one has no room for so many bytes.
     fn rotate(&mut self, bytes: u64) -> io::Result<()> {
-        let most = FILE_BYTES_MAX.min(self.bytes_max / FILES_MIN);
-        if self.length == 0 || self.length + bytes <= most {
+        if self.length == 0 || self.length + bytes <= self.file_bytes_max() {
             return Ok(());
         }
         self.file.sync_data()?;
@@ -149,12 +148,16 @@ impl Journal {
         self.prune()
     }
 
+    fn file_bytes_max(&self) -> u64 {
+        FILE_BYTES_MAX.min(self.bytes_max / FILES_MIN)
+    }
+
     /// Deletes the oldest files where all together are too large; never the newest.
     fn prune(&self) -> io::Result<()> {
         let files = files(&self.folder);
         let size = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.len());
         // The newest grows to its full size.
-        let mut left: u64 = files.iter().map(|(_, path)| size(path)).sum::<u64>() + self.bytes_max / FILES_MIN;
+        let mut left: u64 = files.iter().map(|(_, path)| size(path)).sum::<u64>() + self.file_bytes_max();
         for (number, path) in files {
             if left <= self.bytes_max || number >= self.number {
                 break;

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use murmur_protocol::{ExchangeFailure, Notice};
+use murmur_protocol::{ExchangeFailure, Fragment, Notice, Part, Vector};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use super::hub::Hub;
 use super::record::{Body, EventFacts, ExchangeFacts, Level, Missed, PEERS_MAX, PeerFacts, Peers, Sample};
 use crate::console::{Heard, Hearing, Words};
+use crate::engine::Noticed;
 use crate::report::{MemberReport, NodeReport};
 use crate::usage;
 
@@ -24,7 +25,7 @@ pub(crate) async fn observe(
     hub: Hub,
     root: PathBuf,
     reports: watch::Receiver<NodeReport>,
-    mut notices: broadcast::Receiver<Notice>,
+    mut notices: broadcast::Receiver<Noticed>,
 ) {
     let mut ticks = tokio::time::interval(SAMPLE_PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -60,10 +61,10 @@ pub(crate) async fn observe(
 }
 
 /// What a notice comes to. An exchange has a record of its own kind.
-fn tell(hub: &Hub, hearing: &mut Hearing, notice: &Notice) {
-    let Heard { ended, words, is_repeated } = hearing.hear(notice);
+fn tell(hub: &Hub, hearing: &mut Hearing, noticed: &Noticed) {
+    let Heard { ended, words, is_repeated } = hearing.hear(&noticed.notice);
     ended.into_iter().for_each(|words| hub.tell(event(words)));
-    match exchange(notice) {
+    match exchange(noticed) {
         Some(facts) => hub.tell(Body::Exchange(facts)),
         None if is_repeated => {}
         None => hub.tell(event(words)),
@@ -76,26 +77,44 @@ fn event(words: Words) -> Body {
 }
 
 /// What is told of an exchange that has ended.
-fn exchange(notice: &Notice) -> Option<ExchangeFacts> {
-    match notice {
+fn exchange(noticed: &Noticed) -> Option<ExchangeFacts> {
+    let taken = noticed.taken.as_ref();
+    let facts = ExchangeFacts {
+        seconds: taken.map(|taken| taken.time.as_secs_f64()),
+        sent: taken.map(|taken| taken.sent),
+        received: taken.map(|taken| taken.received),
+        partner_progress: taken.and_then(|taken| taken.partner_progress).filter(|progress| progress.is_finite()),
+        ..ExchangeFacts::default()
+    };
+    match &noticed.notice {
         Notice::ExchangeCompleted { partner, part, distance, clip_scale, masked_blocks, coarse } => {
             Some(ExchangeFacts {
                 partner: partner.to_string(),
                 result: "done".to_owned(),
-                part: Some(format!("{part:?}").to_lowercase()),
+                part: Some(part_name(*part)),
                 distance: Some(*distance).filter(|distance| distance.is_finite()),
                 clip: Some(*clip_scale).filter(|scale| scale.is_finite()),
                 masked: u64::from(*masked_blocks),
                 coarse: *coarse,
-                ..ExchangeFacts::default()
+                ..facts
             })
         }
-        Notice::ExchangeFailed { partner, failure } => Some(ExchangeFacts {
-            partner: partner.to_string(),
-            result: failure_word(*failure).to_owned(),
-            ..ExchangeFacts::default()
-        }),
+        Notice::ExchangeFailed { partner, failure } => {
+            Some(ExchangeFacts { partner: partner.to_string(), result: failure_word(*failure).to_owned(), ..facts })
+        }
         _ => None,
+    }
+}
+
+/// Such as `model`, or `momentum 2/4` where one of four fragments was averaged.
+fn part_name(part: Part) -> String {
+    let vector = match part.vector {
+        Vector::Model => "model",
+        Vector::Momentum => "momentum",
+    };
+    match part.fragment {
+        Fragment { count: 0 | 1, .. } => vector.to_owned(),
+        Fragment { index, count } => format!("{vector} {}/{count}", index + 1),
     }
 }
 
@@ -171,7 +190,10 @@ fn peer(report: &NodeReport, member: &MemberReport) -> PeerFacts {
         connected: member.is_connected,
         trust: distrusted.map_or(1.0, |distrusted| distrusted.trust),
         banned: report.banned.iter().any(|banned| banned.peer == member.peer),
-        ..PeerFacts::default()
+        rtt: member.round_trip_seconds,
+        path: member.is_direct.map(|is_direct| if is_direct { "direct" } else { "relay" }.to_owned()),
+        sent: member.bytes_sent,
+        received: member.bytes_received,
     }
 }
 
@@ -179,9 +201,10 @@ fn peer(report: &NodeReport, member: &MemberReport) -> PeerFacts {
 mod tests {
     use std::time::Instant;
 
-    use murmur_protocol::{Part, PeerId};
+    use murmur_protocol::PeerId;
 
     use super::*;
+    use crate::engine::Taken;
 
     fn peer_id(number: u8) -> PeerId {
         PeerId::from_public_key([number; 32])
@@ -215,13 +238,17 @@ mod tests {
             coarse: false,
         };
         let failed = Notice::ExchangeFailed { partner: peer_id(1), failure: ExchangeFailure::PartnerLost };
-        for notice in [&done, &failed, &Notice::WaitingForState, &Notice::WaitingForState] {
-            tell(&hub, &mut hearing, notice);
+        let taken = Taken { time: Duration::from_millis(250), sent: 10, received: 20, partner_progress: Some(7.0) };
+        for notice in [done, failed, Notice::WaitingForState, Notice::WaitingForState] {
+            let taken = matches!(notice, Notice::ExchangeCompleted { .. }).then_some(taken);
+            tell(&hub, &mut hearing, &Noticed { notice, taken });
         }
         let told = hub.after(0, 10).records;
         assert_eq!(told.len(), 3, "waiting lasts");
         let Body::Exchange(facts) = &told[0].record.body else { panic!("{told:?}") };
         assert_eq!((facts.result.as_str(), facts.distance, facts.masked), ("done", None, 2));
+        assert_eq!((facts.seconds, facts.sent, facts.received), (Some(0.25), Some(10), Some(20)));
+        assert_eq!((facts.part.as_deref(), facts.partner_progress), (Some("model"), Some(7.0)));
         let Body::Exchange(facts) = &told[1].record.body else { panic!("{told:?}") };
         assert_eq!(facts.result, "partner_lost");
         assert!(matches!(&told[2].record.body, Body::Event(event) if event.level == Level::Warning));

@@ -254,7 +254,7 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
     let end = painter.text(area, 0, 0, "murmur", Tone::Title);
     let end = painter.text(area, end + 1, 0, run, Tone::Plain);
     let name = crate::console::labelled(short(id), node.run.name.as_deref());
-    painter.text(area, end + 1, 0, &format!("· node {name}"), Tone::Faint);
+    let end = painter.text(area, end + 1, 0, &format!("· node {name}"), Tone::Faint);
     let count = scene.picture.nodes.len();
     let mut marks = Vec::new();
     if count > 1 {
@@ -266,14 +266,15 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
     if scene.view.held.is_some() {
         marks.push("HELD (p)".to_owned());
     }
-    painter.text_at_end(area, 0, &marks.join(" · "), Tone::Doubtful);
+    let room = Rect { x: area.x + end.min(area.width), width: area.width.saturating_sub(end), ..area };
+    painter.text_at_end(room, 0, &marks.join(" · "), Tone::Doubtful);
 
     if let Some(sample) = &node.sample {
         let mut parts = vec![sample.phase.clone()];
         let share = sample.copied.or(sample.share);
         if let Some(share) = share {
-            let bar = figures::bar(share, if area.width >= 60 { 20 } else { 8 });
-            parts.push(format!("{bar} {}", figures::percent(share)));
+            let bar = if area.width >= 60 { figures::bar(share, 20) + " " } else { String::new() };
+            parts.push(format!("{bar}{}", figures::percent(share)));
         }
         let steps = figures::count(sample.steps);
         let of = sample.steps_max.map_or(String::new(), |most| format!(" of {}", figures::count(most)));

@@ -55,7 +55,7 @@ impl Follower {
         let Some(seq) = *after else {
             let picture: Picture = serde_json::from_str(&self.get("picture")?)
                 .map_err(|_| "what answers there is no murmur of this version".to_owned())?;
-            *after = picture.nodes.values().map(|node| node.seq).max();
+            *after = Some(picture.nodes.values().map(|node| node.seq).max().unwrap_or(0));
             return Ok(Some(News::Picture(Box::new(picture))));
         };
         let text = self.get(&format!("records?after={seq}&wait={WAIT_SECONDS}"))?;

@@ -20,7 +20,7 @@ struct Column {
     cell: fn(&Scene<'_>, &PeerPicture) -> String,
 }
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 13] = [
     Column { title: "last", width: 8, rank: 2, sort: Some(Sort::LastExchange), cell: last_exchange },
     Column { title: "result", width: 9, rank: 5, sort: None, cell: result },
     Column { title: "dist", width: 7, rank: 6, sort: None, cell: distance },
@@ -30,6 +30,7 @@ const COLUMNS: [Column; 12] = [
     Column { title: "lag", width: 7, rank: 7, sort: Some(Sort::Lag), cell: lag },
     Column { title: "sent", width: 8, rank: 4, sort: Some(Sort::Sent), cell: sent },
     Column { title: "got", width: 8, rank: 4, sort: Some(Sort::Received), cell: received },
+    Column { title: "now", width: 10, rank: 12, sort: None, cell: rate },
     Column { title: "trip", width: 6, rank: 9, sort: None, cell: round_trip },
     Column { title: "path", width: 6, rank: 8, sort: Some(Sort::Path), cell: path },
     Column { title: "trust", width: 5, rank: 8, sort: Some(Sort::Trust), cell: trust },
@@ -183,6 +184,12 @@ fn sent(_: &Scene<'_>, peer: &PeerPicture) -> String {
 
 fn received(_: &Scene<'_>, peer: &PeerPicture) -> String {
     peer.facts.received.map_or("–".to_owned(), human_bytes)
+}
+
+/// Both ways, between the last two lists of members.
+fn rate(_: &Scene<'_>, peer: &PeerPicture) -> String {
+    let rate = peer.rates.back().filter(|_| peer.facts.connected);
+    rate.map_or("–".to_owned(), |rate| format!("{}/s", human_bytes(*rate as u64)))
 }
 
 fn round_trip(_: &Scene<'_>, peer: &PeerPicture) -> String {

@@ -261,7 +261,7 @@ fn errors_stay_on_top_until_they_are_seen() {
         shown.lines().skip_while(|row| !row.starts_with("events")).nth(1).unwrap_or_default().to_owned()
     };
     assert!(first(&view).contains("12:00:30 error: training has ended"), "{}", first(&view));
-    let _ = view.key(ratatui::crossterm::event::KeyCode::Char('e').into(), &picture));
+    let _ = view.key(ratatui::crossterm::event::KeyCode::Char('e').into(), &picture);
     assert!(first(&view).contains("member 39 connected"), "{}", first(&view));
     view.filter = "no number".to_owned();
     assert!(first(&view).contains("error: training has ended"), "{}", first(&view));
