@@ -125,7 +125,7 @@ impl Painter<'_> {
     fn text_at_end(&mut self, area: Rect, row: u16, text: &str, tone: Tone) {
         let shown = self.plain(text).into_owned();
         let width = u16::try_from(shown.width()).unwrap_or(u16::MAX);
-        if width < area.width {
+        if width <= area.width {
             self.text(area, area.width - width, row, &shown, tone);
         }
     }
@@ -370,7 +370,7 @@ fn help(painter: &mut Painter<'_>, area: Rect) {
         ("", ""),
         ("", "ratio: how far models are apart, over what a node learns between two exchanges."),
         ("", "0.4 to 0.8 is best; above 1.5 the models drift apart."),
-        ("", "lag: how many steps a member's model was behind this one at the last exchange."),
+        ("", "lag: steps that a member's model was behind this one at their last exchange."),
     ];
     for (row, (key, text)) in (0u16..).zip(lines) {
         painter.text(area, 0, row, key, Tone::Title);

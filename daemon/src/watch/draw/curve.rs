@@ -9,7 +9,7 @@ use super::{Painter, Tone};
 use crate::observe::rings::Point;
 
 /// Columns of the numbers beside a curve, with the space after them.
-const LABEL_COLUMNS: u16 = 8;
+const LABEL_COLUMNS: u16 = 9;
 
 /// Where values lie further apart in time than this many of the window's parts, there is a gap.
 const GAP_PARTS: f64 = 20.0;

@@ -8,6 +8,9 @@ use crate::observe::NodePicture;
 use crate::observe::picture::Event;
 use crate::observe::record::Level;
 
+/// Columns of a clock and the space after it.
+const CLOCK_COLUMNS: u16 = 9;
+
 pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
     let events = sorted(scene, node);
     let most = events.len().saturating_sub(usize::from(area.height.saturating_sub(1)) / 2);
@@ -19,7 +22,7 @@ pub(super) fn brief(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter
     list(scene, node, painter, area, 0, false);
 }
 
-fn list(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect, first: usize, has_hints: bool) {
+fn list(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect, first: usize, is_whole: bool) {
     if area.height == 0 {
         return;
     }
@@ -52,14 +55,25 @@ fn list(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: 
             Level::Info => "",
         };
         let times = if event.times > 1 { format!(" ({} times)", event.times) } else { String::new() };
-        let end = painter.text(area, 0, row, &scene.clock(event.wall), Tone::Faint);
-        painter.text(area, end + 1, row, &format!("{word}{}{times}", event.facts.text), tone);
-        row += 1;
-        if let Some(hint) = event.facts.hint.as_ref().filter(|_| has_hints) {
-            painter.text(area, end + 1, row, &format!("hint: {hint}"), Tone::Faint);
-            row += 1;
+        painter.text(area, 0, row, &scene.clock(event.wall), Tone::Faint);
+        let hint = event.facts.hint.as_ref().filter(|_| is_whole).map(|hint| (format!("hint: {hint}"), Tone::Faint));
+        for (text, tone) in std::iter::once((format!("{word}{}{times}", event.facts.text), tone)).chain(hint) {
+            for line in lines(painter, area, &text, is_whole) {
+                painter.text(area, CLOCK_COLUMNS, row, &line, tone);
+                row += 1;
+            }
         }
     }
+}
+
+/// The lines of a text beside the clock: all of them, or the beginning.
+fn lines(painter: &Painter<'_>, area: Rect, text: &str, is_whole: bool) -> Vec<String> {
+    let columns = usize::from(area.width.saturating_sub(CLOCK_COLUMNS));
+    if !is_whole || columns < 10 {
+        return vec![text.to_owned()];
+    }
+    let shown = painter.plain(text);
+    textwrap::wrap(&shown, columns).into_iter().map(std::borrow::Cow::into_owned).collect()
 }
 
 /// Those that the filter lets through: unseen warnings and errors first, then by time, the newest first.

@@ -22,10 +22,9 @@ pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painte
     let rows = area.height;
     if rows < CURVES_MIN {
         // What counts, a line each: with whom, what it costs, what was wrong.
-        let mut row = 0;
-        for line in [with_whom(node), traffic::summary(node, area.width), traffic::machine(node, area.width)] {
+        let lines = [with_whom(node), traffic::summary(node, area.width), traffic::machine(node, area.width)];
+        for (row, line) in (0..).zip(lines) {
             painter.text(area, 0, row, &line, Tone::Plain);
-            row += 1;
         }
         return;
     }
@@ -127,7 +126,7 @@ pub(super) fn agreement(scene: &Scene<'_>, node: &NodePicture, painter: &mut Pai
         None => "not known yet".to_owned(),
         Some(ratio) if ratio < HEALTHY.0 => format!("{ratio:.2}, closer than needed"),
         Some(ratio) if ratio <= HEALTHY.1 => format!("{ratio:.2}, good"),
-        Some(ratio) => format!("{ratio:.2}, best is 0.4–0.8"),
+        Some(ratio) => format!("{ratio:.2} (best 0.4–0.8)"),
     };
     painter.title(area, "disagreement", &word);
     let curves = [Curve { points: points(scene, node, Metric::Ratio, area), tone: Tone::Good }];

@@ -9,6 +9,9 @@ use super::{Painter, Scene, Tone};
 use crate::console::human_bytes;
 use crate::observe::{Metric, NodePicture};
 
+/// A curve: its title, what it is of, and how its values are written.
+type Drawn<'a> = (&'a str, Metric, &'a dyn Fn(f64) -> String);
+
 pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
     let Some(sample) = &node.sample else { return };
     let facts = [
@@ -22,7 +25,7 @@ pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painte
         painter.text(area, 0, row, &fact, Tone::Plain);
     }
     let bytes = |value: f64| human_bytes(value.max(0.0) as u64);
-    let curves: [(&str, Metric, &dyn Fn(f64) -> String); 3] = [
+    let curves: [Drawn<'_>; 3] = [
         ("processors in use", Metric::Processors, &|value: f64| format!("{:.1}", value.max(0.0))),
         ("memory", Metric::Memory, &bytes),
         ("disk free", Metric::DiskFree, &bytes),
