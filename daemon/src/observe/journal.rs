@@ -44,6 +44,8 @@ pub struct Journal {
     begin: Option<String>,
     /// Lines that could not be written since the last that could.
     lost: u64,
+    /// Whether a part of a line may stand behind the whole ones.
+    is_torn: bool,
     has_warned: bool,
     synced: Instant,
 }
@@ -77,6 +79,7 @@ impl Journal {
             length: whole,
             begin: None,
             lost: 0,
+            is_torn: false,
             has_warned: false,
             synced: Instant::now(),
         };
@@ -115,8 +118,6 @@ impl Journal {
             Ok(()) => {}
             Err(error) => {
                 self.lost += 1;
-                // What was written of the line must not stand before the next.
-                let _ = self.file.set_len(self.length);
                 if !std::mem::replace(&mut self.has_warned, true) {
                     let folder = self.folder.display();
                     note(&format!("warning: cannot write the journal in {folder}: {error}; training goes on"));
@@ -127,8 +128,14 @@ impl Journal {
     }
 
     fn write_line(&mut self, line: &str) -> io::Result<()> {
+        // What was written of a line that failed must not stand before the next.
+        if self.is_torn {
+            self.file.set_len(self.length)?;
+        }
+        self.is_torn = true;
         // One write, so that who reads meanwhile sees whole lines.
         self.file.write_all(format!("{line}\n").as_bytes())?;
+        self.is_torn = false;
         self.length += line.len() as u64 + 1;
         Ok(())
     }
@@ -137,6 +144,9 @@ impl Journal {
     fn rotate(&mut self, bytes: u64) -> io::Result<()> {
         if self.length == 0 || self.length + bytes <= self.file_bytes_max() {
             return Ok(());
+        }
+        if std::mem::take(&mut self.is_torn) {
+            self.file.set_len(self.length)?;
         }
         self.file.sync_data()?;
         self.file = append(&path(&self.folder, self.number + 1))?;
@@ -378,10 +388,14 @@ mod tests {
         journal.file = OpenOptions::new().append(true).open("/dev/full").expect("there");
         (1..4).for_each(|seq| journal.write(&told(seq)));
         assert_eq!((journal.lost, journal.has_warned), (3, true));
+        // What the disk had room for.
+        good.try_clone().expect("one more").write_all(b"{\"v\":1,").expect("written");
         journal.file = good;
         journal.write(&told(4));
         assert_eq!(journal.lost, 0);
         let seqs: Vec<u64> = records(folder.path()).iter().map(|record| record.seq).collect();
         assert_eq!(seqs, [1, 5]);
+        let text = fs::read_to_string(path(&folder.path().join(FOLDER), 1)).expect("text");
+        assert!(text.lines().all(|line| Record::parse(line).is_some()), "{text}");
     }
 }

@@ -59,7 +59,7 @@ impl Series {
                 _ => ring.push_back(Bucket { index, min: value, mean: value, max: value, count: 1 }),
             }
             let oldest = index.saturating_sub(capacity as u64 - 1);
-            while ring.len() > capacity || ring.front().is_some_and(|first| first.index < oldest) {
+            while ring.front().is_some_and(|first| first.index < oldest) {
                 ring.pop_front();
             }
         }
