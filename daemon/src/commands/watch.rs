@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::client::{self, Client};
 use crate::cli::WatchOptions;
-use crate::console::{has_colours, screen};
+use crate::console::screen;
 use crate::failure::{ExitCode, Failure};
 use crate::observe::journal::{self, Reading};
 use crate::report::NodeReport;
@@ -20,7 +20,7 @@ pub(super) fn run(options: &WatchOptions) -> anyhow::Result<()> {
         [] => running()?,
         what => what.iter().map(|word| sources(word)).collect::<Result<Vec<_>, _>>()?.concat(),
     };
-    if !std::io::stdout().is_terminal() || !screen::is_live() {
+    if !std::io::stdout().is_terminal() || !screen::knows_moves() {
         let message = "`murmur watch` draws on a terminal that can move its cursor, and this is none";
         let hint = match sources.first() {
             Some(Source::Daemon(address)) => {
@@ -32,7 +32,7 @@ pub(super) fn run(options: &WatchOptions) -> anyhow::Result<()> {
         };
         return Err(Failure::new(ExitCode::CommandLine, message).hint(hint).into());
     }
-    let options = Options { speed: options.speed, is_ascii: options.ascii, has_colours: has_colours() };
+    let options = Options { speed: options.speed, is_ascii: options.ascii, has_colours: !screen::declines_colours() };
     Ok(watch::run(sources, options)?)
 }
 

@@ -72,6 +72,9 @@ impl Observing {
         });
         let (journal, seq) = opened.unzip();
         let hub = Hub::new(&me.to_string(), seq.unwrap_or(0), clock);
+        if let Some(journal) = &journal {
+            hub.remember(&journal.remembered());
+        }
         let journal = journal.map(|journal| journal.start(hub.sink(JOURNAL_PLACES)));
         hub.tell(Body::Run(facts));
         let source = observe(hub.clone(), root.to_owned(), reports.clone(), notices.subscribe());

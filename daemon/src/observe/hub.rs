@@ -76,6 +76,13 @@ impl Hub {
         Hub(Arc::new(Shared { state: Mutex::new(state), news: watch::Sender::new(seq) }))
     }
 
+    /// Takes records of earlier processes of this node into the picture. They are not told again.
+    pub fn remember(&self, records: &[Record]) {
+        let mut state = self.lock();
+        let own = state.node.clone();
+        records.iter().filter(|record| record.node == own).for_each(|record| state.picture.apply(record));
+    }
+
     /// Tells something, at this moment.
     pub fn tell(&self, body: Body) {
         let mut state = self.lock();
@@ -205,6 +212,22 @@ mod tests {
         hub.tell(event(9));
         hub.close();
         assert_eq!(quick.iter().count(), 1, "and ends with the hub");
+    }
+
+    #[test]
+    fn the_picture_goes_on_over_a_restart() {
+        let before = Hub::new("a", 0, Instant::now());
+        let sink = before.sink(8);
+        (0..3).for_each(|number| before.tell(event(number)));
+        let told: Vec<Record> = sink.try_iter().map(|told| told.record.clone()).collect();
+        let after = Hub::new("a", 3, Instant::now());
+        after.remember(&told);
+        after.remember(&[Record { node: "b".to_owned(), ..told[0].clone() }]);
+        after.tell(event(3));
+        let picture = after.picture();
+        assert_eq!(picture.nodes.keys().collect::<Vec<_>>(), ["a"], "another identity's is not its own");
+        assert_eq!((picture.nodes["a"].events.len(), picture.nodes["a"].seq), (4, 4));
+        assert_eq!(after.after(0, 10).records.len(), 1, "those are not told again");
     }
 
     #[test]

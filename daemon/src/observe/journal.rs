@@ -27,6 +27,9 @@ const FILES_MIN: u64 = 4;
 /// How often what is written is brought to the disk: a power cut costs so much at most.
 const SYNC_PERIOD: Duration = Duration::from_secs(10);
 
+/// So much of the journal is read at the start, in bytes: a tenth of a second's work.
+const REMEMBERED_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
 /// The longest line that is looked for at the end of a file; none of ours is a tenth of that.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -84,6 +87,14 @@ impl Journal {
             synced: Instant::now(),
         };
         Ok((journal, seq))
+    }
+
+    /// The last records that are in it, some hours of them, so that curves go on where they were.
+    pub fn remembered(&self) -> Vec<Record> {
+        let path = path(&self.folder, self.number);
+        let read = File::open(path).and_then(|mut file| tail(&mut file, REMEMBERED_BYTES_MAX));
+        let (_, text) = read.unwrap_or_default();
+        text.split(|byte| *byte == b'\n').filter_map(|line| Record::parse(std::str::from_utf8(line).ok()?)).collect()
     }
 
     /// Writes what comes, on a thread of its own, until the hub closes.
@@ -285,21 +296,21 @@ fn append(path: &Path) -> io::Result<File> {
 
 /// How many bytes of a file are whole lines.
 fn whole_lines(file: &mut File) -> io::Result<u64> {
-    let (begin, end) = tail(file)?;
+    let (begin, end) = tail(file, LINE_BYTES_MAX)?;
     let whole = end.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index as u64 + 1);
     Ok(begin + whole)
 }
 
 /// The last line of a file that is a record.
 fn last_record(path: &Path) -> io::Result<Option<Record>> {
-    let (_, end) = tail(&mut File::open(path)?)?;
+    let (_, end) = tail(&mut File::open(path)?, LINE_BYTES_MAX)?;
     let lines = end.split(|byte| *byte == b'\n').rev();
     Ok(lines.filter_map(|line| Record::parse(std::str::from_utf8(line).ok()?)).next())
 }
 
-/// The end of a file, and where it begins.
-fn tail(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
-    let begin = file.metadata()?.len().saturating_sub(LINE_BYTES_MAX);
+/// The end of a file, so many bytes at most, and where it begins.
+fn tail(file: &mut File, most: u64) -> io::Result<(u64, Vec<u8>)> {
+    let begin = file.metadata()?.len().saturating_sub(most);
     file.seek(SeekFrom::Start(begin))?;
     let mut end = Vec::new();
     file.read_to_end(&mut end)?;
@@ -339,6 +350,8 @@ mod tests {
         file.write_all(b"{\"v\":1,\"seq\":5,\"t\":\"20").expect("written");
         assert_eq!(records(folder.path()).len(), 4, "a reader leaves out what is not whole");
         assert_eq!(write(folder.path(), 1 << 30, 2), 4);
+        let (journal, _) = Journal::open(folder.path(), 1 << 30).expect("free");
+        assert_eq!(journal.remembered().len(), 7);
         let seqs: Vec<u64> = records(folder.path()).iter().map(|record| record.seq).collect();
         assert_eq!(seqs, [1, 2, 3, 4, 5, 6, 7]);
         let text = fs::read_to_string(&path).expect("text");

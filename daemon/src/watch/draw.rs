@@ -267,20 +267,30 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
         marks.push("HELD (p)".to_owned());
     }
     let room = Rect { x: area.x + end.min(area.width), width: area.width.saturating_sub(end), ..area };
-    painter.text_at_end(room, 0, &marks.join(" · "), Tone::Doubtful);
+    let marks = marks.join(" · ");
+    painter.text_at_end(room, 0, &marks, Tone::Doubtful);
+    if let Some(sample) = &node.sample {
+        let taken = if marks.is_empty() { 0 } else { marks.width() as u16 + 2 };
+        let room = Rect { width: room.width.saturating_sub(taken), ..room };
+        let speed = format!("  {} {}/s", figures::count(sample.tokens_per_second as u64), unit(node));
+        painter.text_at_end(room, 0, &speed, Tone::Plain);
+    }
 
     if let Some(sample) = &node.sample {
         let mut parts = vec![sample.phase.clone()];
         let share = sample.copied.or(sample.share);
         if let Some(share) = share {
-            let bar = if area.width >= 60 { figures::bar(share, 20) + " " } else { String::new() };
+            let bar = if area.width >= 60 {
+                figures::bar(share, if area.width < 100 { 14 } else { 24 }) + " "
+            } else {
+                String::new()
+            };
             parts.push(format!("{bar}{}", figures::percent(share)));
         }
         let steps = figures::count(sample.steps);
         let of = sample.steps_max.map_or(String::new(), |most| format!(" of {}", figures::count(most)));
         parts.push(format!("step {steps}{of}"));
         parts.push(figures::time_left(sample.seconds_left));
-        parts.push(format!("{} {}/s", figures::count(sample.tokens_per_second as u64), unit(node)));
         let line = figures::fitted(parts, area.width.into());
         painter.text(area, 0, 1, &line, Tone::Plain);
     }

@@ -168,7 +168,7 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
     let rows: Vec<&str> = shown.lines().collect();
     let expected = [
         (0, "murmur stories - node ticATTIC \"attic\""),
-        (1, "training - [######--------------] 30 % - step 1,200 of 4,000 - 4 min 40 s left"),
+        (1, "training - [####----------] 30 % - step 1,200 of 4,000 - 4 min 40 s left"),
         (2, "ok trains with 2 members, and the models agree (ratio 0.75)"),
         (3, " 1 Overview   2 Peers   3 Traffic   4 Events   5 Resources     curves: 5 min (w)"),
     ];
@@ -176,6 +176,7 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
         assert!(rows[row].starts_with(expected), "row {row}:\n{shown}");
     }
     for part in [
+        "3,210 tokens/s",
         "loss own 1.42",
         "validation 1.4",
         "disagreement 0.75, good",
