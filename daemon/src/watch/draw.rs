@@ -298,7 +298,8 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
     let mark = match tone {
         Tone::Good => "ok",
         Tone::Bad => "!!",
-        _ => "! ",
+        Tone::Doubtful => "! ",
+        _ => "--",
     };
     let end = painter.text(area, 0, 2, mark, tone);
     painter.text(area, end + 1, 2, &text, tone);

