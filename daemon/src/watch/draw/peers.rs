@@ -87,7 +87,7 @@ pub(super) fn table(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter
     let note = format!("{} · {gone} more known · by {order}{turned} (s)", counted(here, "connected member"));
     let note = note.replace("connected members", "connected").replace("connected member", "connected");
     painter.title(area, "members", &note);
-    let shown = fitting(area.width);
+    let shown = fitting(area.width, scene.view.sort);
     let width = shown.iter().map(|column| column.width + 1).sum::<u16>();
     let name_width = area.width.saturating_sub(width + 1).clamp(NAME_MIN, 30);
     let mut titles = vec![("who".to_owned(), name_width, Tone::Faint)];
@@ -113,12 +113,13 @@ pub(super) fn table(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter
     }
 }
 
-/// The columns that fit beside the name, in their order.
-fn fitting(width: u16) -> Vec<&'static Column> {
+/// The columns that fit beside the name, in their order: in any case the one by which members are sorted.
+fn fitting(width: u16, sort: Sort) -> Vec<&'static Column> {
+    let rank = |column: &Column| if column.sort == Some(sort) { 0 } else { column.rank };
     let mut shown: Vec<&Column> = COLUMNS.iter().collect();
     let needed = |shown: &[&Column]| shown.iter().map(|column| column.width + 1).sum::<u16>() + NAME_MIN + 6;
     while needed(&shown) > width {
-        let Some(least) = (0..shown.len()).max_by_key(|index| shown[*index].rank) else { break };
+        let Some(least) = (0..shown.len()).max_by_key(|index| rank(shown[*index])) else { break };
         shown.remove(least);
     }
     shown

@@ -286,7 +286,9 @@ fn members_are_sorted_filtered_and_shown_with_what_there_is_room_for() {
         assert!(wide.contains(part), "{part} is missing:\n{wide}");
     }
     let narrow = order(&view, 40).1;
-    assert!(narrow.contains("last") && !narrow.contains("trip"), "{narrow}");
+    assert!(narrow.contains("last") && !narrow.contains("trust"), "{narrow}");
+    let by_trust = order(&View { sort: Sort::Trust, ..view.clone() }, 40).1;
+    assert!(by_trust.contains("trust") && by_trust.contains("40 %"), "what it is sorted by is shown: {by_trust}");
     let filtered = order(&View { filter: "DESK".to_owned(), ..view }, 80).1;
     assert!(filtered.contains("deskDESK") && !filtered.contains("barnBARN"), "{filtered}");
 }
