@@ -8,6 +8,7 @@ use super::verdict::spoken;
 use super::{Painter, Scene, Tone, short};
 use crate::console::figures::{count, counted};
 use crate::console::human_bytes;
+use crate::observe::record::ExchangeFacts;
 use crate::observe::{NodePicture, PeerPicture};
 use crate::watch::state::{SORTS, Sort};
 
@@ -142,11 +143,13 @@ fn last_exchange(scene: &Scene<'_>, peer: &PeerPicture) -> String {
 }
 
 fn result(_: &Scene<'_>, peer: &PeerPicture) -> String {
-    let Some(last) = &peer.last else { return "–".to_owned() };
-    match last.facts.result.as_str() {
-        "done" if last.facts.clip.is_some_and(|clip| clip < 0.995) => {
-            format!("clip {:.2}", last.facts.clip.unwrap_or(1.0))
-        }
+    peer.last.as_ref().map_or("–".to_owned(), |last| outcome(&last.facts))
+}
+
+/// What came of an exchange, in a word.
+pub(super) fn outcome(facts: &ExchangeFacts) -> String {
+    match facts.result.as_str() {
+        "done" if facts.clip.is_some_and(|clip| clip < 0.995) => format!("clip {:.2}", facts.clip.unwrap_or(1.0)),
         "done" => "ok".to_owned(),
         "rejected" => "busy".to_owned(),
         "deadline_passed" => "too late".to_owned(),

@@ -294,6 +294,16 @@ fn members_are_sorted_filtered_and_shown_with_what_there_is_room_for() {
 }
 
 #[test]
+fn exchanges_are_listed_with_what_they_took() {
+    let picture = story("12D3KooWatticATTIC", 60, 1.0);
+    let view = View { tab: Tab::Traffic, ..View::default() };
+    let shown = text(&screen(&picture, &view, PLAIN, (80, 24)));
+    let expected = "12:00:53 barnBARN barn     ok        dist 0.0093 0.42 s  ^ 120.0 kB v 118.0 kB";
+    assert!(shown.lines().any(|row| row == expected), "{shown}");
+    assert!(shown.contains("deskDESK desk     lost") && shown.contains("6 done - 0 failed"), "{shown}");
+}
+
+#[test]
 fn the_verdict_says_what_is_wrong() {
     let told = |change: &dyn Fn(&mut Sample)| {
         let mut picture = story("12D3KooWatticATTIC", 30, 1.0);

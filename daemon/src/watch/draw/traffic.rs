@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use super::curve::{self, Curve};
 use super::overview::points;
 use super::verdict::spoken;
-use super::{Painter, Scene, Tone, short};
+use super::{Painter, Scene, Tone, peers, short};
 use crate::console::figures::fitted;
 use crate::console::human_bytes;
 use crate::observe::{Metric, NodePicture};
@@ -81,10 +81,10 @@ fn exchanges(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, a
         };
         let cells = [
             (scene.clock(exchange.wall), 8, Tone::Faint),
-            (shown(&facts.partner), 18, tone),
-            (facts.result.replace('_', " "), 15, tone),
-            (number(facts.distance, &|distance| format!("dist {distance:.4}")), 12, tone),
-            (number(facts.seconds, &|seconds| format!("{seconds:.2} s")), 8, tone),
+            (shown(&facts.partner), 17, tone),
+            (peers::outcome(facts), 9, tone),
+            (number(facts.distance, &|distance| format!("dist {distance:.4}")), 11, tone),
+            (number(facts.seconds, &|seconds| format!("{seconds:.2} s")), 7, tone),
             (bytes, 30, tone),
         ];
         painter.cells(area, row, &cells);
