@@ -12,6 +12,7 @@ mod node;
 mod numbers;
 mod runs;
 mod simulation;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ pub use simulation::{
     SeedOptions, Seeds, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions, SimRunOptions,
     SimShowOptions, WorkOptions,
 };
+pub use watch::WatchOptions;
 
 /// Warnings, but not that a founder's lookup table is still empty.
 pub const DEFAULT_LOG: &str = "warn,libp2p_kad=error";
@@ -74,6 +76,9 @@ pub enum Command {
     /// Ask a running daemon how it goes.
     #[command(after_help = headings::STATUS)]
     Status(StatusOptions),
+    /// Watch running daemons on this terminal, or play a journal again.
+    #[command(after_help = headings::WATCH)]
+    Watch(WatchOptions),
     /// Finish a run without a set end: the whole swarm lowers its learning rate, then averages once more.
     #[command(after_help = headings::FINISH)]
     Finish(FinishOptions),

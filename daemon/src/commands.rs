@@ -22,6 +22,7 @@ mod start;
 mod status;
 mod stop;
 mod ticket;
+mod watch;
 
 use crate::cli::{Command, JoinOptions, StartOptions};
 use crate::console::output;
@@ -54,6 +55,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Watch(options) => watch::run(&options),
         Command::Finish(options) => finish::run(&options),
         Command::Block(options) => block::block(&options),
         Command::Unblock(options) => block::unblock(&options),

@@ -6,6 +6,7 @@ mod fetching;
 pub(crate) mod figures;
 mod finished;
 mod fitted;
+mod hearing;
 mod names;
 mod next;
 mod notice;
@@ -14,7 +15,7 @@ mod reachability;
 pub(crate) mod screen;
 mod terminal;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use murmur_network::{Multiaddr, Reachability, Standing};
 use murmur_protocol::Notice;
@@ -23,14 +24,15 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::daemon::Ready;
+use crate::engine::Noticed;
 use crate::report::{CopyReport, NodeReport};
-use conditions::{Conditions, Ended};
 use figures::Losses;
 pub(crate) use figures::{counted, human_bytes};
 pub use finished::FinishedRun;
-pub(crate) use names::{Names, labelled};
+pub(crate) use hearing::{Heard, Hearing};
+pub(crate) use names::labelled;
 pub(crate) use next::{next_commands, quoted};
-use notice::{Condition, Words, describe};
+pub(crate) use notice::Words;
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
 pub(crate) use screen::{note, print_line};
@@ -85,7 +87,7 @@ impl Console {
     }
 
     /// Tells how it goes until it is aborted: on a terminal in a block that is drawn anew, elsewhere line by line.
-    pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Notice>) {
+    pub async fn follow(self, reports: watch::Receiver<NodeReport>, mut notices: broadcast::Receiver<Noticed>) {
         let is_live = self == Console::Text && screen::is_live();
         let period = if self == Console::Json { JSON_PERIOD } else { LINE_PERIOD };
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
@@ -112,8 +114,8 @@ impl Console {
                     }
                 }
                 notice = notices.recv() => match notice {
-                    Ok(notice) => {
-                        teller.names.learn(&reports.borrow());
+                    Ok(Noticed { notice, .. }) => {
+                        teller.hearing.names.learn(&reports.borrow());
                         teller.tell(&notice);
                     }
                     Err(RecvError::Lagged(missed)) => tracing::debug!("{missed} notices were not shown"),
@@ -176,25 +178,17 @@ impl Console {
 /// Tells what the core notices, each condition once.
 struct Teller {
     console: Console,
-    names: Names,
-    conditions: Conditions<Condition>,
-    begin: Instant,
+    hearing: Hearing,
 }
 
 impl Teller {
     fn new(console: Console) -> Teller {
-        Teller { console, names: Names::default(), conditions: Conditions::new(), begin: Instant::now() }
+        Teller { console, hearing: Hearing::new() }
     }
 
     fn tell(&mut self, notice: &Notice) {
-        let now = self.begin.elapsed();
-        for condition in Condition::ended_by(notice) {
-            if let Some(ended) = self.conditions.end(now, &condition) {
-                self.tell_end(&condition, ended);
-            }
-        }
-        let is_repeated = Condition::of(notice).is_some_and(|condition| !self.conditions.meet(now, condition));
-        let words = describe(notice, &self.names);
+        let Heard { ended, words, is_repeated } = self.hearing.hear(notice);
+        ended.iter().for_each(|words| self.console.show_words(words));
         // The line every ten seconds counts exchanges; each of them would drown the rest.
         let is_minor = matches!(notice, Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. });
         if is_repeated || (is_minor && self.console == Console::Text) {
@@ -206,15 +200,7 @@ impl Teller {
 
     /// Says which conditions have not come again for long.
     fn end_quiet(&mut self) {
-        for (condition, ended) in self.conditions.take_quiet(self.begin.elapsed(), Condition::ends_by_itself) {
-            self.tell_end(&condition, ended);
-        }
-    }
-
-    fn tell_end(&self, condition: &Condition, ended: Ended) {
-        if let Some(text) = condition.over(ended, &self.names) {
-            self.console.show_words(&Words { text, hint: None });
-        }
+        self.hearing.quiet().iter().for_each(|words| self.console.show_words(words));
     }
 }
 

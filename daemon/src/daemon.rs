@@ -3,6 +3,8 @@
 mod configured;
 mod double;
 mod length;
+mod networking;
+mod observing;
 pub(crate) mod ports;
 mod regular;
 mod stop;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
+use murmur_network::{Keypair, Multiaddr};
 use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Start, Time, bounds};
 use murmur_training::folders::{self, Listing};
 use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
@@ -21,7 +23,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::background;
 use crate::base;
-use crate::blocking::{self, Blocker};
+use crate::blocking::Blocker;
 use crate::console::{Console, FinishedRun, next_commands, note};
 use crate::daily_traffic;
 use crate::devices::Devices;
@@ -43,6 +45,9 @@ use configured::{node_config, start, trainer_settings};
 use double::watch_for_double;
 pub use length::AskedLength;
 use length::{finish_after, length};
+pub(crate) use networking::network_config;
+use networking::start_network;
+use observing::Observing;
 use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -271,7 +276,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let workers = Workers::start(events.clone());
     let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
 
-    let (pictures, picture_view) = watch::channel(Picture { status: node.status(), traffic: network.traffic() });
+    let (pictures, picture_view) =
+        watch::channel(Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
     let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
     let run = plan.manifest.run_id().to_string();
@@ -297,6 +303,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         data: data_view.clone(),
         rest: rest_view,
         reachability: network.reachability(),
+        network: network.clone(),
         clock,
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
@@ -317,7 +324,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         tokio::spawn(finish_after((length, first_step), root, report_view.clone(), finisher.clone())).abort_handle()
     });
     let blocker = Blocker::new(directory.root(), &plan.settings.network, network.admission(), report_view.clone());
-    let pages = Pages { reports: report_view.clone(), invitations: invitation_view, checkpoints, finisher, blocker };
+    let facts = observing::facts(&plan.manifest, reporter.own_name(), resumed.then_some(progress), parameters, &device);
+    let observing = Observing::start(directory.root(), &plan.settings, me, clock, facts, &report_view, &notices);
+    let (reports, hub) = (report_view.clone(), observing.hub());
+    let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
     let listener = ports::listen_for_status(&plan.settings.status).await?;
     let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
@@ -373,6 +383,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     directory.remember_peers(&stopped.status.known);
     let next = next_commands(directory.root(), &plan.manifest);
     let result = finish(stopped, &reporter, &plan.console, &next).await;
+    let (steps, failure) = reporter.outcome();
+    observing.end(steps, failure).await;
     reporting.abort();
     console.abort();
     announcing.abort();
@@ -400,7 +412,7 @@ fn announce(directory: &DataDirectory, status_address: Option<String>, token: St
 
 /// After the node has left: last evaluation and checkpoint, then the network.
 async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: &[String]) -> Result<(), Failure> {
-    let Stopped { trainer, network, has_trained, status } = stopped;
+    let Stopped { trainer, network, has_trained, status, peers } = stopped;
     let view = trainer.view();
     let finished = tokio::task::spawn_blocking(move || trainer.finish(has_trained));
     let saved = match tokio::time::timeout(FINISH_TIMEOUT, finished).await {
@@ -408,7 +420,7 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: 
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs())),
     };
-    let report = reporter.report(&Picture { status, traffic: network.traffic() });
+    let report = reporter.report(&Picture { status, traffic: network.traffic(), peers });
     network.close().await;
     console.show_last(&report);
     if *console == Console::Text {
@@ -423,72 +435,6 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: 
     saved.map_err(|reason| {
         Failure::new(ExitCode::Files, reason)
             .hint("is the disk full? a checkpoint from before, where there is one, is still there")
-    })
-}
-
-async fn start_network(
-    plan: &Plan,
-    shelf: Option<Shelf>,
-    events: mpsc::Sender<murmur_protocol::Event>,
-) -> anyhow::Result<Network> {
-    let failed = |message: String| {
-        Failure::new(ExitCode::Network, message)
-            .hint("another program may use the port: choose one with --port or --listen; port 0 is any free one")
-    };
-    let settings = &plan.settings.network;
-    let given = settings.listen_at(settings.usual_port());
-    if !settings.chooses_port()
-        && let Some(address) = ports::taken(&given)
-    {
-        return Err(failed(format!("cannot listen on {address}: its port is taken")).into());
-    }
-    for attempt in 1.. {
-        let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
-        let is_usual = config.listen.iter().map(ToString::to_string).eq(given.iter().cloned());
-        let admission = blocking::admission(settings, plan.directory.root());
-        match Network::start(NetworkConfig { shelf: shelf.clone(), admission, ..config }, events.clone()).await {
-            Ok(network) => {
-                if !is_usual {
-                    note(&format!("port        {} is taken, so another one is used", settings.usual_port()));
-                }
-                return Ok(network);
-            }
-            // Another daemon has started at the same moment: it has that port now.
-            Err(NetworkError::Listen { .. }) if settings.chooses_port() && attempt < PORT_ATTEMPTS => {}
-            Err(error) => return Err(failed(error.to_string()).into()),
-        }
-    }
-    unreachable!("the last attempt returns")
-}
-
-/// What the network of such a node needs to know.
-///
-/// # Errors
-/// When an address to listen on is none.
-pub(crate) fn network_config(
-    identity: Keypair,
-    manifest: &RunManifest,
-    settings: &NodeSettings,
-    secret: Option<Secret>,
-) -> Result<NetworkConfig, Failure> {
-    let parse = |text: &String| -> Result<Multiaddr, Failure> {
-        text.parse().map_err(|error| {
-            let message = format!("{text:?} is no address to listen on: {error}");
-            Failure::new(ExitCode::Settings, message).hint("for example /ip4/0.0.0.0/tcp/4711")
-        })
-    };
-    let parameters = murmur_training::trained_layout(manifest).parameters();
-    Ok(NetworkConfig {
-        identity,
-        listen: ports::choose(&settings.network).iter().map(parse).collect::<Result<_, _>>()?,
-        manifest: Arc::new(manifest.clone()),
-        secret,
-        admission: settings.network.admission(),
-        caps: settings.limits.caps(),
-        payload_bytes_max: bounds::payload_bytes_max(parameters),
-        inbound_bytes_budget: bounds::inbound_bytes_budget(parameters),
-        shelf: None,
-        connectivity: settings.network.connectivity(),
     })
 }
 

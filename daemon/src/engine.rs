@@ -3,15 +3,19 @@
 //! One loop with three branches: an event, the deadline, the wish to stop. It waits for nobody: orders go out with
 //! `try_…`, and where a queue is full the core hears of it as an event.
 
-use std::collections::{BTreeSet, VecDeque};
+mod ledger;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, NetworkOrder, QueueFull, Traffic};
-use murmur_protocol::{Effect, Event, Node, Notice, PeerId, Status, Time, TransferId};
+use murmur_protocol::{Effect, Event, Node, PeerId, Status, Time, TransferId};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
 use crate::memory;
+use ledger::Ledger;
+pub use ledger::{Noticed, PeerTraffic, Taken};
 
 /// How often a picture is published at most: often enough for a live view, too seldom to cost anything.
 const PICTURE_PERIOD: Duration = Duration::from_millis(200);
@@ -31,7 +35,8 @@ pub struct Engine {
     clock: Instant,
     pictures: watch::Sender<Picture>,
     published_at: Instant,
-    notices: broadcast::Sender<Notice>,
+    notices: broadcast::Sender<Noticed>,
+    ledger: Ledger,
     has_trained: bool,
     stopped: bool,
 }
@@ -43,6 +48,8 @@ pub struct Picture {
     pub status: Status,
     /// The wire.
     pub traffic: Traffic,
+    /// What went to and from each peer, and how it is reached.
+    pub peers: BTreeMap<PeerId, PeerTraffic>,
 }
 
 /// The channels that the engine reads and writes.
@@ -52,7 +59,7 @@ pub struct Channels {
     /// For whoever wants to see how it goes.
     pub pictures: watch::Sender<Picture>,
     /// For whoever wants to hear what happens.
-    pub notices: broadcast::Sender<Notice>,
+    pub notices: broadcast::Sender<Noticed>,
 }
 
 /// What is left when the engine has stopped.
@@ -65,6 +72,8 @@ pub struct Stopped {
     pub has_trained: bool,
     /// The core's last state.
     pub status: Status,
+    /// What went to and from each peer.
+    pub peers: BTreeMap<PeerId, PeerTraffic>,
 }
 
 impl Engine {
@@ -91,6 +100,7 @@ impl Engine {
             pictures,
             published_at: clock,
             notices,
+            ledger: Ledger::default(),
             has_trained: false,
             stopped: false,
         }
@@ -114,6 +124,7 @@ impl Engine {
         }
         Stopped {
             status: self.node.status(),
+            peers: self.ledger.peers(),
             trainer: self.trainer,
             network: self.network,
             has_trained: self.has_trained,
@@ -132,11 +143,13 @@ impl Engine {
         self.disconnects.try_again(|order| self.network.try_order(order));
         if self.published_at.elapsed() >= PICTURE_PERIOD || self.stopped {
             self.published_at = Instant::now();
-            self.pictures.send_replace(Picture { status: self.node.status(), traffic: self.network.traffic() });
+            let (status, peers) = (self.node.status(), self.ledger.peers());
+            self.pictures.send_replace(Picture { status, traffic: self.network.traffic(), peers });
         }
     }
 
     fn handle(&mut self, event: Event) {
+        self.ledger.on_event(Instant::now(), &event);
         let now = Time::from_start(self.clock.elapsed());
         self.node.handle(now, event);
         self.drain();
@@ -144,6 +157,7 @@ impl Engine {
 
     fn drain(&mut self) {
         while let Some(effect) = self.node.poll_effect() {
+            self.ledger.on_effect(Instant::now(), &effect);
             self.dispatch(effect);
         }
     }
@@ -177,7 +191,7 @@ impl Engine {
             Effect::Merge { request, job } => self.order_worker(WorkerOrder::Merge(request, Box::new(job))),
             Effect::Notice(notice) => {
                 // Nobody may be listening.
-                let _ = self.notices.send(notice);
+                let _ = self.notices.send(self.ledger.on_notice(Instant::now(), notice));
             }
             Effect::Stop => self.stopped = true,
         }

@@ -23,6 +23,7 @@ mod invitation;
 pub mod local;
 pub mod memory;
 mod metrics;
+pub mod observe;
 mod outlook;
 pub mod report;
 mod rest;
@@ -32,5 +33,6 @@ pub mod sharing;
 mod signal;
 pub mod store;
 mod usage;
+mod watch;
 
 pub use commands::run;

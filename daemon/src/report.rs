@@ -1,5 +1,8 @@
 //! What a daemon tells about itself: the JSON of `murmur status`, of `--format json` and of the merged local view.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use murmur_network::Reachability;
 use murmur_protocol::{MemberView, PeerId, Phase, Status, Time};
 use serde::{Deserialize, Serialize};
@@ -7,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::console::ReachabilityReport;
 use crate::console::figures::{counted, human_bytes};
 use crate::drivers::{DataView, TrainingView};
+use crate::engine::PeerTraffic;
 use crate::outlook::OutlookReport;
 use crate::rest::RestView;
 
@@ -205,6 +209,19 @@ pub struct MemberReport {
     pub age_seconds: u32,
     /// Whether it is connected to this node.
     pub is_connected: bool,
+    /// Bytes of exchanges and models that it has taken from this node since the daemon started; none where it never was
+    /// connected.
+    #[serde(default)]
+    pub bytes_sent: Option<u64>,
+    /// The same, received from it.
+    #[serde(default)]
+    pub bytes_received: Option<u64>,
+    /// Whether a connection without a relay leads to it; none while it is not connected.
+    #[serde(default)]
+    pub is_direct: Option<bool>,
+    /// The round trip of the last ping, in seconds; none while it is not connected.
+    #[serde(default)]
+    pub round_trip_seconds: Option<f64>,
 }
 
 /// Values that a report takes from outside the core.
@@ -219,6 +236,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) training: &'a TrainingView,
     pub(crate) rest: &'a RestView,
     pub(crate) reachability: &'a Reachability,
+    pub(crate) peers: &'a BTreeMap<PeerId, PeerTraffic>,
+    pub(crate) round_trips: &'a BTreeMap<PeerId, Duration>,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) seconds: f64,
@@ -228,7 +247,8 @@ pub(crate) struct Surroundings<'a> {
 impl NodeReport {
     pub(crate) fn new(status: &Status, surroundings: &Surroundings<'_>) -> NodeReport {
         let training = surroundings.training;
-        let members: Vec<MemberReport> = status.members.iter().map(member).collect();
+        let members: Vec<MemberReport> =
+            status.members.iter().map(|(peer, view)| member(peer, view, surroundings)).collect();
         let is_fresh = |member: &&MemberReport| member.age_seconds <= TOLD_SECONDS_MAX;
         let told = members.iter().filter(is_fresh).fold(0.0, |sum, member| sum + member.tokens_per_second);
         let own = if status.phase == Phase::Training { training.tokens_per_second } else { 0.0 };
@@ -299,13 +319,19 @@ pub(crate) fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-fn member((peer, view): (&PeerId, &MemberView)) -> MemberReport {
+fn member(peer: &PeerId, view: &MemberView, surroundings: &Surroundings<'_>) -> MemberReport {
+    let traffic = surroundings.peers.get(peer);
+    let trip = surroundings.round_trips.get(peer).filter(|_| view.is_connected);
     MemberReport {
         peer: peer.to_string(),
         name: view.profile.name.as_ref().map(ToString::to_string),
         tokens_per_second: f64::from(view.profile.tokens_per_second),
         age_seconds: view.age_seconds,
         is_connected: view.is_connected,
+        bytes_sent: traffic.map(|traffic| traffic.sent),
+        bytes_received: traffic.map(|traffic| traffic.received),
+        is_direct: traffic.filter(|_| view.is_connected).map(|traffic| traffic.is_direct),
+        round_trip_seconds: trip.map(Duration::as_secs_f64),
     }
 }
 

@@ -10,6 +10,11 @@ pub(crate) fn peak_memory() -> Option<u64> {
     kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
+/// The memory that this process holds now, in bytes.
+pub(crate) fn memory() -> Option<u64> {
+    kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 /// Memory that is free for new programs, in bytes, also by the limit of the container that this runs in.
 pub(crate) fn available_memory() -> Option<u64> {
     let machine = kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;

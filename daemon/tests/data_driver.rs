@@ -117,7 +117,7 @@ fn picture(me: PeerId, connected: &[PeerId]) -> Picture {
     let layout = Arc::new(ModelLayout::new(Vec::new()));
     let mut status = Node::new(config, me, layout, 1, Time::ZERO).status();
     status.connected = connected.to_vec();
-    Picture { status, traffic: Traffic::default() }
+    Picture { status, traffic: Traffic::default(), peers: Default::default() }
 }
 
 /// The same of a core that knows these members besides.

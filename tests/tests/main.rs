@@ -26,5 +26,6 @@ mod structure;
 mod swarm;
 mod terminal;
 mod tickets;
+mod watch;
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");

@@ -332,7 +332,12 @@ impl Driver {
 
     fn on_ping(&mut self, ping: &ping::Event) {
         match &ping.result {
-            Ok(_) => self.swarm.behaviour().streams.hear(ping.connection),
+            Ok(took) => {
+                self.swarm.behaviour().streams.hear(ping.connection);
+                if let Some(peer) = to_core_peer(&ping.peer) {
+                    self.shared.round_trips.note(peer, *took);
+                }
+            }
             Err(ping::Failure::Unsupported) => {}
             // It waits behind the bulk, on either side.
             Err(_) if self.swarm.behaviour().streams.is_moving(ping.connection, PING_TIMEOUT) => {}

@@ -40,6 +40,7 @@ mod places;
 mod probe;
 mod probing;
 mod reachability;
+mod round_trips;
 mod scope;
 mod search;
 mod security;

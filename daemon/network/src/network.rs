@@ -1,5 +1,6 @@
 //! The handle with which the engine drives the network, and how the network starts.
 
+use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,7 @@ use crate::identity::peer_id;
 use crate::life::Double;
 use crate::pace::Caps;
 use crate::reachability::Reachability;
+use crate::round_trips::RoundTrips;
 use crate::shared::Shared;
 use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
@@ -127,6 +129,7 @@ struct Handle {
     data: Arc<DataExchange>,
     orders: mpsc::Sender<NetworkOrder>,
     traffic: TrafficCounter,
+    round_trips: RoundTrips,
     listen: watch::Receiver<Vec<Multiaddr>>,
     reachability: watch::Receiver<Reachability>,
     double: watch::Receiver<Option<Double>>,
@@ -171,15 +174,26 @@ impl Network {
         let (double_sender, double) = watch::channel(None);
         let (admission, admission_view) = watch::channel(config.admission.clone());
         let shared = Arc::new(Shared::new(me, config, own, admission_view, double_sender, events));
-        let data = shared.data.clone();
+        let (data, round_trips) = (shared.data.clone(), shared.round_trips.clone());
         let views = Views { listen: listen_sender, own: own_sender, reachability: reachability_sender };
         let driver = Driver::new((swarm, dial_filter), shared, order_queue, is_closing, views, outbox, connectivity);
         tokio::spawn(async move {
             driver.run().await;
             drop(closed_sender);
         });
-        let handle =
-            Handle { peer_id: me, data, orders, traffic, listen, reachability, double, admission, closing, closed };
+        let handle = Handle {
+            peer_id: me,
+            data,
+            orders,
+            traffic,
+            round_trips,
+            listen,
+            reachability,
+            double,
+            admission,
+            closing,
+            closed,
+        };
         Ok(Network(Arc::new(handle)))
     }
 
@@ -204,6 +218,11 @@ impl Network {
     /// Bytes sent and received so far.
     pub fn traffic(&self) -> Traffic {
         self.0.traffic.read()
+    }
+
+    /// How long the last ping to each peer took, also to some that are gone.
+    pub fn round_trips(&self) -> BTreeMap<PeerId, Duration> {
+        self.0.round_trips.read()
     }
 
     /// Where the node listens: concrete addresses, without a peer id at the end.

@@ -16,6 +16,7 @@ use crate::data::DataExchange;
 use crate::life::{Double, OwnLife};
 use crate::network::NetworkConfig;
 use crate::pace::Pace;
+use crate::round_trips::RoundTrips;
 use crate::streams::Activity;
 
 /// Shared by the tasks of one node; nothing in it is locked for longer than a read.
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) copying: Activity,
     /// Shards that this node gives, and where it may ask for others.
     pub(crate) data: Arc<DataExchange>,
+    /// How long pings took.
+    pub(crate) round_trips: RoundTrips,
     events: mpsc::Sender<Event>,
     messages_dropped: AtomicU64,
 }
@@ -73,6 +76,7 @@ impl Shared {
             data: Arc::new(DataExchange::new(shelf, download.clone())),
             download,
             copying: Activity::new(),
+            round_trips: RoundTrips::default(),
             events,
             messages_dropped: AtomicU64::new(0),
         }

@@ -61,6 +61,12 @@ Examples:
   murmur status
   murmur status --address 127.0.0.1:4781 --format json";
 
+pub(super) const WATCH: &str = "\
+Examples:
+  murmur watch
+  murmur watch 127.0.0.1:4780 127.0.0.1:4781
+  murmur watch ~/murmur/journal/00000001.jsonl --speed 20";
+
 pub(super) const FINISH: &str = "\
 Examples:
   murmur finish

@@ -11,10 +11,10 @@ use super::figures::{counted, duration};
 use super::names::Names;
 
 /// A notice in words.
-pub(super) struct Words {
-    pub(super) text: String,
+pub(crate) struct Words {
+    pub(crate) text: String,
     /// What to do; only warnings have it.
-    pub(super) hint: Option<&'static str>,
+    pub(crate) hint: Option<&'static str>,
 }
 
 pub(super) fn describe(notice: &Notice, names: &Names) -> Words {

@@ -53,16 +53,22 @@ impl Size {
 /// Whether a block can be drawn: standard error is a terminal that can move its cursor.
 pub(crate) fn is_live() -> bool {
     static LIVE: OnceLock<bool> = OnceLock::new();
-    *LIVE.get_or_init(|| {
-        let knows_moves = std::env::var("TERM").map_or(cfg!(windows), |term| !term.is_empty() && term != "dumb");
-        knows_moves && io::stderr().is_terminal()
-    })
+    *LIVE.get_or_init(|| knows_moves() && io::stderr().is_terminal())
+}
+
+/// Whether the terminal, if there is one, can move its cursor.
+pub(crate) fn knows_moves() -> bool {
+    std::env::var("TERM").map_or(cfg!(windows), |term| !term.is_empty() && term != "dumb")
+}
+
+/// Whether the owner wants no colours: `NO_COLOR` is set.
+pub(crate) fn declines_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Whether colours may be used: standard error is a terminal, and its owner has not set `NO_COLOR`.
 pub fn has_colours() -> bool {
-    let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !declined && is_live()
+    !declines_colours() && is_live()
 }
 
 /// A line of text for people on standard error. A closed pipe at the other end must not end training.

@@ -47,6 +47,8 @@ pub(super) struct Reporter {
     pub(super) data: Option<watch::Receiver<DataView>>,
     pub(super) rest: watch::Receiver<RestView>,
     pub(super) reachability: watch::Receiver<Reachability>,
+    /// For how long pings take.
+    pub(super) network: Network,
     pub(super) clock: Instant,
 }
 
@@ -54,6 +56,12 @@ impl Reporter {
     /// What its owner calls the node.
     pub(super) fn own_name(&self) -> Option<String> {
         (!self.name.is_empty()).then(|| self.name.clone())
+    }
+
+    /// Own steps so far, and why training has failed, where it has.
+    pub(super) fn outcome(&self) -> (u64, Option<String>) {
+        let training = self.training.borrow();
+        (training.steps, training.failure.clone())
     }
 
     pub(super) fn report(&self, picture: &Picture) -> NodeReport {
@@ -81,6 +89,8 @@ impl Reporter {
                 training: &self.training.borrow(),
                 rest: &self.rest.borrow(),
                 reachability: &self.reachability.borrow(),
+                peers: &picture.peers,
+                round_trips: &self.network.round_trips(),
                 bytes_sent: picture.traffic.sent,
                 bytes_received: picture.traffic.received,
                 seconds,

@@ -5,6 +5,7 @@
 //! | `GET /status` | a [`NodeReport`] |
 //! | `GET /metrics` | the same for Prometheus |
 //! | `GET /ticket` | an [`Invitation`] |
+//! | `GET /api/v1/…` | the [stream of records](follow) |
 //! | `POST /checkpoint` | a [`SavedCheckpoint`](super::SavedCheckpoint), once it is on disk |
 //! | `POST /finish` with a [`FinishWish`] | what was ordered: [`Finishing`](crate::finishing::Finishing) |
 //! | `POST /block` with a [`BlockWish`] | who is shut out then: [`Blocked`](crate::blocking::Blocked) |
@@ -12,7 +13,10 @@
 //! Bodies are JSON. A `POST` changes something and needs the token of `daemon.json`.
 //!
 //! Only requests for a loopback name are answered: a web page could otherwise have its own name point to 127.0.0.1 (DNS
-//! rebinding) and read the ticket through the visitor's browser.
+//! rebinding) and read the ticket through the visitor's browser. What a page of another origin asks for by itself is refused
+//! as well, although it could not read the answer.
+
+pub(crate) mod follow;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,12 +36,14 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use self::follow::Following;
 use super::CheckpointRequests;
 use crate::blocking::{BlockWish, Blocker};
 use crate::failure::{ExitCode, Failure};
 use crate::finishing::{FinishWish, Finisher};
 use crate::invitation::Invitation;
 use crate::metrics;
+use crate::observe::Hub;
 use crate::report::NodeReport;
 
 /// Connections at once; further ones are closed. Any program of this machine may ask, and files are shared with the network.
@@ -62,6 +68,8 @@ pub struct Pages {
     pub finisher: Finisher,
     /// Shuts peers out.
     pub blocker: Blocker,
+    /// What views follow.
+    pub hub: Hub,
 }
 
 /// Why a request is not carried out: the body of every answer that is no success.
@@ -155,7 +163,13 @@ fn router(pages: Pages, token: &str) -> Router {
     };
     // Comparing hashes takes the same time wherever two tokens differ.
     let expected = blake3::hash(format!("Bearer {token}").as_bytes());
+    let followed = Router::new()
+        .route("/picture", get(follow::picture))
+        .route("/records", get(follow::records))
+        .route("/stream", get(follow::stream))
+        .with_state(Following::new(pages.hub.clone()));
     Router::new()
+        .nest("/api/v1", followed)
         .route("/status", get(report))
         .route("/metrics", get(metrics))
         .route("/ticket", get(invitation))
@@ -183,10 +197,21 @@ async fn block(State(pages): State<Pages>, Json(wish): Json<BlockWish>) -> Respo
 
 async fn only_for_loopback_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    if host.is_some_and(is_loopback_name) {
-        return next.run(request).await;
+    if !host.is_some_and(is_loopback_name) {
+        let error = "this page answers only as 127.0.0.1, [::1] or localhost";
+        return refuse(StatusCode::FORBIDDEN, error, "ask one of these");
     }
-    refuse(StatusCode::FORBIDDEN, "this page answers only as 127.0.0.1, [::1] or localhost", "ask one of these")
+    if is_of_another_page(&request) {
+        return refuse(StatusCode::FORBIDDEN, "a page of another origin asks", "open this page itself");
+    }
+    next.run(request).await
+}
+
+/// Whether a browser says that a page of another origin asks, other than by a link that its visitor has followed.
+fn is_of_another_page(request: &Request) -> bool {
+    let says = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let is_foreign = says("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    is_foreign && says("sec-fetch-mode") != Some("navigate")
 }
 
 async fn changes_need_the_token(State(expected): State<blake3::Hash>, request: Request, next: Next) -> Response {
@@ -266,6 +291,11 @@ mod tests {
 
     /// Of a node that nothing is known of, with the token "secret".
     async fn server() -> StatusServer {
+        server_of(Hub::new("a", 0, std::time::Instant::now())).await
+    }
+
+    /// The same with these records.
+    pub(super) async fn server_of(hub: Hub) -> StatusServer {
         let (_, reports) = watch::channel(NodeReport::default());
         let (_, invitations) = watch::channel(Invitation::default());
         let (events, _) = mpsc::channel(1);
@@ -274,7 +304,7 @@ mod tests {
         let (admission, _) = watch::channel(murmur_network::Admission::default());
         let blocker = Blocker::new("nowhere".as_ref(), &Default::default(), admission, reports.clone());
         let checkpoints = CheckpointRequests::of_nobody();
-        let pages = Pages { reports, invitations, checkpoints, finisher, blocker };
+        let pages = Pages { reports, invitations, checkpoints, finisher, blocker, hub };
         let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
         StatusServer::start(listener, pages, "secret").expect("started")
     }
@@ -318,6 +348,16 @@ mod tests {
         assert_eq!(answer_to(at, "POST /finish", &wish, "{}").await, "409", "not the founder");
         assert_eq!(answer_to(at, "POST /finish", &format!("{host}Content-Length: 2\r\n"), "{}").await, "401");
         assert_eq!(answer_to(at, "POST /block", &wish, "{}").await, "422", "a wish says what it wants");
+        for (site, mode, status) in [
+            ("cross-site", "no-cors", "403"),
+            ("same-site", "cors", "403"),
+            ("cross-site", "navigate", "200"),
+            ("same-origin", "cors", "200"),
+            ("none", "navigate", "200"),
+        ] {
+            let from_a_page = format!("{host}Sec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\n");
+            assert_eq!(answer(at, "GET /api/v1/records", &from_a_page).await, status, "{site} {mode}");
+        }
         let stranger = "Host: evil.example\r\nAuthorization: Bearer secret\r\n";
         assert_eq!(answer(at, "POST /nothing", stranger).await, "403");
     }

@@ -22,6 +22,8 @@ pub struct NodeSettings {
     pub network: NetworkSettings,
     /// What it keeps.
     pub checkpoint: CheckpointSettings,
+    /// What it writes down of how it goes.
+    pub journal: JournalSettings,
     /// Where it answers `murmur status`.
     pub status: StatusSettings,
     /// What it takes of the network.
@@ -137,6 +139,14 @@ pub struct CheckpointSettings {
     pub keep: usize,
 }
 
+/// What a node writes down of how it goes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JournalSettings {
+    /// Megabytes that the journal in the data directory takes at most; 0 writes none. A day takes about 40.
+    pub megabytes: u64,
+}
+
 /// Where a node answers `murmur status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -196,6 +206,12 @@ impl Default for NetworkSettings {
             relay_server: true,
             upnp: false,
         }
+    }
+}
+
+impl Default for JournalSettings {
+    fn default() -> JournalSettings {
+        JournalSettings { megabytes: 256 }
     }
 }
 
@@ -339,7 +355,7 @@ impl NodeSettings {
     /// # Errors
     /// That value.
     pub fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
-        let NodeSettings { training, network, checkpoint, status, .. } = self;
+        let NodeSettings { training, network, checkpoint, journal, status, .. } = self;
         if training.device.parse::<DeviceChoice>().is_err() {
             return Err(("training.device", format!("{:?}", training.device), "\"auto\", \"cpu\" or \"cuda:N\""));
         }
@@ -352,6 +368,9 @@ impl NodeSettings {
         }
         if training.threads > THREADS_MAX {
             return Err(("training.threads", training.threads.to_string(), "0 (all cores) to 1024"));
+        }
+        if !(journal.megabytes == 0 || (4..=1_000_000).contains(&journal.megabytes)) {
+            return Err(("journal.megabytes", journal.megabytes.to_string(), "4 to 1,000,000, or 0 for none"));
         }
         if !(2..=100).contains(&checkpoint.keep) {
             return Err(("checkpoint.keep", checkpoint.keep.to_string(), "2 to 100"));

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::runs::{LOCAL, sub_folders};
 use super::{DataDirectory, Run, writer};
+use crate::observe::journal;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 16] = [
+const OURS: [&str; 17] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
     "shards",
     "log",
+    journal::FOLDER,
     "run.toml",
     "node.toml",
     "peers.json",

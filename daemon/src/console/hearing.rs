@@ -1,0 +1,57 @@
+//! What the core notices, in words, each lasting condition once and its end: for the console and for the records of a node.
+
+use std::time::Instant;
+
+use murmur_protocol::Notice;
+
+use super::conditions::{Conditions, Ended};
+use super::names::Names;
+use super::notice::{Condition, Words, describe};
+
+/// Hears notices.
+pub(crate) struct Hearing {
+    /// What members are called.
+    pub(crate) names: Names,
+    conditions: Conditions<Condition>,
+    begin: Instant,
+}
+
+/// What a notice comes to.
+pub(crate) struct Heard {
+    /// What is over with it.
+    pub(crate) ended: Vec<Words>,
+    /// What it says.
+    pub(crate) words: Words,
+    /// Whether that lasts and was said before.
+    pub(crate) is_repeated: bool,
+}
+
+impl Hearing {
+    /// Nothing has been heard.
+    pub(crate) fn new() -> Hearing {
+        Hearing { names: Names::default(), conditions: Conditions::new(), begin: Instant::now() }
+    }
+
+    /// Hears a notice.
+    pub(crate) fn hear(&mut self, notice: &Notice) -> Heard {
+        let now = self.begin.elapsed();
+        let mut ended = Vec::new();
+        for condition in Condition::ended_by(notice) {
+            if let Some(over) = self.conditions.end(now, &condition) {
+                ended.extend(self.over(&condition, over));
+            }
+        }
+        let is_repeated = Condition::of(notice).is_some_and(|condition| !self.conditions.meet(now, condition));
+        Heard { ended, words: describe(notice, &self.names), is_repeated }
+    }
+
+    /// Which conditions have not come again for long.
+    pub(crate) fn quiet(&mut self) -> Vec<Words> {
+        let quiet = self.conditions.take_quiet(self.begin.elapsed(), Condition::ends_by_itself);
+        quiet.into_iter().filter_map(|(condition, ended)| self.over(&condition, ended)).collect()
+    }
+
+    fn over(&self, condition: &Condition, ended: Ended) -> Option<Words> {
+        condition.over(ended, &self.names).map(|text| Words { text, hint: None })
+    }
+}

@@ -1,0 +1,143 @@
+//! The first page: is it training, with whom, do they agree, what does it cost, and what has happened.
+
+use ratatui::layout::Rect;
+
+use super::curve::{self, Band, Curve};
+use super::verdict::HEALTHY;
+use super::{Painter, Scene, Tone, events, peers, traffic};
+use crate::console::figures;
+use crate::observe::rings::Point;
+use crate::observe::{Metric, NodePicture};
+
+/// Rows of the curves at least, with their title.
+const CURVES_MIN: u16 = 5;
+
+/// Columns from which on loss and agreement stand side by side.
+const SIDE_BY_SIDE: u16 = 56;
+
+/// Points of a curve for each column of the screen at most.
+const POINTS_PER_COLUMN: usize = 8;
+
+pub(super) fn render(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
+    let rows = area.height;
+    if rows < CURVES_MIN {
+        // What counts, a line each: with whom, what it costs, what was wrong.
+        let lines = [with_whom(node), traffic::summary(node, area.width), traffic::machine(node, area.width)];
+        for (row, line) in (0..).zip(lines) {
+            painter.text(area, 0, row, &line, Tone::Plain);
+        }
+        return;
+    }
+    let listed = u16::try_from(peers::listed(scene, node).len().clamp(1, 16)).unwrap_or(16);
+    let events = match rows {
+        0..10 => 0,
+        10..14 => 2,
+        14..24 => 4,
+        _ => 6 + (rows - 24) / 4,
+    };
+    let cost = if rows >= 8 { 2 } else { 0 };
+    let left = rows - events - cost;
+    // The curves have at least half of what is left.
+    let members = (listed + 2).min(left / 2);
+    let members = if members < 3 { 0 } else { members };
+    let curves = left - members;
+    let mut y = area.y;
+    let mut part = |height: u16| {
+        let part = Rect { y, height, ..area };
+        y += height;
+        part
+    };
+    draw_curves(scene, node, painter, part(curves));
+    peers::table(scene, node, painter, part(members), 0);
+    let cost = part(cost);
+    painter.text(cost, 0, 0, &traffic::summary(node, area.width), Tone::Plain);
+    painter.text(cost, 0, 1, &traffic::machine(node, area.width), Tone::Plain);
+    events::brief(scene, node, painter, part(events));
+}
+
+fn with_whom(node: &NodePicture) -> String {
+    let Some(sample) = &node.sample else { return String::new() };
+    let members = figures::counted(sample.peers, "member");
+    format!("{members} · {} · {} failed", figures::counted(sample.exchanges, "exchange"), sample.exchanges_failed)
+}
+
+fn draw_curves(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
+    if area.width < SIDE_BY_SIDE {
+        loss(scene, node, painter, area);
+        return;
+    }
+    let wide = area.width * 3 / 5;
+    loss(scene, node, painter, Rect { width: wide - 1, ..area });
+    agreement(scene, node, painter, Rect { x: area.x + wide, width: area.width - wide, ..area });
+}
+
+/// The losses: the node's own, and beside it the swarm's where several of its nodes are watched, else that of the last
+/// evaluations.
+fn loss(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
+    let window = scene.window(node);
+    let own = points(scene, node, Metric::Loss, area);
+    let others = swarm(scene, node, area);
+    let (name, second) = match others {
+        Some(others) => ("swarm", others),
+        None => ("validation", points(scene, node, Metric::ValidationLoss, area)),
+    };
+    let last = |points: &[Point]| points.last().map_or("–".to_owned(), |point| format!("{:.3}", point.mean));
+    let note = format!("own {} · {name} {}", last(&own), last(&second));
+    painter.title(area, "loss", &note);
+    let curves = [Curve { points: second, tone: Tone::Other }, Curve { points: own, tone: Tone::Good }];
+    let plot = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
+    curve::draw(painter, plot, window, &curves, None, |value| format!("{value:.3}"));
+}
+
+/// The mean loss of all nodes of the same run, where more than one of them is watched.
+fn swarm(scene: &Scene<'_>, node: &NodePicture, area: Rect) -> Option<Vec<Point>> {
+    let of_run: Vec<&NodePicture> =
+        scene.picture.nodes.values().filter(|other| other.run.run == node.run.run).collect();
+    if of_run.len() < 2 {
+        return None;
+    }
+    let (from, to) = scene.window(node);
+    let columns = f64::from(area.width).max(1.0);
+    let all: Vec<Point> = of_run
+        .iter()
+        .flat_map(|node| points(scene, node, Metric::Loss, area))
+        .filter(|point| point.time >= from)
+        .collect();
+    let mean = |column: u32| {
+        let (begin, end) = (f64::from(column) / columns, f64::from(column + 1) / columns);
+        let place = |point: &&Point| (begin..end).contains(&((point.time - from) / (to - from)));
+        let inside: Vec<&Point> = all.iter().filter(place).collect();
+        let count = inside.len() as f64;
+        let value = inside.iter().map(|point| point.mean).sum::<f64>() / count;
+        (count > 0.0).then(|| Point {
+            time: from + (begin + end) / 2.0 * (to - from),
+            min: value,
+            mean: value,
+            max: value,
+        })
+    };
+    Some((0..u32::from(area.width)).filter_map(mean).collect())
+}
+
+/// How far the models are apart, with what is healthy.
+pub(super) fn agreement(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
+    let ratio = node.sample.as_ref().and_then(|sample| sample.ratio);
+    let word = match ratio {
+        None => "not known yet".to_owned(),
+        Some(ratio) if ratio < HEALTHY.0 => format!("{ratio:.2}, closer than needed"),
+        Some(ratio) if ratio <= HEALTHY.1 => format!("{ratio:.2}, good"),
+        Some(ratio) => format!("{ratio:.2} (best 0.4–0.8)"),
+    };
+    painter.title(area, "disagreement", &word);
+    let curves = [Curve { points: points(scene, node, Metric::Ratio, area), tone: Tone::Good }];
+    let plot = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
+    let band = Some(Band { low: HEALTHY.0, high: HEALTHY.1 });
+    curve::draw(painter, plot, scene.window(node), &curves, band, |value| format!("{value:.2}"));
+}
+
+/// What a curve of that width shows.
+pub(super) fn points(scene: &Scene<'_>, node: &NodePicture, metric: Metric, area: Rect) -> Vec<Point> {
+    let (from, to) = scene.window(node);
+    let most = POINTS_PER_COLUMN * usize::from(area.width);
+    node.series.get(&metric).map_or_else(Vec::new, |series| series.between(from, to, most))
+}

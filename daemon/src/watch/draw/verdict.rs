@@ -1,0 +1,86 @@
+//! One sentence: is it in order, and if not, what is the matter.
+
+use super::{Scene, Tone};
+use crate::console::figures::{counted, duration, percent};
+use crate::observe::NodePicture;
+
+/// A ratio below which, and one above which, the models are not as far apart as they should be.
+pub(super) const HEALTHY: (f64, f64) = (0.4, 0.8);
+
+/// A ratio above which models drift apart.
+const DRIFTING: f64 = 1.5;
+
+/// Seconds without a record after which that is said: ten times as long as between two.
+const STALE_SECONDS: f64 = 10.0;
+
+/// Seconds without an exchange after which that is said, where there are members: rounds take seconds to minutes.
+const QUIET_SECONDS: f64 = 300.0;
+
+/// What is the matter with a node, and how bad that is.
+pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
+    let origin = scene.origin();
+    if let Some((reason, since)) = origin.and_then(|origin| origin.silent.as_ref()) {
+        let seconds = (scene.now - since).max(0.0);
+        return match &node.end {
+            Some(_) => ended(node),
+            None => (Tone::Bad, format!("it does not answer for {seconds:.0} s: {reason}")),
+        };
+    }
+    if node.end.is_some() {
+        return ended(node);
+    }
+    if origin.is_some_and(|origin| origin.is_over) {
+        return (Tone::Doubtful, "the journal ends here; its daemon did not say that it ended".to_owned());
+    }
+    let age = scene.now - node.time;
+    if age > STALE_SECONDS {
+        return (Tone::Bad, format!("nothing new for {}", spoken(age)));
+    }
+    let Some(sample) = &node.sample else { return (Tone::Plain, "it has begun".to_owned()) };
+    if let Some(reason) = &sample.resting {
+        return (Tone::Doubtful, format!("trains alone for now: {reason}"));
+    }
+    match sample.phase.as_str() {
+        "joining" => return (Tone::Doubtful, joining(sample.copied, &sample.doing)),
+        "training" => {}
+        _ => return (Tone::Good, sample.doing.clone()),
+    }
+    let members = counted(sample.peers, "member");
+    if sample.peers == 0 {
+        return (Tone::Doubtful, "trains alone: no member is connected".to_owned());
+    }
+    let Some(ratio) = sample.ratio else {
+        return (Tone::Plain, format!("trains with {members}; it is not known yet how far the models are apart"));
+    };
+    if ratio > DRIFTING {
+        return (Tone::Bad, format!("trains with {members}, and the models drift apart (ratio {ratio:.2})"));
+    }
+    let newest = node.exchanges.iter().rev().find(|exchange| exchange.facts.result == "done");
+    if let Some(age) = newest.map(|exchange| scene.now - exchange.time).filter(|age| *age > QUIET_SECONDS) {
+        return (Tone::Doubtful, format!("trains with {members}; the last exchange was {} ago", spoken(age)));
+    }
+    if ratio > HEALTHY.1 {
+        let together = format!("the models stay together (ratio {ratio:.2}, best 0.4–0.8)");
+        return (Tone::Good, format!("trains with {members}; {together}"));
+    }
+    (Tone::Good, format!("trains with {members}, and the models agree (ratio {ratio:.2})"))
+}
+
+fn joining(copied: Option<f64>, doing: &str) -> String {
+    match copied {
+        Some(share) => format!("{doing} ({})", percent(share)),
+        None => doing.to_owned(),
+    }
+}
+
+fn ended(node: &NodePicture) -> (Tone, String) {
+    match node.end.as_ref().and_then(|end| end.failure.as_ref()) {
+        Some(failure) => (Tone::Bad, format!("ended: {failure}")),
+        None => (Tone::Plain, "ended in order".to_owned()),
+    }
+}
+
+/// A time in seconds as people say it.
+pub(super) fn spoken(seconds: f64) -> String {
+    duration(std::time::Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
+}
