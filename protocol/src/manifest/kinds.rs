@@ -22,6 +22,7 @@ const MODEL_FIELDS: [&str; 11] = [
     "hidden",
     "convolutions",
 ];
+const OPTIMIZER_FIELDS: [&str; 4] = ["kind", "muon_learning_rate", "muon_momentum", "match_batch"];
 const DATA_FIELDS: [&str; 6] = ["field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
 
 /// Checks the fields of models and data against each other.
@@ -92,6 +93,7 @@ fn classes(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
 pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bool {
     let listed = match section {
         "model" => MODEL_FIELDS.contains(&field),
+        "optimizer" => OPTIMIZER_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
         "run" => field == "founder",
         _ => false,
