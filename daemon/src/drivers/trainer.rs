@@ -287,6 +287,7 @@ impl Desk {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
+            TrainerOrder::MatchBatch(members) => self.engine.set_members(members),
             TrainerOrder::Finish(ending) => {
                 self.engine.finish(ending);
                 self.ending = Some(ending);

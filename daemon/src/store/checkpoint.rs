@@ -338,6 +338,8 @@ fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::OptimizerKind;
+
     use super::*;
 
     fn checkpoint(steps: u64) -> (Checkpoint, ModelLayout) {
@@ -377,6 +379,20 @@ mod tests {
         assert_eq!(read.state.slow_weights, written.state.slow_weights);
         assert_eq!(read.state.outer_momentum, written.state.outer_momentum);
         assert_eq!(read.state.counters, written.state.counters);
+    }
+
+    #[test]
+    fn what_other_optimizers_keep_comes_back_too() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (mut written, layout) = checkpoint(7);
+        (written.manifest.optimizer.kind, written.manifest.optimizer.match_batch) = (OptimizerKind::Muon, true);
+        let seconds = second_moments(&written.manifest.optimizer, &layout);
+        written.state.second_moment.truncate(seconds);
+        let values = (0..seconds).map(|index| index as f32).collect();
+        written.state.gradient_average = Some(GradientAverage { values, weight: 0.25 });
+        written.write(folder.path(), &layout, 2).expect("written");
+        let read = load_latest(folder.path()).0.expect("a checkpoint");
+        assert_eq!((read.state, read.manifest), (written.state, written.manifest));
     }
 
     #[test]

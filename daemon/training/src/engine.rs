@@ -312,7 +312,6 @@ impl Engine {
         }
         Ok(())
     }
-
 }
 
 fn check_length(what: &'static str, actual: usize, expected: usize) -> Result<(), TrainingError> {

@@ -50,7 +50,8 @@ impl MemoryEstimate {
     pub fn of(manifest: &RunManifest, options: &TrainingOptions, kernels: Kernels, threads: usize) -> MemoryEstimate {
         let layout = model::trained_layout(manifest);
         let optimizer = Optimizer::new(&manifest.optimizer, &layout);
-        let (trained, moments) = (layout.parameters() as u64, (layout.parameters() + optimizer.seconds() + optimizer.averages()) as u64);
+        let (trained, moments) =
+            (layout.parameters() as u64, (layout.parameters() + optimizer.seconds() + optimizer.averages()) as u64);
         let whole = model::parameter_count(&manifest.model) as u64;
         let lora = manifest.lora.is_on();
         let beside =

@@ -82,6 +82,10 @@ impl Learner for Transformer {
         self.engine.advance_outer()
     }
 
+    fn set_members(&mut self, members: f64) {
+        self.engine.set_members(members);
+    }
+
     fn finish(&mut self, ending: Ending) {
         self.engine.finish(ending);
     }

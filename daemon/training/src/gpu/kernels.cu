@@ -275,7 +275,7 @@ extern "C" __global__ void add(float *values, const float *added, size_t count) 
 }
 
 /// Muon's momentum with the gradient scaled by `added`, and its step ahead (`look_ahead` in `optimizer/muon.rs`).
-extern "C" __global__ void look_ahead(const float *gradient, float *mean, float *update, size_t count, float decay,
+extern "C" __global__ void muon_look_ahead(const float *gradient, float *mean, float *update, size_t count, float decay,
                                       float added) {
     size_t index = element();
     if (index >= count) return;
@@ -286,30 +286,30 @@ extern "C" __global__ void look_ahead(const float *gradient, float *mean, float 
 }
 
 /// The sums of `sum_squares`, added up in the first one.
-extern "C" __global__ void add_sums(double *sums, u32 blocks) {
+extern "C" __global__ void muon_norm(double *sums, u32 blocks) {
     if (element() != 0) return;
     for (u32 block = 1; block < blocks; block++) sums[0] += sums[block];
 }
 
 /// Divides by the root of a sum of squares.
-extern "C" __global__ void normalise(float *values, const double *sum, size_t count, float least) {
+extern "C" __global__ void muon_normalise(float *values, const double *sum, size_t count, float least) {
     size_t index = element();
     if (index < count) values[index] *= 1 / ((float)sqrt(*sum) + least);
 }
 
 /// `a + b·gram` of a square matrix.
-extern "C" __global__ void line(const float *gram, float *factor, u32 side, float a, float b) {
+extern "C" __global__ void muon_polynomial(const float *gram, float *factor, u32 side, float a, float b) {
     size_t index = element();
     if (index < (size_t)side * side) factor[index] = b * gram[index] + (index % (side + 1) == 0 ? a : 0);
 }
 
-extern "C" __global__ void advance(float *values, const float *update, size_t count, float keep, float rate) {
+extern "C" __global__ void muon_step(float *values, const float *update, size_t count, float keep, float rate) {
     size_t index = element();
     if (index < count) values[index] = values[index] * keep - rate * update[index];
 }
 
 /// `average ← decay·average + added·gradient`.
-extern "C" __global__ void blend(float *average, const float *gradient, size_t count, float decay, float added) {
+extern "C" __global__ void blend_gradients(float *average, const float *gradient, size_t count, float decay, float added) {
     size_t index = element();
     if (index < count) average[index] = decay * average[index] + added * gradient[index];
 }

@@ -56,13 +56,13 @@ impl MuonMemory {
         let (decay, new) = (momentum as f32, (1.0 - momentum as f32) * factors.clip as f32);
         let arguments = [vectors.gradient.into(), vectors.momentum.into(), update.into(), count(values)];
         let arguments: Vec<_> = arguments.into_iter().chain([decay.into(), new.into()]).collect();
-        launch_for_each(device, "look_ahead", values, &arguments)?;
+        launch_for_each(device, "muon_look_ahead", values, &arguments)?;
         let update = self.orthogonalise(device, update, shape, sums)?;
         let rate = factors.muon_rate * rate_scale(shape);
         let arguments = [vectors.values.into(), update.into(), count(values)];
         let scalars = [factors.muon_keep as f32, rate as f32];
         let arguments: Vec<_> = arguments.into_iter().chain(scalars.map(Into::into)).collect();
-        launch_for_each(device, "advance", values, &arguments)
+        launch_for_each(device, "muon_step", values, &arguments)
     }
 
     /// Where the matrix with singular values near 1 lies then.
@@ -76,9 +76,9 @@ impl MuonMemory {
         let values = rows * columns;
         let blocks = values.div_ceil(THREADS).clamp(1, SUM_BLOCKS);
         device.launch("sum_squares", blocks, &[matrix.into(), sums.into(), count(values), size(blocks)])?;
-        device.launch("add_sums", 1, &[sums.into(), size(blocks)])?;
+        device.launch("muon_norm", 1, &[sums.into(), size(blocks)])?;
         let arguments = [matrix.into(), sums.into(), count(values), NORM_MIN.into()];
-        launch_for_each(device, "normalise", values, &arguments)?;
+        launch_for_each(device, "muon_normalise", values, &arguments)?;
         let (side, is_wide) = (rows.min(columns), rows <= columns);
         let (gram, factor) = (self.gram.span().first(side * side), self.factor.span().first(side * side));
         let square = |span| Matrix::new(span, side);
@@ -88,7 +88,7 @@ impl MuonMemory {
             let (left, right) = if is_wide { (matrix, matrix.transposed()) } else { (matrix.transposed(), matrix) };
             device.multiply(&Product::new(left, right, square(gram), [side, side, rows.max(columns)]))?;
             let arguments = [gram.into(), factor.into(), size(side), a.into(), b.into()];
-            launch_for_each(device, "line", side * side, &arguments)?;
+            launch_for_each(device, "muon_polynomial", side * side, &arguments)?;
             let product = Product::new(square(gram), square(gram), square(factor), [side; 3]);
             device.multiply(&product.scaled(c).adds())?;
             let (left, right) = if is_wide { (square(factor), matrix) } else { (matrix, square(factor)) };

@@ -175,7 +175,7 @@ impl Replica for GpuReplica {
                             let scalars = [decay, (1.0 - decay) * factors.clip as f32];
                             let arguments = [average.into(), gradient.into(), count(tensor.range.len())];
                             let arguments: Vec<_> = arguments.into_iter().chain(scalars.map(Into::into)).collect();
-                            launch_for_each(&*self.device, "blend", tensor.range.len(), &arguments)?;
+                            launch_for_each(&*self.device, "blend_gradients", tensor.range.len(), &arguments)?;
                             (average, f64::from(factors.unbias_average))
                         }
                         None => (gradient, factors.clip),

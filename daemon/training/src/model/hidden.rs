@@ -49,7 +49,8 @@ mod tests {
         assert!(blocks.contains(&("mlp.down_proj".to_owned(), [8, 12])), "{blocks:?}");
         let mut expected = LORA_TARGETS.map(str::to_owned);
         expected.sort();
-        let mut found: Vec<String> = names(blocks).iter().map(|name| name.rsplit('.').next().unwrap().to_owned()).collect();
+        let mut found: Vec<String> =
+            names(blocks).iter().map(|name| name.rsplit('.').next().unwrap().to_owned()).collect();
         found.sort();
         assert_eq!(found, expected);
         let images = |manifest: &mut RunManifest, kind| {

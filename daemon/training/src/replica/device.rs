@@ -217,7 +217,7 @@ impl Replica for DeviceReplica {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::ModelSpec;
+    use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
 
     use super::*;
     use crate::engine::options::Precision;
@@ -253,11 +253,18 @@ mod tests {
 
     #[test]
     fn tensors_and_flat_vectors_train_alike() -> Result<()> {
+        train_alike(OptimizerSpec::default())?;
+        train_alike(OptimizerSpec { kind: OptimizerKind::Muon, match_batch: true, ..OptimizerSpec::default() })
+    }
+
+    fn train_alike(optimizer: OptimizerSpec) -> Result<()> {
         let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
         let parameters = build(&spec).initial_parameters(1);
-        let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+        let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..optimizer };
         let mut host = HostReplica::new(build(&spec), parameters.clone(), optimizer.clone(), 4);
         let mut device = DeviceReplica::new(build(&spec), &parameters, Device::Cpu, optimizer, 2)?;
+        host.set_members(5.0);
+        device.set_members(5.0);
         let windows: Vec<Vec<u32>> = (0..4).map(|first| (first..first + 9).map(|byte| byte * 7).collect()).collect();
         let batch = Batch::of(&windows);
         let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-5);
@@ -274,7 +281,9 @@ mod tests {
             device.step(norms.0, 0.01)?;
             assert!(close(&host.parameters()?, &device.parameters()?));
             let (moments, steps) = host.moments()?;
-            assert!(close(&moments.second, &device.moments()?.0.second));
+            let theirs = device.moments()?.0;
+            assert!(close(&moments.second, &theirs.second) && close(&moments.average, &theirs.average));
+            assert_eq!((moments.second.len(), moments.average.len()), (theirs.second.len(), theirs.average.len()));
             device.set_moments(moments, steps)?;
             device.set_parameters(&host.parameters()?)?;
             assert_eq!(device.parameters()?, host.parameters()?);
