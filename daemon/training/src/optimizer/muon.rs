@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 
 use super::StepFactors;
-use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
+use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel, multiply_symmetric};
 use crate::ops::vector::vectorised;
 
 /// `(a, b, c)` of each polynomial, in order. Muon's own: singular values from 0.002 on come between 0.68 and 1.13.
@@ -60,13 +60,13 @@ pub(crate) fn orthogonalise(matrix: &mut Vec<f32>, [rows, columns]: [usize; 2], 
         let wide = rows <= columns;
         let now = Matrix::dense(matrix, rows, columns);
         let (left, right) = if wide { (now, now.transposed()) } else { (now.transposed(), now) };
-        multiply_in_parallel(threads, MatrixMut::dense(&mut gram, side, side), Write::Replace, 1.0, left, right);
+        multiply_symmetric(threads, &mut gram, Write::Replace, 1.0, left, right);
         // a + b·gram + c·gram², by which the matrix is multiplied on its narrower side.
         factor.copy_from_slice(&gram);
         scale(&mut factor, b);
         factor.iter_mut().step_by(side + 1).for_each(|value| *value += a);
         let square = Matrix::dense(&gram, side, side);
-        multiply_in_parallel(threads, MatrixMut::dense(&mut factor, side, side), Write::Add, c, square, square);
+        multiply_symmetric(threads, &mut factor, Write::Add, c, square, square);
         let factor = Matrix::dense(&factor, side, side);
         let (left, right) = if wide { (factor, now) } else { (now, factor) };
         multiply_in_parallel(threads, MatrixMut::dense(&mut next, rows, columns), Write::Replace, 1.0, left, right);
