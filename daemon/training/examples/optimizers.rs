@@ -1,4 +1,4 @@
-//! What each optimizer costs by the clock: whole training steps of gpt-s (0.82M parameters) and of a wider model, in turns,
+//! What each optimizer costs by the clock: whole training steps of gpt-s (0.82M parameters) and gpt-m (10.8M), in turns,
 //! medians over rounds. `cargo run --release -p murmur-training --example optimizers -- [THREADS]`
 
 use candle_core::Device;
@@ -12,17 +12,21 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROUNDS: usize = 9;
 
-/// (name, layers, width, heads, feed-forward, context, sequences, steps a round).
-const MODELS: [(&str, u32, u32, u32, u32, u32, u32, usize); 3] = [
-    ("gpt-s, 512 tokens a step", 4, 128, 4, 320, 128, 4, 8),
-    ("gpt-s, 2,048 tokens a step", 4, 128, 4, 320, 128, 16, 4),
-    ("gpt-m, 2,048 tokens a step", 6, 384, 6, 1024, 256, 8, 1),
+/// Layers, width, heads, feed-forward and context of the models of `configs/bench`.
+const SMALL: [u32; 5] = [4, 128, 4, 320, 128];
+const MEDIUM: [u32; 5] = [6, 384, 6, 1024, 256];
+
+/// (name, model, sequences in a batch, steps in a round).
+const RUNS: [(&str, [u32; 5], u32, usize); 3] = [
+    ("gpt-s, 512 tokens a step", SMALL, 4, 8),
+    ("gpt-s, 2,048 tokens a step", SMALL, 16, 4),
+    ("gpt-m, 2,048 tokens a step", MEDIUM, 8, 1),
 ];
 
 fn main() {
     let threads = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1);
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().expect("the first pool");
-    for (name, layers, width, heads, feed_forward, context, sequences, steps) in MODELS {
+    for (name, [layers, width, heads, feed_forward, context], sequences, steps) in RUNS {
         let mut manifest = RunManifest::default();
         manifest.model = ModelSpec { layers, width, heads, feed_forward, context, ..manifest.model };
         manifest.optimizer.batch_sequences = sequences;

@@ -58,9 +58,11 @@ const MUON_MATCHED: Treatment = Treatment { match_batch: true, ..MUON };
 /// What all optimizers are measured against: AdamW at the best of its learning rates.
 pub const REFERENCE: (Method, f64, Treatment) = (Method::DataParallel, 8e-3, ADAMW);
 
-/// The runs of [`Question::Optimizers`], each at the best of a few learning rates.
-const OPTIMIZERS: [(Method, f64, Treatment); 9] = [
+/// The runs of [`Question::Optimizers`].
+const OPTIMIZERS: [(Method, f64, Treatment); 11] = [
     REFERENCE,
+    (plain_gossip(5), 8e-3, MUON_MATCHED),
+    (plain_gossip(25), 8e-3, MUON_MATCHED),
     (plain_gossip(5), 4e-3, MUON_MATCHED),
     (plain_gossip(25), 4e-3, MUON_MATCHED),
     (plain_gossip(5), 4e-3, MUON),

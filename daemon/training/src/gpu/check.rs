@@ -59,7 +59,8 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
         let (loss, expected_loss) = (gradient(&mut on_device, &spec)?, gradient(&mut on_host, &spec)?);
         let mut differences = Vec::new();
         // Not a number is no agreement.
-        if !((loss - expected_loss).abs() <= f64::from(tolerance)) {
+        let losses_agree = (loss - expected_loss).abs() <= f64::from(tolerance);
+        if !losses_agree {
             differences.push("the loss".to_owned());
         }
         let gradients = (on_device.gradient()?.into_owned(), on_host.gradient()?.into_owned());
