@@ -109,6 +109,7 @@ fn default_of(section: &str, field: &str) -> Option<toml::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::OptimizerKind;
 
     fn digits() -> RunManifest {
         let mut manifest = RunManifest::default();
@@ -131,6 +132,21 @@ mod tests {
         let text = manifest.canonical_text();
         assert!(text.contains("data.source = \"image-folders\"\n"), "{text}");
         assert_eq!(RunManifest::from_text(&text), Ok(manifest));
+    }
+
+    #[test]
+    fn runs_of_plain_adamw_are_told_as_ever_and_others_read_back() {
+        let mut manifest = RunManifest::default();
+        let text = manifest.canonical_text();
+        assert!(!text.contains("muon") && !text.contains("optimizer.kind") && !text.contains("match_batch"), "{text}");
+        let id = manifest.run_id();
+        (manifest.optimizer.kind, manifest.optimizer.match_batch) = (OptimizerKind::Muon, true);
+        let text = manifest.canonical_text();
+        assert!(text.contains("optimizer.kind = \"muon\"\noptimizer.learning_rate"), "{text}");
+        assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
+        assert_ne!(manifest.run_id(), id);
+        manifest.optimizer.muon_momentum = 1.0;
+        assert!(manifest.validate().expect_err("no decay").to_string().starts_with("optimizer.muon_momentum = 1"));
     }
 
     #[test]
