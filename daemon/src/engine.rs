@@ -180,6 +180,7 @@ impl Engine {
                 self.order_trainer(TrainerOrder::LoadState(request, chunks, progress));
             }
             Effect::AdvanceOuter => self.order_trainer(TrainerOrder::AdvanceOuter),
+            Effect::MatchBatch { members } => self.order_trainer(TrainerOrder::MatchBatch(members)),
             Effect::FinishRun(order) => self.order_trainer(TrainerOrder::Finish(order.ending)),
             Effect::BeginTraining => {
                 self.has_trained = true;

@@ -3,3 +3,4 @@
 mod checkpoints;
 mod data_driver;
 mod divergence;
+mod optimizer;

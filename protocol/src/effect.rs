@@ -98,6 +98,12 @@ pub enum Effect {
     },
     /// End of an outer round: the trainer takes the step of the outer momentum at the next boundary. No reply.
     AdvanceOuter,
+    /// The model is averaged with so many members: where the run has it so, the optimizer's second moments follow from the next
+    /// boundary on. No reply.
+    MatchBatch {
+        /// A smoothed number, this node counted: 1 (alone, as at first) to 64.
+        members: f64,
+    },
     /// Stop training, but go on to answer snapshots and corrections. No reply.
     EndTraining,
     /// The founder has ordered the end of the run: the learning rate falls as it says, training ends where it says, and

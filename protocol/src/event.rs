@@ -177,7 +177,7 @@ pub struct TrainingReport {
     /// Tokens a second, lately.
     pub tokens_per_second: f64,
     /// An upper bound on how far training has moved the model, as a Euclidean norm summed over all steps: AdamW moves
-    /// a coordinate by about one learning rate a step.
+    /// a coordinate by about one learning rate a step, Muon each of a matrix's directions by about one of its own.
     pub travel: f64,
     /// How far own training has moved the model since the snapshot of it before: a Euclidean norm without what
     /// exchanges added, which may be estimated from a sample of blocks. Read with a snapshot only.

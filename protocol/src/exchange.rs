@@ -24,6 +24,7 @@
 mod averaging;
 mod cadence;
 mod clip;
+mod company;
 mod gain;
 mod outbound;
 mod patience;

@@ -26,7 +26,7 @@
 //! | `Merge` | `Merged` or `RequestFailed` |
 //! | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
 //! | `LoadState` | `StateLoaded` or `RequestFailed` |
-//! | `AdvanceOuter`, `BeginTraining`, `EndTraining`, `FinishRun`, `CompleteRun`, `Notice`, `Stop` | none |
+//! | `AdvanceOuter`, `MatchBatch`, `BeginTraining`, `EndTraining`, `FinishRun`, `CompleteRun`, `Notice`, `Stop` | none |
 //!
 //! The control plane ([`Node`]) and the data plane ([`numerics`]) are apart: a node never loops over a model, it
 //! passes [`Snapshot`]s, [`Payload`]s and [`Correction`]s on by reference, and a call of `handle` takes microseconds.

@@ -52,7 +52,7 @@ pub struct RunManifest {
     pub base: BaseSpec,
     /// Which of its weights are trained.
     pub lora: LoraSpec,
-    /// The inner optimizer, AdamW.
+    /// The inner optimizer.
     pub optimizer: OptimizerSpec,
     /// Learning rate over swarm progress, and the run's length.
     pub schedule: ScheduleSpec,
@@ -110,6 +110,9 @@ impl RunManifest {
         within("model.norm_epsilon", model.norm_epsilon, f64::MIN_POSITIVE, 0.01, "above 0, at most 0.01")?;
         tuning::validate(base, lora)?;
         within("optimizer.learning_rate", optimizer.learning_rate, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
+        let muon_rate = optimizer.muon_learning_rate;
+        within("optimizer.muon_learning_rate", muon_rate, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;
+        within("optimizer.muon_momentum", optimizer.muon_momentum, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.beta1", optimizer.beta1, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.beta2", optimizer.beta2, 0.0, 0.999_999, "0 to below 1")?;
         within("optimizer.epsilon", optimizer.epsilon, f64::MIN_POSITIVE, 1.0, "above 0, at most 1")?;

@@ -27,7 +27,7 @@ struct Arguments {
     /// A text to train on; without one the built-in stories.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Which questions: bars, asynchrony, traffic, unlike-data; all but the last without this.
+    /// Which questions: bars, asynchrony, traffic, optimizers, unlike-data; the first three without this.
     #[arg(long, value_parser = question)]
     question: Vec<Question>,
     /// Print the tables of the output as Markdown.
@@ -40,8 +40,9 @@ fn question(text: &str) -> Result<Question, String> {
         "bars" => Ok(Question::Bars),
         "asynchrony" => Ok(Question::Asynchrony),
         "traffic" => Ok(Question::Traffic),
+        "optimizers" => Ok(Question::Optimizers),
         "unlike-data" => Ok(Question::UnlikeData),
-        _ => Err("one of bars, asynchrony, traffic, unlike-data".to_owned()),
+        _ => Err("one of bars, asynchrony, traffic, optimizers, unlike-data".to_owned()),
     }
 }
 
@@ -79,7 +80,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // One write, so that lines of two processes do not mix.
         output.write_all(format!("{}\n", serde_json::to_string(&outcome)?).as_bytes())?;
         let (rate, seed, name) = (setting.learning_rate, setting.seed, table::name(&setting.method));
-        println!("{name}, learning rate {rate}, seed {seed}: {:.4} in {:.0} s", outcome.loss, outcome.seconds);
+        let optimizer = table::treatment(&setting.treatment);
+        println!(
+            "{name}, {optimizer}, learning rate {rate}, seed {seed}: {:.4} in {:.0} s",
+            outcome.loss, outcome.seconds
+        );
     }
     Ok(())
 }

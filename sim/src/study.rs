@@ -9,7 +9,7 @@ pub mod gossip;
 pub mod plan;
 pub mod table;
 
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{ModelSpec, OptimizerKind, OptimizerSpec, ScheduleSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::{Objective, Sharing, Text, TrainerSpec, TransformerSpec};
@@ -44,8 +44,29 @@ pub struct Setting {
     pub steps: u64,
     /// Peak learning rate of AdamW.
     pub learning_rate: f64,
+    /// What else makes steps of gradients.
+    #[serde(default)]
+    pub treatment: Treatment,
     /// Seeds the model, the order of the data and the network.
     pub seed: u64,
+}
+
+/// What makes steps of gradients, beside AdamW's learning rate. By default AdamW alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Treatment {
+    /// Which optimizer.
+    pub kind: OptimizerKind,
+    /// Peak learning rate of Muon.
+    pub muon_learning_rate: f64,
+    /// Whether AdamW's second moments are matched to all nodes' batches.
+    pub match_batch: bool,
+}
+
+impl Default for Treatment {
+    fn default() -> Self {
+        let OptimizerSpec { kind, muon_learning_rate, match_batch, .. } = OptimizerSpec::default();
+        Treatment { kind, muon_learning_rate, match_batch }
+    }
 }
 
 /// How nodes learn from each other.
@@ -112,7 +133,10 @@ impl Setting {
         TransformerSpec {
             model: model(),
             optimizer: OptimizerSpec {
+                kind: self.treatment.kind,
                 learning_rate: self.learning_rate,
+                muon_learning_rate: self.treatment.muon_learning_rate,
+                match_batch: self.treatment.match_batch,
                 batch_sequences: BATCH_SEQUENCES,
                 ..OptimizerSpec::default()
             },

@@ -41,6 +41,8 @@ pub(crate) trait Learner: fmt::Debug {
     fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError>;
     /// The outer step; nothing without an outer momentum.
     fn advance_outer(&mut self) -> Result<(), TrainingError>;
+    /// The model is averaged with so many members, itself counted. Nothing to a learner without second moments.
+    fn set_members(&mut self, _members: f64) {}
     /// The founder has ordered the final decay of the learning rate.
     fn finish(&mut self, ending: Ending);
     /// Whether the swarm's progress has reached the length of the run.
@@ -182,6 +184,11 @@ impl Trainer {
             travel: self.travel,
             local_progress: 0.0,
         }
+    }
+
+    /// The model is averaged with so many members, this one counted.
+    pub(crate) fn set_members(&mut self, members: f64) {
+        self.learner.set_members(members);
     }
 
     /// The founder has ordered the end of the run.

@@ -105,6 +105,19 @@ fn everyone_averaged_exactly_is_diloco() {
 }
 
 #[test]
+fn second_moments_follow_the_members_that_a_node_sees() {
+    let models = |nodes: usize, match_batch: bool| {
+        let mut spec = tiny(30);
+        spec.optimizer.match_batch = match_batch;
+        let mut swarm = Swarm::new(scenario(nodes, &spec, gossip(3, 0.0)), 1);
+        swarm.run_until(Duration::from_secs(10));
+        swarm.record().active_models().into_iter().map(<[f32]>::to_vec).collect::<Vec<_>>()
+    };
+    assert!(models(1, true) == models(1, false), "alone there is nothing to match");
+    assert!(models(3, true) != models(3, false));
+}
+
+#[test]
 fn two_nodes_learn_more_than_each_alone() {
     let spec = tiny(150);
     let losses = |know_each_other: bool| {

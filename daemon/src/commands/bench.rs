@@ -10,7 +10,7 @@ mod pytorch;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{DataSource, DataSpec};
+use murmur_protocol::manifest::{DataSource, DataSpec, OptimizerKind, OptimizerSpec};
 use murmur_training::engine::TimedStep;
 use murmur_training::measure::{operations_per_token, timed_product};
 use murmur_training::{Device, Engine, free_memory};
@@ -21,6 +21,7 @@ use crate::cli::BenchOptions;
 use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::daemon::open_corpus;
 use crate::devices::Devices;
+use crate::failure::{ExitCode, Failure};
 use crate::fit;
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
 use crate::usage::{peak_memory, processor_time};
@@ -72,6 +73,12 @@ struct Report {
 pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
     let manifest = manifest(options)?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+    if options.python.is_some() && !is_plain_adamw(&manifest.optimizer) {
+        let message = "PyTorch is measured with AdamW alone, and the run has another optimizer";
+        return Err(Failure::new(ExitCode::CommandLine, message)
+            .hint("without --python the run is measured by itself")
+            .into());
+    }
     let settings = settings(options);
     let devices = Devices::open(&settings)?;
     if let Some(warning) = &devices.warning {
@@ -99,6 +106,11 @@ pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
         Console::Text => show(&report),
     }
     Ok(())
+}
+
+/// Whether `bench_pytorch.py` takes the same steps.
+fn is_plain_adamw(optimizer: &OptimizerSpec) -> bool {
+    optimizer.kind == OptimizerKind::AdamW && !optimizer.match_batch
 }
 
 /// The same choices as of a node that trains.
@@ -281,6 +293,19 @@ fn show_parity(format: Console, parity: &Parity) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_optimizer_is_not_compared_with_pytorchs_adamw() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let run = folder.path().join("run.toml");
+        for setting in ["kind = \"muon\"", "match_batch = true"] {
+            std::fs::write(&run, format!("[optimizer]\n{setting}\n")).expect("written");
+            let python = Some("no-such-python".into());
+            let options = BenchOptions { run: Some(run.clone()), python, ..BenchOptions::default() };
+            let message = super::run(&options).expect_err("another optimizer").to_string();
+            assert!(message.contains("AdamW alone"), "{message}");
+        }
+    }
 
     #[test]
     fn a_small_model_is_measured() {

@@ -191,7 +191,7 @@ struct Desk {
     view: TrainingView,
     view_sender: watch::Sender<TrainingView>,
     writer: CheckpointWriter,
-    /// Σ learning rate · √parameters: see [`TrainingReport::travel`].
+    /// See [`TrainingReport::travel`].
     travel: f64,
     stage: Stage,
     /// As the founder has ordered.
@@ -287,6 +287,7 @@ impl Desk {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
+            TrainerOrder::MatchBatch(members) => self.engine.set_members(members),
             TrainerOrder::Finish(ending) => {
                 self.engine.finish(ending);
                 self.ending = Some(ending);
@@ -341,8 +342,7 @@ impl Desk {
             Ok(report) => {
                 self.divergence.stepped();
                 let seconds = (end - begin).as_secs_f64();
-                let parameters = self.engine.layout().parameters() as f64;
-                self.travel += report.learning_rate * parameters.sqrt();
+                self.travel += report.travel;
                 self.view.progress += 1.0;
                 self.view.steps = self.engine.steps();
                 tracing::trace!(seconds, "step {}", self.view.steps);

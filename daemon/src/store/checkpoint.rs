@@ -3,7 +3,7 @@
 //! ```text
 //! checkpoints/step-000000000600/
 //!   model.safetensors       the parameters by name, for any tool
-//!   optimizer.safetensors   moments, and slow weights and momentum where the run has them
+//!   optimizer.safetensors   moments, and the average of gradients, slow weights and momentum where the run has them
 //!   checkpoint.json         counters, the run, and the BLAKE3 of the two files
 //! ```
 //! It is written under a temporary name, flushed and renamed, so a crash leaves at most a folder that nobody reads. A
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::{ModelLayout, RunManifest};
-use murmur_training::{Counters, DataPosition, EngineState};
+use murmur_training::optimizer::second_moments;
+use murmur_training::{Counters, DataPosition, EngineState, GradientAverage};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
@@ -120,6 +121,7 @@ impl Checkpoint {
             ("the model", Some(&state.parameters)),
             ("the optimizer's first moment", Some(&state.first_moment)),
             ("the optimizer's second moment", Some(&state.second_moment)),
+            ("the optimizer's average of gradients", state.gradient_average.as_ref().map(|average| &average.values)),
             ("the outer optimizer's slow weights", state.slow_weights.as_ref()),
             ("the outer momentum", state.outer_momentum.as_ref()),
         ];
@@ -156,6 +158,10 @@ impl Checkpoint {
             ("first_moment".to_owned(), flat_view(&state.first_moment)),
             ("second_moment".to_owned(), flat_view(&state.second_moment)),
         ];
+        let average = state.gradient_average.as_ref();
+        optimizer.extend(average.map(|average| ("gradient_average".to_owned(), flat_view(&average.values))));
+        let weight = average.map(|average| std::slice::from_ref(&average.weight));
+        optimizer.extend(weight.map(|weight| ("gradient_average_weight".to_owned(), flat_view(weight))));
         optimizer.extend(state.slow_weights.as_ref().map(|values| ("slow_weights".to_owned(), flat_view(values))));
         optimizer.extend(state.outer_momentum.as_ref().map(|values| ("outer_momentum".to_owned(), flat_view(values))));
         let mut files = BTreeMap::new();
@@ -207,12 +213,19 @@ impl Checkpoint {
             parameters[tensor.range()].copy_from_slice(&values);
         }
         let optimizer = read_verified(folder, OPTIMIZER_FILE, &index)?;
-        let flat = |name: &str| tensor_values(folder, OPTIMIZER_FILE, &optimizer, name, layout.parameters());
+        let values = |name: &str, length| tensor_values(folder, OPTIMIZER_FILE, &optimizer, name, length);
+        let flat = |name: &str| values(name, layout.parameters());
+        let seconds = second_moments(&manifest.optimizer, &layout);
+        let average = || -> Result<GradientAverage, CheckpointError> {
+            let weight = values("gradient_average_weight", 1)?[0];
+            Ok(GradientAverage { values: values("gradient_average", seconds)?, weight })
+        };
         let outer = manifest.gossip.outer_learning_rate > 0.0;
         let state = EngineState {
             parameters,
             first_moment: flat("first_moment")?,
-            second_moment: flat("second_moment")?,
+            second_moment: values("second_moment", seconds)?,
+            gradient_average: manifest.optimizer.match_batch.then(average).transpose()?,
             slow_weights: outer.then(|| flat("slow_weights")).transpose()?,
             outer_momentum: outer.then(|| flat("outer_momentum")).transpose()?,
             counters: Counters {
@@ -325,6 +338,8 @@ fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::OptimizerKind;
+
     use super::*;
 
     fn checkpoint(steps: u64) -> (Checkpoint, ModelLayout) {
@@ -340,6 +355,7 @@ mod tests {
             parameters: values(0.0),
             first_moment: values(0.1),
             second_moment: values(0.2),
+            gradient_average: None,
             slow_weights: Some(values(0.3)),
             outer_momentum: Some(values(0.4)),
             counters: Counters { steps, position: DataPosition { epoch: 2, cursor: 3 }, ..Counters::default() },
@@ -363,6 +379,20 @@ mod tests {
         assert_eq!(read.state.slow_weights, written.state.slow_weights);
         assert_eq!(read.state.outer_momentum, written.state.outer_momentum);
         assert_eq!(read.state.counters, written.state.counters);
+    }
+
+    #[test]
+    fn what_other_optimizers_keep_comes_back_too() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (mut written, layout) = checkpoint(7);
+        (written.manifest.optimizer.kind, written.manifest.optimizer.match_batch) = (OptimizerKind::Muon, true);
+        let seconds = second_moments(&written.manifest.optimizer, &layout);
+        written.state.second_moment.truncate(seconds);
+        let values = (0..seconds).map(|index| index as f32).collect();
+        written.state.gradient_average = Some(GradientAverage { values, weight: 0.25 });
+        written.write(folder.path(), &layout, 2).expect("written");
+        let read = load_latest(folder.path()).0.expect("a checkpoint");
+        assert_eq!((read.state, read.manifest), (written.state, written.manifest));
     }
 
     #[test]

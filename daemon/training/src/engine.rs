@@ -28,7 +28,7 @@ mod transfers;
 
 pub use gradient::BatchGradient;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
-pub use state::{Counters, EngineState};
+pub use state::{Counters, EngineState, GradientAverage};
 pub use timed::TimedStep;
 pub use transfers::{CorrectionUnderWay, SnapshotUnderWay, Taken};
 
@@ -56,8 +56,10 @@ pub struct StepReport {
     pub loss: f64,
     /// Euclidean norm of the gradient before clipping.
     pub gradient_norm: f64,
-    /// The learning rate used.
+    /// The learning rate used: AdamW's.
     pub learning_rate: f64,
+    /// How far it moved the model at most, as a Euclidean norm.
+    pub travel: f64,
     /// Bytes, tokens or images trained on.
     pub tokens: usize,
 }
@@ -77,11 +79,11 @@ pub enum TrainingError {
     #[error("the run trains adapters on a base model, which is missing")]
     BaseMissing,
     /// Values for another model.
-    #[error("{what} has {actual} values, but the model has {expected} parameters")]
+    #[error("{what} has {actual} values, but the model calls for {expected}")]
     WrongLength {
         /// Which values.
         what: &'static str,
-        /// The model's number of parameters.
+        /// How many there should be.
         expected: usize,
         /// The values' number.
         actual: usize,
@@ -219,6 +221,12 @@ impl Engine {
         self.learning_rate.finish(ending);
     }
 
+    /// Tells with how many members this model is averaged, this one counted: at least 1, and fractions are fine. Where the run
+    /// matches second moments to the batch, they follow from the next step on.
+    pub fn set_members(&mut self, members: f64) {
+        self.replica.set_members(members);
+    }
+
     /// One optimizer step on the next batch, at `progress` steps of the swarm.
     ///
     /// # Errors
@@ -252,7 +260,8 @@ impl Engine {
         self.replica.step(gradient_norm, learning_rate)?;
         self.warm_up_again.advance();
         self.steps += 1;
-        Ok(StepReport { loss, gradient_norm, learning_rate, tokens })
+        let travel = self.replica.optimizer().travel(learning_rate);
+        Ok(StepReport { loss, gradient_norm, learning_rate, travel, tokens })
     }
 
     /// Mean loss on the run's fixed held-out windows or images, in nats per byte, token or image.
@@ -303,11 +312,10 @@ impl Engine {
         }
         Ok(())
     }
+}
 
-    fn check_length(&self, what: &'static str, actual: usize) -> Result<(), TrainingError> {
-        let expected = self.layout().parameters();
-        if actual == expected { Ok(()) } else { Err(TrainingError::WrongLength { what, expected, actual }) }
-    }
+fn check_length(what: &'static str, actual: usize, expected: usize) -> Result<(), TrainingError> {
+    if actual == expected { Ok(()) } else { Err(TrainingError::WrongLength { what, expected, actual }) }
 }
 
 fn check_finite(what: &'static str, values: &[f32]) -> Result<(), TrainingError> {

@@ -12,6 +12,7 @@ mod check;
 mod cuda;
 #[cfg(test)]
 pub(crate) mod emulated;
+mod muon;
 mod product;
 mod replica;
 mod transformer;
@@ -143,7 +144,7 @@ fn count(value: usize) -> Argument {
 }
 
 /// The kernels of `kernels.cu`, those of `float` and `bf16` without their ending.
-const KERNELS: [&str; 9] = [
+const KERNELS: [&str; 15] = [
     "embed",
     "embed_backward",
     "rms_norm_backward",
@@ -152,7 +153,13 @@ const KERNELS: [&str; 9] = [
     "sum_squares",
     "to_bf16",
     "add",
+    "blend_gradients",
     "adamw",
+    "muon_look_ahead",
+    "muon_norm",
+    "muon_normalise",
+    "muon_polynomial",
+    "muon_step",
 ];
 const KERNELS_OF_A_KIND: [&str; 8] = [
     "rms_norm",

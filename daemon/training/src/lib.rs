@@ -26,7 +26,9 @@ pub use candle_core::{Device, DeviceLocation};
 pub use data::folders;
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
-pub use engine::{Counters, Engine, EngineState, Precision, StepReport, Taken, TrainingError, TrainingOptions};
+pub use engine::{
+    Counters, Engine, EngineState, GradientAverage, Precision, StepReport, Taken, TrainingError, TrainingOptions,
+};
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
 pub use median::median;

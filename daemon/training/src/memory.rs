@@ -11,6 +11,7 @@ use crate::gpu;
 use crate::model;
 use crate::model::lora::lora_targets_length;
 use crate::ops::Kernels;
+use crate::optimizer::Optimizer;
 use crate::replica::has_two_lanes;
 
 /// Bytes of a value.
@@ -35,9 +36,10 @@ pub struct MemoryEstimate {
     pub parameters: u64,
     /// Of the loss by these.
     pub gradient: u64,
-    /// AdamW's two, and with the outer momentum on its two vectors.
+    /// The optimizer's: two values for each parameter that AdamW steps, one for each that Muon does, one more for
+    /// AdamW's where its second moment is matched to the batch; and with the outer momentum on its two vectors.
     pub moments: u64,
-    /// What the backward needs of the forward, by batch and context.
+    /// What the backward needs of the forward, by batch and context, and a step of Muon.
     pub activations: u64,
     /// For exchanges and for a checkpoint on its way to the disk; in the machine's memory in any case.
     pub copies: u64,
@@ -46,14 +48,17 @@ pub struct MemoryEstimate {
 impl MemoryEstimate {
     /// For one device of a node of a run, computing as told with these kernels on so many threads.
     pub fn of(manifest: &RunManifest, options: &TrainingOptions, kernels: Kernels, threads: usize) -> MemoryEstimate {
-        let trained = model::trained_layout(manifest).parameters() as u64;
+        let layout = model::trained_layout(manifest);
+        let optimizer = Optimizer::new(&manifest.optimizer, &layout);
+        let (trained, moments) =
+            (layout.parameters() as u64, (layout.parameters() + optimizer.seconds() + optimizer.averages()) as u64);
         let whole = model::parameter_count(&manifest.model) as u64;
         let lora = manifest.lora.is_on();
         let beside =
             if lora { whole + lora_targets_length(&model::layout(&manifest.model), &manifest.lora) as u64 } else { 0 };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
-        let copies = 3 * trained + outer + 2 * trained + outer + trained;
+        let copies = trained + moments + outer + moments + outer + trained;
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let on_gpu = kernels == Kernels::Cuda;
@@ -70,6 +75,8 @@ impl MemoryEstimate {
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
+        let at_a_time = if kernels == Kernels::Fused { threads } else { 1 };
+        let scratch = optimizer.scratch_values(at_a_time) as u64;
         // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
         let computed_with = if lora { whole } else { trained };
         let rounded = if on_gpu && options.precision == Precision::Bf16 { computed_with / 2 } else { 0 };
@@ -78,8 +85,8 @@ impl MemoryEstimate {
         MemoryEstimate {
             parameters: VALUE * (trained + beside + rounded + under_way),
             gradient: VALUE * (lanes * trained + if lora { whole } else { 0 }),
-            moments: VALUE * (2 * trained + outer),
-            activations: VALUE * activations,
+            moments: VALUE * (moments + outer),
+            activations: VALUE * (activations + scratch),
             copies: VALUE * copies,
         }
     }

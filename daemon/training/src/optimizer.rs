@@ -1,17 +1,78 @@
-//! AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping of the gradient's norm: its arithmetic over flat values.
+//! What turns gradients into steps: AdamW for all tensors, or Muon for hidden matrices and AdamW for the rest, with clipping
+//! of the gradient's norm and decoupled weight decay.
 //!
-//! One pass in place over parameters and moments; candle-nn's makes about fourteen temporaries a tensor and keeps its
-//! state private. Matrices decay, the embedding and the head among them; the scales of norms do not.
+//! An [`Optimizer`] says for each tensor of a layout which [`Rule`] steps it and where its part of the state lies; the
+//! arithmetic is in [`adamw`] and [`muon`]. Matrices decay, the embedding and the head among them; the scales of norms do not.
+
+pub(crate) mod adamw;
+pub(crate) mod muon;
+
+use std::ops::Range;
 
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::OptimizerSpec;
+use murmur_protocol::manifest::{OptimizerKind, OptimizerSpec};
 use rayon::prelude::*;
 
+use crate::model::hidden::hidden_matrix;
 use crate::ops::vector::vectorised;
 
 /// Values that one task handles, and the unit in which squares are summed: a constant, so that a sum does not depend
 /// on the number of threads.
 pub(crate) const TASK_VALUES: usize = 16 * 1024;
+
+/// Members beyond which a longer average of gradients would lag behind the model: at 64 its decay is 0.97, and β₂'s usual 0.99.
+/// A guess.
+const MEMBERS_MAX: f64 = 64.0;
+
+/// How far a step of Muon can bring a singular value beyond its rate: 1.2, above the 1.13 of its polynomials.
+const MUON_OVERSHOOT: f64 = 1.2;
+
+/// What steps a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Matrices decay.
+    AdamW {
+        decays: bool,
+        /// Of [`Moments::second`].
+        second: Range<usize>,
+    },
+    /// `[outputs, inputs]`.
+    Muon([usize; 2]),
+}
+
+/// A tensor, and what steps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stepped {
+    /// Of the flat parameters, and of [`Moments::first`].
+    pub(crate) range: Range<usize>,
+    pub(crate) rule: Rule,
+}
+
+/// The optimizer of a run for the tensors of a layout, in its order.
+#[derive(Clone, Debug)]
+pub(crate) struct Optimizer {
+    pub(crate) spec: OptimizerSpec,
+    pub(crate) tensors: Vec<Stepped>,
+    seconds: usize,
+    /// How far a step moves the model at most, as a Euclidean norm, at a learning rate of 1.
+    reach: f64,
+    /// Whose models this one is averaged with, itself counted: at least 1.
+    members: f64,
+}
+
+/// What an optimizer keeps from step to step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Moments {
+    /// The running mean of the gradient, one value per parameter in the order of the layout: AdamW's first moment, or Muon's
+    /// momentum.
+    pub(crate) first: Vec<f32>,
+    /// The running mean of the gradient's square, of the tensors that AdamW steps, in the order of the layout.
+    pub(crate) second: Vec<f32>,
+    /// Of the same tensors the short average of gradients whose square is taken, see [`adamw`]; empty where each gradient's is.
+    pub(crate) average: Vec<f32>,
+    /// How much of that average is gradients rather than the zeros it began with, 0 to 1.
+    pub(crate) average_weight: f32,
+}
 
 /// The numbers of one step that are equal for all parameters.
 #[derive(Clone, Copy, Debug)]
@@ -24,83 +85,155 @@ pub(crate) struct StepFactors {
     pub(crate) keep: f64,
     /// One over the second moment's bias correction.
     pub(crate) unbias_second: f64,
+    /// β_h, the decay of the short average of gradients.
+    pub(crate) average_decay: f32,
+    /// One over that average's bias correction.
+    pub(crate) unbias_average: f32,
+    /// Muon's learning rate, before that of the shape.
+    pub(crate) muon_rate: f64,
+    /// Multiplies a matrix that Muon steps: 1 − its learning rate · weight decay.
+    pub(crate) muon_keep: f64,
 }
 
 impl StepFactors {
-    /// Of the step that makes it `steps` since the moments were zero; `gradient_norm` is finite.
-    pub(crate) fn new(spec: &OptimizerSpec, steps: u64, gradient_norm: f64, learning_rate: f64) -> StepFactors {
-        let steps = steps as f64;
+    /// The same for a tensor that decays or not.
+    pub(crate) fn decaying(self, decays: bool) -> StepFactors {
+        StepFactors { keep: if decays { self.keep } else { 1.0 }, ..self }
+    }
+}
+
+/// Muon's learning rate where AdamW's is this one: both follow one schedule.
+fn muon_rate(spec: &OptimizerSpec, learning_rate: f64) -> f64 {
+    learning_rate / spec.learning_rate * spec.muon_learning_rate
+}
+
+impl Optimizer {
+    /// For the tensors of `layout`.
+    pub(crate) fn new(spec: &OptimizerSpec, layout: &ModelLayout) -> Optimizer {
+        let (mut seconds, mut squares) = (0, 0.0);
+        let tensors = layout.tensors().iter().map(|tensor| {
+            let matrix = hidden_matrix(layout, tensor).filter(|_| spec.kind == OptimizerKind::Muon);
+            let rule = if let Some(shape) = matrix {
+                let rate = muon_rate(spec, 1.0) * muon::rate_scale(shape) * MUON_OVERSHOOT;
+                squares += rate * rate * shape[0].min(shape[1]) as f64;
+                Rule::Muon(shape)
+            } else {
+                squares += tensor.len() as f64;
+                let second = seconds..seconds + tensor.len();
+                seconds = second.end;
+                Rule::AdamW { decays: tensor.shape.len() > 1, second }
+            };
+            Stepped { range: tensor.range(), rule }
+        });
+        Optimizer { tensors: tensors.collect(), spec: spec.clone(), seconds, reach: squares.sqrt(), members: 1.0 }
+    }
+
+    /// Tells with how many members the model is averaged, this one counted; 1 is alone.
+    pub(crate) fn set_members(&mut self, members: f64) {
+        self.members = members.clamp(1.0, MEMBERS_MAX);
+    }
+
+    /// Of the step that makes it `steps` since the moments were zero; `gradient_norm` is finite. `learning_rate` is AdamW's,
+    /// and Muon's is as far below its peak. Advances [`Moments::average_weight`].
+    pub(crate) fn factors(
+        &self,
+        steps: u64,
+        gradient_norm: f64,
+        learning_rate: f64,
+        average_weight: &mut f32,
+    ) -> StepFactors {
+        let (spec, steps) = (&self.spec, steps as f64);
+        let muon_rate = muon_rate(spec, learning_rate);
+        // An average with this decay has as little noise as one of so many gradients.
+        let average_decay = ((self.members - 1.0) / (self.members + 1.0)) as f32;
+        if spec.match_batch {
+            *average_weight = average_decay * *average_weight + (1.0 - average_decay);
+        }
         StepFactors {
             clip: (spec.gradient_norm_max / gradient_norm.max(f64::MIN_POSITIVE)).min(1.0),
             rate: learning_rate / (1.0 - spec.beta1.powf(steps)),
             keep: 1.0 - learning_rate * spec.weight_decay,
             unbias_second: 1.0 / (1.0 - spec.beta2.powf(steps)),
+            average_decay,
+            unbias_average: 1.0 / *average_weight,
+            muon_rate,
+            muon_keep: 1.0 - muon_rate * spec.weight_decay,
         }
     }
 
-    /// The same for a tensor of this shape: only matrices decay.
-    pub(crate) fn for_shape(self, shape: &[usize]) -> StepFactors {
-        StepFactors { keep: if shape.len() > 1 { self.keep } else { 1.0 }, ..self }
-    }
-}
-
-/// Running means of the gradient and of its square, flat in the order of the layout.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Moments {
-    pub(crate) first: Vec<f32>,
-    pub(crate) second: Vec<f32>,
-}
-
-impl Moments {
     /// Zeros.
-    pub(crate) fn new(parameters: usize) -> Moments {
-        Moments { first: vec![0.0; parameters], second: vec![0.0; parameters] }
-    }
-}
-
-/// One step over flat `values` with their flat `gradient`, both in the order of `layout`.
-pub(crate) fn step(
-    spec: &OptimizerSpec,
-    factors: StepFactors,
-    layout: &ModelLayout,
-    values: &mut [f32],
-    gradient: &[f32],
-    moments: &mut Moments,
-) {
-    for tensor in layout.tensors() {
-        let factors = factors.for_shape(&tensor.shape);
-        let chunks = |range: std::ops::Range<usize>| gradient[range].par_chunks(TASK_VALUES);
-        let (first, second) = (&mut moments.first[tensor.range()], &mut moments.second[tensor.range()]);
-        let moments = first.par_chunks_mut(TASK_VALUES).zip(second.par_chunks_mut(TASK_VALUES));
-        let values = values[tensor.range()].par_chunks_mut(TASK_VALUES).zip(chunks(tensor.range()));
-        values.zip(moments).for_each(|((values, gradient), (first, second))| {
-            step_values(spec, &factors, values, gradient, first, second);
-        });
-    }
-}
-
-vectorised! {
-    /// `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `θ ← keep·θ − rate·m / (√(v·unbias) + ε)`, with g clipped.
-    fn step_values(
-        spec: &OptimizerSpec,
-        factors: &StepFactors,
-        values: &mut [f32],
-        gradient: &[f32],
-        first: &mut [f32],
-        second: &mut [f32],
-    ) {
-        let (beta1, beta2, epsilon) = (spec.beta1 as f32, spec.beta2 as f32, spec.epsilon as f32);
-        let (new1, new2) = ((1.0 - spec.beta1) as f32, (1.0 - spec.beta2) as f32);
-        let (clip, rate, keep) = (factors.clip as f32, factors.rate as f32, factors.keep as f32);
-        let unbias_second = factors.unbias_second as f32;
-        let moments = first.iter_mut().zip(second);
-        for ((value, gradient), (first, second)) in values.iter_mut().zip(gradient).zip(moments) {
-            let gradient = gradient * clip;
-            *first = beta1 * *first + new1 * gradient;
-            *second = beta2 * *second + new2 * gradient * gradient;
-            *value = *value * keep - rate * *first / ((*second * unbias_second).sqrt() + epsilon);
+    pub(crate) fn moments(&self) -> Moments {
+        let parameters = self.tensors.last().map_or(0, |tensor| tensor.range.end);
+        Moments {
+            first: vec![0.0; parameters],
+            second: vec![0.0; self.seconds],
+            average: vec![0.0; self.averages()],
+            average_weight: 0.0,
         }
     }
+
+    /// Length of [`Moments::second`].
+    pub(crate) fn seconds(&self) -> usize {
+        self.seconds
+    }
+
+    /// Length of [`Moments::average`].
+    pub(crate) fn averages(&self) -> usize {
+        if self.spec.match_batch { self.seconds } else { 0 }
+    }
+
+    /// Values that a step holds beside all this, with so many matrices in work at a time.
+    pub(crate) fn scratch_values(&self, at_a_time: usize) -> usize {
+        let shapes = self.tensors.iter().filter_map(|tensor| match tensor.rule {
+            Rule::Muon(shape) => Some(shape),
+            Rule::AdamW { .. } => None,
+        });
+        let mut sizes: Vec<usize> = shapes.map(muon::scratch_values).collect();
+        sizes.sort_unstable_by(|left, right| right.cmp(left));
+        sizes.iter().take(at_a_time).sum()
+    }
+
+    /// An upper bound on how far a step at this learning rate moves the model, as a Euclidean norm: AdamW moves a coordinate
+    /// by about one learning rate, Muon each of a matrix's directions by about one of its own.
+    pub(crate) fn travel(&self, learning_rate: f64) -> f64 {
+        learning_rate * self.reach
+    }
+
+    /// One step over flat `values` with their flat `gradient`, both in the order of the layout.
+    pub(crate) fn step(&self, factors: StepFactors, values: &mut [f32], gradient: &[f32], moments: &mut Moments) {
+        let (mut values, mut first) = (values, &mut moments.first[..]);
+        let (mut second, mut average) = (&mut moments.second[..], &mut moments.average[..]);
+        let mut matrices = Vec::new();
+        for tensor in &self.tensors {
+            let length = tensor.range.len();
+            let (values, first) = (take(&mut values, length), take(&mut first, length));
+            let gradient = &gradient[tensor.range.clone()];
+            match &tensor.rule {
+                Rule::AdamW { decays, second: place } => {
+                    let second = take(&mut second, place.len());
+                    let average = self.spec.match_batch.then(|| take(&mut average, place.len()));
+                    let slices = adamw::Slices { values, gradient, first, second, average };
+                    adamw::step(&self.spec, &factors.decaying(*decays), slices);
+                }
+                Rule::Muon(shape) => {
+                    matrices.push(muon::Slices { values, gradient, momentum: first, shape: *shape });
+                }
+            }
+        }
+        muon::step(self.spec.muon_momentum, &factors, matrices);
+    }
+}
+
+/// Cuts the first values off.
+fn take<'a>(values: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
+    let (taken, rest) = std::mem::take(values).split_at_mut(length);
+    *values = rest;
+    taken
+}
+
+/// How many of a layout's parameters this optimizer keeps second moments of: those that AdamW steps.
+pub fn second_moments(spec: &OptimizerSpec, layout: &ModelLayout) -> usize {
+    Optimizer::new(spec, layout).seconds()
 }
 
 /// The Euclidean norm of a gradient, summed in `f64` in a fixed order. Not finite exactly when some value is not.
@@ -127,46 +260,4 @@ vectorised! {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ops::gradient_check::random_values;
-
-    /// AdamW as in the paper, in f64, value by value.
-    fn by_the_book(spec: &OptimizerSpec, value: f64, gradients: &[f64], decays: bool, rate: f64) -> f64 {
-        let (mut value, mut first, mut second) = (value, 0.0, 0.0);
-        for (step, gradient) in (1..).zip(gradients) {
-            first = spec.beta1 * first + (1.0 - spec.beta1) * gradient;
-            second = spec.beta2 * second + (1.0 - spec.beta2) * gradient * gradient;
-            let unbiased = (first / (1.0 - spec.beta1.powi(step)), second / (1.0 - spec.beta2.powi(step)));
-            let decay = if decays { spec.weight_decay * value } else { 0.0 };
-            value -= rate * (unbiased.0 / (unbiased.1.sqrt() + spec.epsilon) + decay);
-        }
-        value
-    }
-
-    #[test]
-    fn steps_follow_the_book_with_clipping_and_without_decay_of_norms() {
-        let spec = OptimizerSpec { gradient_norm_max: 0.7, ..OptimizerSpec::default() };
-        let layout = ModelLayout::new([("a".to_owned(), vec![3, 5]), ("b".to_owned(), vec![7])]);
-        let (before, gradient) = (random_values(22, 1), random_values(22, 2));
-        let norm = gradient_norm(&gradient);
-        let expected_norm = gradient.iter().map(|value| f64::from(value * value)).sum::<f64>().sqrt();
-        assert!((norm - expected_norm).abs() < 1e-6 && norm > 0.7, "{norm}, {expected_norm}");
-        let (mut after, mut moments) = (before.clone(), Moments::new(22));
-        for steps in 1..=3 {
-            let factors = StepFactors::new(&spec, steps, norm, 0.01);
-            step(&spec, factors, &layout, &mut after, &gradient, &mut moments);
-        }
-        for index in 0..22 {
-            let clipped = f64::from(gradient[index]) * 0.7 / norm;
-            let expected = by_the_book(&spec, f64::from(before[index]), &[clipped; 3], index < 15, 0.01);
-            assert!((f64::from(after[index]) - expected).abs() < 1e-6, "{index}: {} {expected}", after[index]);
-        }
-    }
-
-    #[test]
-    fn a_gradient_that_is_not_finite_shows_in_the_norm() {
-        assert!(!gradient_norm(&[1.0, f32::NAN]).is_finite());
-        assert!(!gradient_norm(&[f32::INFINITY; 100]).is_finite());
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ use murmur_protocol::{Correction, ModelLayout};
 
 use crate::data::Batch;
 use crate::model::Evaluation;
-use crate::optimizer::Moments;
+use crate::optimizer::{Moments, Optimizer};
 
 pub(crate) use device::DeviceReplica;
 pub(crate) use host::{HostReplica, has_two_lanes};
@@ -68,6 +68,11 @@ pub(crate) trait Replica: Send + Sync {
     fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
         time_evaluation(self, batch)
     }
+
+    fn optimizer(&self) -> &Optimizer;
+
+    /// Tells with how many members θ is averaged, this one counted.
+    fn set_members(&mut self, members: f64);
 
     /// The optimizer's moments, and the steps since they were zero.
     fn moments(&self) -> Result<(Moments, u64)>;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::cadence::Cadence;
 use super::clip::ClipHistory;
+use super::company::Company;
 use super::gain::LoopGain;
 use super::patience::Patience;
 use super::place::{Place, Seen};
@@ -53,6 +54,7 @@ pub(crate) struct Averaging {
     pub(crate) reputation: Reputation,
     pub(crate) cadence: Cadence,
     pub(crate) gain: LoopGain,
+    pub(crate) company: Company,
     /// How long an own exchange takes.
     pub(crate) patience: Patience,
     pub(crate) counters: ExchangeCounters,
@@ -121,6 +123,7 @@ impl Averaging {
         Averaging {
             cadence: Cadence::new(&gossip, parameters, upload_cap),
             gain: LoopGain::new(gossip.gamma),
+            company: Company::new(),
             patience: Patience::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
             gossip,
             training,

@@ -22,6 +22,7 @@ const MODEL_FIELDS: [&str; 11] = [
     "hidden",
     "convolutions",
 ];
+const OPTIMIZER_FIELDS: [&str; 4] = ["kind", "muon_learning_rate", "muon_momentum", "match_batch"];
 const DATA_FIELDS: [&str; 6] = ["field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
 
 /// Checks the fields of models and data against each other.
@@ -92,6 +93,7 @@ fn classes(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
 pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bool {
     let listed = match section {
         "model" => MODEL_FIELDS.contains(&field),
+        "optimizer" => OPTIMIZER_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
         "run" => field == "founder",
         _ => false,
@@ -107,6 +109,7 @@ fn default_of(section: &str, field: &str) -> Option<toml::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::OptimizerKind;
 
     fn digits() -> RunManifest {
         let mut manifest = RunManifest::default();
@@ -129,6 +132,21 @@ mod tests {
         let text = manifest.canonical_text();
         assert!(text.contains("data.source = \"image-folders\"\n"), "{text}");
         assert_eq!(RunManifest::from_text(&text), Ok(manifest));
+    }
+
+    #[test]
+    fn runs_of_plain_adamw_are_told_as_ever_and_others_read_back() {
+        let mut manifest = RunManifest::default();
+        let text = manifest.canonical_text();
+        assert!(!text.contains("muon") && !text.contains("optimizer.kind") && !text.contains("match_batch"), "{text}");
+        let id = manifest.run_id();
+        (manifest.optimizer.kind, manifest.optimizer.match_batch) = (OptimizerKind::Muon, true);
+        let text = manifest.canonical_text();
+        assert!(text.contains("optimizer.kind = \"muon\"\noptimizer.learning_rate"), "{text}");
+        assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
+        assert_ne!(manifest.run_id(), id);
+        manifest.optimizer.muon_momentum = 1.0;
+        assert!(manifest.validate().expect_err("no decay").to_string().starts_with("optimizer.muon_momentum = 1"));
     }
 
     #[test]

@@ -83,16 +83,37 @@ impl ModelSpec {
     }
 }
 
-/// AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping of the gradient's norm.
+/// Which optimizers there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerKind {
+    /// AdamW (Loshchilov and Hutter, arXiv 1711.05101) for all parameters.
+    AdamW,
+    /// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for the matrices between two layers, AdamW for the rest:
+    /// embedding, head, norms, biases, convolutions and adapters.
+    Muon,
+}
+
+/// What turns gradients into steps, with clipping of the gradient's norm and decoupled weight decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSpec {
-    /// Peak learning rate, above 0, at most 1.
+    /// Which.
+    pub kind: OptimizerKind,
+    /// AdamW's peak learning rate, above 0, at most 1.
     pub learning_rate: f64,
+    /// Muon's peak learning rate, above 0, at most 1. A matrix `[outputs, inputs]` moves by this times √max(1, outputs /
+    /// inputs), in each of its directions about alike.
+    pub muon_learning_rate: f64,
+    /// Decay of Muon's momentum, 0 to below 1.
+    pub muon_momentum: f64,
     /// Decay of the first moment, 0 to below 1.
     pub beta1: f64,
     /// Decay of the second moment, 0 to below 1.
     pub beta2: f64,
+    /// Whether AdamW's second moment is that of the batches of all members together: of an average over so many own gradients
+    /// as there are members, instead of each gradient.
+    pub match_batch: bool,
     /// Added to the denominator, above 0.
     pub epsilon: f64,
     /// Decoupled decay of matrices (never of norms), 0 to 10.
@@ -258,9 +279,14 @@ impl Default for ModelSpec {
 impl Default for OptimizerSpec {
     fn default() -> Self {
         OptimizerSpec {
+            kind: OptimizerKind::AdamW,
             learning_rate: 4e-3,
+            // Both as in Muon's own publication.
+            muon_learning_rate: 0.02,
+            muon_momentum: 0.95,
             beta1: 0.9,
             beta2: 0.99,
+            match_batch: false,
             epsilon: 1e-8,
             weight_decay: 0.1,
             gradient_norm_max: 1.0,

@@ -179,6 +179,9 @@ impl Node {
             if self.averaging.gossip.outer_learning_rate > 0.0 {
                 self.outbox.push(Effect::AdvanceOuter);
             }
+            if let Some(members) = self.averaging.company.on_round(self.membership.members(now).len()) {
+                self.outbox.push(Effect::MatchBatch { members });
+            }
             self.averaging.gain.on_round(self.averaging.gossip.fragments);
             self.starter.schedule(steps, self.averaging.cadence.interval());
             self.start_exchange(now);

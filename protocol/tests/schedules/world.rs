@@ -417,6 +417,7 @@ impl World {
             Effect::EndTraining | Effect::Stop => self.members[index].is_training = false,
             Effect::Dial { .. }
             | Effect::AdvanceOuter
+            | Effect::MatchBatch { .. }
             | Effect::FinishRun(_)
             | Effect::Notice(_)
             | Effect::CompleteRun => {}

@@ -125,6 +125,7 @@ fn slow_and_lossy() -> NetworkSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::study::Treatment;
 
     #[test]
     fn uneven_speeds_do_the_same_work() {
@@ -136,6 +137,7 @@ mod tests {
             nodes: 8,
             steps: 400,
             learning_rate: 1.0,
+            treatment: Treatment::default(),
             seed: 0,
         };
         let uneven = paces(&setting, true);

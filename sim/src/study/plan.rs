@@ -1,6 +1,8 @@
 //! Which runs the study has, the most telling first.
 
-use super::{Method, Setting};
+use murmur_protocol::manifest::OptimizerKind;
+
+use super::{Method, Setting, Treatment};
 
 /// Nodes of every run.
 const NODES: usize = 8;
@@ -48,6 +50,29 @@ pub const fn plain_gossip(interval: u32) -> Method {
     gossip(interval, (0.0, 0.5), false, false)
 }
 
+const ADAMW: Treatment = Treatment { kind: OptimizerKind::AdamW, muon_learning_rate: 0.02, match_batch: false };
+const ADAMW_MATCHED: Treatment = Treatment { match_batch: true, ..ADAMW };
+const MUON: Treatment = Treatment { kind: OptimizerKind::Muon, ..ADAMW };
+const MUON_MATCHED: Treatment = Treatment { match_batch: true, ..MUON };
+
+/// What all optimizers are measured against: AdamW at the best of its learning rates.
+pub const REFERENCE: (Method, f64, Treatment) = (Method::DataParallel, 8e-3, ADAMW);
+
+/// The runs of [`Question::Optimizers`].
+const OPTIMIZERS: [(Method, f64, Treatment); 11] = [
+    REFERENCE,
+    (plain_gossip(5), 8e-3, MUON_MATCHED),
+    (plain_gossip(25), 8e-3, MUON_MATCHED),
+    (plain_gossip(5), 4e-3, MUON_MATCHED),
+    (plain_gossip(25), 4e-3, MUON_MATCHED),
+    (plain_gossip(5), 4e-3, MUON),
+    (plain_gossip(25), 4e-3, MUON),
+    (plain_gossip(5), 4e-3, ADAMW_MATCHED),
+    (plain_gossip(5), 4e-3, ADAMW),
+    (plain_gossip(25), 4e-3, ADAMW),
+    (Method::DataParallel, 4e-3, MUON),
+];
+
 /// One of the study's questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
@@ -57,6 +82,8 @@ pub enum Question {
     Asynchrony,
     /// Loss against traffic, each method at its best learning rate.
     Traffic,
+    /// What the optimizer is worth, against data-parallel training with AdamW, over seeds.
+    Optimizers,
     /// The bars where every node reads another part of the text.
     UnlikeData,
 }
@@ -71,6 +98,7 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
         nodes: NODES,
         steps: STEPS,
         learning_rate,
+        treatment: Treatment::default(),
         seed,
     };
     let over_seeds = |methods: &[Method]| {
@@ -85,6 +113,14 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
             let methods: Vec<Method> = methods.chain(INTERVALS.map(plain_gossip)).collect();
             let pairs = LEARNING_RATES.iter().flat_map(|rate| methods.iter().map(move |method| (*method, *rate)));
             pairs.map(|(method, rate)| setting(method, rate, SEEDS[0])).collect()
+        }
+        Question::Optimizers => {
+            let pairs = SEEDS.iter().flat_map(|seed| OPTIMIZERS.iter().map(move |run| (*run, *seed)));
+            let made = pairs.map(|((method, learning_rate, treatment), seed)| Setting {
+                treatment,
+                ..setting(method, learning_rate, seed)
+            });
+            made.collect()
         }
         Question::UnlikeData => over_seeds(&[GOSSIP, DILOCO, Method::LocalOnly]),
     }

@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
+use murmur_protocol::manifest::OptimizerKind;
+
 use super::plan::{self, DILOCO, GOSSIP, GOSSIP_FULL_PRECISION, GOSSIP_UNEVEN, Question, SEEDS};
-use super::{Method, Outcome};
+use super::{Method, Outcome, Setting, Treatment};
 
 /// All tables for which there are outcomes.
 pub fn tables(outcomes: &[Outcome]) -> String {
@@ -12,13 +14,23 @@ pub fn tables(outcomes: &[Outcome]) -> String {
     texts.dedup();
     let mut page = String::new();
     for text in texts {
-        for question in [Question::Bars, Question::Asynchrony, Question::UnlikeData, Question::Traffic] {
+        for question in
+            [Question::Bars, Question::Asynchrony, Question::UnlikeData, Question::Traffic, Question::Optimizers]
+        {
             let runs = plan::runs(question, text);
             let found: Vec<&Outcome> = outcomes.iter().filter(|outcome| runs.contains(&outcome.setting)).collect();
-            if !found.is_empty() {
+            // Runs with AdamW alone are those of other questions, too.
+            let is_told = |outcome: &&Outcome| {
+                question != Question::Optimizers || outcome.setting.treatment != Treatment::default()
+            };
+            if found.iter().any(is_told) {
                 let (done, all) = (found.len(), runs.len());
                 let _ = writeln!(page, "### {} ({text}; {done} of {all} runs)\n", title(question));
-                page += &if question == Question::Traffic { traffic(&found) } else { over_seeds(question, &found) };
+                page += &match question {
+                    Question::Traffic => traffic(&found),
+                    Question::Optimizers => optimizers(&found),
+                    _ => over_seeds(question, &found),
+                };
                 page.push('\n');
             }
         }
@@ -31,6 +43,7 @@ fn title(question: Question) -> &'static str {
         Question::Bars => "Pairwise averaging and 8 bits",
         Question::Asynchrony => "Unequal speeds, delays and losses",
         Question::Traffic => "Loss against traffic, best learning rate of each",
+        Question::Optimizers => "Optimizers against data-parallel AdamW",
         Question::UnlikeData => "Every node another part of the text",
     }
 }
@@ -95,7 +108,7 @@ fn bars(question: Question) -> Vec<(Method, Method, f64)> {
         }
         Question::Asynchrony => vec![(GOSSIP_UNEVEN, GOSSIP, 0.02)],
         Question::UnlikeData => vec![(GOSSIP, DILOCO, 0.02), (GOSSIP, Method::LocalOnly, -0.06)],
-        Question::Traffic => vec![],
+        Question::Traffic | Question::Optimizers => vec![],
     }
 }
 
@@ -143,6 +156,55 @@ fn traffic(outcomes: &[&Outcome]) -> String {
     page
 }
 
+/// A treatment in a few words.
+pub fn treatment(treatment: &Treatment) -> String {
+    let kind = match treatment.kind {
+        OptimizerKind::AdamW => "AdamW",
+        OptimizerKind::Muon => "Muon",
+    };
+    format!("{kind}{}", if treatment.match_batch { ", matched" } else { "" })
+}
+
+fn optimizers(outcomes: &[&Outcome]) -> String {
+    let of = |outcome: &Outcome| {
+        let Setting { method, learning_rate, treatment, .. } = outcome.setting;
+        (method, learning_rate, treatment)
+    };
+    let mut kinds = Vec::new();
+    for outcome in outcomes {
+        if !kinds.contains(&of(outcome)) {
+            kinds.push(of(outcome));
+        }
+    }
+    let losses = |kind| -> Vec<(u64, f64)> {
+        let found = outcomes.iter().filter(|outcome| of(outcome) == kind);
+        found.map(|outcome| (outcome.setting.seed, outcome.loss)).collect()
+    };
+    let reference = losses(plan::REFERENCE);
+    let mut page = "| | optimizer | by seed | mean | against the first, over seeds that both have |\n".to_owned();
+    page += "|---|---|---|---|---|\n";
+    for kind in kinds {
+        let rows = losses(kind);
+        let with = rows.iter().filter_map(|(seed, loss)| {
+            let (_, reference) = reference.iter().find(|(other, _)| other == seed)?;
+            Some((loss, reference))
+        });
+        let (ours, theirs) = with.fold((0.0, 0.0), |(ours, theirs), (our, their)| (ours + our, theirs + their));
+        let seeds: Vec<String> = rows.iter().map(|(_, loss)| format!("{loss:.4}")).collect();
+        let _ = writeln!(
+            page,
+            "| {} | {} at {} | {} | {:.4} | {:+.1} % |",
+            name(&kind.0),
+            treatment(&kind.2),
+            kind.1,
+            seeds.join(" "),
+            average(rows.iter().map(|(_, loss)| *loss)),
+            100.0 * (ours / theirs - 1.0),
+        );
+    }
+    page
+}
+
 fn average(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
     values.sum::<f64>() / count
@@ -176,6 +238,18 @@ mod tests {
         assert!(good.contains("kept)") && !good.contains("not kept"), "{good}");
         let bad = tables(&outcomes(Question::Bars, |method| if *method == GOSSIP { 2.05 } else { 2.0 }));
         assert_eq!(bad.matches("not kept").count(), 3, "{bad}");
+    }
+
+    #[test]
+    fn optimizers_are_held_against_data_parallel_adamw_seed_by_seed() {
+        let is_gossip = |method: &Method| matches!(method, Method::Gossip { .. });
+        let page = tables(&outcomes(Question::Optimizers, |method| if is_gossip(method) { 2.1 } else { 2.0 }));
+        let (_, page) = page.split_once("### Optimizers").expect("the table");
+        assert_eq!((page.matches("+5.0 %").count(), page.matches("+0.0 %").count()), (9, 2), "{page}");
+        assert!(
+            page.contains("| gossip, H = 5, no momentum | Muon, matched at 0.004 | 2.1000 2.1000 2.1000 |"),
+            "{page}"
+        );
     }
 
     #[test]

@@ -103,6 +103,12 @@ impl Swarm {
                 self.order(index, Order::State { request, chunks, progress });
             }
             Effect::AdvanceOuter => self.order(index, Order::AdvanceOuter),
+            Effect::MatchBatch { members } => {
+                self.catch_up(index);
+                if let Some(host) = self.hosts[index].as_mut() {
+                    host.trainer.set_members(members);
+                }
+            }
             Effect::BeginTraining => self.begin_steps(index),
             Effect::EndTraining => {
                 self.catch_up(index);

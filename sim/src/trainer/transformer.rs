@@ -55,8 +55,7 @@ impl Learner for Transformer {
         for _ in 0..count {
             // A step that is not finite is left out, as in the daemon.
             if let Ok(report) = self.engine.step(progress + learned.steps as f64) {
-                let parameters = self.engine.layout().parameters() as f64;
-                learned.travel += report.learning_rate * parameters.sqrt();
+                learned.travel += report.travel;
                 learned.steps += 1;
             }
         }
@@ -81,6 +80,10 @@ impl Learner for Transformer {
 
     fn advance_outer(&mut self) -> Result<(), TrainingError> {
         self.engine.advance_outer()
+    }
+
+    fn set_members(&mut self, members: f64) {
+        self.engine.set_members(members);
     }
 
     fn finish(&mut self, ending: Ending) {

@@ -13,6 +13,8 @@ pub enum TrainerOrder {
     LoadState(RequestId, Vec<Payload>, f64),
     /// Take a step of the outer momentum.
     AdvanceOuter,
+    /// The model is averaged with so many members, this node counted.
+    MatchBatch(f64),
     /// The founder has ordered the end of the run.
     Finish(Ending),
     /// Train from now on.
@@ -31,6 +33,7 @@ impl TrainerOrder {
             | TrainerOrder::ApplyCorrection(request, ..)
             | TrainerOrder::LoadState(request, ..) => Some(*request),
             TrainerOrder::AdvanceOuter
+            | TrainerOrder::MatchBatch(_)
             | TrainerOrder::Finish(_)
             | TrainerOrder::Begin
             | TrainerOrder::End

@@ -3,27 +3,41 @@
 use murmur_protocol::Payload;
 use murmur_protocol::bulk::ChunkedValues;
 
-use super::{Engine, TrainingError, check_finite};
+use super::{Engine, TrainingError, check_finite, check_length};
 use crate::data::DataPosition;
 use crate::local_progress::LocalProgress;
 use crate::optimizer::Moments;
 use crate::schedule::WarmUpAgain;
 
-/// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout.
+/// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout,
+/// and those without another length have one value per parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineState {
     /// θ.
     pub parameters: Vec<f32>,
-    /// AdamW's running mean of the gradient.
+    /// AdamW's running mean of the gradient, or Muon's momentum.
     pub first_moment: Vec<f32>,
-    /// AdamW's running mean of the gradient's square.
+    /// AdamW's running mean of the gradient's square, of the tensors that AdamW steps, in the order of the layout: see
+    /// [`second_moments`](crate::optimizer::second_moments).
     pub second_moment: Vec<f32>,
+    /// Where the second moment is matched to the batch.
+    pub gradient_average: Option<GradientAverage>,
     /// φ, with the outer momentum on.
     pub slow_weights: Option<Vec<f32>>,
     /// u, with the outer momentum on.
     pub outer_momentum: Option<Vec<f32>>,
     /// Steps and positions.
     pub counters: Counters,
+}
+
+/// The short average of gradients whose square AdamW's second moment averages: see
+/// [`OptimizerSpec::match_batch`](murmur_protocol::manifest::OptimizerSpec::match_batch).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GradientAverage {
+    /// As many as second moments.
+    pub values: Vec<f32>,
+    /// How much of it is gradients rather than the zeros that it began with, 0 to 1.
+    pub weight: f32,
 }
 
 /// The small part of an [`EngineState`].
@@ -47,7 +61,7 @@ impl Engine {
     /// # Errors
     /// When the values are for another model or not finite; nothing has changed then.
     pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
-        self.check_length("the loaded model", values.len())?;
+        check_length("the loaded model", values.len(), self.layout().parameters())?;
         check_finite("the loaded model", values)?;
         self.replica.set_parameters(values)?;
         self.local_progress = LocalProgress::new(values);
@@ -84,7 +98,8 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn reset_optimizer(&mut self) -> Result<(), TrainingError> {
-        self.replica.set_moments(Moments::new(self.layout().parameters()), 0)?;
+        let moments = self.replica.optimizer().moments();
+        self.replica.set_moments(moments, 0)?;
         self.warm_up_again = WarmUpAgain::begin(&self.schedule);
         Ok(())
     }
@@ -99,6 +114,8 @@ impl Engine {
             parameters: self.parameters()?,
             first_moment: moments.first,
             second_moment: moments.second,
+            gradient_average: (self.manifest.optimizer.match_batch)
+                .then_some(GradientAverage { values: moments.average, weight: moments.average_weight }),
             slow_weights: self.outer.as_ref().map(|outer| outer.slow_weights().to_vec()),
             outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
             counters: Counters {
@@ -116,28 +133,37 @@ impl Engine {
     /// # Errors
     /// When the state is of another model or run, or not finite; nothing has changed then.
     pub fn restore(&mut self, state: EngineState) -> Result<(), TrainingError> {
-        let EngineState { parameters, first_moment, second_moment, slow_weights, outer_momentum, counters } = state;
+        let EngineState { parameters, first_moment, second_moment, counters, .. } = state;
+        let (slow_weights, outer_momentum) = (state.slow_weights, state.outer_momentum);
+        let average = state.gradient_average.unwrap_or(GradientAverage { values: Vec::new(), weight: 0.0 });
         let outer = match (&self.outer, slow_weights, outer_momentum) {
             (None, None, None) => None,
             (Some(_), Some(slow_weights), Some(momentum)) => Some((slow_weights, momentum)),
             (None, _, _) => return Err(TrainingError::OtherOuterMomentum("has")),
             (Some(_), _, _) => return Err(TrainingError::OtherOuterMomentum("lacks")),
         };
+        let (all, optimizer) = (self.layout().parameters(), self.replica.optimizer());
         let mut parts = vec![
-            ("the saved model", &parameters),
-            ("the saved first moment", &first_moment),
-            ("the saved second moment", &second_moment),
+            ("the saved model", &parameters, all),
+            ("the saved first moment", &first_moment, all),
+            ("the saved second moment", &second_moment, optimizer.seconds()),
+            ("the saved average of gradients", &average.values, optimizer.averages()),
         ];
         if let Some((slow_weights, momentum)) = &outer {
-            parts.extend([("the saved slow weights", slow_weights), ("the saved outer momentum", momentum)]);
+            parts.extend([("the saved slow weights", slow_weights, all), ("the saved outer momentum", momentum, all)]);
         }
-        for (what, values) in parts {
-            self.check_length(what, values.len())?;
+        for (what, values, expected) in parts {
+            check_length(what, values.len(), expected)?;
             check_finite(what, values)?;
         }
         self.replica.set_parameters(&parameters)?;
         self.local_progress = LocalProgress::new(&parameters);
-        let moments = Moments { first: first_moment, second: second_moment };
+        let moments = Moments {
+            first: first_moment,
+            second: second_moment,
+            average: average.values,
+            average_weight: average.weight.clamp(0.0, 1.0),
+        };
         self.replica.set_moments(moments, counters.optimizer_steps)?;
         if let (Some(place), Some((slow_weights, momentum))) = (&mut self.outer, outer) {
             place.restore(slow_weights, momentum);

@@ -1,7 +1,7 @@
 //! The engine as its driver sees it.
 
 use murmur_protocol::bulk::Codes;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
 use murmur_protocol::{Correction, Part, Selection};
 
 use super::*;
@@ -30,24 +30,31 @@ fn correction(layout: &ModelLayout, step: f32) -> Correction {
 
 #[test]
 fn sixty_steps_reduce_the_loss_far_below_chance() -> Result<(), TrainingError> {
-    let mut engine = engine(&manifest());
-    let first = engine.validation_loss()?;
-    assert!((first - 256_f64.ln()).abs() < 0.3, "{first}");
-    for step in 0..60 {
-        let report = engine.step(f64::from(step))?;
-        assert_eq!(report.tokens, 4 * 64);
+    for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+        let mut manifest = manifest();
+        manifest.optimizer.kind = kind;
+        let mut engine = engine(&manifest);
+        let first = engine.validation_loss()?;
+        assert!((first - 256_f64.ln()).abs() < 0.3, "{first}");
+        for step in 0..60 {
+            let report = engine.step(f64::from(step))?;
+            assert_eq!(report.tokens, 4 * 64);
+        }
+        let last = engine.validation_loss()?;
+        assert!(last < 3.0, "{kind:?}: {first} to {last}");
     }
-    let last = engine.validation_loss()?;
-    assert!(last < 3.0, "{first} to {last}");
     Ok(())
 }
 
 #[test]
 fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
-    for outer_learning_rate in [0.0, 0.7] {
+    let kinds = [(OptimizerKind::AdamW, false), (OptimizerKind::AdamW, true), (OptimizerKind::Muon, true)];
+    for (outer_learning_rate, (kind, match_batch)) in [0.0, 0.7, 0.0].into_iter().zip(kinds) {
         let mut manifest = manifest();
         manifest.gossip.outer_learning_rate = outer_learning_rate;
+        (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, match_batch);
         let mut engine = engine(&manifest);
+        engine.set_members(4.0);
         let walk = |engine: &mut Engine| -> Result<(Vec<f32>, f64), TrainingError> {
             engine.step(1.0)?;
             engine.advance_outer()?;
@@ -64,6 +71,7 @@ fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
         engine.restore(saved.clone())?;
         assert_eq!(walk(&mut engine)?, expected);
         let mut other = self::engine(&manifest);
+        other.set_members(4.0);
         other.restore(saved.clone())?;
         assert_eq!(other.save()?, saved);
         assert_eq!(walk(&mut other)?, expected);
@@ -73,15 +81,20 @@ fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
 
 #[test]
 fn the_number_of_threads_does_not_change_a_bit() {
-    let train = |threads: usize| {
+    let train = |kind: OptimizerKind, threads: usize| {
+        let mut manifest = manifest();
+        (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, true);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
         pool.install(|| {
-            let mut engine = engine(&manifest());
+            let mut engine = engine(&manifest);
+            engine.set_members(4.0);
             let losses: Vec<f64> = (0..3).map(|step| engine.step(f64::from(step)).expect("a step").loss).collect();
             (losses, values(&mut engine))
         })
     };
-    assert!(train(1) == train(3));
+    for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+        assert!(train(kind, 1) == train(kind, 3), "{kind:?}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub struct TimedStep {
     pub data: Duration,
     /// Forward and backward.
     pub gradient: Duration,
-    /// Norm, clipping and AdamW.
+    /// Norm, clipping and the optimizer.
     pub optimizer: Duration,
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
+use murmur_protocol::manifest::{ModelSpec, OptimizerKind, OptimizerSpec};
 
 use super::{Accelerator, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::build;
+use crate::optimizer::Moments;
 use crate::replica::{HostReplica, Replica};
 
 /// Differences of gradients, as a share of a tensor's largest value, that rounding explains.
@@ -34,13 +35,9 @@ fn spec() -> ModelSpec {
     }
 }
 
-/// What a device has computed.
-struct Outcome {
-    loss: f64,
-    gradient: Vec<f32>,
-    /// AdamW's, after a step.
-    second_moment: Vec<f32>,
-}
+/// Differences of what a step with one and the same gradient did, as a share of the largest value: Muon's polynomials amplify
+/// rounding errors up to 500 times.
+const STEP_TOLERANCE: f32 = 5e-3;
 
 /// Takes a step of a small transformer on both, and adds a correction on the device.
 ///
@@ -48,32 +45,44 @@ struct Outcome {
 /// With what differs.
 pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), String> {
     let check = |precision, tolerance| {
-        let (spec, optimizer) = (spec(), OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() });
+        // With AdamW for what Muon leaves.
+        let (kind, match_batch) = (OptimizerKind::Muon, true);
+        let optimizer = OptimizerSpec { kind, match_batch, gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+        let spec = spec();
         let model = build(&spec);
         let (layout, parameters) = (model.layout().clone(), model.initial_parameters(1));
         let options = TrainingOptions { precision, ..TrainingOptions::default() };
         let (examples, device) = (3, device.clone());
         let mut on_device =
             GpuReplica::new(device, &spec, Trained::all(&layout), &parameters, optimizer.clone(), examples, &options)?;
-        let mut on_host = HostReplica::new(model, parameters, optimizer, examples);
-        let (actual, expected) = (step(&mut on_device, &spec)?, step(&mut on_host, &spec)?);
-        // Not a number is no agreement.
-        let agrees = |left: f64, right: f64, of: f64| (left - right).abs() <= f64::from(tolerance) * of;
+        let mut on_host = HostReplica::new(model, parameters.clone(), optimizer, examples);
+        let (loss, expected_loss) = (gradient(&mut on_device, &spec)?, gradient(&mut on_host, &spec)?);
         let mut differences = Vec::new();
-        if !agrees(actual.loss, expected.loss, 1.0) {
+        // Not a number is no agreement.
+        let losses_agree = (loss - expected_loss).abs() <= f64::from(tolerance);
+        if !losses_agree {
             differences.push("the loss".to_owned());
         }
+        let gradients = (on_device.gradient()?.into_owned(), on_host.gradient()?.into_owned());
+        on_device.set_gradient(&gradients.1)?;
+        let (after, expected_after) = (step(&mut on_device, &parameters)?, step(&mut on_host, &parameters)?);
         for tensor in layout.tensors() {
-            let vectors = [(&actual.gradient, &expected.gradient), (&actual.second_moment, &expected.second_moment)];
-            let all_agree = vectors.into_iter().all(|(actual, expected)| {
-                let (actual, expected) = (&actual[tensor.range()], &expected[tensor.range()]);
-                let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-                let mut pairs = actual.iter().zip(expected);
-                pairs.all(|(left, right)| agrees(f64::from(*left), f64::from(*right), f64::from(largest)))
-            });
-            if !all_agree {
+            let within = |vector: &[f32]| vector[tensor.range()].to_vec();
+            let agree =
+                |(actual, expected): (&[f32], &[f32]), tolerance| agree(&within(actual), &within(expected), tolerance);
+            let moved = (&after.moved[..], &expected_after.moved[..]);
+            if !(agree((&gradients.0, &gradients.1), tolerance) && agree(moved, STEP_TOLERANCE)) {
                 differences.push(tensor.name.clone());
             }
+        }
+        let (moments, expected) = (after.moments, expected_after.moments);
+        let vectors = [
+            (&moments.first, &expected.first),
+            (&moments.second, &expected.second),
+            (&moments.average, &expected.average),
+        ];
+        if !vectors.into_iter().all(|(actual, expected)| agree(actual, expected, STEP_TOLERANCE)) {
+            differences.push("the optimizer's moments".to_owned());
         }
         if !adds(&mut on_device)? {
             differences.push("a correction".to_owned());
@@ -90,13 +99,37 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
     Ok(())
 }
 
-fn step(replica: &mut dyn Replica, spec: &ModelSpec) -> Result<Outcome> {
+/// Whether all values differ by at most so much of the largest.
+fn agree(actual: &[f32], expected: &[f32], tolerance: f32) -> bool {
+    let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    // Not a number is no agreement.
+    let close = |(left, right): (&f32, &f32)| (left - right).abs() <= tolerance * largest;
+    actual.len() == expected.len() && actual.iter().zip(expected).all(close)
+}
+
+/// Computes the gradient of a batch and returns the loss.
+fn gradient(replica: &mut dyn Replica, spec: &ModelSpec) -> Result<f64> {
     let tokens = |factor: u32| (0..3 * spec.context).map(|index| index * factor % spec.vocabulary).collect();
     let batch = Batch::Tokens(TokenBatch { inputs: tokens(37), targets: tokens(91), sequences: 3 });
-    let loss = replica.compute_gradient(&batch)?;
-    let (gradient, norm) = (replica.gradient()?.into_owned(), replica.gradient_norm()?);
-    replica.step(norm, 0.01)?;
-    Ok(Outcome { loss, gradient, second_moment: replica.moments()?.0.second })
+    replica.compute_gradient(&batch)
+}
+
+/// What two steps with the gradient that a replica has have come to.
+struct Stepped {
+    /// The way of each parameter.
+    moved: Vec<f32>,
+    moments: Moments,
+}
+
+/// Takes two steps from `before`, as a member of five.
+fn step(replica: &mut dyn Replica, before: &[f32]) -> Result<Stepped> {
+    replica.set_members(5.0);
+    for _ in 0..2 {
+        let norm = replica.gradient_norm()?;
+        replica.step(norm, 0.01)?;
+    }
+    let moved = replica.parameters()?.iter().zip(before).map(|(after, before)| after - before).collect();
+    Ok(Stepped { moved, moments: replica.moments()?.0 })
 }
 
 /// Whether a correction moves every parameter by its value.

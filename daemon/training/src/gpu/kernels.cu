@@ -274,15 +274,57 @@ extern "C" __global__ void add(float *values, const float *added, size_t count) 
     if (index < count) values[index] += added[index];
 }
 
-/// AdamW with the gradient clipped by a factor (`step_values` in `optimizer.rs`).
-extern "C" __global__ void adamw(float *values, const float *gradient, float *first, float *second, size_t count,
-                                 float clip, float beta1, float beta2, float new1, float new2, float rate, float keep,
-                                 float unbias_second, float epsilon) {
+/// Muon's momentum with the gradient scaled by `added`, and its step ahead (`look_ahead` in `optimizer/muon.rs`).
+extern "C" __global__ void muon_look_ahead(const float *gradient, float *mean, float *update, size_t count, float decay,
+                                      float added) {
+    size_t index = element();
+    if (index >= count) return;
+    float scaled = added * gradient[index];
+    float next = decay * mean[index] + scaled;
+    mean[index] = next;
+    update[index] = decay * next + scaled;
+}
+
+/// The sums of `sum_squares`, added up in the first one.
+extern "C" __global__ void muon_norm(double *sums, u32 blocks) {
+    if (element() != 0) return;
+    for (u32 block = 1; block < blocks; block++) sums[0] += sums[block];
+}
+
+/// Divides by the root of a sum of squares.
+extern "C" __global__ void muon_normalise(float *values, const double *sum, size_t count, float least) {
+    size_t index = element();
+    if (index < count) values[index] *= 1 / ((float)sqrt(*sum) + least);
+}
+
+/// `a + b·gram` of a square matrix.
+extern "C" __global__ void muon_polynomial(const float *gram, float *factor, u32 side, float a, float b) {
+    size_t index = element();
+    if (index < (size_t)side * side) factor[index] = b * gram[index] + (index % (side + 1) == 0 ? a : 0);
+}
+
+extern "C" __global__ void muon_step(float *values, const float *update, size_t count, float keep, float rate) {
+    size_t index = element();
+    if (index < count) values[index] = values[index] * keep - rate * update[index];
+}
+
+/// `average ← decay·average + added·gradient`.
+extern "C" __global__ void blend_gradients(float *average, const float *gradient, size_t count, float decay, float added) {
+    size_t index = element();
+    if (index < count) average[index] = decay * average[index] + added * gradient[index];
+}
+
+/// AdamW with the gradient clipped by a factor, and the second moment of `squared` times `unbias` (`step_values` and
+/// `step_matched` in `optimizer/adamw.rs`).
+extern "C" __global__ void adamw(float *values, const float *gradient, const float *squared, float *first, float *second,
+                                 size_t count, float clip, float unbias, float beta1, float beta2, float new1,
+                                 float new2, float rate, float keep, float unbias_second, float epsilon) {
     size_t index = element();
     if (index >= count) return;
     float clipped = gradient[index] * clip;
     float mean = beta1 * first[index] + new1 * clipped;
-    float square = beta2 * second[index] + new2 * clipped * clipped;
+    float seen = squared[index] * unbias;
+    float square = beta2 * second[index] + new2 * seen * seen;
     first[index] = mean;
     second[index] = square;
     values[index] = values[index] * keep - rate * mean / (sqrtf(square * unbias_second) + epsilon);

@@ -9,6 +9,7 @@ use candle_core::Result;
 use murmur_protocol::manifest::{ModelSpec, OptimizerSpec};
 use murmur_protocol::{Correction, ModelLayout};
 
+use super::muon::{MuonMemory, Vectors};
 use super::transformer::GpuTransformer;
 use super::weights::{WeightMemory, Weights};
 use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS, Span};
@@ -16,7 +17,7 @@ use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
 use crate::model::Evaluation;
-use crate::optimizer::{Moments, StepFactors};
+use crate::optimizer::{Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
 
 /// What of a model is trained.
@@ -42,13 +43,18 @@ pub(crate) struct GpuReplica {
     gradient: Memory,
     first_moment: Memory,
     second_moment: Memory,
+    /// Where the second moment is matched to the batch.
+    average: Option<Memory>,
+    average_weight: f32,
+    /// Where some matrices are stepped by it.
+    muon: Option<MuonMemory>,
     /// Of sums that are on their way to the host.
     sums: Memory,
     /// What is being uploaded, in order, and where it is to be added.
     additions: VecDeque<(Range<usize>, Arc<Memory>)>,
     /// Since the moments were zero.
     steps: u64,
-    optimizer: OptimizerSpec,
+    optimizer: Optimizer,
     /// Examples computed at once, at most.
     micro_batch: usize,
 }
@@ -65,8 +71,9 @@ impl GpuReplica {
         options: &TrainingOptions,
     ) -> Result<GpuReplica> {
         let kind = options.precision.kind();
-        let vector = || device.allocate(Kind::F32, parameters.len());
+        let vector = |length| device.allocate(Kind::F32, length);
         let Trained { layout, adapters } = trained;
+        let optimizer = Optimizer::new(&optimizer, &layout);
         // Products read adapters themselves only to fold them, exactly.
         let read_as = if adapters.is_some() { Kind::F32 } else { kind };
         let mut replica = GpuReplica {
@@ -74,9 +81,12 @@ impl GpuReplica {
             layout,
             parameters: WeightMemory::new(&*device, read_as, parameters.len())?,
             adapters,
-            gradient: vector()?,
-            first_moment: vector()?,
-            second_moment: vector()?,
+            gradient: vector(parameters.len())?,
+            first_moment: vector(parameters.len())?,
+            second_moment: vector(optimizer.seconds())?,
+            average: optimizer.spec.match_batch.then(|| vector(optimizer.averages())).transpose()?,
+            average_weight: 0.0,
+            muon: MuonMemory::new(&*device, &optimizer)?,
             sums: device.allocate(Kind::F64, SUM_BLOCKS)?,
             additions: VecDeque::new(),
             steps: 0,
@@ -149,20 +159,42 @@ impl Replica for GpuReplica {
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
         self.steps += 1;
-        let spec = &self.optimizer;
-        let factors = StepFactors::new(spec, self.steps, gradient_norm, learning_rate);
-        let state = [&self.gradient, &self.first_moment, &self.second_moment].map(Memory::span);
-        for tensor in self.layout.tensors() {
-            let factors = factors.for_shape(&tensor.shape);
-            let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
-            let scalars = [factors.clip, spec.beta1, spec.beta2, new[0], new[1], factors.rate, factors.keep];
-            let scalars = scalars.into_iter().chain([factors.unbias_second, spec.epsilon]);
-            let arguments: Vec<Argument> =
-                ([self.parameters.exact()].into_iter().chain(state).map(|vector| vector.part(tensor.range()).into()))
-                    .chain([count(tensor.range().len())])
-                    .chain(scalars.map(|value| Argument::Scalar(value as f32)))
-                    .collect();
-            launch_for_each(&*self.device, "adamw", tensor.range().len(), &arguments)?;
+        let spec = &self.optimizer.spec;
+        let factors = self.optimizer.factors(self.steps, gradient_norm, learning_rate, &mut self.average_weight);
+        for tensor in &self.optimizer.tensors {
+            let vectors = [self.parameters.exact(), self.gradient.span(), self.first_moment.span()];
+            let [values, gradient, first] = vectors.map(|vector| vector.part(tensor.range.clone()));
+            match (&tensor.rule, &self.muon) {
+                (Rule::AdamW { decays, second }, _) => {
+                    let factors = factors.decaying(*decays);
+                    let average = self.average.as_ref().map(|average| average.span().part(second.clone()));
+                    let second = self.second_moment.span().part(second.clone());
+                    let (squared, unbias) = match average {
+                        Some(average) => {
+                            let decay = factors.average_decay;
+                            let scalars = [decay, (1.0 - decay) * factors.clip as f32];
+                            let arguments = [average.into(), gradient.into(), count(tensor.range.len())];
+                            let arguments: Vec<_> = arguments.into_iter().chain(scalars.map(Into::into)).collect();
+                            launch_for_each(&*self.device, "blend_gradients", tensor.range.len(), &arguments)?;
+                            (average, f64::from(factors.unbias_average))
+                        }
+                        None => (gradient, factors.clip),
+                    };
+                    let new = [1.0 - spec.beta1, 1.0 - spec.beta2];
+                    let scalars = [factors.clip, unbias, spec.beta1, spec.beta2, new[0], new[1], factors.rate];
+                    let scalars = scalars.into_iter().chain([factors.keep, factors.unbias_second, spec.epsilon]);
+                    let vectors = [values, gradient, squared, first, second].map(Argument::from);
+                    let arguments: Vec<Argument> = (vectors.into_iter().chain([count(tensor.range.len())]))
+                        .chain(scalars.map(|value| Argument::Scalar(value as f32)))
+                        .collect();
+                    launch_for_each(&*self.device, "adamw", tensor.range.len(), &arguments)?;
+                }
+                (Rule::Muon(shape), Some(memory)) => {
+                    let vectors = Vectors { values, gradient, momentum: first };
+                    memory.step(&*self.device, &vectors, *shape, spec.muon_momentum, &factors, self.sums.span())?;
+                }
+                (Rule::Muon(_), None) => unreachable!("where Muon steps there is memory for it"),
+            }
         }
         self.parameters.round(&*self.device)
     }
@@ -187,15 +219,32 @@ impl Replica for GpuReplica {
         self.device.wait()
     }
 
+    fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    fn set_members(&mut self, members: f64) {
+        self.optimizer.set_members(members);
+    }
+
     fn moments(&self) -> Result<(Moments, u64)> {
-        let (first, second) = (self.download(self.first_moment.span())?, self.download(self.second_moment.span())?);
-        Ok((Moments { first, second }, self.steps))
+        let average = self.average.as_ref().map(|average| self.download(average.span())).transpose()?;
+        let moments = Moments {
+            first: self.download(self.first_moment.span())?,
+            second: self.download(self.second_moment.span())?,
+            average: average.unwrap_or_default(),
+            average_weight: self.average_weight,
+        };
+        Ok((moments, self.steps))
     }
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
         self.device.upload(bytes_of(&moments.first), self.first_moment.span())?;
         self.device.upload(bytes_of(&moments.second), self.second_moment.span())?;
-        self.steps = steps;
+        if let Some(average) = &self.average {
+            self.device.upload(bytes_of(&moments.average), average.span())?;
+        }
+        (self.average_weight, self.steps) = (moments.average_weight, steps);
         Ok(())
     }
 

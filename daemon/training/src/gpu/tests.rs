@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerSpec};
+use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
 use murmur_protocol::{Correction, ModelLayout};
 
 use super::check::check;
@@ -58,7 +58,16 @@ fn pair(
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
 ) -> Result<(HostReplica, GpuReplica)> {
-    let (model, optimizer) = (build(spec), OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() });
+    pair_with(spec, device, options, OptimizerSpec::default())
+}
+
+fn pair_with(
+    spec: &ModelSpec,
+    device: Arc<dyn Accelerator>,
+    options: &TrainingOptions,
+    optimizer: OptimizerSpec,
+) -> Result<(HostReplica, GpuReplica)> {
+    let (model, optimizer) = (build(spec), OptimizerSpec { gradient_norm_max: 0.1, ..optimizer });
     // Scales that are all one would hide a mistake.
     let mut parameters = model.initial_parameters(1);
     for tensor in model.layout().tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
@@ -131,12 +140,16 @@ fn sixteen_bits_give_nearly_the_gradient_of_thirty_two() -> Result<()> {
 
 #[test]
 fn steps_and_states_are_those_of_the_cpu() -> Result<()> {
-    devices().into_iter().try_for_each(compare_steps)
+    let by_muon = OptimizerSpec { kind: OptimizerKind::Muon, match_batch: true, ..OptimizerSpec::default() };
+    let cases = on_all_devices([OptimizerSpec::default(), by_muon]);
+    cases.into_iter().try_for_each(|(device, optimizer)| compare_steps(device, optimizer))
 }
 
-fn compare_steps(device: Arc<dyn Accelerator>) -> Result<()> {
+fn compare_steps(device: Arc<dyn Accelerator>, optimizer: OptimizerSpec) -> Result<()> {
     let spec = &specs()[1];
-    let (mut host, mut gpu) = pair(spec, device, &TrainingOptions::default())?;
+    let (mut host, mut gpu) = pair_with(spec, device, &TrainingOptions::default(), optimizer)?;
+    host.set_members(5.0);
+    gpu.set_members(5.0);
     let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-6);
     for step in 0..3 {
         let batch = batch(spec, 2 + step, 10 + step as u64);
@@ -151,7 +164,8 @@ fn compare_steps(device: Arc<dyn Accelerator>) -> Result<()> {
     let (moments, steps) = gpu.moments()?;
     let (expected, expected_steps) = host.moments()?;
     assert!(close(&moments.first, &expected.first) && close(&moments.second, &expected.second));
-    assert_eq!(steps, expected_steps);
+    assert!(close(&moments.average, &expected.average) && moments.average_weight == expected.average_weight);
+    assert_eq!((steps, moments.second.len()), (expected_steps, expected.second.len()));
     gpu.set_moments(expected, 7)?;
     assert_eq!(gpu.moments()?, (host.moments()?.0, 7));
     Ok(())

@@ -6,6 +6,7 @@
 //! [`build`].
 
 pub mod cnn;
+pub(crate) mod hidden;
 pub mod initial;
 pub mod lora;
 pub mod mlp;

@@ -10,7 +10,8 @@ use murmur_protocol::manifest::OptimizerSpec;
 use super::{Replica, parts};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, evaluate_composed, gradients_by_autograd};
-use crate::optimizer::{Moments, StepFactors};
+use crate::optimizer::muon::{self, NORM_MIN, POLYNOMIALS};
+use crate::optimizer::{Moments, Optimizer, Rule};
 
 pub(crate) struct DeviceReplica {
     model: Box<dyn Model>,
@@ -19,10 +20,14 @@ pub(crate) struct DeviceReplica {
     variables: Vec<Var>,
     gradients: Vec<Tensor>,
     first_moments: Vec<Tensor>,
-    second_moments: Vec<Tensor>,
+    /// Of the tensors that AdamW steps.
+    second_moments: Vec<Option<Tensor>>,
+    /// Of the same, where they are matched to the batch.
+    averages: Vec<Option<Tensor>>,
+    average_weight: f32,
     /// Since the moments were zero.
     steps: u64,
-    optimizer: OptimizerSpec,
+    optimizer: Optimizer,
     /// Examples computed at once, at most.
     micro_batch: usize,
 }
@@ -35,13 +40,19 @@ impl DeviceReplica {
         optimizer: OptimizerSpec,
         micro_batch: usize,
     ) -> Result<DeviceReplica> {
+        let optimizer = Optimizer::new(&optimizer, model.layout());
         let tensors = upload(model.layout(), parameters, &device)?;
         let zeros = tensors.iter().map(Tensor::zeros_like).collect::<Result<Vec<_>>>()?;
+        let second_moments: Vec<_> = (optimizer.tensors.iter().zip(&zeros))
+            .map(|(stepped, zeros)| matches!(stepped.rule, Rule::AdamW { .. }).then(|| zeros.clone()))
+            .collect();
         Ok(DeviceReplica {
             variables: tensors.iter().map(Var::from_tensor).collect::<Result<_>>()?,
             gradients: zeros.clone(),
-            first_moments: zeros.clone(),
-            second_moments: zeros,
+            averages: second_moments.iter().map(|zeros| zeros.clone().filter(|_| optimizer.spec.match_batch)).collect(),
+            average_weight: 0.0,
+            second_moments,
+            first_moments: zeros,
             steps: 0,
             model,
             device,
@@ -64,6 +75,19 @@ fn download<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Vec<f32>> {
         values.extend(tensor.flatten_all()?.to_vec1::<f32>()?);
     }
     Ok(values)
+}
+
+/// As [`muon::orthogonalise`].
+fn orthogonalised(matrix: &Tensor) -> Result<Tensor> {
+    let norm = f64::from(matrix.sqr()?.sum_all()?.to_scalar::<f32>()?).sqrt();
+    let is_tall = matrix.dim(0)? > matrix.dim(1)?;
+    let mut wide = (if is_tall { matrix.t()? } else { matrix.clone() } / (norm + f64::from(NORM_MIN)))?;
+    for [a, b, c] in POLYNOMIALS {
+        let gram = wide.matmul(&wide.t()?)?;
+        let factor = ((&gram * f64::from(b))? + (gram.matmul(&gram)? * f64::from(c))?)?;
+        wide = ((&wide * f64::from(a))? + factor.matmul(&wide)?)?;
+    }
+    if is_tall { wide.t()?.contiguous() } else { Ok(wide) }
 }
 
 impl Replica for DeviceReplica {
@@ -116,20 +140,45 @@ impl Replica for DeviceReplica {
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
         self.steps += 1;
-        let spec = &self.optimizer;
-        let factors = StepFactors::new(spec, self.steps, gradient_norm, learning_rate);
-        let moments = self.first_moments.iter_mut().zip(&mut self.second_moments);
+        let spec = &self.optimizer.spec;
+        let factors = self.optimizer.factors(self.steps, gradient_norm, learning_rate, &mut self.average_weight);
+        let moments = self.first_moments.iter_mut().zip(&mut self.second_moments).zip(&mut self.averages);
         let tensors = self.variables.iter().zip(&self.gradients).zip(moments);
-        for ((variable, gradient), (first, second)) in tensors {
-            let factors = factors.for_shape(variable.dims());
+        for (((variable, gradient), ((first, second), average)), stepped) in tensors.zip(&self.optimizer.tensors) {
             let gradient = (gradient * factors.clip)?;
-            *first = ((&*first * spec.beta1)? + (&gradient * (1.0 - spec.beta1))?)?;
-            *second = ((&*second * spec.beta2)? + (gradient.sqr()? * (1.0 - spec.beta2))?)?;
-            let denominator = ((&*second * factors.unbias_second)?.sqrt()? + spec.epsilon)?;
-            let move_by = ((&*first * factors.rate)? / denominator)?;
-            variable.set(&((variable.as_detached_tensor() * factors.keep)? - move_by)?)?;
+            let blend = |mean: &Tensor, newest: &Tensor, decay: f64| (mean * decay)? + (newest * (1.0 - decay))?;
+            let (keep, move_by) = match (&stepped.rule, second) {
+                (Rule::AdamW { decays, .. }, Some(second)) => {
+                    *first = blend(first, &gradient, spec.beta1)?;
+                    let seen = match average {
+                        Some(average) => {
+                            *average = blend(average, &gradient, f64::from(factors.average_decay))?;
+                            (&*average * f64::from(factors.unbias_average))?
+                        }
+                        None => gradient,
+                    };
+                    *second = blend(second, &seen.sqr()?, spec.beta2)?;
+                    let denominator = ((&*second * factors.unbias_second)?.sqrt()? + spec.epsilon)?;
+                    (factors.decaying(*decays).keep, ((&*first * factors.rate)? / denominator)?)
+                }
+                (Rule::Muon(shape), _) => {
+                    *first = blend(first, &gradient, spec.muon_momentum)?;
+                    let update = orthogonalised(&blend(&gradient, first, 1.0 - spec.muon_momentum)?)?;
+                    (factors.muon_keep, (update * (factors.muon_rate * muon::rate_scale(*shape)))?)
+                }
+                (Rule::AdamW { .. }, None) => unreachable!("AdamW has second moments"),
+            };
+            variable.set(&((variable.as_detached_tensor() * keep)? - move_by)?)?;
         }
         Ok(())
+    }
+
+    fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    fn set_members(&mut self, members: f64) {
+        self.optimizer.set_members(members);
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
@@ -142,13 +191,25 @@ impl Replica for DeviceReplica {
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {
-        let (first, second) = (download(self.first_moments.iter())?, download(self.second_moments.iter())?);
-        Ok((Moments { first, second }, self.steps))
+        let moments = Moments {
+            first: download(self.first_moments.iter())?,
+            second: download(self.second_moments.iter().flatten())?,
+            average: download(self.averages.iter().flatten())?,
+            average_weight: self.average_weight,
+        };
+        Ok((moments, self.steps))
     }
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
         self.first_moments = upload(self.model.layout(), &moments.first, &self.device)?;
-        self.second_moments = upload(self.model.layout(), &moments.second, &self.device)?;
+        for (values, tensors) in [(&moments.second, &mut self.second_moments), (&moments.average, &mut self.averages)] {
+            for (tensor, stepped) in tensors.iter_mut().zip(&self.optimizer.tensors) {
+                if let (Some(tensor), Rule::AdamW { second, .. }) = (tensor, &stepped.rule) {
+                    *tensor = Tensor::from_slice(&values[second.clone()], tensor.shape(), &self.device)?;
+                }
+            }
+        }
+        self.average_weight = moments.average_weight;
         self.steps = steps;
         Ok(())
     }
@@ -156,7 +217,7 @@ impl Replica for DeviceReplica {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::ModelSpec;
+    use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
 
     use super::*;
     use crate::engine::options::Precision;
@@ -192,11 +253,18 @@ mod tests {
 
     #[test]
     fn tensors_and_flat_vectors_train_alike() -> Result<()> {
+        train_alike(OptimizerSpec::default())?;
+        train_alike(OptimizerSpec { kind: OptimizerKind::Muon, match_batch: true, ..OptimizerSpec::default() })
+    }
+
+    fn train_alike(optimizer: OptimizerSpec) -> Result<()> {
         let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, context: 8, ..ModelSpec::default() };
         let parameters = build(&spec).initial_parameters(1);
-        let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+        let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..optimizer };
         let mut host = HostReplica::new(build(&spec), parameters.clone(), optimizer.clone(), 4);
         let mut device = DeviceReplica::new(build(&spec), &parameters, Device::Cpu, optimizer, 2)?;
+        host.set_members(5.0);
+        device.set_members(5.0);
         let windows: Vec<Vec<u32>> = (0..4).map(|first| (first..first + 9).map(|byte| byte * 7).collect()).collect();
         let batch = Batch::of(&windows);
         let close = |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(l, r)| (l - r).abs() < 1e-5);
@@ -213,7 +281,9 @@ mod tests {
             device.step(norms.0, 0.01)?;
             assert!(close(&host.parameters()?, &device.parameters()?));
             let (moments, steps) = host.moments()?;
-            assert!(close(&moments.second, &device.moments()?.0.second));
+            let theirs = device.moments()?.0;
+            assert!(close(&moments.second, &theirs.second) && close(&moments.average, &theirs.average));
+            assert_eq!((moments.second.len(), moments.average.len()), (theirs.second.len(), theirs.average.len()));
             device.set_moments(moments, steps)?;
             device.set_parameters(&host.parameters()?)?;
             assert_eq!(device.parameters()?, host.parameters()?);

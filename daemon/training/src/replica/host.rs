@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::{Replica, parts, time_evaluation};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, Task, Write};
-use crate::optimizer::{self, Moments, StepFactors, TASK_VALUES, gradient_norm};
+use crate::optimizer::{Moments, Optimizer, TASK_VALUES, gradient_norm};
 
 pub(crate) struct HostReplica {
     model: Box<dyn Model>,
@@ -23,7 +23,7 @@ pub(crate) struct HostReplica {
     moments: Moments,
     /// Since the moments were zero.
     steps: u64,
-    optimizer: OptimizerSpec,
+    optimizer: Optimizer,
     /// Examples computed at once, at most.
     micro_batch: usize,
 }
@@ -35,7 +35,8 @@ impl HostReplica {
         optimizer: OptimizerSpec,
         micro_batch: usize,
     ) -> HostReplica {
-        let (gradient, moments) = (vec![0.0; parameters.len()], Moments::new(parameters.len()));
+        let optimizer = Optimizer::new(&optimizer, model.layout());
+        let (gradient, moments) = (vec![0.0; parameters.len()], optimizer.moments());
         HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
     }
 }
@@ -142,9 +143,9 @@ impl Replica for HostReplica {
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
         self.steps += 1;
-        let factors = StepFactors::new(&self.optimizer, self.steps, gradient_norm, learning_rate);
-        let (layout, moments) = (self.model.layout(), &mut self.moments);
-        optimizer::step(&self.optimizer, factors, layout, &mut self.parameters, &self.gradient, moments);
+        let weight = &mut self.moments.average_weight;
+        let factors = self.optimizer.factors(self.steps, gradient_norm, learning_rate, weight);
+        self.optimizer.step(factors, &mut self.parameters, &self.gradient, &mut self.moments);
         Ok(())
     }
 
@@ -157,6 +158,14 @@ impl Replica for HostReplica {
         self.compute_gradient(batch)?;
         // The first lane's, beside which the other went.
         Ok(self.model.forward_time().unwrap_or_default() - before)
+    }
+
+    fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    fn set_members(&mut self, members: f64) {
+        self.optimizer.set_members(members);
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {

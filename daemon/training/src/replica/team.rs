@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::{Replica, Transfer};
 use crate::data::Batch;
 use crate::model::Evaluation;
-use crate::optimizer::Moments;
+use crate::optimizer::{Moments, Optimizer};
 
 pub(crate) struct Team {
     /// At least one; the first one's parameters and moments are what the node shows.
@@ -92,6 +92,14 @@ impl Replica for Team {
 
     fn time_forward(&mut self, batch: &Batch) -> Result<Duration> {
         self.workers[0].time_forward(batch)
+    }
+
+    fn optimizer(&self) -> &Optimizer {
+        self.workers[0].optimizer()
+    }
+
+    fn set_members(&mut self, members: f64) {
+        self.workers.iter_mut().for_each(|worker| worker.set_members(members));
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {

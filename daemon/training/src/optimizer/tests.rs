@@ -1,0 +1,140 @@
+//! Steps against the book, and against PyTorch's (`tests/optimizer/reference.py`).
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::ops::gradient_check::random_values;
+
+/// AdamW as in the paper, in f64, value by value.
+fn by_the_book(spec: &OptimizerSpec, value: f64, gradients: &[f64], decays: bool, rate: f64) -> f64 {
+    let (mut value, mut first, mut second) = (value, 0.0, 0.0);
+    for (step, gradient) in (1..).zip(gradients) {
+        first = spec.beta1 * first + (1.0 - spec.beta1) * gradient;
+        second = spec.beta2 * second + (1.0 - spec.beta2) * gradient * gradient;
+        let unbiased = (first / (1.0 - spec.beta1.powi(step)), second / (1.0 - spec.beta2.powi(step)));
+        let decay = if decays { spec.weight_decay * value } else { 0.0 };
+        value -= rate * (unbiased.0 / (unbiased.1.sqrt() + spec.epsilon) + decay);
+    }
+    value
+}
+
+#[test]
+fn steps_follow_the_book_with_clipping_and_without_decay_of_norms() {
+    let spec = OptimizerSpec { gradient_norm_max: 0.7, ..OptimizerSpec::default() };
+    let layout = ModelLayout::new([("a".to_owned(), vec![3, 5]), ("b".to_owned(), vec![7])]);
+    let (before, gradient) = (random_values(22, 1), random_values(22, 2));
+    let norm = gradient_norm(&gradient);
+    let expected_norm = gradient.iter().map(|value| f64::from(value * value)).sum::<f64>().sqrt();
+    assert!((norm - expected_norm).abs() < 1e-6 && norm > 0.7, "{norm}, {expected_norm}");
+    let optimizer = Optimizer::new(&spec, &layout);
+    let (mut after, mut moments) = (before.clone(), optimizer.moments());
+    for steps in 1..=3 {
+        let factors = optimizer.factors(steps, norm, 0.01, &mut moments.average_weight);
+        optimizer.step(factors, &mut after, &gradient, &mut moments);
+    }
+    for index in 0..22 {
+        let clipped = f64::from(gradient[index]) * 0.7 / norm;
+        let expected = by_the_book(&spec, f64::from(before[index]), &[clipped; 3], index < 15, 0.01);
+        assert!((f64::from(after[index]) - expected).abs() < 1e-6, "{index}: {} {expected}", after[index]);
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_shows_in_the_norm() {
+    assert!(!gradient_norm(&[1.0, f32::NAN]).is_finite());
+    assert!(!gradient_norm(&[f32::INFINITY; 100]).is_finite());
+}
+
+/// `noise` of the script.
+fn noise(place: usize, step: u32) -> f32 {
+    let mut value = (place as u32).wrapping_mul(7919).wrapping_add(step.wrapping_mul(104_729)).wrapping_add(12345);
+    for factor in [0x9E37_79B1, 0x85EB_CA77] {
+        value = (value ^ (value >> 15)).wrapping_mul(factor);
+    }
+    (value >> 8) as f32 / (1 << 24) as f32 - 0.5
+}
+
+/// `TENSORS` of the script.
+fn layout() -> ModelLayout {
+    let tensors = [
+        ("model.embed_tokens.weight", vec![6, 4]),
+        ("model.layers.0.input_layernorm.weight", vec![4]),
+        ("model.layers.0.mlp.down_proj.weight", vec![4, 7]),
+        ("model.layers.0.mlp.up_proj.weight", vec![7, 4]),
+        ("model.layers.0.self_attn.q_proj.weight", vec![4, 4]),
+    ];
+    ModelLayout::new(tensors.map(|(name, shape)| (name.to_owned(), shape)))
+}
+
+#[test]
+fn fifty_steps_are_those_of_pytorch() {
+    let text = include_str!("../../tests/optimizer/reference.json");
+    let reference: BTreeMap<String, Vec<f64>> = serde_json::from_str(text).expect("lists of numbers by name");
+    assert_eq!(reference.len(), 4);
+    for (name, expected) in reference {
+        let spec = OptimizerSpec {
+            kind: if name.starts_with("muon") { OptimizerKind::Muon } else { OptimizerKind::AdamW },
+            match_batch: name.ends_with("matched"),
+            learning_rate: 0.01,
+            ..OptimizerSpec::default()
+        };
+        let layout = layout();
+        let mut optimizer = Optimizer::new(&spec, &layout);
+        optimizer.set_members(8.0);
+        let mut moments = optimizer.moments();
+        let mut values: Vec<f32> = (0..layout.parameters()).map(|place| noise(place, 0)).collect();
+        for step in 1..=50 {
+            let share = if step % 2 == 1 { 0.1 } else { 1.0 };
+            let gradient = |(place, value): (usize, &f32)| noise(place, step) * share + 0.1 * value;
+            let gradient: Vec<f32> = values.iter().enumerate().map(gradient).collect();
+            let norm = gradient_norm(&gradient);
+            assert_eq!(norm > spec.gradient_norm_max, step % 2 == 0, "every other step is clipped");
+            let factors = optimizer.factors(u64::from(step), norm, 0.01, &mut moments.average_weight);
+            optimizer.step(factors, &mut values, &gradient, &mut moments);
+        }
+        let pairs = values.iter().zip(&expected);
+        let error = pairs.fold(0.0_f64, |error, (value, expected)| error.max((f64::from(*value) - expected).abs()));
+        assert!(values.len() == expected.len() && error < 1e-5, "{name}: {error}");
+    }
+}
+
+#[test]
+fn alone_a_matched_second_moment_is_the_plain_one() {
+    let layout = layout();
+    let (before, gradient) = (random_values(layout.parameters(), 1), random_values(layout.parameters(), 2));
+    let stepped = |match_batch| {
+        let spec = OptimizerSpec { match_batch, ..OptimizerSpec::default() };
+        let optimizer = Optimizer::new(&spec, &layout);
+        let (mut values, mut moments) = (before.clone(), optimizer.moments());
+        for steps in 1..=3 {
+            let factors = optimizer.factors(steps, 1.0, 0.01, &mut moments.average_weight);
+            optimizer.step(factors, &mut values, &gradient, &mut moments);
+        }
+        (values, moments.second)
+    };
+    assert!(stepped(true) == stepped(false));
+}
+
+#[test]
+fn muon_keeps_no_second_moments_of_the_matrices_that_it_steps() {
+    let spec = OptimizerSpec { kind: OptimizerKind::Muon, match_batch: true, ..OptimizerSpec::default() };
+    let moments = Optimizer::new(&spec, &layout()).moments();
+    assert_eq!((moments.first.len(), moments.second.len(), moments.average.len()), (100, 28, 28));
+    assert_eq!(second_moments(&spec, &layout()), 28);
+    let spec = OptimizerSpec::default();
+    assert_eq!(second_moments(&spec, &layout()), 100);
+}
+
+#[test]
+fn steps_move_the_model_no_further_than_is_told() {
+    for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+        let spec = OptimizerSpec { kind, weight_decay: 0.0, gradient_norm_max: 1e6, ..OptimizerSpec::default() };
+        let optimizer = Optimizer::new(&spec, &layout());
+        let (mut values, mut moments) = (vec![0.0; 100], optimizer.moments());
+        let gradient = random_values(100, 3);
+        let factors = optimizer.factors(1, 1.0, 0.01, &mut moments.average_weight);
+        optimizer.step(factors, &mut values, &gradient, &mut moments);
+        let (moved, told) = (gradient_norm(&values), optimizer.travel(0.01));
+        assert!(moved <= told * (1.0 + 1e-6) && moved > 0.7 * told, "{kind:?}: {moved} {told}");
+    }
+}
