@@ -160,6 +160,36 @@ fn a_partner_that_is_taken_for_a_liar_is_found() {
 }
 
 #[test]
+fn a_node_that_pursues_who_has_left_is_found() {
+    let found = |sabotage: Option<Sabotage>| {
+        let scenario = calm().at(seconds(20), Incident::Leave(3));
+        let mut swarm = match sabotage {
+            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
+            None => Swarm::new(scenario, 1),
+        };
+        swarm.run_until(seconds(60));
+        safety(&swarm.record(), 100).iter().map(|violation| violation.check).collect::<Vec<_>>()
+    };
+    assert_eq!(found(None), [""; 0]);
+    assert_eq!(found(Some(Sabotage::PursuesLeavers)), ["left alone"]);
+}
+
+#[test]
+fn a_view_that_forgets_nobody_is_found() {
+    let found = |sabotage: Option<Sabotage>| {
+        let scenario = calm().at(seconds(20), Incident::Crash(3));
+        let mut swarm = match sabotage {
+            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
+            None => Swarm::new(scenario, 1),
+        };
+        swarm.run_until(seconds(1200));
+        forgotten(&swarm.record())
+    };
+    assert_eq!(found(None), Ok(()));
+    assert!(found(Some(Sabotage::UnboundedView)).is_err());
+}
+
+#[test]
 fn a_node_that_never_sleeps_is_found() {
     assert_found(calm, Sabotage::NeverSleeps, &["bounded"]);
 }

@@ -43,6 +43,8 @@ pub enum Sabotage {
     LosesReplies,
     /// Busy partners are taken for hostile ones.
     Accuses,
+    /// Who takes leave is dialled at once.
+    PursuesLeavers,
     /// The node asks to be woken at once, for ever.
     NeverSleeps,
     /// Dials are forgotten.
@@ -115,7 +117,16 @@ impl Core {
             Event::MessageReceived { peer, message: Message::Reject(_) } if self.is(Sabotage::Accuses) => Some(*peer),
             _ => None,
         };
+        let pursued = match &event {
+            Event::MessageReceived { peer, message: Message::Leave } if self.is(Sabotage::PursuesLeavers) => {
+                Some(*peer)
+            }
+            _ => None,
+        };
         self.node.handle(now, event);
+        if pursued.is_some() {
+            self.extra.push(Effect::Dial { peer: pursued, addresses: Vec::new() });
+        }
         if let Some(peer) = accused {
             let notice = Notice::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Unsolicited };
             self.extra.push(Effect::Notice(notice));
