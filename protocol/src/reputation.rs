@@ -132,6 +132,13 @@ impl Reputation {
         self.peers.get(&peer).is_some_and(|standing| standing.exchanges >= EXCHANGES_MIN) && self.trust(peer) >= TRUSTED
     }
 
+    /// This node is the one that is far off: that others were far from it speaks against nobody. Misbehaviour stays.
+    pub(crate) fn forget_distances(&mut self) {
+        for standing in self.peers.values_mut() {
+            (standing.exchanges, standing.odd_share) = (0, 0.0);
+        }
+    }
+
     /// Leaves out of `peers` those that are trusted much less than the best of them. Against somebody who is far from all
     /// others this does nothing: to it, all are odd alike.
     pub(crate) fn retain_believable(&self, peers: &mut Vec<PeerId>) {
@@ -245,6 +252,25 @@ mod tests {
         let mut peers = vec![peer(1)];
         reputation.retain_believable(&mut peers);
         assert_eq!(peers, [peer(1)]);
+    }
+
+    #[test]
+    fn a_node_that_is_far_off_itself_asks_all_and_those_it_has_banned_stay_banned_for_longer() {
+        let mut reputation = Reputation::default();
+        let garbage = Misbehaviour::Garbage(String::new());
+        let banned: Vec<Duration> =
+            (0..2).filter_map(|second| reputation.on_misbehaviour(at(second), peer(1), &garbage)).collect();
+        (0..30).for_each(|_| {
+            reputation.on_exchange(peer(1), impression(9.0));
+            reputation.on_exchange(peer(2), impression(1.0));
+        });
+        reputation.forget_distances();
+        let mut peers = vec![peer(1), peer(2)];
+        reputation.retain_believable(&mut peers);
+        assert_eq!(peers, [peer(1), peer(2)]);
+        let again: Vec<Duration> =
+            (9..11).filter_map(|second| reputation.on_misbehaviour(at(second), peer(1), &garbage)).collect();
+        assert!(again[0] > banned[0], "{again:?} {banned:?}");
     }
 
     #[test]

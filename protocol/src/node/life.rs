@@ -38,6 +38,8 @@ impl Node {
             Phase::Training if self.is_copying_anew() => self.copy(now),
             Phase::Training if self.averaging.is_outlier() => {
                 self.is_outlier = true;
+                // Two or three that are apart from all others trust each other alone, and would copy in a circle.
+                self.averaging.reputation.forget_distances();
                 self.joining.expect_progress(self.averaging.progress_seen_by_outlier());
             }
             Phase::Training => self.start_due_exchange(now),
