@@ -105,7 +105,15 @@ fn written(variables: &str, arguments: impl Fn(&Path) -> String, last: &str) -> 
     terminal.tmux(&["pipe-pane", &format!("cat > {}", at("written"))]);
     std::fs::write(at("go"), "").expect("a temporary directory can be written");
     terminal.wait_for(last, |shown| shown.contains(last));
-    Some(String::from_utf8(std::fs::read(at("written")).expect("tmux writes it")).expect("UTF-8"))
+    // What is shown comes through the pipe a moment later.
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let written = String::from_utf8_lossy(&std::fs::read(at("written")).expect("tmux writes it")).into_owned();
+        if written.contains(last) || Instant::now() > end {
+            return Some(written);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
