@@ -76,13 +76,13 @@ pub struct ScenarioFile {
     /// Clocks that run fast or slow.
     pub clocks: Option<ClocksSection>,
     /// Disks without room.
-    pub full_disks: Option<FullDisksSection>,
+    pub full_disks: Option<SpellSection>,
     /// Owners who want the network left alone.
-    pub rests: Option<RestsSection>,
-    /// Paths through relays.
-    pub relays: Option<RelaysSection>,
+    pub rests: Option<SpellSection>,
+    /// Pairs of hosts whose path leads through a relay for a while: it carries messages and no payloads.
+    pub relays: Option<SpellSection>,
     /// Addresses at which a node cannot be reached for a while.
-    pub lost_addresses: Option<LostAddressesSection>,
+    pub lost_addresses: Option<SpellSection>,
     /// Hints of where members may be.
     pub hints: Option<HintsSection>,
     /// Hosts that deceive.

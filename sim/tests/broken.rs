@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use murmur_protocol::Time;
 use murmur_sim::checks::*;
+use murmur_sim::record::Record;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
 
 const LEARNING_SECONDS: u64 = 60;
@@ -159,16 +160,22 @@ fn a_partner_that_is_taken_for_a_liar_is_found() {
     assert_found(calm, Sabotage::Accuses, &["nobody accused"]);
 }
 
+/// A swarm whose fourth node is gone after 20 s, at the end of a run of so many.
+fn without_one(gone: Incident, sabotage: Option<Sabotage>, end: u64) -> Record {
+    let scenario = calm().at(seconds(20), gone);
+    let mut swarm = match sabotage {
+        Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
+        None => Swarm::new(scenario, 1),
+    };
+    swarm.run_until(seconds(end));
+    swarm.record()
+}
+
 #[test]
 fn a_node_that_pursues_who_has_left_is_found() {
-    let found = |sabotage: Option<Sabotage>| {
-        let scenario = calm().at(seconds(20), Incident::Leave(3));
-        let mut swarm = match sabotage {
-            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
-            None => Swarm::new(scenario, 1),
-        };
-        swarm.run_until(seconds(60));
-        safety(&swarm.record(), 100).iter().map(|violation| violation.check).collect::<Vec<_>>()
+    let found = |sabotage| {
+        let found = safety(&without_one(Incident::Leave(3), sabotage, 60), 100);
+        found.iter().map(|violation| violation.check).collect::<Vec<_>>()
     };
     assert_eq!(found(None), [""; 0]);
     assert_eq!(found(Some(Sabotage::PursuesLeavers)), ["left alone"]);
@@ -176,15 +183,7 @@ fn a_node_that_pursues_who_has_left_is_found() {
 
 #[test]
 fn a_view_that_forgets_nobody_is_found() {
-    let found = |sabotage: Option<Sabotage>| {
-        let scenario = calm().at(seconds(20), Incident::Crash(3));
-        let mut swarm = match sabotage {
-            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
-            None => Swarm::new(scenario, 1),
-        };
-        swarm.run_until(seconds(1200));
-        forgotten(&swarm.record())
-    };
+    let found = |sabotage| forgotten(&without_one(Incident::Crash(3), sabotage, 1200));
     assert_eq!(found(None), Ok(()));
     assert!(found(Some(Sabotage::UnboundedView)).is_err());
 }

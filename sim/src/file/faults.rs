@@ -58,6 +58,19 @@ pub struct PausesSection {
     pub seconds: Drawn<f64>,
 }
 
+/// What happens to some for a while: disks that are full, owners who want the network left alone, addresses that are lost,
+/// paths that lead through a relay.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpellSection {
+    /// Share of the nodes, or pairs of nodes, that this happens to, once each; 0 to 1.
+    pub share: Drawn<f64>,
+    /// When. Each draws its own.
+    pub at_seconds: Drawn<f64>,
+    /// For how long. Each draws its own.
+    pub seconds: Drawn<f64>,
+}
+
 /// Connections that break for no reason.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -138,54 +151,6 @@ pub struct BadLinksSection {
 pub struct ClocksSection {
     /// Each clock runs up to this share too fast or too slow; 0 to 0.5.
     pub error: Drawn<f64>,
-}
-
-/// Disks that have no room for checkpoints for a while.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FullDisksSection {
-    /// Share of the nodes that this happens to, once each; 0 to 1.
-    pub share: Drawn<f64>,
-    /// When. Each draws its own.
-    pub at_seconds: Drawn<f64>,
-    /// For how long. Each draws its own.
-    pub seconds: Drawn<f64>,
-}
-
-/// Nodes whose owners want the network left alone for a while.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RestsSection {
-    /// Share of the nodes that this happens to, once each; 0 to 1.
-    pub share: Drawn<f64>,
-    /// When. Each draws its own.
-    pub at_seconds: Drawn<f64>,
-    /// For how long. Each draws its own.
-    pub seconds: Drawn<f64>,
-}
-
-/// Pairs of hosts whose path leads through a relay for a while: it carries messages and no payloads.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RelaysSection {
-    /// Share of all pairs of hosts; 0 to 1.
-    pub share: Drawn<f64>,
-    /// From when on. Each draws its own.
-    pub at_seconds: Drawn<f64>,
-    /// For how long. Each draws its own.
-    pub seconds: Drawn<f64>,
-}
-
-/// Hosts that cannot be reached at their address for a while, as their nodes find out: a router that restarts.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LostAddressesSection {
-    /// Share of the nodes that this happens to, once each; 0 to 1.
-    pub share: Drawn<f64>,
-    /// When. Each draws its own.
-    pub at_seconds: Drawn<f64>,
-    /// For how long. Each draws its own.
-    pub seconds: Drawn<f64>,
 }
 
 /// Hints of where members may be, as a table of the run or the local network gives them.
@@ -307,6 +272,12 @@ impl Default for PausesSection {
     }
 }
 
+impl Default for SpellSection {
+    fn default() -> Self {
+        SpellSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
+    }
+}
+
 impl Default for BreaksSection {
     fn default() -> Self {
         BreaksSection { per_node_and_minute: Drawn::fixed(1.0) }
@@ -372,30 +343,6 @@ impl Default for ClocksSection {
     fn default() -> Self {
         // Far worse than the crystals of real machines, which are good to about 1e-4.
         ClocksSection { error: Drawn::fixed(0.02) }
-    }
-}
-
-impl Default for FullDisksSection {
-    fn default() -> Self {
-        FullDisksSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
-    }
-}
-
-impl Default for RestsSection {
-    fn default() -> Self {
-        RestsSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
-    }
-}
-
-impl Default for RelaysSection {
-    fn default() -> Self {
-        RelaysSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
-    }
-}
-
-impl Default for LostAddressesSection {
-    fn default() -> Self {
-        LostAddressesSection { share: Drawn::fixed(0.2), at_seconds: SOME_TIME, seconds: Drawn::between(1.0, 20.0) }
     }
 }
 

@@ -208,25 +208,17 @@ impl ScenarioFile {
             within("slowdowns.seconds", slowdowns.seconds, 0.0, 1e6)?;
             self.in_time("slowdowns.at_seconds", slowdowns.at_seconds)?;
         }
-        if let Some(full_disks) = &self.full_disks {
-            share("full_disks.share", full_disks.share)?;
-            within("full_disks.seconds", full_disks.seconds, 0.0, 1e6)?;
-            self.in_time("full_disks.at_seconds", full_disks.at_seconds)?;
-        }
-        if let Some(rests) = &self.rests {
-            share("rests.share", rests.share)?;
-            within("rests.seconds", rests.seconds, 0.0, 1e6)?;
-            self.in_time("rests.at_seconds", rests.at_seconds)?;
-        }
-        if let Some(relays) = &self.relays {
-            share("relays.share", relays.share)?;
-            within("relays.seconds", relays.seconds, 0.0, 1e6)?;
-            self.in_time("relays.at_seconds", relays.at_seconds)?;
-        }
-        if let Some(lost) = &self.lost_addresses {
-            share("lost_addresses.share", lost.share)?;
-            within("lost_addresses.seconds", lost.seconds, 0.0, 1e6)?;
-            self.in_time("lost_addresses.at_seconds", lost.at_seconds)?;
+        let spells = [
+            (&self.full_disks, ["full_disks.share", "full_disks.seconds", "full_disks.at_seconds"]),
+            (&self.rests, ["rests.share", "rests.seconds", "rests.at_seconds"]),
+            (&self.relays, ["relays.share", "relays.seconds", "relays.at_seconds"]),
+            (&self.lost_addresses, ["lost_addresses.share", "lost_addresses.seconds", "lost_addresses.at_seconds"]),
+        ];
+        for (spell, [of_share, of_seconds, of_time]) in spells {
+            let Some(spell) = spell else { continue };
+            share(of_share, spell.share)?;
+            within(of_seconds, spell.seconds, 0.0, 1e6)?;
+            self.in_time(of_time, spell.at_seconds)?;
         }
         if let Some(hints) = &self.hints {
             within("hints.per_node_and_minute", hints.per_node_and_minute, 0.0, 600.0)?;

@@ -9,8 +9,7 @@ use murmur_protocol::random::RngExt;
 use super::{Schedule, share_of, take};
 use crate::file::draw::{Dice, between, time_between};
 use crate::file::{
-    BadLinksSection, BreaksSection, FullDisksSection, HintsSection, LostAddressesSection, PartitionSection,
-    PausesSection, RelaysSection, RestsSection, SlowdownsSection,
+    BadLinksSection, BreaksSection, HintsSection, PartitionSection, PausesSection, SlowdownsSection, SpellSection,
 };
 use crate::host::{address_of, identity};
 use crate::network::LinkSpec;
@@ -38,7 +37,7 @@ pub(super) fn slowdowns(section: &SlowdownsSection, dice: &mut Dice, schedule: &
     }
 }
 
-pub(super) fn full_disks(section: &FullDisksSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn full_disks(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
     let count = share_of(schedule.count(), dice.amount("full_disks.share", section.share));
     let mut random = dice.stream("full disks");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
@@ -63,7 +62,7 @@ pub(super) fn breaks(section: &BreaksSection, dice: &mut Dice, schedule: &mut Sc
     }
 }
 
-pub(super) fn rests(section: &RestsSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn rests(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
     let count = share_of(schedule.count(), dice.amount("rests.share", section.share));
     let mut random = dice.stream("rests");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
@@ -74,7 +73,7 @@ pub(super) fn rests(section: &RestsSection, dice: &mut Dice, schedule: &mut Sche
     }
 }
 
-pub(super) fn relays(section: &RelaysSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn relays(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
     let share = dice.amount("relays.share", section.share);
     let mut random = dice.stream("relays");
     let pairs: Vec<(HostIndex, HostIndex)> = pairs(schedule.count()).filter(|(one, other)| one < other).collect();
@@ -88,7 +87,7 @@ pub(super) fn relays(section: &RelaysSection, dice: &mut Dice, schedule: &mut Sc
     }
 }
 
-pub(super) fn lost_addresses(section: &LostAddressesSection, dice: &mut Dice, schedule: &mut Schedule) {
+pub(super) fn lost_addresses(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
     let count = share_of(schedule.count(), dice.amount("lost_addresses.share", section.share));
     let mut random = dice.stream("lost addresses");
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
