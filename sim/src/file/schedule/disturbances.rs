@@ -38,13 +38,42 @@ pub(super) fn slowdowns(section: &SlowdownsSection, dice: &mut Dice, schedule: &
 }
 
 pub(super) fn full_disks(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
-    let count = share_of(schedule.count(), dice.amount("full_disks.share", section.share));
-    let mut random = dice.stream("full disks");
+    spell(section, ["full_disks.share", "full disks"], dice, schedule, |host| {
+        [Incident::DiskFull(host), Incident::DiskFreed(host)]
+    });
+}
+
+pub(super) fn rests(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
+    spell(section, ["rests.share", "rests"], dice, schedule, |host| {
+        [Event::RestBegan, Event::RestEnded].map(|event| Incident::Tell(host, Box::new(event)))
+    });
+}
+
+pub(super) fn lost_addresses(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
+    spell(section, ["lost_addresses.share", "lost addresses"], dice, schedule, |host| {
+        let address = address_of(host);
+        let lost = Event::AddressLost { address: address.clone() };
+        [lost, Event::AddressFound { address }].map(|event| Incident::Tell(host, Box::new(event)))
+    });
+}
+
+/// What begins and ends for some nodes, once each; it is over when the faults are. `share` is the key of their share,
+/// `stream` names the dice.
+fn spell(
+    section: &SpellSection,
+    [share, stream]: [&str; 2],
+    dice: &mut Dice,
+    schedule: &mut Schedule,
+    both_ends: impl Fn(HostIndex) -> [Incident; 2],
+) {
+    let count = share_of(schedule.count(), dice.amount(share, section.share));
+    let mut random = dice.stream(stream);
     for host in take(&mut random, (0..schedule.count()).collect(), count) {
         let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
         let duration = time_between(&mut random, section.seconds);
-        schedule.add(time, Incident::DiskFull(host));
-        schedule.add_or_at_end(time + duration, Incident::DiskFreed(host));
+        let [begin, end] = both_ends(host);
+        schedule.add(time, begin);
+        schedule.add_or_at_end(time + duration, end);
     }
 }
 
@@ -62,17 +91,6 @@ pub(super) fn breaks(section: &BreaksSection, dice: &mut Dice, schedule: &mut Sc
     }
 }
 
-pub(super) fn rests(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
-    let count = share_of(schedule.count(), dice.amount("rests.share", section.share));
-    let mut random = dice.stream("rests");
-    for host in take(&mut random, (0..schedule.count()).collect(), count) {
-        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
-        let duration = time_between(&mut random, section.seconds);
-        schedule.add(time, Incident::Tell(host, Box::new(Event::RestBegan)));
-        schedule.add_or_at_end(time + duration, Incident::Tell(host, Box::new(Event::RestEnded)));
-    }
-}
-
 pub(super) fn relays(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
     let share = dice.amount("relays.share", section.share);
     let mut random = dice.stream("relays");
@@ -84,20 +102,6 @@ pub(super) fn relays(section: &SpellSection, dice: &mut Dice, schedule: &mut Sch
         let ends = pairs[number];
         schedule.add(time, Incident::PathBecomes { ends, is_direct: false });
         schedule.add_or_at_end(time + duration, Incident::PathBecomes { ends, is_direct: true });
-    }
-}
-
-pub(super) fn lost_addresses(section: &SpellSection, dice: &mut Dice, schedule: &mut Schedule) {
-    let count = share_of(schedule.count(), dice.amount("lost_addresses.share", section.share));
-    let mut random = dice.stream("lost addresses");
-    for host in take(&mut random, (0..schedule.count()).collect(), count) {
-        let time = schedule.not_before_settled(host, time_between(&mut random, section.at_seconds));
-        let duration = time_between(&mut random, section.seconds);
-        let address = address_of(host);
-        let lost = Event::AddressLost { address: address.clone() };
-        schedule.add(time, Incident::Tell(host, Box::new(lost)));
-        let found = Event::AddressFound { address };
-        schedule.add_or_at_end(time + duration, Incident::Tell(host, Box::new(found)));
     }
 }
 
