@@ -253,6 +253,19 @@ fn an_address_that_never_works_is_dialled_ever_more_seldom() {
     assert!((1..=8).contains(&calls), "{calls} dials in 20 s");
 }
 
+/// As on a machine that swaps, or has just woken.
+#[test]
+fn a_member_that_stands_still_for_some_seconds_is_asked_again() {
+    let folder = folder();
+    let founder = founder(&folder, &[]);
+    let ticket = founder.ticket();
+    founder.signal("STOP");
+    let member = Daemon::spawn(MURMUR, &folder.path().join("member"), &["join", &ticket]);
+    member.wait_for_warning("something takes connections there and says nothing");
+    founder.signal("CONT");
+    member.wait_for("a peer", |report| report.peers == 1);
+}
+
 #[test]
 fn a_blocked_peer_is_refused_on_both_sides() {
     let folder = folder();

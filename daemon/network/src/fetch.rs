@@ -19,7 +19,7 @@ use crate::handshake::gate::{Gate, refusal_of_dial};
 use crate::handshake::{Introduction, NoAnswer, introduce};
 use crate::identity::peer_id;
 use crate::network::new_swarm;
-use crate::probe::stranger_at;
+use crate::probe::{SILENCE, Stranger, stranger_at};
 use crate::streams::ConnectionStreams;
 use crate::traffic::TrafficCounter;
 use crate::transport::TransportError;
@@ -99,8 +99,10 @@ pub async fn fetch_manifest(question: Question<'_>, timeout_after: Duration) -> 
     let late = || Err(FetchError::TimedOut { address: question.address.clone(), timeout: timeout_after });
     let told = timeout(timeout_after, fetch(swarm, question)).await.unwrap_or_else(|_| late());
     match told {
-        Err(FetchError::Unreachable { address, reason }) => Err(match stranger_at(&address).await.map(str::to_owned) {
-            Some(program) => FetchError::OtherProgram { address, program },
+        Err(FetchError::Unreachable { address, reason }) => Err(match stranger_at(&address).await {
+            Some(Stranger::Program(program)) => FetchError::OtherProgram { address, program: program.to_owned() },
+            // A daemon on a machine that stands still for some seconds looks like this, too.
+            Some(Stranger::Silent) => FetchError::Unreachable { address, reason: SILENCE.to_owned() },
             None => FetchError::Unreachable { address, reason },
         }),
         told => told,
