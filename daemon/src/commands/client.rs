@@ -95,13 +95,14 @@ impl Client {
                 ExitCode::Network,
                 format!("something answers at {}, but it is no murmur: {what}", self.address),
             )
-            .hint("a running daemon prints its status address, which is not the port for peers; `murmur list` shows both")
+            .hint("a running daemon prints its status address, which is not the port for peers; without one, this machine's are found")
         };
         let mut answer = answer.map_err(|error| match error {
             ureq::Error::Timeout(_) => stranger(&"it says nothing"),
             ureq::Error::Protocol(error) => stranger(&error),
-            error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
-                .hint("does it run? `murmur list` shows the daemons of this machine with their status addresses"),
+            error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address)).hint(
+                "does it run? without an address, the daemons of this machine are found; `murmur list` shows them",
+            ),
         })?;
         if answer.status().is_success() {
             return answer.body_mut().read_json().map_err(|error| stranger(&error));
