@@ -9,11 +9,9 @@ mod workers;
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
 pub use http::{Denied, Pages, StatusServer};
 pub(crate) use trainer::Reply;
-pub use trainer::{
-    CheckpointRequests, NotSaved, SavedCheckpoint, StepTimes, Trainer, TrainerOrder, TrainerSettings, TrainingView,
-};
-pub use workers::{WorkerOrder, Workers};
+pub use trainer::{CheckpointRequests, NotSaved, SavedCheckpoint, StepTimes, Trainer, TrainerSettings, TrainingView};
+pub use workers::Workers;
 
-/// The driver's queue is full, or the driver is gone; the order comes back.
+/// The driver's queue is full, or the driver is gone: what was refused.
 #[derive(Debug)]
 pub struct Refused<Order>(pub Order);

@@ -8,11 +8,11 @@ mod ledger;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use murmur_network::{Network, NetworkOrder, QueueFull, Traffic};
-use murmur_protocol::{Effect, Event, Node, PeerId, Status, Time, TransferId};
+use murmur_network::{Network, QueueFull, Traffic};
+use murmur_protocol::{Effect, Event, NetworkOrder, Node, PeerId, Status, Time, TrainerOrder, WorkerOrder};
 use tokio::sync::{broadcast, mpsc, watch};
 
-use crate::drivers::{Refused, Trainer, TrainerOrder, WorkerOrder, Workers};
+use crate::drivers::{Refused, Trainer, Workers};
 use crate::memory;
 use ledger::Ledger;
 pub use ledger::{Noticed, PeerTraffic, Taken};
@@ -164,32 +164,12 @@ impl Engine {
 
     fn dispatch(&mut self, effect: Effect) {
         match effect {
-            Effect::Dial { peer, addresses } => self.order_network(NetworkOrder::Dial { peer, addresses }, None),
-            Effect::Disconnect { peer } => self.disconnects.order(peer, |order| self.network.try_order(order)),
-            Effect::Send { peer, message } => self.order_network(NetworkOrder::Send { peer, message }, None),
-            Effect::StartTransfer { transfer, peer, header, payload } => {
-                self.order_network(NetworkOrder::StartTransfer { transfer, peer, header, payload }, Some(transfer));
+            Effect::Network(NetworkOrder::Disconnect { peer }) => {
+                self.disconnects.order(peer, |order| self.network.try_order(order));
             }
-            Effect::TakeSnapshot { request, selection } => {
-                self.order_trainer(TrainerOrder::TakeSnapshot(request, selection));
-            }
-            Effect::ApplyCorrection { request, part, correction, progress_shift } => {
-                self.order_trainer(TrainerOrder::ApplyCorrection(request, part, correction, progress_shift));
-            }
-            Effect::LoadState { request, chunks, progress } => {
-                self.order_trainer(TrainerOrder::LoadState(request, chunks, progress));
-            }
-            Effect::AdvanceOuter => self.order_trainer(TrainerOrder::AdvanceOuter),
-            Effect::MatchBatch { members } => self.order_trainer(TrainerOrder::MatchBatch(members)),
-            Effect::FinishRun(order) => self.order_trainer(TrainerOrder::Finish(order.ending)),
-            Effect::BeginTraining => {
-                self.has_trained = true;
-                self.order_trainer(TrainerOrder::Begin);
-            }
-            Effect::EndTraining => self.order_trainer(TrainerOrder::End),
-            Effect::CompleteRun => self.order_trainer(TrainerOrder::Complete),
-            Effect::Encode { request, snapshot, job } => self.order_worker(WorkerOrder::Encode(request, snapshot, job)),
-            Effect::Merge { request, job } => self.order_worker(WorkerOrder::Merge(request, Box::new(job))),
+            Effect::Network(order) => self.order_network(order),
+            Effect::Trainer(order) => self.order_trainer(order),
+            Effect::Worker(order) => self.order_worker(order),
             Effect::Notice(notice) => {
                 // Nobody may be listening.
                 let _ = self.notices.send(self.ledger.on_notice(Instant::now(), notice));
@@ -198,16 +178,19 @@ impl Engine {
         }
     }
 
-    fn order_network(&mut self, order: NetworkOrder, transfer: Option<TransferId>) {
-        if let Err(QueueFull) = self.network.try_order(order)
-            && let Some(transfer) = transfer
-        {
+    fn order_network(&mut self, order: NetworkOrder) {
+        let transfer = match order {
+            NetworkOrder::StartTransfer { transfer, .. } => Some(transfer),
+            _ => None,
+        };
+        if let (Err(QueueFull), Some(transfer)) = (self.network.try_order(order), transfer) {
             let reason = "the network's queue is full".to_owned();
             self.failures.push_back(Event::TransferFailed { transfer, reason });
         }
     }
 
     fn order_trainer(&mut self, order: TrainerOrder) {
+        self.has_trained |= matches!(order, TrainerOrder::Begin);
         if let Err(Refused(order)) = self.trainer.try_order(order) {
             match order.request() {
                 Some(request) => self.failures.push_back(Event::RequestFailed { request }),
@@ -217,8 +200,8 @@ impl Engine {
     }
 
     fn order_worker(&mut self, order: WorkerOrder) {
-        if let Err(Refused(order)) = self.workers.try_order(order) {
-            self.failures.push_back(Event::RequestFailed { request: order.request() });
+        if let Err(Refused(request)) = self.workers.try_order(order) {
+            self.failures.push_back(Event::RequestFailed { request });
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use murmur::drivers::{CheckpointRequests, NotSaved, SavedCheckpoint, Trainer, TrainerOrder, TrainerSettings};
+use murmur::drivers::{CheckpointRequests, NotSaved, SavedCheckpoint, Trainer, TrainerSettings};
 use murmur::store::{Checkpoint, CheckpointWriter};
 use murmur_protocol::manifest::ModelSpec;
-use murmur_protocol::{Event, RunManifest};
+use murmur_protocol::{Event, RunManifest, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use murmur::drivers::{Trainer, TrainerOrder, TrainerSettings, TrainingView};
+use murmur::drivers::{Trainer, TrainerSettings, TrainingView};
 use murmur::store::{CheckpointWriter, load_latest};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::ModelSpec;
-use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest, Snapshot, bounds};
+use murmur_protocol::{Correction, Event, Part, RequestId, RunManifest, Snapshot, TrainerOrder, bounds};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
 
@@ -67,7 +67,8 @@ fn a_diverged_model_ends_training_and_leaves_the_last_good_checkpoint() {
     // Weights so large that every product overflows.
     let blocks = bench.parameters.div_ceil(BLOCK);
     let correction = Correction::new(Codes::Narrow(vec![1; bench.parameters]), vec![f32::MAX / 2.0; blocks]);
-    let order = TrainerOrder::ApplyCorrection(RequestId(1), Part::MODEL, correction, 0.0);
+    let order =
+        TrainerOrder::ApplyCorrection { request: RequestId(1), part: Part::MODEL, correction, progress_shift: 0.0 };
     bench.trainer.try_order(order).expect("room");
     let view = bench.wait_for(|view| view.failure.is_some());
     let reason = view.failure.expect("as waited for");
@@ -91,7 +92,11 @@ fn a_model_that_a_peer_s_replaces_is_kept_beside_the_checkpoints() {
     let mut bench = Bench::start(&checkpoints);
     let state = |bench: &Bench, value: f32| {
         let values = bounds::state_bytes(bench.parameters) / 4;
-        TrainerOrder::LoadState(RequestId(1), vec![Snapshot::from(vec![value; values]).to_payload()], 500.0)
+        TrainerOrder::LoadState {
+            request: RequestId(1),
+            chunks: vec![Snapshot::from(vec![value; values]).to_payload()],
+            progress: 500.0,
+        }
     };
     // A joiner's first copy replaces nothing that anybody has learned.
     let first = state(&bench, 0.01);

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use murmur::drivers::{Trainer, TrainerOrder, TrainerSettings};
+use murmur::drivers::{Trainer, TrainerSettings};
 use murmur::store::{CheckpointWriter, load_latest};
-use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
+use murmur_protocol::{RunManifest, TrainerOrder};
 use murmur_training::{Corpus, Device, Engine};
 use tokio::sync::mpsc;
 
@@ -42,7 +42,7 @@ fn the_optimizer_is_told_with_how_many_members_its_model_is_averaged() {
         checkpoint_period: None,
     };
     let trainer = Trainer::start(trained, settings, events, writer, arrivals);
-    trainer.try_order(TrainerOrder::MatchBatch(8.0)).expect("room");
+    trainer.try_order(TrainerOrder::MatchBatch { members: 8.0 }).expect("room");
     trainer.try_order(TrainerOrder::Begin).expect("room");
     let begin = Instant::now();
     while trainer.view().borrow().steps < STEPS {

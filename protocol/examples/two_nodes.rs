@@ -31,7 +31,7 @@ pub struct Side {
     target: f32,
     steps: u64,
     /// Corrections and snapshots ordered since the last boundary.
-    at_boundary: Vec<Effect>,
+    at_boundary: Vec<TrainerOrder>,
 }
 
 /// Two sides after their run.
@@ -103,19 +103,21 @@ fn distance([one, other]: &[Side; 2]) -> f32 {
 fn carry_out(side: &mut Side, effect: Effect, index: usize, peers: &[PeerId; 2], queue: &mut VecDeque<(usize, Event)>) {
     let (me, other) = (peers[index], 1 - index);
     match effect {
-        Effect::Send { message, .. } => queue.push_back((other, Event::MessageReceived { peer: me, message })),
-        Effect::StartTransfer { transfer, header, payload, .. } => {
+        Effect::Network(NetworkOrder::Send { message, .. }) => {
+            queue.push_back((other, Event::MessageReceived { peer: me, message }))
+        }
+        Effect::Network(NetworkOrder::StartTransfer { transfer, header, payload, .. }) => {
             queue.push_back((other, Event::TransferReceived { peer: me, header, payload }));
             queue.push_back((index, Event::TransferFinished { transfer }));
         }
-        Effect::TakeSnapshot { .. } | Effect::ApplyCorrection { .. } => side.at_boundary.push(effect),
-        Effect::Encode { request, snapshot, job } => {
+        Effect::Trainer(order) => side.at_boundary.push(order),
+        Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
             queue.push_back((
                 index,
                 Event::Encoded { request, result: numerics::encode(&snapshot, &job, &Buffers::new()) },
             ));
         }
-        Effect::Merge { request, job } => {
+        Effect::Worker(WorkerOrder::Merge { request, job }) => {
             queue.push_back((index, Event::Merged { request, result: numerics::merge(&job, &Buffers::new()) }));
         }
         // Nobody joins, leaves or is dialled here, the trainer trains from the start, and notices are told above.
@@ -143,11 +145,11 @@ impl Side {
             travel,
             local_progress: travel,
         };
-        let serve = |effect| match effect {
-            Effect::TakeSnapshot { request, .. } => {
+        let serve = |order| match order {
+            TrainerOrder::TakeSnapshot { request, .. } => {
                 Some(Event::SnapshotTaken { request, snapshot: self.model.clone().into(), report })
             }
-            Effect::ApplyCorrection { request, correction, .. } => {
+            TrainerOrder::ApplyCorrection { request, correction, .. } => {
                 correction.add_to(&mut self.model);
                 Some(Event::CorrectionApplied { request, report })
             }

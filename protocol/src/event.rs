@@ -107,7 +107,7 @@ pub enum Event {
     StepsCompleted(TrainingReport),
     /// The trainer reached the end of the run, or its own limit of steps.
     TrainingCompleted(TrainingReport),
-    /// Reply to [`Effect::TakeSnapshot`](crate::Effect::TakeSnapshot).
+    /// Reply to [`TrainerOrder::TakeSnapshot`](crate::TrainerOrder::TakeSnapshot).
     SnapshotTaken {
         /// From the effect.
         request: RequestId,
@@ -116,28 +116,28 @@ pub enum Event {
         /// Where the trainer stood at that boundary.
         report: TrainingReport,
     },
-    /// Reply to [`Effect::Encode`](crate::Effect::Encode).
+    /// Reply to [`WorkerOrder::Encode`](crate::WorkerOrder::Encode).
     Encoded {
         /// From the effect.
         request: RequestId,
         /// Our codes, or what was wrong with the starter's steps.
         result: Result<Encoded, Misbehaviour>,
     },
-    /// Reply to [`Effect::Merge`](crate::Effect::Merge).
+    /// Reply to [`WorkerOrder::Merge`](crate::WorkerOrder::Merge).
     Merged {
         /// From the effect.
         request: RequestId,
         /// The correction, or what was wrong with the peer's bytes.
         result: Result<Merged, Misbehaviour>,
     },
-    /// Reply to [`Effect::ApplyCorrection`](crate::Effect::ApplyCorrection).
+    /// Reply to [`TrainerOrder::ApplyCorrection`](crate::TrainerOrder::ApplyCorrection).
     CorrectionApplied {
         /// From the effect.
         request: RequestId,
         /// Where the trainer stands now, the correction's shift included.
         report: TrainingReport,
     },
-    /// Reply to [`Effect::LoadState`](crate::Effect::LoadState).
+    /// Reply to [`TrainerOrder::LoadState`](crate::TrainerOrder::LoadState).
     StateLoaded {
         /// From the effect.
         request: RequestId,

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use crate::Payload;
 use crate::bounds::*;
-use crate::effect::{Effect, Notice};
+use crate::effect::TrainerOrder;
 use crate::event::Misbehaviour;
 use crate::exchange::is_progress_odd;
 use crate::layout::ModelLayout;
 use crate::message::{Message, TransferHeader};
+use crate::notice::Notice;
 use crate::outbox::{Outbox, Purpose};
 use crate::peer::PeerId;
 use crate::random::{Generator, RngExt, stream};
@@ -219,7 +220,7 @@ impl Joining {
         if let Some((chunks, progress, donors)) = self.copying.whole() {
             self.loading = Some((donors, progress));
             self.copying = Copying::new(self.chunking);
-            out.request(Purpose::StateLoad, |request| Effect::LoadState { request, chunks, progress });
+            out.request(Purpose::StateLoad, |request| TrainerOrder::LoadState { request, chunks, progress });
         }
         Ok(())
     }

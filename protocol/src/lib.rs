@@ -13,20 +13,21 @@
 //! }
 //! ```
 //!
-//! Events are facts in the past tense, effects orders in the imperative. What comes back for an effect:
+//! Events are facts in the past tense, effects are orders. What comes back for an order:
 //!
-//! | effect | reply |
-//! |---|---|
-//! | `Dial` | `PeerConnected`, `DialFailed` or `HandshakeRefused` |
-//! | `Disconnect` | `PeerDisconnected` |
-//! | `Send` | none; what matters is repeated |
-//! | `StartTransfer` | `TransferFinished` or `TransferFailed` |
-//! | `TakeSnapshot` | `SnapshotTaken` or `RequestFailed` |
-//! | `Encode` | `Encoded` or `RequestFailed` |
-//! | `Merge` | `Merged` or `RequestFailed` |
-//! | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
-//! | `LoadState` | `StateLoaded` or `RequestFailed` |
-//! | `AdvanceOuter`, `MatchBatch`, `BeginTraining`, `EndTraining`, `FinishRun`, `CompleteRun`, `Notice`, `Stop` | none |
+//! | to | order | reply |
+//! |---|---|---|
+//! | network | `Dial` | `PeerConnected`, `DialFailed` or `HandshakeRefused` |
+//! | | `Disconnect` | `PeerDisconnected` |
+//! | | `Send` | none; what matters is repeated |
+//! | | `StartTransfer` | `TransferFinished` or `TransferFailed` |
+//! | trainer | `TakeSnapshot` | `SnapshotTaken` or `RequestFailed` |
+//! | | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
+//! | | `LoadState` | `StateLoaded` or `RequestFailed` |
+//! | | `AdvanceOuter`, `MatchBatch`, `Begin`, `End`, `Finish`, `Complete` | none |
+//! | worker | `Encode` | `Encoded` or `RequestFailed` |
+//! | | `Merge` | `Merged` or `RequestFailed` |
+//! | – | `Notice`, `Stop` | none |
 //!
 //! The control plane ([`Node`]) and the data plane ([`numerics`]) are apart: a node never loops over a model, it
 //! passes [`Snapshot`]s, [`Payload`]s and [`Correction`]s on by reference, and a call of `handle` takes microseconds.
@@ -48,6 +49,7 @@ pub mod manifest;
 mod membership;
 pub mod message;
 mod node;
+pub mod notice;
 pub mod numerics;
 mod outbox;
 pub mod part;
@@ -64,7 +66,7 @@ pub mod time;
 
 pub use bulk::{Correction, Payload, Snapshot};
 pub use config::{Bootstrap, Config, Start};
-pub use effect::{Effect, ExchangeFailure, Notice, RequestId, TransferId};
+pub use effect::{Effect, NetworkOrder, RequestId, TrainerOrder, TransferId, WorkerOrder};
 pub use event::{Event, Misbehaviour, TrainingReport};
 pub use finish::{Ending, FinishOrder, RunEnd};
 pub use join::{CopyStatus, Unchecked};
@@ -72,6 +74,7 @@ pub use layout::{ModelLayout, TensorSpec};
 pub use manifest::{RunId, RunManifest};
 pub use message::{Message, TransferHeader};
 pub use node::Node;
+pub use notice::{ExchangeFailure, Notice};
 pub use part::{Fragment, Part, Selection, Vector};
 pub use peer::{Address, PeerId};
 pub use profile::{MemberView, Name, Profile};

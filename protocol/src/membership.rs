@@ -47,9 +47,10 @@ use view::View;
 
 use crate::bounds::*;
 use crate::config::Config;
-use crate::effect::{Effect, Notice};
+use crate::effect::NetworkOrder;
 use crate::event::Misbehaviour;
 use crate::message::{ADDRESSES_TOLD_MAX, Descriptor, KnownPeer, Message, PEERS_TOLD_MAX};
+use crate::notice::Notice;
 use crate::outbox::Outbox;
 use crate::peer::{Address, PeerId};
 use crate::profile::{MemberView, Profile};
@@ -251,7 +252,7 @@ impl Membership {
         self.restraint.reached(self.dialling.addresses_for(Target::Member(peer)));
         self.dialling.on_connected(now, peer, &addresses, &mut self.random);
         if self.is_banned(peer, now) {
-            out.push(Effect::Disconnect { peer });
+            out.push(NetworkOrder::Disconnect { peer });
             return false;
         }
         self.leavers.remove(peer);
@@ -344,7 +345,7 @@ impl Membership {
         let Some(connection) = self.connections.get_mut(peer) else { return };
         if connection.on_silence(now, &mut self.random) && connection.standing != Standing::Closing {
             connection.standing = Standing::Closing;
-            out.push(Effect::Disconnect { peer });
+            out.push(NetworkOrder::Disconnect { peer });
         }
         self.search_at = now;
     }
@@ -365,9 +366,9 @@ impl Membership {
         let connection = self.connections.get_mut(peer);
         if let Some(connection) = connection.filter(|connection| connection.standing != Standing::Closing) {
             connection.standing = Standing::Closing;
-            out.push(Effect::Disconnect { peer });
+            out.push(NetworkOrder::Disconnect { peer });
         } else if in_lobby {
-            out.push(Effect::Disconnect { peer });
+            out.push(NetworkOrder::Disconnect { peer });
         }
         self.search_at = now;
     }

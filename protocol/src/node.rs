@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::Payload;
 use crate::bounds::*;
 use crate::config::{Config, Start};
-use crate::effect::{Effect, Notice, TransferId};
+use crate::effect::{Effect, TrainerOrder, TransferId};
 use crate::event::{Event, Misbehaviour};
 use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
 use crate::finish::RunEnd;
@@ -20,6 +20,7 @@ use crate::join::{Chunking, Giving, Joining};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
+use crate::notice::Notice;
 use crate::outbox::Outbox;
 use crate::peer::PeerId;
 use crate::status::{Phase, Status};
@@ -93,7 +94,7 @@ impl Node {
             layout,
         };
         if let Some(order) = node.end.order.clone() {
-            node.outbox.push(Effect::FinishRun(order)); // heard in an earlier life
+            node.outbox.push(TrainerOrder::Finish(order)); // heard in an earlier life
         }
         if config.start == Start::WithModel {
             node.begin_training();

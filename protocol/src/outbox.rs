@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::bounds::PENDING_MAX;
-use crate::effect::{Effect, Notice, RequestId, TransferId};
+use crate::effect::{Effect, NetworkOrder, RequestId, TrainerOrder, TransferId};
 use crate::message::{ExchangeNumber, Message, TransferHeader};
+use crate::notice::Notice;
 use crate::part::Part;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -57,8 +58,8 @@ impl Outbox {
         self.now
     }
 
-    pub(crate) fn push(&mut self, effect: Effect) {
-        self.effects.push_back(effect);
+    pub(crate) fn push(&mut self, effect: impl Into<Effect>) {
+        self.effects.push_back(effect.into());
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
@@ -66,7 +67,7 @@ impl Outbox {
     }
 
     pub(crate) fn send(&mut self, peer: PeerId, message: Message) {
-        self.push(Effect::Send { peer, message });
+        self.push(NetworkOrder::Send { peer, message });
     }
 
     pub(crate) fn transfer(&mut self, peer: PeerId, header: TransferHeader, payload: Payload) -> TransferId {
@@ -76,7 +77,7 @@ impl Outbox {
             self.transfers.pop_first();
         }
         self.transfers.insert(transfer, (payload.len(), self.now));
-        self.push(Effect::StartTransfer { transfer, peer, header, payload });
+        self.push(NetworkOrder::StartTransfer { transfer, peer, header, payload });
         transfer
     }
 
@@ -86,8 +87,8 @@ impl Outbox {
         Some((bytes, self.now - since))
     }
 
-    /// Emits the effect that `make` builds around a new request.
-    pub(crate) fn request(&mut self, purpose: Purpose, make: impl FnOnce(RequestId) -> Effect) {
+    /// Emits the order that `make` builds around a new request.
+    pub(crate) fn request<Order: Into<Effect>>(&mut self, purpose: Purpose, make: impl FnOnce(RequestId) -> Order) {
         let request = RequestId(self.next_request);
         self.next_request += 1;
         // Drivers answer every request, so this many open ones are a driver that swallows them: forget the oldest.
@@ -99,7 +100,7 @@ impl Outbox {
     }
 
     pub(crate) fn apply(&mut self, part: Part, correction: Correction, progress_shift: f64, snapshot_steps: u64) {
-        self.request(Purpose::Correction { part, snapshot_steps }, |request| Effect::ApplyCorrection {
+        self.request(Purpose::Correction { part, snapshot_steps }, |request| TrainerOrder::ApplyCorrection {
             request,
             part,
             correction,

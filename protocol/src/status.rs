@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::effect::ExchangeFailure;
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::finish::RunEnd;
 use crate::join::CopyStatus;
 use crate::message::KnownPeer;
+use crate::notice::ExchangeFailure;
 use crate::peer::PeerId;
 use crate::profile::MemberView;
 use crate::time::Time;

@@ -23,7 +23,9 @@ fn copy_anew(node: &mut Responder) -> Vec<Effect> {
     }
     effects.extend(node.tell(Event::TimePassed));
     let asked = effects.iter().find_map(|effect| match effect {
-        Effect::Send { peer, message: Message::RequestState { request, .. } } => Some((*peer, *request)),
+        Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, .. } }) => {
+            Some((*peer, *request))
+        }
         _ => None,
     });
     let (peer, request) = asked.expect("it asks somebody for the model");
@@ -33,7 +35,7 @@ fn copy_anew(node: &mut Responder) -> Vec<Effect> {
     let payload = Snapshot::from(vec![2.0; values]).to_payload();
     let effects = node.tell(Event::TransferReceived { peer, header, payload });
     let load = effects.iter().find_map(|effect| match effect {
-        Effect::LoadState { request, .. } => Some(*request),
+        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
         _ => None,
     });
     let report = TrainingReport { progress: ELSEWHERE, ..TrainingReport::default() };
@@ -42,14 +44,14 @@ fn copy_anew(node: &mut Responder) -> Vec<Effect> {
 
 fn proposals(effects: &[Effect]) -> Vec<&Propose> {
     let proposed = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { message: Message::Propose(propose), .. } => Some(propose),
+        Effect::Network(NetworkOrder::Send { message: Message::Propose(propose), .. }) => Some(propose),
         _ => None,
     });
     proposed.collect()
 }
 
 fn applies(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. }))
+    effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::ApplyCorrection { .. })))
 }
 
 #[test]

@@ -47,7 +47,9 @@ impl Setting {
         self.now = later;
         let effects = self.tell(Event::TimePassed);
         let asked = effects.iter().find_map(|effect| match effect {
-            Effect::Send { message: Message::RequestState { request, .. }, .. } => Some(*request),
+            Effect::Network(NetworkOrder::Send { message: Message::RequestState { request, .. }, .. }) => {
+                Some(*request)
+            }
             _ => None,
         });
         asked.unwrap_or(0)
@@ -102,10 +104,15 @@ fn numbers_that_are_none_are_refused_before_any_model_moves() {
         let mut setting = Setting::new(Start::WithModel);
         let effects = setting.hear(propose(1, bad));
         assert!(matches!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange(_))), "{bad:?}");
-        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Send { .. } | Effect::TakeSnapshot { .. })));
+        assert!(!effects.iter().any(|effect| matches!(
+            effect,
+            Effect::Network(NetworkOrder::Send { .. }) | Effect::Trainer(TrainerOrder::TakeSnapshot { .. })
+        )));
         assert_eq!(setting.count(), 1);
         let effects = setting.hear(propose(2, standing()));
-        let accepted = effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Accept(_), .. }));
+        let accepted = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::Accept(_), .. })));
         assert!(accepted, "one slip does not shut a peer out");
     }
 }
@@ -122,7 +129,7 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
         status.banned.contains_key(&setting.peer) && status.offences.contains_key(&setting.peer),
         "with its reason"
     );
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Disconnect { .. })));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Network(NetworkOrder::Disconnect { .. }))));
 }
 
 /// Takes part in an exchange that the peer has proposed with these steps and codes; what the node says in the end.
@@ -130,14 +137,16 @@ fn exchange(setting: &mut Setting, steps: Payload, codes: Payload) -> Vec<Effect
     setting.hear(propose(1, standing()));
     let effects = setting.receive(TransferHeader::Steps { exchange: 1 }, steps);
     let request = effects.iter().find_map(|effect| match effect {
-        Effect::TakeSnapshot { request, .. } => Some(*request),
+        Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) => Some(*request),
         _ => None,
     });
     let (snapshot, report) = (Snapshot::from(vec![1.0; PARAMETERS]), TrainingReport::default());
     let request = request.expect("the node wants to encode");
     let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report });
     let encoded = effects.iter().find_map(|effect| match effect {
-        Effect::Encode { request, snapshot, job } => Some((*request, encode(snapshot, job, &Buffers::new()))),
+        Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
+            Some((*request, encode(snapshot, job, &Buffers::new())))
+        }
         _ => None,
     });
     let (request, result) = encoded.expect("an order to encode");
@@ -148,7 +157,7 @@ fn exchange(setting: &mut Setting, steps: Payload, codes: Payload) -> Vec<Effect
     }
     let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 1 }, codes);
     let merged = effects.iter().find_map(|effect| match effect {
-        Effect::Merge { request, job } => Some((*request, merge(job, &Buffers::new()))),
+        Effect::Worker(WorkerOrder::Merge { request, job }) => Some((*request, merge(job, &Buffers::new()))),
         _ => None,
     });
     let (request, result) = merged.expect("an order to merge");
@@ -169,7 +178,8 @@ fn steps_and_codes_of_a_wrong_length_never_reach_the_model() {
     for (steps, codes, is_honest) in cases {
         let effects = exchange(&mut Setting::new(Start::WithModel), steps, codes);
         let is_refused = matches!(misbehaviour(&effects), Some(Misbehaviour::WrongLength { .. }));
-        let is_applied = effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. }));
+        let is_applied =
+            effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::ApplyCorrection { .. })));
         assert_eq!((is_refused, is_applied), (!is_honest, is_honest), "{effects:?}");
     }
 }
@@ -184,7 +194,7 @@ fn a_model_of_another_layout_or_length_is_not_loaded() {
         let request = setting.request();
         let effects = setting.receive(state(request, layout), vec![0; bytes].into());
         assert_eq!(misbehaviour(&effects), Some(expected));
-        assert!(!effects.iter().any(|effect| matches!(effect, Effect::LoadState { .. })));
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::LoadState { .. }))));
         assert_eq!(setting.node.status().phase, Phase::Joining, "it asks somebody else");
     }
 }
@@ -196,7 +206,7 @@ fn a_model_that_is_not_finite_is_not_trained_on() {
     let payload = Snapshot::from(vec![f32::NAN; PARAMETERS]).to_payload();
     let effects = setting.receive(state(request, layout_digest()), payload.clone());
     let request = effects.iter().find_map(|effect| match effect {
-        Effect::LoadState { request, .. } => Some(*request),
+        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
         _ => None,
     });
     // What the trainer does with it.
@@ -207,7 +217,7 @@ fn a_model_that_is_not_finite_is_not_trained_on() {
         report: TrainingReport::default(),
     });
     assert_eq!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange("parameter")));
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::BeginTraining)));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::Begin))));
 }
 
 #[test]
@@ -216,7 +226,7 @@ fn what_nobody_asked_for_is_dropped() {
     let effects = setting.receive(state(77, layout_digest()), vec![0; 4 * PARAMETERS].into());
     assert_eq!(misbehaviour(&effects), Some(Misbehaviour::Unsolicited));
     let effects = setting.receive(TransferHeader::ProposalCodes { exchange: 5 }, vec![0; 10].into());
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS};
 use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
-    Config, Effect, Event, ModelLayout, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot,
-    Start, Time, TrainingReport,
+    Config, Effect, Event, ModelLayout, NetworkOrder, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection,
+    Snapshot, Start, Time, TrainerOrder, TrainingReport,
 };
 
 const PARAMETERS: usize = 95;
@@ -91,7 +91,9 @@ impl Setting {
 
 fn requests(effects: &[Effect]) -> Vec<(PeerId, u64, Chunks)> {
     let asked = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { peer, message: Message::RequestState { request, chunks } } => Some((*peer, *request, *chunks)),
+        Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, chunks } }) => {
+            Some((*peer, *request, *chunks))
+        }
         _ => None,
     });
     asked.collect()
@@ -106,7 +108,7 @@ fn chunks_of(requests: &[(PeerId, u64, Chunks)]) -> Vec<u32> {
 
 fn loaded(effects: &[Effect]) -> Option<Vec<f32>> {
     effects.iter().find_map(|effect| match effect {
-        Effect::LoadState { chunks, .. } => {
+        Effect::Trainer(TrainerOrder::LoadState { chunks, .. }) => {
             Some(Snapshot::from_chunks(chunks, PARAMETERS).expect("whole and finite").values().to_vec())
         }
         _ => None,
@@ -116,16 +118,18 @@ fn loaded(effects: &[Effect]) -> Option<Vec<f32>> {
 /// Whose reply with a snapshot is awaited.
 fn snapshot_wanted(effects: &[Effect]) -> Option<RequestId> {
     effects.iter().find_map(|effect| match effect {
-        Effect::TakeSnapshot { request, selection: Selection::State } => Some(*request),
+        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection: Selection::State }) => Some(*request),
         _ => None,
     })
 }
 
 fn chunks_sent(effects: &[Effect]) -> Vec<(PeerId, u32, f64)> {
     let sent = effects.iter().filter_map(|effect| match effect {
-        Effect::StartTransfer { peer, header: TransferHeader::State { chunk, progress, .. }, .. } => {
-            Some((*peer, *chunk, *progress))
-        }
+        Effect::Network(NetworkOrder::StartTransfer {
+            peer,
+            header: TransferHeader::State { chunk, progress, .. },
+            ..
+        }) => Some((*peer, *chunk, *progress)),
         _ => None,
     });
     sent.collect()
@@ -290,9 +294,12 @@ fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
     let (mut sent, mut lengths) = (Vec::new(), Vec::new());
     loop {
         let started = effects.iter().filter_map(|effect| match effect {
-            Effect::StartTransfer { transfer, header: TransferHeader::State { chunk, .. }, payload, .. } => {
-                Some((*transfer, *chunk, payload.clone()))
-            }
+            Effect::Network(NetworkOrder::StartTransfer {
+                transfer,
+                header: TransferHeader::State { chunk, .. },
+                payload,
+                ..
+            }) => Some((*transfer, *chunk, payload.clone())),
             _ => None,
         });
         sent.extend(started);
@@ -400,7 +407,10 @@ fn chunks_that_no_state_has_are_misbehaviour() {
         let chunks = Chunks { first: chunks.0, count: chunks.1 };
         let message = Message::RequestState { request: 0, chunks };
         let effects = setting.tell(Event::MessageReceived { peer: peer(1), message });
-        assert!(!effects.iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })), "{chunks:?}");
+        assert!(
+            !effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))),
+            "{chunks:?}"
+        );
         assert_eq!(setting.node.status().misbehaviours.values().sum::<u64>(), 1, "{chunks:?}");
     }
 }
@@ -409,6 +419,8 @@ fn chunks_that_no_state_has_are_misbehaviour() {
 fn who_has_no_model_yet_gives_none() {
     let (mut setting, _) = Setting::new(Start::FromPeer, 2);
     let effects = setting.tell(asks(peer(2), 0, 0));
-    let refuses = |effect: &Effect| matches!(effect, Effect::Send { message: Message::RefuseState { .. }, .. });
+    let refuses = |effect: &Effect| {
+        matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::RefuseState { .. }, .. }))
+    };
     assert!(effects.iter().any(refuses) && snapshot_wanted(&effects).is_none(), "{effects:?}");
 }

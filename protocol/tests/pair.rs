@@ -65,24 +65,24 @@ impl Side {
     fn drain(&mut self, events: &mut VecDeque<Event>) {
         while let Some(effect) = self.node.poll_effect() {
             match effect {
-                Effect::TakeSnapshot { request, .. } => {
+                Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) => {
                     let (snapshot, report) = (self.model.clone().into(), self.report);
                     events.push_back(Event::SnapshotTaken { request, snapshot, report });
                 }
-                Effect::Encode { request, snapshot, job } => {
+                Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
                     events.push_back(Event::Encoded { request, result: encode(&snapshot, &job, &Buffers::new()) });
                 }
-                Effect::Merge { request, job } => {
+                Effect::Worker(WorkerOrder::Merge { request, job }) => {
                     events.push_back(Event::Merged { request, result: merge(&job, &Buffers::new()) });
                 }
-                Effect::ApplyCorrection { request, correction, progress_shift, .. } => {
+                Effect::Trainer(TrainerOrder::ApplyCorrection { request, correction, progress_shift, .. }) => {
                     correction.add_to(&mut self.model);
                     self.report.progress += progress_shift;
                     self.shifts.push(progress_shift);
                     events.push_back(Event::CorrectionApplied { request, report: self.report });
                 }
-                Effect::Send { message, .. } => self.flying.push_back(Flying::Words(message)),
-                Effect::StartTransfer { transfer, header, payload, .. } => {
+                Effect::Network(NetworkOrder::Send { message, .. }) => self.flying.push_back(Flying::Words(message)),
+                Effect::Network(NetworkOrder::StartTransfer { transfer, header, payload, .. }) => {
                     self.flying.push_back(Flying::Bulk(transfer, header, payload));
                 }
                 Effect::Notice(Notice::ExchangeFailed { failure, .. }) => self.failures.push(failure),

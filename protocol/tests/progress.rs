@@ -29,7 +29,7 @@ fn progress_told(node: &mut Node, peer: PeerId) -> Option<f64> {
         Propose { exchange: 1, part: murmur_protocol::Part::MODEL, nonce: 1, bits: 8, standing, deadline_ms: 20_000 };
     let effects = tell(node, Event::MessageReceived { peer, message: Message::Propose(propose) });
     effects.iter().find_map(|effect| match effect {
-        Effect::Send { message: Message::Accept(accept), .. } => Some(accept.standing.progress),
+        Effect::Network(NetworkOrder::Send { message: Message::Accept(accept), .. }) => Some(accept.standing.progress),
         _ => None,
     })
 }
@@ -54,7 +54,7 @@ fn a_joiner_stands_where_its_donor_did_before_its_first_step() {
     let payload = Snapshot::from(vec![0.5; 300]).to_payload();
     let effects = tell(&mut node, Event::TransferReceived { peer, header, payload });
     let request = effects.iter().find_map(|effect| match effect {
-        Effect::LoadState { request, .. } => Some(*request),
+        Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
         _ => None,
     });
     let request = request.expect("the state is loaded");

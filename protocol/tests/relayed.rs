@@ -39,7 +39,9 @@ impl Setting {
 fn an_exchange_whose_way_turns_relayed_fails_at_once() {
     let mut setting = Setting::new(Start::WithModel);
     let proposes = |effects: &[Effect]| {
-        effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Propose(_), .. }))
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })))
     };
     let is_proposed = (1..50).any(|second| {
         setting.now = Time::from_start(Duration::from_secs(second));

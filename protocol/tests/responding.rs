@@ -37,14 +37,14 @@ impl Responder {
             self.node.handle(Time::ZERO, event);
             while let Some(effect) = self.node.poll_effect() {
                 match effect {
-                    Effect::TakeSnapshot { request, .. } if !self.is_in_step => {
+                    Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) if !self.is_in_step => {
                         let (snapshot, report) = (vec![1.0; PARAMETERS].into(), TrainingReport::default());
                         events.push(Event::SnapshotTaken { request, snapshot, report });
                     }
-                    Effect::Encode { request, snapshot, job } => {
+                    Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
                         events.push(Event::Encoded { request, result: encode(&snapshot, &job, &Buffers::new()) });
                     }
-                    Effect::Merge { request, job } => {
+                    Effect::Worker(WorkerOrder::Merge { request, job }) => {
                         events.push(Event::Merged { request, result: merge(&job, &Buffers::new()) });
                     }
                     effect => leaving.push(effect),
@@ -105,13 +105,17 @@ pub(crate) fn starter(key: usize) -> PeerId {
 }
 
 fn accepts(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Accept(_), .. }))
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::Accept(_), .. })))
 }
 
 /// The transfer of our codes.
 pub(crate) fn reply(effects: &[Effect]) -> Option<TransferId> {
     effects.iter().find_map(|effect| match effect {
-        Effect::StartTransfer { transfer, header: TransferHeader::ReplyCodes { .. }, .. } => Some(*transfer),
+        Effect::Network(NetworkOrder::StartTransfer {
+            transfer, header: TransferHeader::ReplyCodes { .. }, ..
+        }) => Some(*transfer),
         _ => None,
     })
 }
@@ -119,9 +123,11 @@ pub(crate) fn reply(effects: &[Effect]) -> Option<TransferId> {
 /// The transfer that tells of our merge, and the digest.
 pub(crate) fn merged(effects: &[Effect]) -> Option<(TransferId, u64)> {
     effects.iter().find_map(|effect| match effect {
-        Effect::StartTransfer { transfer, header: TransferHeader::Merged { digest, .. }, .. } => {
-            Some((*transfer, *digest))
-        }
+        Effect::Network(NetworkOrder::StartTransfer {
+            transfer,
+            header: TransferHeader::Merged { digest, .. },
+            ..
+        }) => Some((*transfer, *digest)),
         _ => None,
     })
 }
@@ -171,7 +177,12 @@ fn a_starter_orders_nothing_more_before_its_last_order_is_done() {
     let mut responder = Responder::new();
     responder.meet(starter(1), PATIENCE);
     responder.is_in_step = true;
-    assert!(responder.receive_steps(starter(1)).iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
+    assert!(
+        responder
+            .receive_steps(starter(1))
+            .iter()
+            .any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::TakeSnapshot { .. })))
+    );
     let effects = responder.hear_another_proposal(starter(1), EXCHANGE + 1, PATIENCE);
     assert_eq!(refusal(&effects), Some(RejectReason::Busy));
     responder.meet(starter(2), PATIENCE);
@@ -183,7 +194,7 @@ fn a_starter_orders_nothing_more_before_its_last_order_is_done() {
 
 fn refusal(effects: &[Effect]) -> Option<RejectReason> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Send { message: Message::Reject(reject), .. } => Some(reject.reason),
+        Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.reason),
         _ => None,
     })
 }
@@ -240,7 +251,9 @@ fn a_reply_on_its_way_outlives_those_that_have_arrived() {
     let forgotten = (0..REPLY_CACHE_MAX).filter(|key| {
         let effects = responder.hear_proposal(starter(*key), PATIENCE);
         effects.iter().any(|effect| match effect {
-            Effect::Send { message: Message::Reject(reject), .. } => reject.reason == RejectReason::Over,
+            Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => {
+                reject.reason == RejectReason::Over
+            }
             _ => false,
         })
     });

@@ -53,7 +53,9 @@ impl Setting {
 }
 
 fn proposes(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Propose(_), .. }))
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })))
 }
 
 #[test]
@@ -64,7 +66,7 @@ fn a_resting_node_trains_on_and_starts_no_exchange_until_its_rest_is_over() {
     for _ in 0..20 {
         let effects = setting.train();
         assert!(!proposes(&effects), "{effects:?}");
-        assert!(!effects.iter().any(|effect| matches!(effect, Effect::EndTraining)));
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::End))));
     }
     setting.tell(Event::RestEnded);
     assert!((0..3).any(|_| proposes(&setting.train())), "it takes part again");
@@ -76,7 +78,7 @@ fn a_resting_node_asks_to_be_left_alone_for_a_while_and_gives_no_model() {
     setting.tell(Event::RestBegan);
     let effects = setting.proposed(1);
     let rejected = effects.iter().find_map(|effect| match effect {
-        Effect::Send { message: Message::Reject(reject), .. } => Some(reject.clone()),
+        Effect::Network(NetworkOrder::Send { message: Message::Reject(reject), .. }) => Some(reject.clone()),
         _ => None,
     });
     let rejected = rejected.expect("an answer");
@@ -85,11 +87,18 @@ fn a_resting_node_asks_to_be_left_alone_for_a_while_and_gives_no_model() {
         peer: setting.peer,
         message: Message::RequestState { request: 4, chunks: murmur_protocol::message::Chunks { first: 0, count: 1 } },
     });
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::RefuseState { .. }, .. })));
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::TakeSnapshot { .. })));
+    assert!(effects.iter().any(|effect| matches!(
+        effect,
+        Effect::Network(NetworkOrder::Send { message: Message::RefuseState { .. }, .. })
+    )));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
     setting.tell(Event::RestEnded);
     let effects = setting.proposed(2);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Accept(_), .. })));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::Accept(_), .. })))
+    );
 }
 
 #[test]
@@ -103,7 +112,9 @@ fn a_resting_joiner_asks_nobody_and_does_not_wake_up_for_nothing() {
         assert!(deadline > setting.now, "a deadline in the past would be met over and over");
         setting.now = deadline;
         let effects = setting.tell(Event::TimePassed);
-        let asks = |effect: &Effect| matches!(effect, Effect::Send { message: Message::RequestState { .. }, .. });
+        let asks = |effect: &Effect| {
+            matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::RequestState { .. }, .. }))
+        };
         assert!(!effects.iter().any(asks));
     }
 }
@@ -113,5 +124,5 @@ fn a_resting_node_at_the_end_of_its_run_does_not_wait_for_last_exchanges() {
     let mut setting = Setting::new(Start::WithModel);
     setting.tell(Event::RestBegan);
     let effects = setting.tell(Event::TrainingCompleted(TrainingReport { steps: 200, ..TrainingReport::default() }));
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::CompleteRun)), "{effects:?}");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::Complete))), "{effects:?}");
 }

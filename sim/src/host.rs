@@ -180,16 +180,7 @@ impl Host {
 
     /// Remembers that `effect` awaits a reply, where it does.
     pub(crate) fn note_request(&mut self, effect: &Effect) {
-        match effect {
-            Effect::TakeSnapshot { request, .. }
-            | Effect::Encode { request, .. }
-            | Effect::Merge { request, .. }
-            | Effect::ApplyCorrection { request, .. }
-            | Effect::LoadState { request, .. } => {
-                self.awaited.insert(*request);
-            }
-            _ => {}
-        }
+        self.awaited.extend(effect.request());
     }
 
     /// Takes a reply off the list: whether it was awaited, and what was remembered of a merge; `None` where the event is

@@ -47,7 +47,7 @@ fn a_speed_that_is_no_number_is_a_misbehaviour() {
 fn an_endless_speed_does_not_spoil_later_proposals() {
     let mut node = node_after_proposals(&[f32::INFINITY, 1000.0]);
     let accepted = std::iter::from_fn(|| node.poll_effect()).any(
-        |effect| matches!(effect, Effect::Send { message: Message::Accept(accept), .. } if accept.starter_share < 0.95),
+        |effect| matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::Accept(accept), .. }) if accept.starter_share < 0.95),
     );
     assert!(accepted);
 }
@@ -194,8 +194,9 @@ fn a_joiner_soon_repeats_a_lost_request() {
 #[test]
 fn a_newer_proposal_takes_the_place_of_an_older_one() {
     let mut node = node_after_proposals(&[1000.0; 3]);
-    let answer = std::iter::from_fn(|| node.poll_effect()).find(|effect| matches!(effect, Effect::Send { .. }));
-    let is_accept = matches!(answer, Some(Effect::Send { message: Message::Accept(_), .. }));
+    let answer = std::iter::from_fn(|| node.poll_effect())
+        .find(|effect| matches!(effect, Effect::Network(NetworkOrder::Send { .. })));
+    let is_accept = matches!(answer, Some(Effect::Network(NetworkOrder::Send { message: Message::Accept(_), .. })));
     assert!(is_accept, "a starter has one exchange at a time, so its earlier ones are void: {answer:?}");
 }
 
@@ -214,7 +215,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
     tell(Event::PeerConnected { peer: partner, addresses: vec![] });
     let proposed = tell(Event::StepsCompleted(report));
     let propose = proposed.into_iter().find_map(|effect| match effect {
-        Effect::Send { message: Message::Propose(propose), .. } => Some(propose),
+        Effect::Network(NetworkOrder::Send { message: Message::Propose(propose), .. }) => Some(propose),
         _ => None,
     });
     let Propose { exchange, nonce, standing, .. } = propose.expect("one is due");
@@ -248,7 +249,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
     let header = TransferHeader::Merged { exchange, digest };
     let effects = tell(Event::TransferReceived { peer: partner, header, payload: Payload::default() });
     let merge = effects.into_iter().find_map(|effect| match effect {
-        Effect::Merge { request, job } => Some((request, numerics::merge(&job, &Buffers::new()))),
+        Effect::Worker(WorkerOrder::Merge { request, job }) => Some((request, numerics::merge(&job, &Buffers::new()))),
         _ => None,
     });
     let (request, result) = merge.expect("the reply is merged");
@@ -256,7 +257,10 @@ fn a_refusal_after_the_reply_changes_nothing() {
     let reject = message::Reject { exchange, reason: message::RejectReason::Over, retry_after_ms: 1 };
     tell(Event::MessageReceived { peer: partner, message: Message::Reject(reject) });
     let effects = tell(Event::Merged { request, result });
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::ApplyCorrection { .. })), "{effects:?}");
+    assert!(
+        effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::ApplyCorrection { .. }))),
+        "{effects:?}"
+    );
 }
 
 /// A node that stood still while the others moved on finds every code wrapped, and so no distance at all.

@@ -13,9 +13,8 @@ use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use murmur_network::streams::{BULK_PROTOCOL, ConnectionStreams, StreamsBehaviour};
-use murmur_network::{
-    Admission, Caps, Connectivity, Keypair, Network, NetworkConfig, NetworkOrder, TrafficCounter, transport,
-};
+use murmur_network::{Admission, Caps, Connectivity, Keypair, Network, NetworkConfig, TrafficCounter, transport};
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, TransferId};

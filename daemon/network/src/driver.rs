@@ -29,11 +29,11 @@ use crate::handshake::gate::refusal_of_dial;
 use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder};
 use crate::nat::Nat;
-use crate::network::NetworkOrder;
 use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
 use crate::ways::Ways;
+use murmur_protocol::NetworkOrder;
 
 mod orders;
 mod surroundings;

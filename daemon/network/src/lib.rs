@@ -62,7 +62,7 @@ pub use identity::{IdentityError, load_or_create, peer_id};
 pub use libp2p::Multiaddr;
 pub use libp2p::identity::Keypair;
 pub use life::Double;
-pub use network::{Network, NetworkConfig, NetworkError, NetworkOrder, QueueFull};
+pub use network::{Network, NetworkConfig, NetworkError, QueueFull};
 pub use pace::Caps;
 pub use reachability::{Reachability, Standing};
 pub use search::{FoundMember, NobodyFound, Search, is_promising, search_member};

@@ -11,9 +11,8 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
 use murmur_protocol::handshake::Credentials;
-use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::shards::ShardSet;
-use murmur_protocol::{Address, Event, Payload, PeerId, RunId, RunManifest, Secret, TransferId};
+use murmur_protocol::{Event, NetworkOrder, PeerId, RunId, RunManifest, Secret};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -61,41 +60,6 @@ pub struct NetworkConfig {
     pub shelf: Option<Shelf>,
     /// How it finds peers and is found.
     pub connectivity: Connectivity,
-}
-
-/// An order to the network: its part of [`Effect`](murmur_protocol::Effect), with the same meaning.
-#[derive(Clone, Debug)]
-pub enum NetworkOrder {
-    /// Connect to somebody.
-    Dial {
-        /// Whom, where that is known: another identity at the address is then a failure.
-        peer: Option<PeerId>,
-        /// Where, best first.
-        addresses: Vec<Address>,
-    },
-    /// Close all connections to a peer, after what is queued for it is sent.
-    Disconnect {
-        /// To whom.
-        peer: PeerId,
-    },
-    /// Send a control message.
-    Send {
-        /// To whom.
-        peer: PeerId,
-        /// What.
-        message: Message,
-    },
-    /// Send a payload.
-    StartTransfer {
-        /// Names the transfer in its reply.
-        transfer: TransferId,
-        /// To whom.
-        peer: PeerId,
-        /// What it is.
-        header: TransferHeader,
-        /// The bulk.
-        payload: Payload,
-    },
 }
 
 /// The network takes no more orders for now, or has closed.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use murmur_network::{Network, NetworkConfig, NetworkOrder, Standing};
+use murmur_network::{Network, NetworkConfig, Standing};
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, state_bytes};
 use murmur_protocol::message::{Chunks, Message, Reject, RejectReason};
 use murmur_protocol::{Bootstrap, Event, PeerId};

@@ -7,7 +7,6 @@
 //! them.
 
 mod divergence;
-mod order;
 mod saving;
 mod step_times;
 mod under_way;
@@ -18,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::{Ending, Event, Payload, RequestId, RunManifest, TrainingReport};
+use murmur_protocol::{Ending, Event, Payload, RequestId, RunManifest, TrainerOrder, TrainingReport};
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
@@ -26,7 +25,6 @@ use super::{Arrival, Refused};
 use crate::memory;
 use crate::store::CheckpointWriter;
 use divergence::Divergence;
-pub use order::TrainerOrder;
 pub(crate) use saving::Reply;
 use saving::Timetable;
 pub use saving::{CheckpointRequests, NotSaved, SavedCheckpoint};
@@ -88,7 +86,7 @@ impl Trainer {
         let (checkpoints, asked) = CheckpointRequests::channel();
         let first_view = TrainingView { steps: engine.steps(), progress: settings.progress, ..TrainingView::default() };
         let (view_sender, view) = watch::channel(first_view.clone());
-        let desk = Desk {
+        let thread = TrainerThread {
             timetable: Timetable::new(settings.checkpoint_period),
             settings,
             engine,
@@ -112,7 +110,7 @@ impl Trainer {
         };
         let thread = std::thread::Builder::new()
             .name("trainer".to_owned())
-            .spawn(move || desk.run())
+            .spawn(move || thread.run())
             .expect("the system has a thread for training");
         Trainer { orders: Some(orders), view, checkpoints, thread: Some(thread) }
     }
@@ -174,7 +172,7 @@ enum Stage {
 }
 
 /// The thread's own state.
-struct Desk {
+struct TrainerThread {
     settings: TrainerSettings,
     engine: Engine,
     inbox: Receiver<TrainerOrder>,
@@ -205,7 +203,7 @@ struct Desk {
     busy_at: Option<Instant>,
 }
 
-impl Desk {
+impl TrainerThread {
     fn run(mut self) -> Result<(), String> {
         tracing::debug!("the trainer is ready");
         loop {
@@ -270,11 +268,11 @@ impl Desk {
 
     fn carry_out(&mut self, order: TrainerOrder) {
         match order {
-            TrainerOrder::TakeSnapshot(request, selection) => self.begin_snapshot(request, selection),
-            TrainerOrder::ApplyCorrection(request, part, correction, shift) => {
+            TrainerOrder::TakeSnapshot { request, selection } => self.begin_snapshot(request, selection),
+            TrainerOrder::ApplyCorrection { request, part, correction, progress_shift: shift } => {
                 self.begin_correction(request, part, &correction, shift);
             }
-            TrainerOrder::LoadState(request, chunks, progress) => {
+            TrainerOrder::LoadState { request, chunks, progress } => {
                 let accepted = self.load_state(&chunks);
                 if accepted {
                     self.view.progress = progress;
@@ -287,10 +285,10 @@ impl Desk {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
-            TrainerOrder::MatchBatch(members) => self.engine.set_members(members),
-            TrainerOrder::Finish(ending) => {
-                self.engine.finish(ending);
-                self.ending = Some(ending);
+            TrainerOrder::MatchBatch { members } => self.engine.set_members(members),
+            TrainerOrder::Finish(order) => {
+                self.engine.finish(order.ending);
+                self.ending = Some(order.ending);
             }
             TrainerOrder::Begin if self.stage == Stage::Waiting => {
                 self.stage = Stage::Training;

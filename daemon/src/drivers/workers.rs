@@ -2,32 +2,14 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use murmur_protocol::numerics::{self, Buffers, EncodeJob, MergeJob};
-use murmur_protocol::{Event, RequestId, Snapshot};
+use murmur_protocol::numerics::{self, Buffers};
+use murmur_protocol::{Event, RequestId, WorkerOrder};
 use tokio::sync::mpsc::Sender;
 
 use super::Refused;
 
 /// Jobs waiting. The core has at most one exchange of its own and two of others under way, each with one job.
 const QUEUE_MAX: usize = 4;
-
-/// One job.
-#[derive(Debug)]
-pub enum WorkerOrder {
-    /// A snapshot into codes.
-    Encode(RequestId, Snapshot, EncodeJob),
-    /// Both sides' codes into a correction.
-    Merge(RequestId, Box<MergeJob>),
-}
-
-impl WorkerOrder {
-    /// Whose reply is awaited.
-    pub fn request(&self) -> RequestId {
-        match self {
-            WorkerOrder::Encode(request, ..) | WorkerOrder::Merge(request, ..) => *request,
-        }
-    }
-}
 
 /// A thread for bulk arithmetic. It ends when this is dropped.
 #[derive(Debug)]
@@ -52,13 +34,10 @@ impl Workers {
     /// Hands an order over without waiting.
     ///
     /// # Errors
-    /// The order, when the queue is full.
-    pub fn try_order(&self, order: WorkerOrder) -> Result<(), Refused<WorkerOrder>> {
-        self.queue.try_send(order).map_err(|error| match error {
-            std::sync::mpsc::TrySendError::Full(order) | std::sync::mpsc::TrySendError::Disconnected(order) => {
-                Refused(order)
-            }
-        })
+    /// Its request, when the queue is full.
+    pub fn try_order(&self, order: WorkerOrder) -> Result<(), Refused<RequestId>> {
+        let request = order.request();
+        self.queue.try_send(order).map_err(|_| Refused(request))
     }
 }
 
@@ -66,10 +45,10 @@ fn work(orders: &Receiver<WorkerOrder>, events: &Sender<Event>) {
     let buffers = Buffers::new();
     for order in orders {
         let event = match order {
-            WorkerOrder::Encode(request, snapshot, job) => {
+            WorkerOrder::Encode { request, snapshot, job } => {
                 Event::Encoded { request, result: numerics::encode(&snapshot, &job, &buffers) }
             }
-            WorkerOrder::Merge(request, job) => Event::Merged { request, result: numerics::merge(&job, &buffers) },
+            WorkerOrder::Merge { request, job } => Event::Merged { request, result: numerics::merge(&job, &buffers) },
         };
         // A driver may wait for the engine; only a finished engine does not listen any more.
         if events.blocking_send(event).is_err() {

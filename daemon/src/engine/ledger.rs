@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use murmur_protocol::message::{ExchangeNumber, Message, TransferHeader};
-use murmur_protocol::{Effect, Event, Notice, PeerId, TransferId};
+use murmur_protocol::{Effect, Event, NetworkOrder, Notice, PeerId, TransferId};
 
 /// Peers that are counted; of those that are gone, one goes for each that is new beyond that.
 const PEERS_MAX: usize = 256;
@@ -123,10 +123,10 @@ impl Ledger {
     /// What the core orders.
     pub(super) fn on_effect(&mut self, now: Instant, effect: &Effect) {
         match effect {
-            Effect::Send { peer, message: Message::Propose(propose) } => {
+            Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
                 self.begin((*peer, true, propose.exchange), now);
             }
-            Effect::StartTransfer { transfer, peer, header, payload } => {
+            Effect::Network(NetworkOrder::StartTransfer { transfer, peer, header, payload }) => {
                 let bytes = payload.len() as u64;
                 if self.transfers.len() >= TRANSFERS_MAX {
                     self.transfers.pop_first();
@@ -230,7 +230,7 @@ mod tests {
 
     fn started(transfer: u64, header: TransferHeader, bytes: usize) -> Effect {
         let payload = Payload::from(vec![0; bytes]);
-        Effect::StartTransfer { transfer: TransferId(transfer), peer: peer(1), header, payload }
+        Effect::Network(NetworkOrder::StartTransfer { transfer: TransferId(transfer), peer: peer(1), header, payload })
     }
 
     fn completed() -> Notice {
@@ -249,8 +249,8 @@ mod tests {
         let mut ledger = Ledger::default();
         let begin = Instant::now();
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
-        ledger.on_effect(at(0), &Effect::Send { peer: peer(1), message: propose(7, 10.0) });
-        ledger.on_effect(at(1), &Effect::Send { peer: peer(1), message: propose(7, 10.0) });
+        ledger.on_effect(at(0), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(7, 10.0) }));
+        ledger.on_effect(at(1), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(7, 10.0) }));
         ledger.on_event(at(1), &Event::MessageReceived { peer: peer(1), message: propose(7, 55.0) });
         let accept = Accept { exchange: 7, starter_share: 0.5, standing: standing(44.0) };
         ledger.on_event(at(2), &Event::MessageReceived { peer: peer(1), message: Message::Accept(accept) });
@@ -291,11 +291,11 @@ mod tests {
         let mut ledger = Ledger::default();
         let now = Instant::now();
         let failed = || Notice::ExchangeFailed { partner: peer(1), failure: ExchangeFailure::DeadlinePassed };
-        ledger.on_effect(now, &Effect::Send { peer: peer(1), message: propose(1, 1.0) });
+        ledger.on_effect(now, &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(1, 1.0) }));
         ledger.on_event(now, &Event::MessageReceived { peer: peer(1), message: propose(1, 1.0) });
         assert_eq!(ledger.on_notice(now, failed()).taken, None, "there are two");
         ledger.on_event(now, &Event::PeerDisconnected { peer: peer(1) });
-        ledger.on_effect(now, &Effect::Send { peer: peer(1), message: propose(2, 1.0) });
+        ledger.on_effect(now, &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(2, 1.0) }));
         assert!(
             ledger
                 .on_notice(now + Duration::from_secs(2), failed())

@@ -7,9 +7,10 @@ use super::averaging::{Averaging, Circumstances, longest_deadline};
 use super::outbound::Outbound;
 use super::terms::Terms;
 use crate::bounds::*;
-use crate::effect::{Effect, ExchangeFailure, TransferId};
+use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::notice::ExchangeFailure;
 use crate::numerics::{Encoded, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
@@ -194,7 +195,7 @@ impl Responder {
         if matches!(incoming.stage, Stage::Expecting) {
             incoming.stage = Stage::TakingSnapshot(steps);
             let selection = Selection::Part(incoming.terms.part);
-            out.request(Purpose::ResponderSnapshot(peer, number), |request| Effect::TakeSnapshot {
+            out.request(Purpose::ResponderSnapshot(peer, number), |request| TrainerOrder::TakeSnapshot {
                 request,
                 selection,
             });
@@ -217,7 +218,7 @@ impl Responder {
         };
         let job = incoming.terms.responder_encodes(steps.clone());
         incoming.stage = Stage::Encoding(Circumstances::of(peer, &snapshot, report));
-        out.request(Purpose::ResponderCodes(peer, number), |request| Effect::Encode { request, snapshot, job });
+        out.request(Purpose::ResponderCodes(peer, number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 
     /// Our codes, or what was wrong with the starter's steps.
@@ -440,7 +441,7 @@ impl Incoming {
         let own = Encoded { steps: steps.clone(), codes: reply.payload().clone() };
         let job = self.terms.merge_job(MergeRole::Responder, about, own, received, averaging);
         self.stage = Stage::Merging(*about);
-        out.request(Purpose::ResponderMerge(peer, number), |request| Effect::Merge { request, job });
+        out.request(Purpose::ResponderMerge(peer, number), |request| WorkerOrder::Merge { request, job });
     }
 
     /// The starter asks once more: says and sends what may have been lost, of either side.

@@ -5,9 +5,10 @@ use super::outbound::Outbound;
 use super::patience::Patience;
 use super::terms::{Terms, screen_accept};
 use crate::bounds::*;
-use crate::effect::{Effect, ExchangeFailure, TransferId};
+use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::notice::ExchangeFailure;
 use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::{Part, Selection};
@@ -257,7 +258,7 @@ impl Starter {
                 outgoing.stage = Stage::TakingSnapshot(terms);
                 let selection = Selection::Part(terms.part);
                 let purpose = Purpose::StarterSnapshot(outgoing.number);
-                out.request(purpose, |request| Effect::TakeSnapshot { request, selection });
+                out.request(purpose, |request| TrainerOrder::TakeSnapshot { request, selection });
             }
             // The partner has merged; an answer to a repeated proposal changes nothing any more.
             Stage::Merging(..) => {}
@@ -315,7 +316,7 @@ impl Starter {
         };
         let job = terms.starter_encodes(averaging);
         outgoing.stage = Stage::Encoding(terms, Circumstances::of(outgoing.partner, &snapshot, report));
-        out.request(Purpose::StarterCodes(number), |request| Effect::Encode { request, snapshot, job });
+        out.request(Purpose::StarterCodes(number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 
     pub(crate) fn on_encoded(
@@ -394,7 +395,7 @@ impl Starter {
         let own = Encoded { steps: steps.payload().clone(), codes: codes.payload().clone() };
         let job = terms.merge_job(MergeRole::Starter { digest: *digest }, &about, own, reply.clone(), averaging);
         outgoing.stage = Stage::Merging(terms, about);
-        out.request(Purpose::StarterMerge(outgoing.number), |request| Effect::Merge { request, job });
+        out.request(Purpose::StarterMerge(outgoing.number), |request| WorkerOrder::Merge { request, job });
     }
 
     /// # Errors

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::bounds::*;
-use crate::effect::{Effect, Notice, TransferId};
+use crate::effect::{TrainerOrder, TransferId};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Chunks, Message, TransferHeader};
+use crate::notice::Notice;
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
 use crate::peer::PeerId;
@@ -185,7 +186,7 @@ impl Giving {
         if !self.is_copying {
             self.is_copying = true;
             let selection = Selection::State;
-            out.request(Purpose::StateSnapshot, |request| Effect::TakeSnapshot { request, selection });
+            out.request(Purpose::StateSnapshot, |request| TrainerOrder::TakeSnapshot { request, selection });
         }
     }
 
@@ -219,6 +220,7 @@ impl Giving {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effect::{Effect, NetworkOrder};
 
     #[test]
     fn a_joiner_gets_the_rest_from_a_model_that_took_the_others_place() {
@@ -231,7 +233,7 @@ mod tests {
         giving.on_transfer_ended(now, TransferId(0), true, &mut out);
         assert!(out.is_empty() && giving.is_copying, "a copy of the new model is awaited");
         giving.on_snapshot(now, &Snapshot::from(vec![1.0; 8]), &TrainingReport::default(), &mut out);
-        assert!(matches!(out.pop(), Some(Effect::StartTransfer { .. })));
+        assert!(matches!(out.pop(), Some(Effect::Network(NetworkOrder::StartTransfer { .. }))));
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Membership {
         let peers = self.sample(now, peer);
         out.send(peer, Message::Part { peers });
         if self.lobby.len() >= LOBBY_MAX {
-            out.push(Effect::Disconnect { peer });
+            out.push(NetworkOrder::Disconnect { peer });
             return;
         }
         self.lobby.insert(peer, now + PARTING_GRACE);
@@ -43,7 +43,7 @@ impl Membership {
     /// Hangs up on those who have not done so. A peer with which something has begun meanwhile stays.
     pub(super) fn end_partings(&mut self, now: Time, is_busy: impl Fn(PeerId) -> bool, out: &mut Outbox) {
         for (peer, _) in self.lobby.extract_if(.., |_, until| *until <= now) {
-            out.push(Effect::Disconnect { peer });
+            out.push(NetworkOrder::Disconnect { peer });
         }
         let mut next = self.lobby.values().copied().fold(NEVER, Time::min);
         let parting: Vec<PeerId> = self.connections.iter().map(|(peer, _)| peer).collect();
@@ -57,7 +57,7 @@ impl Membership {
                 }
                 Standing::Parting(_) => {
                     connection.standing = Standing::Closing;
-                    out.push(Effect::Disconnect { peer });
+                    out.push(NetworkOrder::Disconnect { peer });
                 }
                 Standing::Open | Standing::Closing => {}
             }

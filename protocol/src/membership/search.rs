@@ -120,7 +120,7 @@ impl Membership {
             let configured = &self.dialling.bootstrap()[index].configured;
             let (peer, addresses) = (configured.peer, vec![configured.address.clone()]);
             self.dialling.begin(now, Target::Bootstrap(index), addresses.clone());
-            out.push(Effect::Dial { peer, addresses });
+            out.push(NetworkOrder::Dial { peer, addresses });
         }
     }
 
@@ -133,7 +133,7 @@ impl Membership {
         }
         self.restraint.spend(now, addresses.len());
         self.dialling.begin(now, Target::Member(peer), addresses.clone());
-        out.push(Effect::Dial { peer: Some(peer), addresses });
+        out.push(NetworkOrder::Dial { peer: Some(peer), addresses });
     }
 
     /// Those of a member's addresses that may be dialled now.

@@ -64,7 +64,7 @@ impl Membership {
             connection.is_parted = true;
             if !is_busy {
                 connection.standing = Standing::Closing;
-                out.push(Effect::Disconnect { peer: teller });
+                out.push(NetworkOrder::Disconnect { peer: teller });
             }
         }
         self.search_at = now;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::bounds::SHUFFLE_SAMPLE_YOUNG;
 use crate::config::Bootstrap;
+use crate::effect::Effect;
 use crate::manifest::RunManifest;
 
 mod aimed;
@@ -77,7 +78,7 @@ impl Setting {
             self.membership.on_deadline(now, &is_busy, &mut self.out);
             assert!(self.membership.next_deadline() > now, "something due was not done");
             for effect in self.effects() {
-                if let Effect::Dial { peer, addresses } = &effect {
+                if let Effect::Network(NetworkOrder::Dial { peer, addresses }) = &effect {
                     self.membership.on_dial_failed(now, *peer, addresses, "nobody there".to_owned());
                 }
                 effects.push(effect);
@@ -93,7 +94,7 @@ impl Setting {
 
 fn dialled(effects: &[Effect]) -> Vec<PeerId> {
     let dials = effects.iter().filter_map(|effect| match effect {
-        Effect::Dial { peer, .. } => *peer,
+        Effect::Network(NetworkOrder::Dial { peer, .. }) => *peer,
         _ => None,
     });
     dials.collect()
@@ -101,7 +102,7 @@ fn dialled(effects: &[Effect]) -> Vec<PeerId> {
 
 fn disconnected(effects: &[Effect]) -> Vec<PeerId> {
     let peers = effects.iter().filter_map(|effect| match effect {
-        Effect::Disconnect { peer } => Some(*peer),
+        Effect::Network(NetworkOrder::Disconnect { peer }) => Some(*peer),
         _ => None,
     });
     peers.collect()
@@ -109,11 +110,10 @@ fn disconnected(effects: &[Effect]) -> Vec<PeerId> {
 
 fn told(effects: &[Effect], to: u16) -> Vec<PeerId> {
     let messages = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { peer: receiver, message: Message::Shuffle { peers, .. } | Message::Part { peers } }
-            if *receiver == peer(to) =>
-        {
-            Some(peers)
-        }
+        Effect::Network(NetworkOrder::Send {
+            peer: receiver,
+            message: Message::Shuffle { peers, .. } | Message::Part { peers },
+        }) if *receiver == peer(to) => Some(peers),
         _ => None,
     });
     messages.flatten().map(|descriptor| descriptor.known.peer).collect()

@@ -2,10 +2,11 @@
 
 use super::Node;
 use crate::bounds::SETTLING_TIMEOUT;
-use crate::effect::{Effect, Notice};
+use crate::effect::TrainerOrder;
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::finish::{FinishOrder, Heard};
 use crate::message::Message;
+use crate::notice::Notice;
 use crate::peer::PeerId;
 use crate::status::Phase;
 use crate::time::Time;
@@ -26,7 +27,7 @@ impl Node {
             Heard::Older => from.into_iter().for_each(|peer| self.tell_finish(peer)),
             Heard::Newer => {
                 self.outbox.notice(Notice::Finishing(order.ending));
-                self.outbox.push(Effect::FinishRun(order.clone()));
+                self.outbox.push(TrainerOrder::Finish(order.clone()));
                 let others: Vec<PeerId> = self.membership.connected().filter(|peer| Some(*peer) != from).collect();
                 others.into_iter().for_each(|peer| self.tell_finish(peer));
             }
@@ -74,7 +75,7 @@ impl Node {
             self.phase = Phase::Completed;
             self.phase_deadline = None;
             self.outbox.notice(Notice::RunCompleted);
-            self.outbox.push(Effect::CompleteRun);
+            self.outbox.push(TrainerOrder::Complete);
         } else if self.starter.is_idle() {
             self.starter.schedule(self.averaging.training.steps, 1.0);
             self.start_exchange(now);

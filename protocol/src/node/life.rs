@@ -2,11 +2,12 @@
 
 use super::Node;
 use crate::bounds::*;
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, TrainerOrder};
 use crate::event::Misbehaviour;
 use crate::exchange::{Ended, Outcome};
 use crate::join::Loaded;
 use crate::message::Message;
+use crate::notice::Notice;
 use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
@@ -172,17 +173,17 @@ impl Node {
     pub(super) fn begin_training(&mut self) {
         self.phase = Phase::Training;
         self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
-        self.outbox.push(Effect::BeginTraining);
+        self.outbox.push(TrainerOrder::Begin);
     }
 
     fn start_due_exchange(&mut self, now: Time) {
         let steps = self.averaging.training.steps;
         if self.starter.is_due(steps) {
             if self.averaging.gossip.outer_learning_rate > 0.0 {
-                self.outbox.push(Effect::AdvanceOuter);
+                self.outbox.push(TrainerOrder::AdvanceOuter);
             }
             if let Some(members) = self.averaging.company.on_round(self.membership.members(now).len()) {
-                self.outbox.push(Effect::MatchBatch { members });
+                self.outbox.push(TrainerOrder::MatchBatch { members });
             }
             self.averaging.gain.on_round(self.averaging.gossip.fragments);
             self.starter.schedule(steps, self.averaging.cadence.interval());
@@ -208,7 +209,7 @@ impl Node {
         let was_training = self.phase == Phase::Training;
         self.phase = Phase::Leaving;
         self.phase_deadline = Some(now + LEAVE_TIMEOUT);
-        self.outbox.push(Effect::EndTraining);
+        self.outbox.push(TrainerOrder::End);
         if was_training && self.starter.is_idle() {
             // What this node has learned since its last exchange should not be lost to the swarm.
             self.starter.schedule(self.averaging.training.steps, 1.0);

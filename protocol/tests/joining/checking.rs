@@ -11,7 +11,7 @@ impl Setting {
     fn copy(&mut self, requests: &[(PeerId, u64, Chunks)]) -> Vec<Effect> {
         let effects = self.serve(requests);
         let request = effects.iter().find_map(|effect| match effect {
-            Effect::LoadState { request, .. } => Some(*request),
+            Effect::Trainer(TrainerOrder::LoadState { request, .. }) => Some(*request),
             _ => None,
         });
         self.tell(Event::StateLoaded {
@@ -44,7 +44,9 @@ impl Setting {
 
 fn proposals(effects: &[Effect]) -> Vec<(PeerId, u64)> {
     let proposed = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { peer, message: Message::Propose(propose) } => Some((*peer, propose.exchange)),
+        Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => {
+            Some((*peer, propose.exchange))
+        }
         _ => None,
     });
     proposed.collect()
@@ -58,7 +60,7 @@ fn unchecked(effects: &[Effect]) -> Option<(Unchecked, bool)> {
 }
 
 fn trains(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::BeginTraining))
+    effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::Begin)))
 }
 
 #[test]
@@ -106,7 +108,9 @@ fn the_weight_of_a_joiner_begins_small() {
     let weights: Vec<f32> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Send { message: Message::Propose(propose), .. } => Some(propose.standing.weight),
+            Effect::Network(NetworkOrder::Send { message: Message::Propose(propose), .. }) => {
+                Some(propose.standing.weight)
+            }
             _ => None,
         })
         .collect();

@@ -166,7 +166,7 @@ impl Overlay {
 
     fn carry_out(&mut self, index: usize, effect: Effect) {
         match effect {
-            Effect::Send { peer, message } => {
+            Effect::Network(NetworkOrder::Send { peer, message }) => {
                 let Some(to) = self.index_of.get(&peer).copied() else { return };
                 self.traffic[index].messages += 1;
                 self.traffic[index].bytes += codec::encode(&message).len() as u64;
@@ -174,7 +174,7 @@ impl Overlay {
                     self.push(LATENCY, Happening::Arrives { from: index, to, message });
                 }
             }
-            Effect::Dial { peer, addresses } => {
+            Effect::Network(NetworkOrder::Dial { peer, addresses }) => {
                 self.traffic[index].dials += 1;
                 let target = addresses.first().and_then(host_at).filter(|target| *target < self.nodes.len());
                 match target {
@@ -185,7 +185,7 @@ impl Overlay {
                     _ => self.fail(index, UNNOTICED, peer, addresses),
                 }
             }
-            Effect::Disconnect { peer } => {
+            Effect::Network(NetworkOrder::Disconnect { peer }) => {
                 let Some(other) = self.index_of.get(&peer).copied() else { return };
                 self.push(Duration::ZERO, Happening::Disconnected { node: index, other });
                 self.push(LATENCY, Happening::Disconnected { node: other, other: index });

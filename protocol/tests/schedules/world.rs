@@ -218,17 +218,10 @@ impl World {
     fn carry_out(&mut self, index: usize, order: Effect, fails: bool) {
         let report = self.report(index);
         let life = self.members[index].life;
+        let request = order.request().expect("only orders with a reply are kept");
         let event = match order {
-            Effect::TakeSnapshot { request, .. }
-            | Effect::Encode { request, .. }
-            | Effect::Merge { request, .. }
-            | Effect::ApplyCorrection { request, .. }
-            | Effect::LoadState { request, .. }
-                if fails =>
-            {
-                Event::RequestFailed { request }
-            }
-            Effect::TakeSnapshot { request, selection } => {
+            _ if fails => Event::RequestFailed { request },
+            Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => {
                 let member = &self.members[index];
                 let values = match selection {
                     Selection::Part(part) => member.model[part.fragment.range(PARAMETERS)].to_vec(),
@@ -236,10 +229,10 @@ impl World {
                 };
                 Event::SnapshotTaken { request, snapshot: values.into(), report }
             }
-            Effect::Encode { request, snapshot, job } => {
+            Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
                 Event::Encoded { request, result: numerics::encode(&snapshot, &job, &self.buffers) }
             }
-            Effect::Merge { request, job } => {
+            Effect::Worker(WorkerOrder::Merge { request, job }) => {
                 let result = numerics::merge(&job, &self.buffers);
                 if let Ok(merged) = &result {
                     let factor = 2.0 * job.gamma * job.partner_share();
@@ -249,7 +242,7 @@ impl World {
                 }
                 Event::Merged { request, result }
             }
-            Effect::ApplyCorrection { request, part, correction, progress_shift } => {
+            Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction, progress_shift }) => {
                 let member = &mut self.members[index];
                 if part.vector == Vector::Model {
                     correction.add_to(&mut member.model[part.fragment.range(PARAMETERS)]);
@@ -257,7 +250,7 @@ impl World {
                 member.progress = (member.progress + progress_shift).max(0.0);
                 Event::CorrectionApplied { request, report: self.report(index) }
             }
-            Effect::LoadState { request, chunks, progress } => {
+            Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress }) => {
                 let state = Snapshot::from_chunks(&chunks, chunks.iter().map(|chunk| chunk.len() / 4).sum());
                 let accepted = state.is_some();
                 if let Some(state) = state {
@@ -387,40 +380,34 @@ impl World {
     fn obey(&mut self, index: usize, effect: Effect, merged: Option<(u64, bool, f64, f64)>) {
         let peer_index = |peer: PeerId| self.members.iter().position(|member| member.peer == peer);
         match effect {
-            Effect::Send { peer, message } => {
+            Effect::Network(NetworkOrder::Send { peer, message }) => {
                 if let Some(to) = peer_index(peer) {
                     self.fly(Flying::Message { from: index, to, message });
                 }
             }
-            Effect::StartTransfer { transfer, peer, header, payload } => {
+            Effect::Network(NetworkOrder::StartTransfer { transfer, peer, header, payload }) => {
                 if let Some(to) = peer_index(peer) {
                     self.fly(Flying::Transfer { from: index, to, transfer, header, payload });
                 }
             }
-            Effect::ApplyCorrection { ref correction, part, .. } => {
+            Effect::Trainer(TrainerOrder::ApplyCorrection { ref correction, part, .. }) => {
                 if let (Some((nonce, is_responder, factor, limit)), Vector::Model) = (merged, part.vector) {
                     let (life, correction) = (self.members[index].life, correction.clone());
                     self.landed.push(Landed { nonce, is_responder, life, factor, correction, limit });
                 }
                 self.keep(index, effect);
             }
-            Effect::TakeSnapshot { .. } | Effect::Encode { .. } | Effect::Merge { .. } | Effect::LoadState { .. } => {
-                self.keep(index, effect);
-            }
-            Effect::Disconnect { peer } => {
+            effect if effect.request().is_some() => self.keep(index, effect),
+            Effect::Network(NetworkOrder::Disconnect { peer }) => {
                 if let Some(other) = peer_index(peer).filter(|other| self.connected[index][*other]) {
                     // Told later, as a driver would: never from within an event.
                     (self.connected[index][other], self.connected[other][index]) = (false, false);
                 }
             }
-            Effect::BeginTraining => self.members[index].is_training = true,
-            Effect::EndTraining | Effect::Stop => self.members[index].is_training = false,
-            Effect::Dial { .. }
-            | Effect::AdvanceOuter
-            | Effect::MatchBatch { .. }
-            | Effect::FinishRun(_)
-            | Effect::Notice(_)
-            | Effect::CompleteRun => {}
+            Effect::Trainer(TrainerOrder::Begin) => self.members[index].is_training = true,
+            Effect::Trainer(TrainerOrder::End) | Effect::Stop => self.members[index].is_training = false,
+            Effect::Network(NetworkOrder::Dial { .. }) | Effect::Trainer(_) | Effect::Worker(_) | Effect::Notice(_) => {
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use murmur_protocol::{Effect, Event, Message, Notice, PeerId, Time};
+use murmur_protocol::{Effect, Event, Message, NetworkOrder, Notice, PeerId, Time};
 
 use super::Violation;
 use crate::scenario::HostIndex;
@@ -45,8 +45,10 @@ impl LeftAlone {
                 self.banned.insert(*peer, now + *duration);
                 return Ok(());
             }
-            Effect::Dial { peer: Some(peer), .. } => (peer, "dials"),
-            Effect::Send { peer, message: Message::Propose(propose) } if self.last_begun < Some(propose.exchange) => {
+            Effect::Network(NetworkOrder::Dial { peer: Some(peer), .. }) => (peer, "dials"),
+            Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) })
+                if self.last_begun < Some(propose.exchange) =>
+            {
                 self.last_begun = Some(propose.exchange);
                 // The check of a copy moves nothing; it ends what was under way.
                 if self.is_resting && propose.standing.gamma > 0.0 {
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     fn dial(peer: PeerId) -> Effect {
-        Effect::Dial { peer: Some(peer), addresses: Vec::new() }
+        Effect::Network(NetworkOrder::Dial { peer: Some(peer), addresses: Vec::new() })
     }
 
     #[test]

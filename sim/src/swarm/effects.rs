@@ -5,7 +5,8 @@ use std::time::Duration;
 use murmur_protocol::numerics::{self, CodeWidth, EncodeRole, MergeJob, MergeRole};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{
-    Address, Effect, Event, Message, Notice, Payload, PeerId, RequestId, TransferHeader, TransferId, codec,
+    Address, Correction, Effect, Event, Message, NetworkOrder, Notice, Part, Payload, PeerId, RequestId, TrainerOrder,
+    TransferHeader, TransferId, WorkerOrder, codec,
 };
 
 use super::Swarm;
@@ -55,62 +56,50 @@ impl Swarm {
         host.note_request(&effect);
         let verdict = host.left_alone.order(index, host.clock.shows(now), &effect);
         self.history.find(verdict);
-        let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         match effect {
-            Effect::Dial { peer, addresses } => self.dial(index, peer, addresses),
-            Effect::Disconnect { peer } => {
+            Effect::Network(order) => self.order_network(index, order),
+            Effect::Trainer(order) => self.order_trainer(index, order, merged),
+            Effect::Worker(order) => self.order_worker(index, order),
+            Effect::Notice(notice) => self.note(index, notice),
+            Effect::Stop => self.stop(index),
+        }
+    }
+
+    fn order_network(&mut self, index: HostIndex, order: NetworkOrder) {
+        match order {
+            NetworkOrder::Dial { peer, addresses } => self.dial(index, peer, addresses),
+            NetworkOrder::Disconnect { peer } => {
+                let host = self.hosts[index].as_ref().expect("an order comes from a running node");
                 let links = host.links.range((peer, LinkId::MIN)..=(peer, LinkId::MAX)).map(|(_, link)| *link);
                 links.collect::<Vec<_>>().into_iter().for_each(|link| self.break_link(link));
             }
-            Effect::Send { peer, message } => self.send(index, peer, message),
-            Effect::StartTransfer { transfer, peer, header, payload } => {
+            NetworkOrder::Send { peer, message } => self.send(index, peer, message),
+            NetworkOrder::StartTransfer { transfer, peer, header, payload } => {
                 self.start_transfer(index, transfer, peer, header, payload);
             }
-            Effect::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
-            Effect::Encode { request, snapshot, mut job } => {
-                if self.scenario.worker.full_precision {
-                    job.width = CodeWidth::Sixteen;
-                    if let EncodeRole::Starter { steps } = &mut job.role {
-                        *steps = None;
-                    }
-                }
-                let snapshot = host.liar.as_mut().map_or(snapshot.clone(), |liar| liar.shows(&snapshot));
-                let result = numerics::encode(&snapshot, &job, &self.buffers);
-                if let Some(declared) = host.declared_for(job.nonce) {
-                    declared.encoded = Some((snapshot, now));
-                }
-                self.reply_from_worker(index, Event::Encoded { request, result }, request);
+        }
+    }
+
+    fn order_trainer(&mut self, index: HostIndex, order: TrainerOrder, merged: &mut Option<Merging>) {
+        let now = self.queue.now();
+        match order {
+            TrainerOrder::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
+            TrainerOrder::ApplyCorrection { request, part, correction, progress_shift } => {
+                let merge = merged.take().map(|merging| self.keep_landing(index, merging, part, &correction));
+                self.order(index, Order::Correction { request, part, correction, progress_shift, merge });
             }
-            Effect::Merge { request, job } => self.merge(index, request, job),
-            Effect::ApplyCorrection { request, part, correction, progress_shift } => {
-                let landing = merged.take().map(|mut merging| {
-                    merging.record.at = now;
-                    merging.record.age = now - merging.taken_at;
-                    merging.record.length = length_of(&correction);
-                    let record = &merging.record;
-                    let (exchange, factor) = ((record.exchange, record.side, record.life), record.factor);
-                    let (taken_at, snapshot) = (merging.taken_at, merging.snapshot.clone());
-                    let landing =
-                        Landing { exchange, part, correction: correction.clone(), snapshot, taken_at, factor };
-                    let number = host.keep_landing(landing);
-                    let verdicts = self.ledger.ordered(merging.record, merging.snapshot, correction.clone());
-                    verdicts.into_iter().for_each(|verdict| self.history.find(verdict));
-                    number
-                });
-                self.order(index, Order::Correction { request, part, correction, progress_shift, merge: landing });
-            }
-            Effect::LoadState { request, chunks, progress } => {
+            TrainerOrder::LoadState { request, chunks, progress } => {
                 self.order(index, Order::State { request, chunks, progress });
             }
-            Effect::AdvanceOuter => self.order(index, Order::AdvanceOuter),
-            Effect::MatchBatch { members } => {
+            TrainerOrder::AdvanceOuter => self.order(index, Order::AdvanceOuter),
+            TrainerOrder::MatchBatch { members } => {
                 self.catch_up(index);
                 if let Some(host) = self.hosts[index].as_mut() {
                     host.trainer.set_members(members);
                 }
             }
-            Effect::BeginTraining => self.begin_steps(index),
-            Effect::EndTraining => {
+            TrainerOrder::Begin => self.begin_steps(index),
+            TrainerOrder::End => {
                 self.catch_up(index);
                 if let Some(host) = self.hosts[index].as_mut() {
                     host.end_training(now);
@@ -118,7 +107,7 @@ impl Swarm {
                 self.schedule_trainer(index);
                 self.set_idle_boundary(index);
             }
-            Effect::FinishRun(order) => {
+            TrainerOrder::Finish(order) => {
                 self.catch_up(index);
                 if let Some(host) = self.hosts[index].as_mut() {
                     host.trainer.finish(order.ending);
@@ -127,9 +116,46 @@ impl Swarm {
                     self.disks[index].finish = Some(order);
                 }
             }
-            Effect::Notice(notice) => self.note(index, notice),
-            Effect::CompleteRun => {}
-            Effect::Stop => self.stop(index),
+            TrainerOrder::Complete => {}
+        }
+    }
+
+    /// Records a merge whose correction is ordered now; returns the number under which it is remembered until it lands.
+    fn keep_landing(&mut self, index: HostIndex, mut merging: Merging, part: Part, correction: &Correction) -> usize {
+        let now = self.queue.now();
+        merging.record.at = now;
+        merging.record.age = now - merging.taken_at;
+        merging.record.length = length_of(correction);
+        let record = &merging.record;
+        let (exchange, factor) = ((record.exchange, record.side, record.life), record.factor);
+        let (taken_at, snapshot) = (merging.taken_at, merging.snapshot.clone());
+        let landing = Landing { exchange, part, correction: correction.clone(), snapshot, taken_at, factor };
+        let host = self.hosts[index].as_mut().expect("an order comes from a running node");
+        let number = host.keep_landing(landing);
+        let verdicts = self.ledger.ordered(merging.record, merging.snapshot, correction.clone());
+        verdicts.into_iter().for_each(|verdict| self.history.find(verdict));
+        number
+    }
+
+    fn order_worker(&mut self, index: HostIndex, order: WorkerOrder) {
+        match order {
+            WorkerOrder::Encode { request, snapshot, mut job } => {
+                if self.scenario.worker.full_precision {
+                    job.width = CodeWidth::Sixteen;
+                    if let EncodeRole::Starter { steps } = &mut job.role {
+                        *steps = None;
+                    }
+                }
+                let now = self.queue.now();
+                let host = self.hosts[index].as_mut().expect("an order comes from a running node");
+                let snapshot = host.liar.as_mut().map_or(snapshot.clone(), |liar| liar.shows(&snapshot));
+                let result = numerics::encode(&snapshot, &job, &self.buffers);
+                if let Some(declared) = host.declared_for(job.nonce) {
+                    declared.encoded = Some((snapshot, now));
+                }
+                self.reply_from_worker(index, Event::Encoded { request, result }, request);
+            }
+            WorkerOrder::Merge { request, job } => self.merge(index, request, job),
         }
     }
 

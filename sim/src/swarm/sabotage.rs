@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{MergeRole, Merged};
 use murmur_protocol::{
-    Config, Correction, Effect, Event, Message, Misbehaviour, ModelLayout, Node, Notice, PeerId, Status, Time,
-    message::KnownPeer,
+    Config, Correction, Effect, Event, Message, Misbehaviour, ModelLayout, NetworkOrder, Node, Notice, PeerId, Status,
+    Time, WorkerOrder, message::KnownPeer,
 };
 
 /// A mistake, made by all nodes of a swarm alike.
@@ -125,7 +125,7 @@ impl Core {
         };
         self.node.handle(now, event);
         if pursued.is_some() {
-            self.extra.push(Effect::Dial { peer: pursued, addresses: Vec::new() });
+            self.extra.push(Effect::Network(NetworkOrder::Dial { peer: pursued, addresses: Vec::new() }));
         }
         if let Some(peer) = accused {
             let notice = Notice::PeerMisbehaved { peer, misbehaviour: Misbehaviour::Unsolicited };
@@ -139,17 +139,20 @@ impl Core {
         }
         let mut effect = self.node.poll_effect()?;
         match (self.sabotage, &mut effect) {
-            (Some(Sabotage::NeverDials), Effect::Dial { .. }) => return self.poll_effect(),
-            (Some(Sabotage::NeverClips), Effect::Merge { job, .. }) => job.clip = f64::MAX,
-            (Some(Sabotage::CorrectsLate), Effect::Merge { job, .. }) => job.gamma = FULL_GAMMA,
-            (_, Effect::Send { message: Message::Propose(_), .. }) => self.is_exchanging = true,
+            (Some(Sabotage::NeverDials), Effect::Network(NetworkOrder::Dial { .. })) => return self.poll_effect(),
+            (Some(Sabotage::NeverClips), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.clip = f64::MAX,
+            (Some(Sabotage::CorrectsLate), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.gamma = FULL_GAMMA,
+            (_, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })) => self.is_exchanging = true,
             (_, Effect::Notice(Notice::ExchangeCompleted { .. } | Notice::ExchangeFailed { .. })) => {
                 self.is_exchanging = false;
             }
-            (Some(Sabotage::AnswersTwice), Effect::Send { peer, message: Message::Accept(accept) }) => {
+            (
+                Some(Sabotage::AnswersTwice),
+                Effect::Network(NetworkOrder::Send { peer, message: Message::Accept(accept) }),
+            ) => {
                 let mut second = accept.clone();
                 second.starter_share *= 0.9;
-                self.extra.push(Effect::Send { peer: *peer, message: Message::Accept(second) });
+                self.extra.push(Effect::Network(NetworkOrder::Send { peer: *peer, message: Message::Accept(second) }));
             }
             _ => {}
         }

@@ -8,7 +8,10 @@ use std::io::Write;
 
 use murmur_protocol::event::TrainingReport;
 use murmur_protocol::numerics::{Encoded, MergeRole, Merged};
-use murmur_protocol::{Address, Correction, Effect, Event, Notice, Payload, PeerId, Snapshot, codec};
+use murmur_protocol::{
+    Address, Correction, Effect, Event, NetworkOrder, Notice, Payload, PeerId, Snapshot, TrainerOrder, WorkerOrder,
+    codec,
+};
 
 /// What an event is, then what it holds.
 pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
@@ -127,40 +130,40 @@ pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
 /// What an effect is, then what it holds.
 pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
     match effect {
-        Effect::Dial { peer, addresses } => {
+        Effect::Network(NetworkOrder::Dial { peer, addresses }) => {
             out.push(100);
             out.push(u8::from(peer.is_some()));
             peer.iter().for_each(|peer| id(*peer, out));
             all(addresses, out);
         }
-        Effect::Disconnect { peer } => {
+        Effect::Network(NetworkOrder::Disconnect { peer }) => {
             out.push(101);
             id(*peer, out);
         }
-        Effect::Send { peer, message } => {
+        Effect::Network(NetworkOrder::Send { peer, message }) => {
             out.push(102);
             id(*peer, out);
             out.extend_from_slice(&codec::encode(message));
         }
-        Effect::StartTransfer { transfer, peer, header, payload } => {
+        Effect::Network(NetworkOrder::StartTransfer { transfer, peer, header, payload }) => {
             out.push(103);
             number(transfer.0, out);
             id(*peer, out);
             out.extend_from_slice(&codec::encode(header));
             bulk(payload, out);
         }
-        Effect::TakeSnapshot { request, selection } => {
+        Effect::Trainer(TrainerOrder::TakeSnapshot { request, selection }) => {
             out.push(104);
             number(request.0, out);
             words(selection, out);
         }
-        Effect::Encode { request, snapshot, job } => {
+        Effect::Worker(WorkerOrder::Encode { request, snapshot, job }) => {
             out.push(105);
             number(request.0, out);
             number(job.nonce, out);
             model(snapshot, out);
         }
-        Effect::Merge { request, job } => {
+        Effect::Worker(WorkerOrder::Merge { request, job }) => {
             out.push(106);
             number(request.0, out);
             number(job.nonce, out);
@@ -172,14 +175,14 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             }
             [&job.own.steps, &job.own.codes, &job.received].into_iter().for_each(|payload| bulk(payload, out));
         }
-        Effect::ApplyCorrection { request, part, correction: change, progress_shift } => {
+        Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction: change, progress_shift }) => {
             out.push(107);
             number(request.0, out);
             out.extend_from_slice(&codec::encode(part));
             correction(change, out);
             number(progress_shift.to_bits(), out);
         }
-        Effect::LoadState { request, chunks, progress } => {
+        Effect::Trainer(TrainerOrder::LoadState { request, chunks, progress }) => {
             out.push(108);
             number(request.0, out);
             chunks.iter().for_each(|chunk| bulk(chunk, out));

@@ -7,7 +7,7 @@ use super::Driver;
 use crate::bounds::DIALS_MAX;
 use crate::dialing::Dial;
 use crate::member::{MemberOrder, OutgoingTransfer};
-use crate::network::NetworkOrder;
+use murmur_protocol::NetworkOrder;
 
 impl Driver {
     pub(super) fn obey(&mut self, order: NetworkOrder) {

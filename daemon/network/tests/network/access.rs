@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use murmur_network::{Admission, NetworkOrder};
+use murmur_network::Admission;
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Event, PeerId, Secret};
 

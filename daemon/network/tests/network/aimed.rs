@@ -12,7 +12,8 @@ use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{Config as SwarmConfig, NetworkBehaviour, StreamProtocol, Swarm, SwarmEvent};
 use libp2p::{identify, kad};
 use murmur_network::streams::{Stream, StreamsBehaviour};
-use murmur_network::{Connectivity, Keypair, Multiaddr, NetworkOrder, TrafficCounter, peer_id, transport};
+use murmur_network::{Connectivity, Keypair, Multiaddr, TrafficCounter, peer_id, transport};
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::message::{Descriptor, KnownPeer, Message};
 use murmur_protocol::profile::Profile;
 use murmur_protocol::{Address, Config, Effect, Event, ModelLayout, Node as Core, PeerId, RunManifest, Time, codec};
@@ -52,9 +53,15 @@ impl Driven {
     fn obey(&mut self) {
         while let Some(effect) = self.core.poll_effect() {
             match effect {
-                Effect::Dial { peer, addresses } => self.node.order(NetworkOrder::Dial { peer, addresses }),
-                Effect::Disconnect { peer } => self.node.order(NetworkOrder::Disconnect { peer }),
-                Effect::Send { peer, message } => self.node.order(NetworkOrder::Send { peer, message }),
+                Effect::Network(NetworkOrder::Dial { peer, addresses }) => {
+                    self.node.order(NetworkOrder::Dial { peer, addresses })
+                }
+                Effect::Network(NetworkOrder::Disconnect { peer }) => {
+                    self.node.order(NetworkOrder::Disconnect { peer })
+                }
+                Effect::Network(NetworkOrder::Send { peer, message }) => {
+                    self.node.order(NetworkOrder::Send { peer, message })
+                }
                 _ => {}
             }
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use murmur_network::{Connectivity, Exposure, NetworkConfig, NetworkOrder};
+use murmur_network::{Connectivity, Exposure, NetworkConfig};
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::{Answer, Denial, Refusal, Stamps};
 use murmur_protocol::{Address, Event, RunManifest, Secret, codec};
 use tokio::time::timeout;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use murmur_network::{Connectivity, NetworkOrder};
+use murmur_network::Connectivity;
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Address, Event, PeerId, RunManifest};
 use tokio::time::{Duration, timeout};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use murmur_network::NetworkOrder;
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::{Duration, timeout};

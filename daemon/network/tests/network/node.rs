@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_network::{Admission, Caps, Connectivity, Keypair, Multiaddr, Network, NetworkConfig, NetworkOrder};
+use murmur_network::{Admission, Caps, Connectivity, Keypair, Multiaddr, Network, NetworkConfig};
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, Secret, TransferId};
 use tokio::sync::mpsc;

@@ -1,6 +1,7 @@
 //! Nodes that cannot be reached: relays, hole punching, and what a node knows about its own place.
 
-use murmur_network::{Connectivity, Exposure, Network, NetworkOrder, Reachability, Standing};
+use murmur_network::{Connectivity, Exposure, Network, Reachability, Standing};
+use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Credentials;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::timeout;

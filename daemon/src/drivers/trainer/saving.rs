@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Desk, Stage};
+use super::{Stage, TrainerThread};
 use crate::store::{Checkpoint, LastEvaluation};
 
 /// From the beginning of training to the first checkpoint, which is to be on disk within 30 s: a node that was killed
@@ -45,7 +45,7 @@ impl Timetable {
     }
 }
 
-impl Desk {
+impl TrainerThread {
     /// Writes a checkpoint for whoever has asked for one.
     pub(super) fn save_as_asked(&mut self) {
         while let Ok(reply) = self.asked.try_recv() {

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::TryRecvError;
 
-use murmur_protocol::{Correction, Event, Part, RequestId, Selection, TrainingReport};
+use murmur_protocol::{Correction, Event, Part, RequestId, Selection, TrainerOrder, TrainingReport};
 use murmur_training::TrainingError;
 use murmur_training::engine::{CorrectionUnderWay, SnapshotUnderWay};
 
-use super::{Desk, TrainerOrder};
+use super::TrainerThread;
 
 /// Transfers at once, at most; each holds a model's size of memory of the device and of the machine.
 const UNDER_WAY_MAX: usize = 2;
@@ -36,7 +36,7 @@ impl UnderWay {
     }
 }
 
-impl Desk {
+impl TrainerThread {
     /// The next order that need not wait for transfers.
     pub(super) fn next_order(&mut self) -> Result<TrainerOrder, TryRecvError> {
         let order = self.held.take().map_or_else(|| self.inbox.try_recv(), Ok)?;
@@ -51,8 +51,8 @@ impl Desk {
     fn must_wait(&self, order: &TrainerOrder) -> bool {
         let is_correcting = || self.under_way.iter().any(|under_way| matches!(under_way.what, What::Correction(..)));
         match order {
-            TrainerOrder::TakeSnapshot(..) => is_correcting() || self.under_way.len() >= UNDER_WAY_MAX,
-            TrainerOrder::ApplyCorrection(..) => self.under_way.len() >= UNDER_WAY_MAX,
+            TrainerOrder::TakeSnapshot { .. } => is_correcting() || self.under_way.len() >= UNDER_WAY_MAX,
+            TrainerOrder::ApplyCorrection { .. } => self.under_way.len() >= UNDER_WAY_MAX,
             _ => !self.under_way.is_empty(),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::RunManifest;
+use crate::effect::{Effect, WorkerOrder};
 use crate::message::Standing;
 use crate::part::Part;
 
@@ -14,8 +15,14 @@ fn propose() -> Propose {
 }
 
 fn request(out: &mut Outbox) -> Option<Effect> {
-    std::iter::from_fn(|| out.pop())
-        .find(|effect| matches!(effect, Effect::TakeSnapshot { .. } | Effect::Encode { .. } | Effect::Merge { .. }))
+    std::iter::from_fn(|| out.pop()).find(|effect| {
+        matches!(
+            effect,
+            Effect::Trainer(TrainerOrder::TakeSnapshot { .. })
+                | Effect::Worker(WorkerOrder::Encode { .. })
+                | Effect::Worker(WorkerOrder::Merge { .. })
+        )
+    })
 }
 
 /// The codes of a model that is no longer there would correct another one.
@@ -29,13 +36,16 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
         let admission = Admission { refuse: None, weights: (1.0, 1.0) };
         responder.on_propose(now, peer, &propose(), admission, &averaging, &mut out);
         responder.on_steps(peer, EXCHANGE, Payload::default(), &mut out);
-        assert!(matches!(request(&mut out), Some(Effect::TakeSnapshot { .. })));
+        assert!(matches!(request(&mut out), Some(Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
         if !is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
         }
         let snapshot = Snapshot::from(vec![1.0; 4]);
         responder.on_snapshot(peer, EXCHANGE, snapshot, &TrainingReport::default(), &mut out);
-        assert!(matches!(request(&mut out), Some(Effect::Encode { .. })), "a snapshot is of the model of its time");
+        assert!(
+            matches!(request(&mut out), Some(Effect::Worker(WorkerOrder::Encode { .. }))),
+            "a snapshot is of the model of its time"
+        );
         let encoded = Encoded { steps: Payload::default(), codes: Payload::default() };
         responder.on_encoded(peer, EXCHANGE, Ok(encoded), &mut averaging, &mut out).expect("sound");
         if is_late {

@@ -1,6 +1,7 @@
 //! Dials that others try to aim: at one address, at many, or through this node at third parties.
 
 use super::*;
+use crate::effect::Effect;
 
 /// What a hostile member tells: so many made-up ones, each at the address that `place` names.
 fn made_up(batch: u16, place: impl Fn(u16) -> u16) -> Vec<Descriptor> {
@@ -22,7 +23,7 @@ fn aimed(setting: &mut Setting, place: impl Fn(u16) -> u16) -> Vec<Address> {
         while setting.membership.next_deadline() <= now {
             setting.membership.on_deadline(now, |_| false, &mut setting.out);
             for effect in setting.effects() {
-                if let Effect::Dial { peer, addresses } = effect {
+                if let Effect::Network(NetworkOrder::Dial { peer, addresses }) = effect {
                     setting.membership.on_dial_failed(now, peer, &addresses, "nobody there".to_owned());
                     dialled.extend(addresses);
                 }
@@ -75,7 +76,10 @@ fn a_configured_address_is_dialled_as_ever() {
     });
     setting.membership.on_found(second(0), &[KnownPeer { peer: peer(9), addresses: vec![address(7)] }]);
     let effects = setting.pass(600, |_| false);
-    let to_bootstrap = effects.iter().filter(|effect| matches!(effect, Effect::Dial { peer: None, .. })).count();
+    let to_bootstrap = effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Network(NetworkOrder::Dial { peer: None, .. })))
+        .count();
     assert!(to_bootstrap >= 10 && before >= 10, "{to_bootstrap} and {before} dials");
 }
 

@@ -1,0 +1,145 @@
+//! What a [`Node`](crate::Node) tells people, logs and the simulator's trace.
+
+use std::time::Duration;
+
+use crate::event::Misbehaviour;
+use crate::finish::Ending;
+use crate::handshake::Refusal;
+use crate::join::Unchecked;
+use crate::part::Part;
+use crate::peer::PeerId;
+
+/// What happened, for people, logs and the simulator's trace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// A member connected.
+    PeerJoined(PeerId),
+    /// A member is gone.
+    PeerLeft {
+        /// Who.
+        peer: PeerId,
+        /// Whether it said so.
+        announced: bool,
+    },
+    /// Nobody is connected any more, or nobody answers.
+    Alone {
+        /// The last reason a dial failed, where there was one.
+        reason: Option<String>,
+    },
+    /// A joiner looks for a peer that can give it the model.
+    WaitingForState,
+    /// The model has come.
+    StateReceived {
+        /// From whom, each a part of it.
+        donors: Vec<PeerId>,
+        /// Swarm progress of the model, in steps.
+        progress: f64,
+    },
+    /// A joiner has got what it asked for of the model.
+    StateSent {
+        /// Who.
+        peer: PeerId,
+        /// How many chunks.
+        chunks: u32,
+        /// Of how many.
+        of: u32,
+    },
+    /// An exchange is done on this side.
+    ExchangeCompleted {
+        /// With whom.
+        partner: PeerId,
+        /// What was averaged.
+        part: Part,
+        /// ‖s·d‖, how far apart the two models were.
+        distance: f64,
+        /// κ, 1 where nothing was clipped.
+        clip_scale: f64,
+        /// Blocks left out because their codes wrapped.
+        masked_blocks: u32,
+        /// Whether it had 16-bit codes: a first exchange, or one between models far apart.
+        coarse: bool,
+    },
+    /// An exchange came to nothing.
+    ExchangeFailed {
+        /// With whom.
+        partner: PeerId,
+        /// Why.
+        failure: ExchangeFailure,
+    },
+    /// A handshake ended in a refusal.
+    PeerRefused {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A peer did what no honest peer does.
+    PeerMisbehaved {
+        /// Who.
+        peer: PeerId,
+        /// How.
+        misbehaviour: Misbehaviour,
+    },
+    /// Two live nodes have one identity: a copied data directory, a cloned machine, a backup.
+    IdentityDoubled {
+        /// Whose.
+        peer: PeerId,
+    },
+    /// A copied model was not found to be near those of other members.
+    StateUnchecked {
+        /// Who sent the model.
+        donors: Vec<PeerId>,
+        /// Why.
+        why: Unchecked,
+        /// Whether it is copied again, from somebody else; otherwise it is believed.
+        is_copied_again: bool,
+    },
+    /// A peer that misbehaved is not dealt with for this long.
+    PeerBanned {
+        /// Who.
+        peer: PeerId,
+        /// How long.
+        duration: Duration,
+    },
+    /// The first exchange with a peer that had been out of reach: two parts of the swarm become one.
+    Reunited {
+        /// With whom.
+        partner: PeerId,
+        /// How long it was out of reach.
+        away: Duration,
+        /// How far apart the two models were.
+        distance: f64,
+        /// The share of the joint weight that the partner's work had, 0 to 1.
+        partner_share: f64,
+    },
+    /// The models drift apart, and link or processor allow no more exchanges.
+    BudgetTooSmall {
+        /// Steps between own exchanges.
+        interval_steps: f64,
+        /// Distance over √2 and over local progress; 0.4 to 0.8 is best.
+        ratio: f64,
+    },
+    /// The founder has ordered the end of the run.
+    Finishing(Ending),
+    /// Training is over; the last exchanges begin.
+    Settling,
+    /// The last exchanges are done.
+    RunCompleted,
+}
+
+/// Why an exchange came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExchangeFailure {
+    /// The partner said no.
+    Rejected,
+    /// No answer by the deadline.
+    DeadlinePassed,
+    /// The partner's connection was lost.
+    PartnerLost,
+    /// The partner's bytes were unfit.
+    Misbehaved,
+    /// A local queue was full.
+    Overloaded,
+    /// This node has copied a model meanwhile.
+    ModelReplaced,
+}
