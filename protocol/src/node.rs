@@ -5,7 +5,6 @@
 //! exchange, how to leave.
 
 use std::collections::BTreeMap;
-use std::f64::consts::SQRT_2;
 use std::sync::Arc;
 
 use crate::Payload;
@@ -13,7 +12,7 @@ use crate::bounds::*;
 use crate::config::{Config, Start};
 use crate::effect::{Effect, TrainerOrder, TransferId};
 use crate::event::{Event, Misbehaviour};
-use crate::exchange::{Admission, Averaging, Responder, Starter, screen};
+use crate::exchange::{Pairwise, screen};
 use crate::finish::RunEnd;
 use crate::handshake::Refusal;
 use crate::join::{Chunking, Giving, Joining};
@@ -21,16 +20,15 @@ use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
 use crate::notice::Notice;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Reply};
 use crate::peer::PeerId;
+use crate::reputation::Reputation;
 use crate::status::{Phase, Status};
 use crate::time::Time;
 
 mod ending;
 mod life;
 mod replies;
-
-use replies::Reply;
 
 /// One member of a swarm, without I/O. See the [crate documentation](crate) for the contract.
 #[derive(Debug)]
@@ -39,9 +37,8 @@ pub struct Node {
     layout: Arc<ModelLayout>,
     phase: Phase,
     membership: Membership,
-    averaging: Averaging,
-    starter: Starter,
-    responder: Responder,
+    pairwise: Pairwise,
+    reputation: Reputation,
     joining: Joining,
     giving: Giving,
     /// The swarm hardly lets this node's model in any more, so that it copies one anew.
@@ -75,8 +72,8 @@ impl Node {
             me,
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
-            starter: Starter::new(me, seed, config.first_number),
-            responder: Responder::new(parameters),
+            pairwise: Pairwise::new(&config, me, seed, parameters),
+            reputation: Reputation::default(),
             joining: Joining::new(me, seed, chunking, config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
@@ -90,7 +87,6 @@ impl Node {
             is_resting: false,
             stale_replies: 0,
             outbox: Outbox::default(),
-            averaging: Averaging::new(config.gossip, parameters, config.training, config.upload_bytes_per_second),
             layout,
         };
         if let Some(order) = node.end.order.clone() {
@@ -112,7 +108,7 @@ impl Node {
             return;
         }
         self.outbox.begin(now);
-        let speed = if self.phase == Phase::Training { self.averaging.training.tokens_per_second } else { 0.0 };
+        let speed = if self.phase == Phase::Training { self.pairwise.training().tokens_per_second } else { 0.0 };
         self.membership.on_speed(speed);
         self.dispatch(now, event);
         self.on_time(now);
@@ -129,8 +125,7 @@ impl Node {
         let joining = copies.then(|| self.joining.next_deadline());
         let deadlines = [
             Some(self.membership.next_deadline()),
-            self.starter.next_deadline(),
-            self.responder.next_deadline(),
+            self.pairwise.next_deadline(),
             joining,
             self.giving.next_deadline(),
             self.phase_deadline,
@@ -140,31 +135,23 @@ impl Node {
 
     /// A picture of the node now.
     pub fn status(&self) -> Status {
-        Status {
-            me: self.me,
+        let mut status = Status {
             phase: self.phase,
             copying: (self.phase == Phase::Joining || self.is_copying_anew()).then(|| self.joining.status()),
-            training: self.averaging.training,
             end: self.end.clone(),
             connected: self.membership.connected().collect(),
             known: self.membership.known(),
             members: self.membership.members(self.outbox.now()),
-            exchanges: self.averaging.counters.clone(),
-            disagreement: self.averaging.last_distance.map(|distance| distance / SQRT_2),
-            interval_steps: self.averaging.cadence.interval(),
-            consensus_ratio: self.averaging.cadence.ratio(),
-            uplink_bytes_per_second: self.averaging.cadence.uplink_bytes_per_second(),
-            gamma: self.averaging.gain.gamma(),
-            delay_rounds: self.averaging.gain.delay(),
-            loop_gain: self.averaging.gain.gain(),
-            exchange_deadline: self.averaging.patience.limit(),
             banned: self.membership.banned(self.outbox.now()),
-            distrusted: self.averaging.reputation.distrusted().collect(),
+            distrusted: self.reputation.distrusted().collect(),
             offences: self.offences.clone(),
             is_resting: self.is_resting,
             misbehaviours: self.misbehaviours.clone(),
             stale_replies: self.stale_replies,
-        }
+            ..Status::of(self.me)
+        };
+        self.pairwise.describe(&mut status);
+        status
     }
 
     fn dispatch(&mut self, now: Time, event: Event) {
@@ -172,9 +159,9 @@ impl Node {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
                 self.joining.on_connected(now);
-                let away = self.membership.take_return(peer, self.averaging.apart_after());
+                let away = self.membership.take_return(peer, self.pairwise.apart_after());
                 if let Some(away) = away {
-                    self.averaging.on_return(now, peer, away);
+                    self.pairwise.on_return(now, peer, away);
                 }
                 self.on_member_at_the_end(now, peer, away.is_some());
             }
@@ -201,7 +188,7 @@ impl Node {
             Event::TransferFailed { transfer, reason: _ } => self.on_transfer_ended(now, transfer, false),
             Event::PeerMisbehaved { peer, misbehaviour } => self.on_misbehaviour(now, peer, misbehaviour),
             Event::IdentityDoubled { peer } => self.outbox.notice(Notice::IdentityDoubled { peer }),
-            Event::StepsCompleted(report) => self.averaging.on_report(now, report),
+            Event::StepsCompleted(report) => self.pairwise.on_report(now, report),
             Event::TrainingCompleted(report) => self.on_training_completed(now, report),
             Event::SnapshotTaken { request, snapshot, report } => {
                 self.on_reply(now, request, Reply::Snapshot(snapshot, report));
@@ -246,13 +233,13 @@ impl Node {
             Message::Finish(order) => self.on_finish(Some(peer), &order),
             Message::Part { peers } => self.membership.on_part(now, peer, &peers, is_busy, out),
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
-            Message::Accept(accept) => self.starter.on_accept(now, peer, &accept, &mut self.averaging, out),
+            Message::Accept(accept) => self.pairwise.on_accept(now, peer, &accept, out),
             Message::Reject(reject) => {
                 use RejectReason::{Joining, Leaving, Resting};
                 if matches!(reject.reason, Joining | Leaving | Resting) {
                     self.joining.on_unable(peer);
                 }
-                if let Some(wait) = self.starter.on_reject(now, peer, &reject, &mut self.averaging, out) {
+                if let Some(wait) = self.pairwise.on_reject(now, peer, &reject, out) {
                     self.membership.avoid(peer, now + wait);
                 }
                 Ok(())
@@ -262,7 +249,7 @@ impl Node {
                 self.membership.avoid(peer, now + JOINING_RETRY);
                 let is_sound = !matches!(self.phase, Phase::Joining | Phase::Leaving | Phase::Left);
                 let has_model = is_sound && !is_copying_anew && !self.is_resting;
-                let steps = has_model.then_some(self.averaging.training.steps);
+                let steps = has_model.then_some(self.pairwise.training().steps);
                 self.giving.on_request(now, peer, (request, chunks), steps, out)
             }
             Message::RefuseState { request, retry_after_ms: _ } => {
@@ -283,19 +270,17 @@ impl Node {
             // It trains: a joiner that asked to be left alone has its model now.
             self.membership.avoid(peer, now);
         }
-        let own = self.averaging.training.tokens_per_second as f32;
+        let own = self.pairwise.training().tokens_per_second as f32;
         let weights = self.membership.clamp_weights(peer, propose.standing.weight, own);
         let refuse = match self.phase {
             Phase::Joining => Some(RejectReason::Joining),
             Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
             _ if self.is_resting => Some(RejectReason::Resting),
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
-            Phase::Training | Phase::Settling | Phase::Completed => {
-                self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy)
-            }
+            Phase::Training | Phase::Settling | Phase::Completed => None,
         };
-        let admission = Admission { refuse, weights };
-        self.responder.on_propose(now, peer, propose, admission, &self.averaging, &mut self.outbox);
+        let admission = (refuse, weights);
+        self.pairwise.on_propose(now, peer, propose, admission, &self.reputation, &mut self.outbox);
         Ok(())
     }
 
@@ -304,33 +289,18 @@ impl Node {
         self.membership.on_answer(now, peer);
         let out = &mut self.outbox;
         let verdict = match header {
-            TransferHeader::Steps { exchange } => {
-                self.responder.on_steps(peer, exchange, payload, out);
-                Ok(())
-            }
-            TransferHeader::ProposalCodes { exchange } => {
-                self.responder.on_codes(peer, exchange, payload, &self.averaging, out);
-                Ok(())
-            }
-            TransferHeader::ReplyCodes { exchange } => {
-                self.starter.on_reply(peer, exchange, payload, &self.averaging, out);
-                Ok(())
-            }
-            TransferHeader::Merged { exchange, digest } => {
-                self.starter.on_partner_merged(peer, exchange, digest, &self.averaging, out);
-                Ok(())
-            }
             TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
+            header => {
+                self.pairwise.on_transfer(peer, &header, payload, out);
+                Ok(())
+            }
         };
         self.judge(now, peer, verdict);
     }
 
     /// Whether something is under way with a peer that a closed connection would break off.
     fn is_busy_with(&self, peer: PeerId) -> bool {
-        self.starter.is_busy_with(peer)
-            || self.responder.may_need(peer)
-            || self.joining.is_busy_with(peer)
-            || self.giving.is_busy_with(peer)
+        self.pairwise.is_busy_with(peer) || self.joining.is_busy_with(peer) || self.giving.is_busy_with(peer)
     }
 
     /// Whether this node trains, but on a model that it is about to replace.
@@ -342,10 +312,9 @@ impl Node {
         if let Some((bytes, taken)) = self.outbox.transfer_ended(transfer)
             && finished
         {
-            self.averaging.cadence.on_sent(bytes, taken);
+            self.pairwise.on_sent(bytes, taken);
         }
-        self.starter.on_transfer_ended(transfer, finished);
-        self.responder.on_transfer_ended(transfer, finished);
+        self.pairwise.on_transfer_ended(transfer, finished);
         self.giving.on_transfer_ended(now, transfer, finished, &mut self.outbox);
     }
 
@@ -364,8 +333,7 @@ impl Node {
 
     /// The peer is gone, or only a relay leads to it, which carries messages alone.
     fn on_transfers_impossible(&mut self, now: Time, peer: PeerId) {
-        self.starter.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
-        self.responder.on_partner_lost(peer, &mut self.averaging, &mut self.outbox);
+        self.pairwise.on_partner_lost(peer, &mut self.outbox);
         self.joining.on_partner_lost(now, peer);
         self.giving.give_up(peer);
     }
@@ -383,7 +351,7 @@ impl Node {
         }
         self.offences.insert(peer, misbehaviour.clone());
         *self.misbehaviours.entry(peer).or_default() += 1;
-        let ban = self.averaging.reputation.on_misbehaviour(now, peer, &misbehaviour);
+        let ban = self.reputation.on_misbehaviour(now, peer, &misbehaviour);
         self.outbox.notice(Notice::PeerMisbehaved { peer, misbehaviour });
         if let Some(duration) = ban {
             self.outbox.notice(Notice::PeerBanned { peer, duration });

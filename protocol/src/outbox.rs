@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use crate::bounds::PENDING_MAX;
 use crate::effect::{Effect, NetworkOrder, RequestId, TrainerOrder, TransferId};
+use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{ExchangeNumber, Message, TransferHeader};
 use crate::notice::Notice;
+use crate::numerics::{Encoded, Merged};
 use crate::part::Part;
 use crate::peer::PeerId;
 use crate::time::Time;
-use crate::{Correction, Payload};
+use crate::{Correction, Payload, Snapshot};
 
 /// Who awaits a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,18 @@ pub(crate) enum Purpose {
     StateSnapshot,
     /// A peer's model on its way to become ours.
     StateLoad,
+}
+
+/// A reply without its request.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Snapshot(Snapshot, TrainingReport),
+    Codes(Result<Encoded, Misbehaviour>),
+    Merge(Result<Merged, Misbehaviour>),
+    Applied(TrainingReport),
+    Loaded(bool, TrainingReport),
+    /// The order was refused by a full queue; there will be nothing else.
+    Failed,
 }
 
 /// Effects in order, with the requests among them.

@@ -80,6 +80,37 @@ pub struct Status {
     pub stale_replies: u64,
 }
 
+impl Status {
+    /// Of a node of which nothing is known yet.
+    pub fn of(me: PeerId) -> Status {
+        Status {
+            me,
+            phase: Phase::Joining,
+            copying: None,
+            training: TrainingReport::default(),
+            end: RunEnd::default(),
+            connected: Vec::new(),
+            known: Vec::new(),
+            members: BTreeMap::new(),
+            exchanges: ExchangeCounters::default(),
+            disagreement: None,
+            interval_steps: 0.0,
+            consensus_ratio: None,
+            uplink_bytes_per_second: None,
+            gamma: 0.0,
+            delay_rounds: 0.0,
+            loop_gain: 0.0,
+            exchange_deadline: Duration::ZERO,
+            banned: BTreeMap::new(),
+            distrusted: BTreeMap::new(),
+            offences: BTreeMap::new(),
+            is_resting: false,
+            misbehaviours: BTreeMap::new(),
+            stale_replies: 0,
+        }
+    }
+}
+
 /// Exchanges so far. Every exchange that this node took part in counts once, whoever started it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeCounters {

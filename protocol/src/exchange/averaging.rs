@@ -51,7 +51,6 @@ pub(crate) struct Averaging {
     pub(crate) training: TrainingReport,
     /// At most two vectors of [`FRAGMENTS_MAX`].
     parts: BTreeMap<Part, PartState>,
-    pub(crate) reputation: Reputation,
     pub(crate) cadence: Cadence,
     pub(crate) gain: LoopGain,
     pub(crate) company: Company,
@@ -128,7 +127,6 @@ impl Averaging {
             gossip,
             training,
             parts: BTreeMap::new(),
-            reputation: Reputation::default(),
             counters: ExchangeCounters::default(),
             last_distance: None,
             last_merge: None,
@@ -256,12 +254,12 @@ impl Averaging {
         CodeWidth::from_bits(bits).filter(|width| bits == steady || *width == CodeWidth::Sixteen)
     }
 
-    /// How this node stands towards `partner`.
-    pub(crate) fn standing(&self, part: Part, partner: PeerId) -> Standing {
+    /// How this node stands towards a partner of this influence, 0 to 1.
+    pub(crate) fn standing(&self, part: Part, influence: f64) -> Standing {
         let ramp = f64::from(RAMP_EXCHANGES + 1 - self.ramp_left) / f64::from(RAMP_EXCHANGES + 1);
         let unknown = ClipHistory::default();
         let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
-        let clip = history.norm(self.gossip.clip_factor, self.training.travel) * self.reputation.influence(partner);
+        let clip = history.norm(self.gossip.clip_factor, self.training.travel) * influence;
         Standing {
             weight: (self.training.tokens_per_second * ramp) as f32,
             clip: clip as f32,
@@ -280,15 +278,22 @@ impl Averaging {
     }
 
     /// Takes in what a merge found out and orders the correction.
-    pub(super) fn complete(&mut self, merged: &Merged, terms: &Terms, about: Circumstances, out: &mut Outbox) {
+    pub(super) fn complete(
+        &mut self,
+        merged: &Merged,
+        terms: &Terms,
+        about: Circumstances,
+        reputation: &mut Reputation,
+        out: &mut Outbox,
+    ) {
         if terms.is_probe() {
             self.counters.probes += 1;
             return;
         }
         let is_excused = self.meet(merged, terms, about.partner, out);
         let trust = match is_excused {
-            true => self.reputation.trust(about.partner),
-            false => self.judge(merged, terms, about.partner),
+            true => reputation.trust(about.partner),
+            false => reputation.on_exchange(about.partner, self.impression(merged, terms)),
         };
         let is_model = terms.part.vector == Vector::Model;
         let is_progress_odd = self.is_progress_odd(terms.progress_difference);
@@ -350,17 +355,16 @@ impl Averaging {
         is_progress_odd(difference, self.training.progress)
     }
 
-    /// What this exchange says of the partner; returns its trust from now on.
-    fn judge(&mut self, merged: &Merged, terms: &Terms, partner: PeerId) -> f64 {
+    /// What this exchange says of the partner.
+    fn impression(&self, merged: &Merged, terms: &Terms) -> Impression {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
         let least = TELLING_TRAVEL * self.training.travel;
         let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling()).max(least)));
-        let impression = Impression {
+        Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
             masked_share: masked_share(merged),
             is_progress_odd: self.is_progress_odd(terms.progress_difference),
-        };
-        self.reputation.on_exchange(partner, impression)
+        }
     }
 
     /// What the exchange adds to the swarm progress, in steps.

@@ -15,6 +15,7 @@ use crate::numerics::{Encoded, MergeRole, Merged};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
 use crate::peer::PeerId;
+use crate::reputation::Reputation;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
 
@@ -133,7 +134,7 @@ impl Responder {
         peer: PeerId,
         propose: &Propose,
         admission: Admission,
-        averaging: &Averaging,
+        (averaging, reputation): (&Averaging, &Reputation),
         out: &mut Outbox,
     ) {
         // The same number with another nonce is of another life of the starter, whose clock was set back: that it is over
@@ -167,7 +168,7 @@ impl Responder {
         };
         // A starter has one exchange at a time: with a new one it has given up those before.
         self.give_up(peer, Incoming::is_idle);
-        let mut standing = averaging.standing(propose.part, peer);
+        let mut standing = averaging.standing(propose.part, reputation.influence(peer));
         if propose.standing.gamma == 0.0 {
             standing.clip = averaging.reach(propose.part);
         }
@@ -274,7 +275,7 @@ impl Responder {
         peer: PeerId,
         number: ExchangeNumber,
         result: Result<Merged, Misbehaviour>,
-        averaging: &mut Averaging,
+        (averaging, reputation): (&mut Averaging, &mut Reputation),
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
@@ -288,7 +289,7 @@ impl Responder {
                 return Err(misbehaviour);
             }
         };
-        averaging.complete(&merged, &incoming.terms, about, out);
+        averaging.complete(&merged, &incoming.terms, about, reputation, out);
         averaging.counters.completed_as_responder += u64::from(!incoming.terms.is_probe());
         incoming.stage = Stage::Answered;
         let header = TransferHeader::Merged { exchange: number, digest: merged.digest };

@@ -14,6 +14,7 @@ use crate::outbox::{Outbox, Purpose};
 use crate::part::{Part, Selection};
 use crate::peer::PeerId;
 use crate::random::{Generator, RngExt, stream};
+use crate::reputation::Reputation;
 use crate::time::Time;
 use crate::{Payload, Snapshot};
 
@@ -184,7 +185,7 @@ impl Starter {
         &mut self,
         now: Time,
         (part, is_probe): (Part, bool),
-        averaging: &Averaging,
+        (averaging, reputation): (&Averaging, &Reputation),
         partners: &[PeerId],
         out: &mut Outbox,
     ) -> bool {
@@ -197,7 +198,7 @@ impl Starter {
         let width = if is_probe { CodeWidth::Sixteen } else { averaging.width(part) };
         let number = self.next_number;
         self.next_number = self.next_number.saturating_add(1);
-        let mut standing = averaging.standing(part, partner);
+        let mut standing = averaging.standing(part, reputation.influence(partner));
         if is_probe {
             standing.gamma = 0.0;
         }
@@ -405,7 +406,7 @@ impl Starter {
         now: Time,
         number: ExchangeNumber,
         result: Result<Merged, Misbehaviour>,
-        averaging: &mut Averaging,
+        (averaging, reputation): (&mut Averaging, &mut Reputation),
         out: &mut Outbox,
     ) -> Result<(), (PeerId, Misbehaviour)> {
         let Some(outgoing) = self.outgoing.take_if(|outgoing| outgoing.number == number) else { return Ok(()) };
@@ -417,7 +418,7 @@ impl Starter {
         match result {
             Ok(merged) => {
                 averaging.patience.record(now - *began);
-                averaging.complete(&merged, terms, *about, out);
+                averaging.complete(&merged, terms, *about, reputation, out);
                 let outcome = if terms.is_probe() {
                     Outcome::Probed {
                         distance: (merged.masked_blocks == 0).then_some(merged.distance),

@@ -53,16 +53,16 @@ impl Node {
     }
 
     pub(super) fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
-        self.averaging.on_report(now, report);
+        self.pairwise.on_report(now, report);
         if self.phase == Phase::Training {
-            self.settled_distance = SETTLED_SHARE * self.averaging.usual_distance();
+            self.settled_distance = SETTLED_SHARE * self.pairwise.usual_distance();
             self.begin_settling(now);
         }
     }
 
     fn begin_settling(&mut self, now: Time) {
         self.phase = Phase::Settling;
-        self.final_exchanges_left = self.averaging.gossip.final_exchanges;
+        self.final_exchanges_left = self.pairwise.final_exchanges();
         self.phase_deadline = Some(now + SETTLING_TIMEOUT);
         self.outbox.notice(Notice::Settling);
     }
@@ -71,13 +71,13 @@ impl Node {
     pub(super) fn settle(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
         let nobody = self.is_resting || self.membership.connected().next().is_none();
-        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.starter.is_idle()) {
+        if self.final_exchanges_left == 0 || out_of_time || (nobody && self.pairwise.is_idle()) {
             self.phase = Phase::Completed;
             self.phase_deadline = None;
             self.outbox.notice(Notice::RunCompleted);
             self.outbox.push(TrainerOrder::Complete);
-        } else if self.starter.is_idle() {
-            self.starter.schedule(self.averaging.training.steps, 1.0);
+        } else if self.pairwise.is_idle() {
+            self.pairwise.begin_round();
             self.start_exchange(now);
         }
     }
@@ -85,7 +85,7 @@ impl Node {
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
     /// has shown that their models are not one yet. Distances shrink with every exchange, so this ends.
     pub(super) fn look_whether_settled(&mut self, now: Time) {
-        let Some((distance, partner_progress)) = self.averaging.take_last_merge() else { return };
+        let Some((distance, partner_progress)) = self.pairwise.take_last_merge() else { return };
         // Both sides have averaged their progress, which rounds.
         let is_over = |end: f64| partner_progress >= end - 0.5;
         let is_apart = match distance {

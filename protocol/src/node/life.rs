@@ -17,17 +17,13 @@ impl Node {
     /// Everything that depends on the time, or on what the event has just changed.
     pub(super) fn on_time(&mut self, now: Time) {
         let is_busy = |peer| {
-            self.starter.is_busy_with(peer)
-                || self.responder.may_need(peer)
-                || self.joining.is_busy_with(peer)
-                || self.giving.is_busy_with(peer)
+            self.pairwise.is_busy_with(peer) || self.joining.is_busy_with(peer) || self.giving.is_busy_with(peer)
         };
         let out = &mut self.outbox;
         self.membership.on_deadline(now, is_busy, out);
-        self.starter.on_deadline(now, &mut self.averaging, out);
-        self.responder.on_deadline(now, &mut self.averaging, out);
+        self.pairwise.on_deadline(now, out);
         self.giving.on_deadline(now);
-        if let Some(ended) = self.starter.take_ended() {
+        if let Some(ended) = self.pairwise.take_ended() {
             self.on_ended(now, ended);
         }
         match self.phase {
@@ -37,11 +33,11 @@ impl Node {
             // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
             Phase::Training if self.is_copying_anew() && self.is_resting => {}
             Phase::Training if self.is_copying_anew() => self.copy(now),
-            Phase::Training if self.averaging.is_outlier() => {
+            Phase::Training if self.pairwise.is_outlier() => {
                 self.is_outlier = true;
                 // Two or three that are apart from all others trust each other alone, and would copy in a circle.
-                self.averaging.reputation.forget_distances();
-                self.joining.expect_progress(self.averaging.progress_seen_by_outlier());
+                self.reputation.forget_distances();
+                self.joining.expect_progress(self.pairwise.progress_seen_by_outlier());
             }
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
@@ -61,28 +57,14 @@ impl Node {
             self.on_check_ended(now, partner, part, outcome);
             return;
         }
-        match outcome {
-            Outcome::Merged { .. } if part.vector == Vector::Momentum => {}
-            Outcome::Merged { steps } => {
-                if self.phase == Phase::Settling {
-                    self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
-                }
-                let step_seconds = self.averaging.step_seconds();
-                if self.averaging.cadence.on_exchange(steps, step_seconds) {
-                    let cadence = &self.averaging.cadence;
-                    let ratio = cadence.ratio().unwrap_or_default();
-                    self.outbox.notice(Notice::BudgetTooSmall { interval_steps: cadence.interval(), ratio });
-                }
-                let is_trusted = self.averaging.reputation.is_trusted(partner);
-                let goes_on = is_trusted && !self.is_resting;
-                if self.averaging.averages_momentum() && goes_on && self.phase == Phase::Training {
-                    let momentum = Part { vector: Vector::Momentum, ..part };
-                    self.starter.start(now, (momentum, false), &self.averaging, &[partner], &mut self.outbox);
-                }
-            }
-            Outcome::Rejected if self.phase != Phase::Completed => self.start_exchange(now),
-            Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
-            Outcome::Rejected | Outcome::Probed { .. } => {}
+        let is_merged = matches!(outcome, Outcome::Merged { .. }) && part.vector == Vector::Model;
+        if is_merged && self.phase == Phase::Settling {
+            self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
+        }
+        let goes_on = self.phase == Phase::Training && !self.is_resting;
+        self.pairwise.conclude(now, &ended, goes_on, &self.reputation, &mut self.outbox);
+        if matches!(outcome, Outcome::Rejected) && self.phase != Phase::Completed {
+            self.start_exchange(now);
         }
     }
 
@@ -93,8 +75,7 @@ impl Node {
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training) {
                     self.joining.begin_check(now, donors);
-                    self.starter.on_model_replaced(&mut self.averaging, &mut self.outbox);
-                    self.responder.on_model_replaced(&mut self.averaging, &mut self.outbox);
+                    self.pairwise.on_model_replaced(&mut self.outbox);
                     self.check_copy(now);
                 }
             }
@@ -108,10 +89,9 @@ impl Node {
     /// Compares the copied model with those of other members, fragment by fragment. One that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
         let mut checkers = self.joining.checkers(self.membership.partners(now));
-        self.averaging.reputation.retain_believable(&mut checkers);
-        let probe = (self.averaging.part_in_turn(self.joining.fragment_to_check()), true);
-        self.starter.begin_anew();
-        if self.starter.start(now, probe, &self.averaging, &checkers, &mut self.outbox) {
+        self.reputation.retain_believable(&mut checkers);
+        let fragment = self.joining.fragment_to_check();
+        if self.pairwise.probe(now, fragment, &checkers, &self.reputation, &mut self.outbox) {
             return;
         }
         let connected: Vec<PeerId> = self.membership.connected().collect();
@@ -129,15 +109,8 @@ impl Node {
     fn on_check_ended(&mut self, now: Time, checker: PeerId, part: Part, outcome: Outcome) {
         match outcome {
             Outcome::Probed { distance, partner_clip, progress_difference } => {
-                // The donor's model has aged on its way; by how much it says itself, so that this must be plausible.
-                let rounds = progress_difference.abs() / self.averaging.cadence.interval();
-                let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
-                let is_plausible = !self.averaging.is_progress_odd(progress_difference);
-                // The grid of a check comes from the copy itself and reaches 32 times its values, so a block beyond it is
-                // none of this run's.
-                let is_near = is_plausible && distance.is_some_and(|it| it <= allowed || partner_clip == 0.0);
                 let Fragment { index, count } = part.fragment;
-                if !is_near {
+                if !self.pairwise.is_near(distance, partner_clip, progress_difference) {
                     self.joining.object(checker);
                 } else if let Some(clip) = self.joining.on_near(index, partner_clip, count) {
                     self.believe_copy(Some(clip));
@@ -147,8 +120,8 @@ impl Node {
             // An exchange that was under way when the model was replaced.
             Outcome::Merged { .. } => {}
             Outcome::Rejected | Outcome::Unanswered | Outcome::BrokenOff => {
-                let patience = CHECKS_UNANSWERED_MAX * self.averaging.patience.short_limit();
-                self.joining.on_no_check(now, matches!(outcome, Outcome::Rejected), patience);
+                let is_refused = matches!(outcome, Outcome::Rejected);
+                self.joining.on_no_check(now, is_refused, self.pairwise.probe_patience());
             }
         }
         self.check_copy(now);
@@ -157,49 +130,38 @@ impl Node {
     fn believe_copy(&mut self, clip: Option<f64>) {
         self.joining.end_check();
         self.is_outlier = false;
-        self.averaging.begin_ramp(clip);
+        self.pairwise.begin_ramp(clip);
         self.begin_training();
     }
 
     /// Asks a peer for its model, and others whether it is like theirs.
     fn copy(&mut self, now: Time) {
         let connected: Vec<PeerId> = self.membership.directly_connected().collect();
-        self.joining.proceed(now, &connected, &self.averaging.reputation, &mut self.outbox);
-        if self.joining.is_checking() && self.starter.is_idle() {
+        self.joining.proceed(now, &connected, &self.reputation, &mut self.outbox);
+        if self.joining.is_checking() && self.pairwise.is_idle() {
             self.check_copy(now);
         }
     }
 
     pub(super) fn begin_training(&mut self) {
         self.phase = Phase::Training;
-        self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
+        self.pairwise.schedule();
         self.outbox.push(TrainerOrder::Begin);
     }
 
     fn start_due_exchange(&mut self, now: Time) {
-        let steps = self.averaging.training.steps;
-        if self.starter.is_due(steps) {
-            if self.averaging.gossip.outer_learning_rate > 0.0 {
-                self.outbox.push(TrainerOrder::AdvanceOuter);
-            }
-            if let Some(members) = self.averaging.company.on_round(self.membership.members(now).len()) {
-                self.outbox.push(TrainerOrder::MatchBatch { members });
-            }
-            self.averaging.gain.on_round(self.averaging.gossip.fragments);
-            self.starter.schedule(steps, self.averaging.cadence.interval());
+        let members = || self.membership.members(now).len();
+        if self.pairwise.begin_due_round(members, &mut self.outbox) {
             self.start_exchange(now);
         }
     }
 
     /// Proposes an exchange to somebody with whom none is under way.
     pub(super) fn start_exchange(&mut self, now: Time) {
-        if self.is_resting {
-            return;
+        if !self.is_resting {
+            let partners = self.membership.partners(now);
+            self.pairwise.start(now, partners, &self.reputation, &mut self.outbox);
         }
-        let mut partners = self.membership.partners(now);
-        partners.retain(|peer| !self.responder.is_busy_with(*peer));
-        let part = self.averaging.part_in_turn(self.starter.round());
-        self.starter.start(now, (part, false), &self.averaging, &partners, &mut self.outbox);
     }
 
     pub(super) fn on_leave_requested(&mut self, now: Time) {
@@ -210,17 +172,16 @@ impl Node {
         self.phase = Phase::Leaving;
         self.phase_deadline = Some(now + LEAVE_TIMEOUT);
         self.outbox.push(TrainerOrder::End);
-        if was_training && self.starter.is_idle() {
+        if was_training && self.pairwise.is_idle() {
             // What this node has learned since its last exchange should not be lost to the swarm.
-            self.starter.schedule(self.averaging.training.steps, 1.0);
+            self.pairwise.begin_round();
             self.start_exchange(now);
         }
     }
 
     fn finish_leaving(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        let under_way = !self.starter.is_idle() || self.responder.under_way() > 0 || self.responder.is_replying();
-        if out_of_time || !(under_way || self.outbox.is_correction_pending()) {
+        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending()) {
             self.phase = Phase::Left;
             let connected: Vec<PeerId> = self.membership.connected().collect();
             for peer in connected {

@@ -34,7 +34,7 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
         let mut averaging = Averaging::new(gossip.clone(), 4, TrainingReport::default(), None);
         let (peer, now) = (PeerId::from_public_key(STARTER), Time::ZERO);
         let admission = Admission { refuse: None, weights: (1.0, 1.0) };
-        responder.on_propose(now, peer, &propose(), admission, &averaging, &mut out);
+        responder.on_propose(now, peer, &propose(), admission, (&averaging, &Reputation::default()), &mut out);
         responder.on_steps(peer, EXCHANGE, Payload::default(), &mut out);
         assert!(matches!(request(&mut out), Some(Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
         if !is_late {

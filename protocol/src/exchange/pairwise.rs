@@ -1,0 +1,381 @@
+//! Pairwise averaging as one part of the node: the exchange that it starts, those that it answers, what they have taught.
+//!
+//! Facts come in, orders go out by the outbox, and [`Pairwise::next_deadline`] says when time alone matters. The node
+//! decides whom to ask and when nothing is to be exchanged; how an exchange goes is decided here.
+
+use std::f64::consts::SQRT_2;
+use std::time::Duration;
+
+use super::averaging::Averaging;
+use super::responder::{Admission, Responder};
+use super::starter::{Ended, Outcome, Starter};
+use crate::bounds::*;
+use crate::bulk::Payload;
+use crate::config::Config;
+use crate::effect::{TrainerOrder, TransferId};
+use crate::event::{Misbehaviour, TrainingReport};
+use crate::message::{Accept, Propose, Reject, RejectReason, TransferHeader};
+use crate::notice::Notice;
+use crate::outbox::{Outbox, Purpose, Reply};
+use crate::part::{Part, Vector};
+use crate::peer::PeerId;
+use crate::reputation::Reputation;
+use crate::status::Status;
+use crate::time::Time;
+
+/// Exchanges with one partner at a time of each role.
+#[derive(Debug)]
+pub(crate) struct Pairwise {
+    me: PeerId,
+    averaging: Averaging,
+    starter: Starter,
+    responder: Responder,
+}
+
+/// What is wrong with a reply of trainer or worker.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    /// The bytes of this partner were.
+    Partner(PeerId, Misbehaviour),
+    /// It answers another order than it says.
+    Reply,
+}
+
+impl Pairwise {
+    /// `parameters`: of the whole model.
+    pub(crate) fn new(config: &Config, me: PeerId, seed: u64, parameters: usize) -> Pairwise {
+        let (gossip, upload_cap) = (config.gossip.clone(), config.upload_bytes_per_second);
+        Pairwise {
+            me,
+            averaging: Averaging::new(gossip, parameters, config.training, upload_cap),
+            starter: Starter::new(me, seed, config.first_number),
+            responder: Responder::new(parameters),
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.starter.next_deadline().into_iter().chain(self.responder.next_deadline()).min()
+    }
+
+    pub(crate) fn on_deadline(&mut self, now: Time, out: &mut Outbox) {
+        self.starter.on_deadline(now, &mut self.averaging, out);
+        self.responder.on_deadline(now, &mut self.averaging, out);
+    }
+
+    /// Whether an exchange with this peer may still need its connection.
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.starter.is_busy_with(peer) || self.responder.may_need(peer)
+    }
+
+    /// Whether no exchange of our own is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.starter.is_idle()
+    }
+
+    /// Whether nothing is under way, of our own or of others.
+    pub(crate) fn is_done(&self) -> bool {
+        self.starter.is_idle() && self.responder.under_way() == 0 && !self.responder.is_replying()
+    }
+
+    /// How training goes, as told last.
+    pub(crate) fn training(&self) -> &TrainingReport {
+        &self.averaging.training
+    }
+
+    pub(crate) fn on_report(&mut self, now: Time, report: TrainingReport) {
+        self.averaging.on_report(now, report);
+    }
+
+    /// A peer is back that was out of reach for `away`.
+    pub(crate) fn on_return(&mut self, now: Time, peer: PeerId, away: Duration) {
+        self.averaging.on_return(now, peer, away);
+    }
+
+    /// How long a peer must have been out of reach for its model to have gone its own way.
+    pub(crate) fn apart_after(&self) -> Duration {
+        self.averaging.apart_after()
+    }
+
+    /// So many bytes were sent in this time.
+    pub(crate) fn on_sent(&mut self, bytes: usize, taken: Duration) {
+        self.averaging.cadence.on_sent(bytes, taken);
+    }
+
+    /// Answers a proposal. `refuse`: why the node as a whole takes none now; `weights`: the starter's declared speed and
+    /// our own, clamped, in tokens a second.
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        propose: &Propose,
+        admission: (Option<RejectReason>, (f32, f32)),
+        reputation: &Reputation,
+        out: &mut Outbox,
+    ) {
+        let (refuse, weights) = admission;
+        let goes_first = || self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy);
+        let admission = Admission { refuse: refuse.or_else(goes_first), weights };
+        self.responder.on_propose(now, peer, propose, admission, (&self.averaging, reputation), out);
+    }
+
+    /// # Errors
+    /// When the terms are out of range, or others than before.
+    pub(crate) fn on_accept(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        accept: &Accept,
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        self.starter.on_accept(now, peer, accept, &mut self.averaging, out)
+    }
+
+    /// Returns how long the partner wants to be left alone.
+    pub(crate) fn on_reject(&mut self, now: Time, peer: PeerId, reject: &Reject, out: &mut Outbox) -> Option<Duration> {
+        self.starter.on_reject(now, peer, reject, &mut self.averaging, out)
+    }
+
+    /// Bulk of an exchange; a joiner's state is none.
+    pub(crate) fn on_transfer(&mut self, peer: PeerId, header: &TransferHeader, payload: Payload, out: &mut Outbox) {
+        match *header {
+            TransferHeader::Steps { exchange } => self.responder.on_steps(peer, exchange, payload, out),
+            TransferHeader::ProposalCodes { exchange } => {
+                self.responder.on_codes(peer, exchange, payload, &self.averaging, out);
+            }
+            TransferHeader::ReplyCodes { exchange } => {
+                self.starter.on_reply(peer, exchange, payload, &self.averaging, out);
+            }
+            TransferHeader::Merged { exchange, digest } => {
+                self.starter.on_partner_merged(peer, exchange, digest, &self.averaging, out);
+            }
+            TransferHeader::State { .. } => {}
+        }
+    }
+
+    pub(crate) fn on_transfer_ended(&mut self, transfer: TransferId, finished: bool) {
+        self.starter.on_transfer_ended(transfer, finished);
+        self.responder.on_transfer_ended(transfer, finished);
+    }
+    /// What trainer or worker reply to an order of an exchange, given `waited` ago.
+    pub(crate) fn on_reply(
+        &mut self,
+        now: Time,
+        (purpose, waited): (Purpose, Duration),
+        reply: Reply,
+        reputation: &mut Reputation,
+        out: &mut Outbox,
+    ) -> Result<(), Unfit> {
+        if matches!(reply, Reply::Codes(_) | Reply::Merge(_)) {
+            self.averaging.cadence.on_work(waited);
+        }
+        let averaging = &mut self.averaging;
+        match (purpose, reply) {
+            (Purpose::StarterSnapshot(number), Reply::Snapshot(snapshot, report)) => {
+                self.starter.on_snapshot(number, snapshot, &report, averaging, out);
+                Ok(())
+            }
+            (Purpose::StarterCodes(number), Reply::Codes(result)) => {
+                self.starter.on_encoded(number, result, out);
+                Ok(())
+            }
+            (Purpose::StarterMerge(number), Reply::Merge(result)) => self
+                .starter
+                .on_merged(now, number, result, (averaging, reputation), out)
+                .map_err(|(peer, what)| Unfit::Partner(peer, what)),
+            (Purpose::ResponderSnapshot(peer, number), Reply::Snapshot(snapshot, report)) => {
+                self.responder.on_snapshot(peer, number, snapshot, &report, out);
+                Ok(())
+            }
+            (Purpose::ResponderCodes(peer, number), Reply::Codes(result)) => self
+                .responder
+                .on_encoded(peer, number, result, averaging, out)
+                .map_err(|what| Unfit::Partner(peer, what)),
+            (Purpose::ResponderMerge(peer, number), Reply::Merge(result)) => self
+                .responder
+                .on_merged(peer, number, result, (averaging, reputation), out)
+                .map_err(|what| Unfit::Partner(peer, what)),
+            (Purpose::Correction { part: _, snapshot_steps }, Reply::Applied(report)) => {
+                let steps = report.steps.saturating_sub(snapshot_steps);
+                averaging.gain.on_applied(steps, averaging.cadence.interval());
+                Ok(())
+            }
+            (purpose, Reply::Failed) => {
+                self.on_request_failed(purpose, out);
+                Ok(())
+            }
+            _ => Err(Unfit::Reply),
+        }
+    }
+
+    /// A driver's queue was full.
+    fn on_request_failed(&mut self, purpose: Purpose, out: &mut Outbox) {
+        let averaging = &mut self.averaging;
+        match purpose {
+            Purpose::StarterSnapshot(number) | Purpose::StarterCodes(number) | Purpose::StarterMerge(number) => {
+                self.starter.on_overload(number, averaging, out);
+            }
+            Purpose::ResponderSnapshot(peer, number)
+            | Purpose::ResponderCodes(peer, number)
+            | Purpose::ResponderMerge(peer, number) => self.responder.on_overload(peer, number, averaging, out),
+            // Counted by the driver; one-sided, like a crash at this moment.
+            Purpose::Correction { .. } | Purpose::StateSnapshot | Purpose::StateLoad => {}
+        }
+    }
+
+    /// No more bytes come from this peer, or go to it.
+    pub(crate) fn on_partner_lost(&mut self, peer: PeerId, out: &mut Outbox) {
+        self.starter.on_partner_lost(peer, &mut self.averaging, out);
+        self.responder.on_partner_lost(peer, &mut self.averaging, out);
+    }
+
+    /// The model is another one.
+    pub(crate) fn on_model_replaced(&mut self, out: &mut Outbox) {
+        self.starter.on_model_replaced(&mut self.averaging, out);
+        self.responder.on_model_replaced(&mut self.averaging, out);
+    }
+
+    /// The next round is due an interval from now.
+    pub(crate) fn schedule(&mut self) {
+        self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
+    }
+
+    /// Begins a round whatever the interval says: when the last steps are to be shared.
+    pub(crate) fn begin_round(&mut self) {
+        self.starter.schedule(self.averaging.training.steps, 1.0);
+    }
+
+    /// Ends a round where it is over and begins the next; `false` where none is due. `members`: how many there are, this
+    /// node not counted.
+    pub(crate) fn begin_due_round(&mut self, members: impl Fn() -> usize, out: &mut Outbox) -> bool {
+        if !self.starter.is_due(self.averaging.training.steps) {
+            return false;
+        }
+        if self.averaging.gossip.outer_learning_rate > 0.0 {
+            out.push(TrainerOrder::AdvanceOuter);
+        }
+        if let Some(members) = self.averaging.company.on_round(members()) {
+            out.push(TrainerOrder::MatchBatch { members });
+        }
+        self.averaging.gain.on_round(self.averaging.gossip.fragments);
+        self.schedule();
+        true
+    }
+
+    /// Proposes an exchange to one of `partners` with whom none is under way.
+    pub(crate) fn start(&mut self, now: Time, mut partners: Vec<PeerId>, reputation: &Reputation, out: &mut Outbox) {
+        partners.retain(|peer| !self.responder.is_busy_with(*peer));
+        let part = self.averaging.part_in_turn(self.starter.round());
+        self.starter.start(now, (part, false), (&self.averaging, reputation), &partners, out);
+    }
+
+    /// Asks one of `checkers` how far its model is from this one, in one fragment; `false` where nobody can be asked.
+    pub(crate) fn probe(
+        &mut self,
+        now: Time,
+        fragment: u64,
+        checkers: &[PeerId],
+        reputation: &Reputation,
+        out: &mut Outbox,
+    ) -> bool {
+        let part = self.averaging.part_in_turn(fragment);
+        self.starter.begin_anew();
+        self.starter.start(now, (part, true), (&self.averaging, reputation), checkers, out)
+    }
+
+    /// What became of the last exchange of our own, once.
+    pub(crate) fn take_ended(&mut self) -> Option<Ended> {
+        self.starter.take_ended()
+    }
+
+    /// Learns from an exchange of our own: how often to exchange. Where the run averages its momentum as well, and
+    /// `goes_on`, that follows with the same partner.
+    pub(crate) fn conclude(
+        &mut self,
+        now: Time,
+        ended: &Ended,
+        goes_on: bool,
+        reputation: &Reputation,
+        out: &mut Outbox,
+    ) {
+        let Ended { partner, part, outcome } = *ended;
+        match outcome {
+            Outcome::Merged { steps } if part.vector == Vector::Model => {
+                let averaging = &mut self.averaging;
+                let step_seconds = averaging.step_seconds();
+                if averaging.cadence.on_exchange(steps, step_seconds) {
+                    let ratio = averaging.cadence.ratio().unwrap_or_default();
+                    out.notice(Notice::BudgetTooSmall { interval_steps: averaging.cadence.interval(), ratio });
+                }
+                if averaging.averages_momentum() && goes_on && reputation.is_trusted(partner) {
+                    let momentum = Part { vector: Vector::Momentum, ..part };
+                    self.starter.start(now, (momentum, false), (&self.averaging, reputation), &[partner], out);
+                }
+            }
+            Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
+            Outcome::Merged { .. } | Outcome::Rejected | Outcome::Probed { .. } => {}
+        }
+    }
+
+    /// Whether the swarm hardly lets this node's model in any more, so far off is it.
+    pub(crate) fn is_outlier(&self) -> bool {
+        self.averaging.is_outlier()
+    }
+
+    /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
+    pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
+        self.averaging.progress_seen_by_outlier()
+    }
+
+    /// Whether a probe shows a model of this swarm. `partner_clip` is how far apart the partner's own may be; the two
+    /// models' progress differs by `progress_difference` steps.
+    pub(crate) fn is_near(&self, distance: Option<f64>, partner_clip: f64, progress_difference: f64) -> bool {
+        // The donor's model has aged on its way; by how much it says itself, so that this must be plausible.
+        let rounds = progress_difference.abs() / self.averaging.cadence.interval();
+        let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
+        // The grid of a check comes from the copy itself and reaches 32 times its values, so a block beyond it is none of
+        // this run's.
+        let is_close = distance.is_some_and(|it| it <= allowed || partner_clip == 0.0);
+        is_close && !self.averaging.is_progress_odd(progress_difference)
+    }
+
+    /// How long unanswered probes are repeated.
+    pub(crate) fn probe_patience(&self) -> Duration {
+        CHECKS_UNANSWERED_MAX * self.averaging.patience.short_limit()
+    }
+
+    /// The model was copied: its weight begins small. `clip`: what a second peer lets in, where one was asked.
+    pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
+        self.averaging.begin_ramp(clip);
+    }
+
+    /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
+    pub(crate) fn usual_distance(&self) -> f64 {
+        self.averaging.usual_distance()
+    }
+
+    /// Exchanges of our own at the end of a run.
+    pub(crate) fn final_exchanges(&self) -> u32 {
+        self.averaging.gossip.final_exchanges
+    }
+
+    /// Distance (`None` where wraps hide it) and partner's progress of an exchange of the model that was merged since the
+    /// last call.
+    pub(crate) fn take_last_merge(&mut self) -> Option<(Option<f64>, f64)> {
+        self.averaging.take_last_merge()
+    }
+
+    /// Fills in what exchanges have to say of the node.
+    pub(crate) fn describe(&self, status: &mut Status) {
+        let Averaging { training, counters, last_distance, cadence, gain, patience, .. } = &self.averaging;
+        status.training = *training;
+        status.exchanges = counters.clone();
+        status.disagreement = last_distance.map(|distance| distance / SQRT_2);
+        status.interval_steps = cadence.interval();
+        status.consensus_ratio = cadence.ratio();
+        status.uplink_bytes_per_second = cadence.uplink_bytes_per_second();
+        status.gamma = gain.gamma();
+        status.delay_rounds = gain.delay();
+        status.loop_gain = gain.gain();
+        status.exchange_deadline = patience.limit();
+    }
+}
