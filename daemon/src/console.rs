@@ -17,7 +17,7 @@ mod terminal;
 
 use std::time::Duration;
 
-use murmur_network::{Multiaddr, Reachability, Standing};
+use murmur_network::{Multiaddr, Reachability, ReachabilityState};
 use murmur_protocol::Notice;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
@@ -136,11 +136,14 @@ impl Console {
         while view.changed().await.is_ok() {
             let now = view.borrow_and_update().clone();
             let (addresses, known) = (now.public_addresses(), told.public_addresses());
-            if now.standing == told.standing && addresses == known {
+            if now.state == told.state && addresses == known {
                 continue;
             }
             self.show_words(&reachability::describe(&now));
-            let is_better = matches!(now.standing, Standing::Reachable | Standing::HolePunching | Standing::Relayed);
+            let is_better = matches!(
+                now.state,
+                ReachabilityState::Reachable | ReachabilityState::HolePunching | ReachabilityState::Relayed
+            );
             if is_better && addresses != known && self == Console::Text {
                 note(&format!("            others join with: murmur join {}", ticket(&addresses)));
             }

@@ -120,7 +120,7 @@ fn carry_out(side: &mut Side, effect: Effect, index: usize, peers: &[PeerId; 2],
         Effect::Worker(WorkerOrder::Merge { request, job }) => {
             queue.push_back((index, Event::Merged { request, result: numerics::merge(&job, &Buffers::new()) }));
         }
-        // Nobody joins, leaves or is dialled here, the trainer trains from the start, and notices are told above.
+        // Nobody joins, leaves or is dialed here, the trainer trains from the start, and notices are told above.
         _ => {}
     }
 }

@@ -50,7 +50,7 @@ pub enum Event {
         address: Address,
     },
     /// Somebody said where members may be: a table of the run that all nodes hold parts of, or the local network. Hints
-    /// for dialling and no more; beyond [`PEERS_TOLD_MAX`](crate::message::PEERS_TOLD_MAX) they are ignored.
+    /// for dialing and no more; beyond [`PEERS_TOLD_MAX`](crate::message::PEERS_TOLD_MAX) they are ignored.
     PeersFound {
         /// Whom, and where.
         peers: Vec<KnownPeer>,

@@ -24,21 +24,21 @@
 mod averaging;
 mod cadence;
 mod clip;
-mod company;
 mod gain;
+mod member_count;
 mod outbound;
+mod outlier;
 mod pairwise;
-mod patience;
-mod place;
 mod responder;
 mod reunion;
 mod starter;
 mod terms;
+mod timeout;
 mod uplink;
 
 pub(crate) use averaging::is_progress_odd;
 pub use gain::stability_bound;
 pub(crate) use pairwise::{Pairwise, Unfit};
-pub(crate) use patience::Patience;
 pub(crate) use starter::{Ended, Outcome};
 pub(crate) use terms::screen;
+pub(crate) use timeout::TimeoutEstimator;

@@ -269,10 +269,10 @@ impl Joining {
         peers
     }
 
-    /// A check came to nothing. `declined`: it was refused, and `patience` is how long that is put up with.
-    pub(crate) fn on_no_check(&mut self, now: Time, declined: bool, patience: Duration) {
+    /// A check came to nothing. `declined`: it was refused, and `timeout` is how long that is put up with.
+    pub(crate) fn on_no_check(&mut self, now: Time, declined: bool, timeout: Duration) {
         match &mut self.checking {
-            Some(check) if declined => check.on_declined(now, patience),
+            Some(check) if declined => check.on_declined(now, timeout),
             Some(check) => check.on_unanswered(),
             None => {}
         }

@@ -10,17 +10,18 @@
 //! |---|---|
 //! | [`view`] | whose descriptors to keep |
 //! | [`connections`] | who may be asked, who is suspected |
-//! | [`dialling`] | what is being dialled; bootstrap addresses |
+//! | [`dialing`] | what is being dialed; bootstrap addresses |
 //! | [`reserve`] | whom to remember over a long split |
-//! | [`shunned`] | bans, and leavers that must not be learned again |
+//! | [`blocklist`] | bans, and leavers that must not be learned again |
 //! | [`shuffle`] | what to tell whom, and when |
 //! | [`found`] | what to make of peers that the driver has looked up |
-//! | [`rotation`] | parting from peers, turning newcomers away |
+//! | [`rotation`] | pruning connections, turning newcomers away |
 //! | [`search`] | whom to dial, and when |
 //! | [`restraint`] | which addresses to leave alone, and how many dials in all |
 
+mod blocklist;
 mod connections;
-mod dialling;
+mod dialing;
 mod found;
 mod known;
 mod reserve;
@@ -28,7 +29,6 @@ mod restraint;
 mod rotation;
 mod search;
 mod shuffle;
-mod shunned;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -36,13 +36,13 @@ mod view;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use connections::{Connection, Connections, Standing};
-use dialling::{Dialling, Target};
+use blocklist::Blocklist;
+use connections::{Connection, ConnectionState, Connections};
+use dialing::{Dialing, Target};
 use known::{Known, jittered};
 use reserve::Reserve;
 use restraint::Restraint;
 use shuffle::Asked;
-use shunned::Shunned;
 use view::View;
 
 use crate::bounds::*;
@@ -70,11 +70,11 @@ pub(crate) struct Membership {
     connections: Connections,
     view: View,
     reserve: Reserve,
-    banned: Shunned,
-    leavers: Shunned,
+    banned: Blocklist,
+    leavers: Blocklist,
     /// Peers that take part in another run.
-    foreign: Shunned,
-    dialling: Dialling,
+    foreign: Blocklist,
+    dialing: Dialing,
     restraint: Restraint,
     random: Generator,
     /// Peers that are being turned away, and until when; at most [`LOBBY_MAX`].
@@ -87,8 +87,8 @@ pub(crate) struct Membership {
     search_at: Time,
     /// When to dial somebody lost.
     retry_at: Time,
-    /// The earliest end of a parting or of a stay in the lobby; may be too early.
-    partings_end_at: Time,
+    /// The earliest end of a pruned connection or of a stay in the lobby; may be too early.
+    prunes_end_at: Time,
     alone_since: Option<Time>,
     /// When it is said once more.
     alone_notice_at: Time,
@@ -139,10 +139,10 @@ impl Membership {
             connections: Connections::default(),
             view: View::default(),
             reserve: Reserve::default(),
-            banned: Shunned::new(BANS_MAX),
-            leavers: Shunned::new(LEAVERS_MAX),
-            foreign: Shunned::new(FOREIGN_MAX),
-            dialling: Dialling::new(&config.bootstrap),
+            banned: Blocklist::new(BANS_MAX),
+            leavers: Blocklist::new(LEAVERS_MAX),
+            foreign: Blocklist::new(FOREIGN_MAX),
+            dialing: Dialing::new(&config.bootstrap),
             restraint: Restraint::default(),
             lobby: BTreeMap::new(),
             asked: None,
@@ -150,7 +150,7 @@ impl Membership {
             rotations: Rounds::new(now, ROTATION_PERIOD_FIRST, ROTATION_PERIOD, &mut random),
             search_at: now,
             retry_at: now + jittered(BOOTSTRAP_PERIOD, &mut random),
-            partings_end_at: NEVER,
+            prunes_end_at: NEVER,
             alone_since: (!config.bootstrap.is_empty()).then_some(now),
             alone_notice_at: now + ALONE_NOTICE_PERIOD,
             random,
@@ -166,15 +166,15 @@ impl Membership {
     pub(crate) fn next_deadline(&self) -> Time {
         let alone_notice_at = self.alone_since.map_or(NEVER, |_| self.alone_notice_at);
         let reply_due_at = self.asked.as_ref().map_or(NEVER, |asked| asked.deadline);
-        let dial_ends_at = self.dialling.next_deadline().unwrap_or(NEVER);
+        let dial_ends_at = self.dialing.next_deadline().unwrap_or(NEVER);
         let rounds = self.shuffles.next.min(self.rotations.next);
         let dials = self.search_at.min(self.retry_at).min(dial_ends_at);
-        rounds.min(dials).min(reply_due_at).min(self.partings_end_at).min(alone_notice_at)
+        rounds.min(dials).min(reply_due_at).min(self.prunes_end_at).min(alone_notice_at)
     }
 
     /// Members connected now, but for those that are being disconnected.
     pub(crate) fn connected(&self) -> impl Iterator<Item = PeerId> + '_ {
-        let is_here = |connection: &Connection| connection.standing != Standing::Closing;
+        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing;
         self.connections.iter().filter(move |(_, connection)| is_here(connection)).map(|(peer, _)| peer)
     }
 
@@ -184,7 +184,7 @@ impl Membership {
     }
 
     pub(crate) fn is_connected(&self, peer: PeerId) -> bool {
-        self.connections.get(peer).is_some_and(|connection| connection.standing != Standing::Closing)
+        self.connections.get(peer).is_some_and(|connection| connection.state != ConnectionState::Closing)
     }
 
     /// Connected members that may be asked for an exchange now: neither silent nor about to go.
@@ -216,7 +216,7 @@ impl Membership {
 
     /// What is known of members that are connected or in the view; at most [`VIEW_MAX`].
     pub(crate) fn members(&self, now: Time) -> BTreeMap<PeerId, MemberView> {
-        let is_here = |connection: &Connection| connection.standing != Standing::Closing && !connection.has_left;
+        let is_here = |connection: &Connection| connection.state != ConnectionState::Closing && !connection.has_left;
         let connected = self.connections.iter().filter(|(_, connection)| is_here(connection));
         let connected = connected.map(|(peer, connection)| (peer, connection.shown(now)));
         let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
@@ -249,8 +249,8 @@ impl Membership {
 
     /// Returns whether the peer is now a connected member.
     pub(crate) fn on_connected(&mut self, now: Time, peer: PeerId, addresses: Vec<Address>, out: &mut Outbox) -> bool {
-        self.restraint.reached(self.dialling.addresses_for(Target::Member(peer)));
-        self.dialling.on_connected(now, peer, &addresses, &mut self.random);
+        self.restraint.reached(self.dialing.addresses_for(Target::Member(peer)));
+        self.dialing.on_connected(now, peer, &addresses, &mut self.random);
         if self.is_banned(peer, now) {
             out.push(NetworkOrder::Disconnect { peer });
             return false;
@@ -259,7 +259,7 @@ impl Membership {
         self.foreign.remove(peer);
         if let Some(connection) = self.connections.get_mut(peer) {
             // A second connection, or one that it wants again.
-            connection.standing = Standing::Open;
+            connection.state = ConnectionState::Open;
             connection.remember_addresses(&addresses);
             return true;
         }
@@ -289,7 +289,7 @@ impl Membership {
         let announced = connection.has_left;
         let lasted = now - connection.since >= CONNECTION_COUNTS_AFTER;
         let random = &mut self.random;
-        self.dialling.on_disconnected(now, peer, (lasted, connection.is_parted), random);
+        self.dialing.on_disconnected(now, peer, (lasted, connection.is_pruned), random);
         if announced {
             self.leavers.insert(now, peer, now + AGE_MAX);
         } else if !self.is_banned(peer, now) && !connection.addresses().is_empty() {
@@ -320,11 +320,11 @@ impl Membership {
         if is_connected.is_none() {
             self.dial_in_vain(now, tried);
         }
-        self.dialling.on_failed(now, tried, is_connected, &mut self.random);
+        self.dialing.on_failed(now, tried, is_connected, &mut self.random);
         if let Some(peer) = peer {
             self.member_not_reached(now, peer);
         }
-        self.dialling.last_failure = Some(reason);
+        self.dialing.last_failure = Some(reason);
         self.search_at = now;
     }
 
@@ -343,8 +343,8 @@ impl Membership {
     /// are not told of it, and after [`SILENCES_MAX`] silences in a row it is disconnected.
     pub(crate) fn on_silence(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
         let Some(connection) = self.connections.get_mut(peer) else { return };
-        if connection.on_silence(now, &mut self.random) && connection.standing != Standing::Closing {
-            connection.standing = Standing::Closing;
+        if connection.on_silence(now, &mut self.random) && connection.state != ConnectionState::Closing {
+            connection.state = ConnectionState::Closing;
             out.push(NetworkOrder::Disconnect { peer });
         }
         self.search_at = now;
@@ -361,11 +361,11 @@ impl Membership {
         self.banned.insert(now, peer, until);
         self.view.remove(peer);
         self.reserve.remove(peer);
-        self.dialling.end(Target::Member(peer));
+        self.dialing.end(Target::Member(peer));
         let in_lobby = self.lobby.remove(&peer).is_some();
         let connection = self.connections.get_mut(peer);
-        if let Some(connection) = connection.filter(|connection| connection.standing != Standing::Closing) {
-            connection.standing = Standing::Closing;
+        if let Some(connection) = connection.filter(|connection| connection.state != ConnectionState::Closing) {
+            connection.state = ConnectionState::Closing;
             out.push(NetworkOrder::Disconnect { peer });
         } else if in_lobby {
             out.push(NetworkOrder::Disconnect { peer });
@@ -379,7 +379,7 @@ impl Membership {
 
     /// Not to be learned of, whoever tells.
     fn is_unwanted(&self, peer: PeerId, now: Time) -> bool {
-        [&self.banned, &self.leavers, &self.foreign].iter().any(|shunned| shunned.contains(peer, now))
+        [&self.banned, &self.leavers, &self.foreign].iter().any(|blocked| blocked.contains(peer, now))
     }
 
     /// Peers banned at `now`, each with the end of its ban.
@@ -392,17 +392,17 @@ impl Membership {
         if now < self.next_deadline() {
             return;
         }
-        for expired in self.dialling.take_expired(now) {
+        for expired in self.dialing.take_expired(now) {
             match expired.target {
                 Target::Member(peer) => {
                     self.dial_in_vain(now, &expired.addresses);
                     self.member_not_reached(now, peer);
                 }
-                Target::Bootstrap(index) => self.dialling.bootstrap_failed(now, index, &mut self.random),
+                Target::Bootstrap(index) => self.dialing.bootstrap_failed(now, index, &mut self.random),
             }
             self.search_at = now;
         }
-        if self.partings_end_at <= now {
+        if self.prunes_end_at <= now {
             self.end_partings(now, &is_busy, out);
         }
         if let Some(asked) = self.asked.take_if(|asked| asked.deadline <= now) {
@@ -427,7 +427,7 @@ impl Membership {
     fn say_when_alone(&mut self, now: Time, out: &mut Outbox) {
         if self.alone_since.is_some() && self.alone_notice_at <= now {
             self.alone_notice_at = now + ALONE_NOTICE_PERIOD;
-            out.notice(Notice::Alone { reason: self.dialling.last_failure.clone() });
+            out.notice(Notice::Alone { reason: self.dialing.last_failure.clone() });
         }
     }
 }

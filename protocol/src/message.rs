@@ -10,7 +10,7 @@ use crate::part::Part;
 use crate::peer::{Address, PeerId};
 use crate::profile::Profile;
 
-/// Descriptors told in one [`Message::Shuffle`] or [`Message::Part`]: twice what this version sends.
+/// Descriptors told in one [`Message::Shuffle`] or [`Message::Prune`]: twice what this version sends.
 pub const PEERS_TOLD_MAX: usize = 16;
 
 /// Addresses told for each peer.
@@ -52,8 +52,9 @@ pub enum Message {
     },
     /// The sender leaves the swarm on purpose.
     Leave,
-    /// The sender has connections enough and is about to close this one: nobody is to blame, and here are others.
-    Part {
+    /// The sender has connections enough and is about to close this one, as GossipSub prunes its mesh: nobody is to blame, and here
+    /// are others.
+    Prune {
         /// As in a shuffle.
         peers: Vec<Descriptor>,
     },
@@ -248,7 +249,7 @@ mod tests {
             codec::encode(&Message::RequestState { request: 1, chunks: Chunks { first: 2, count: 3 } }),
             codec::encode(&Message::RefuseState { request: 1, retry_after_ms: 2 }),
             codec::encode(&Message::Leave),
-            codec::encode(&Message::Part { peers }),
+            codec::encode(&Message::Prune { peers }),
             codec::encode(&Message::Finish(finish)),
             codec::encode(&TransferHeader::Steps { exchange: 300 }),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),

@@ -231,7 +231,7 @@ impl Node {
                 verdict
             }
             Message::Finish(order) => self.on_finish(Some(peer), &order),
-            Message::Part { peers } => self.membership.on_part(now, peer, &peers, is_busy, out),
+            Message::Prune { peers } => self.membership.on_prune(now, peer, &peers, is_busy, out),
             Message::Propose(propose) => self.on_propose(now, peer, &propose),
             Message::Accept(accept) => self.pairwise.on_accept(now, peer, &accept, out),
             Message::Reject(reject) => {

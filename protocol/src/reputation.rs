@@ -46,7 +46,7 @@ const BELIEVABLE: f64 = 0.3;
 
 /// A peer's record.
 #[derive(Clone, Copy, Debug, Default)]
-struct Standing {
+struct Record {
     points: f64,
     points_at: Time,
     /// Bans so far; each doubles the next.
@@ -72,7 +72,7 @@ pub(crate) struct Impression {
 /// All records, at most [`REPUTATIONS_MAX`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reputation {
-    peers: BTreeMap<PeerId, Standing>,
+    peers: BTreeMap<PeerId, Record>,
     /// Exchanges with anybody.
     exchanges: u64,
 }
@@ -80,15 +80,15 @@ pub(crate) struct Reputation {
 impl Reputation {
     /// Counts a misbehaviour; returns for how long the peer is now to be banned, if it is.
     pub(crate) fn on_misbehaviour(&mut self, now: Time, peer: PeerId, what: &Misbehaviour) -> Option<Duration> {
-        let standing = self.entry(peer);
-        standing.points = standing.points_now(now) + points(what);
-        standing.points_at = now;
-        if standing.points < BAN_AT {
+        let record = self.entry(peer);
+        record.points = record.points_now(now) + points(what);
+        record.points_at = now;
+        if record.points < BAN_AT {
             return None;
         }
-        standing.points = BAN_AT / 2.0;
-        standing.bans += 1;
-        Some(BAN_FIRST.saturating_mul(1 << (standing.bans - 1).min(10)).min(BAN_MAX))
+        record.points = BAN_AT / 2.0;
+        record.bans += 1;
+        Some(BAN_FIRST.saturating_mul(1 << (record.bans - 1).min(10)).min(BAN_MAX))
     }
 
     /// Takes in an exchange; returns the peer's trust from now on.
@@ -98,10 +98,10 @@ impl Reputation {
             || impression.is_progress_odd;
         self.exchanges += 1;
         let last = self.exchanges;
-        let standing = self.entry(peer);
-        standing.exchanges += 1;
-        standing.last = last;
-        standing.odd_share += NEWEST * (f64::from(u8::from(is_odd)) - standing.odd_share);
+        let record = self.entry(peer);
+        record.exchanges += 1;
+        record.last = last;
+        record.odd_share += NEWEST * (f64::from(u8::from(is_odd)) - record.odd_share);
         self.trust(peer)
     }
 
@@ -109,9 +109,8 @@ impl Reputation {
     /// are far off alike, it is this node that is, or something has happened to all, and nobody is to blame for it. Who
     /// takes all places among the recent partners has long set what is usual as well.
     pub(crate) fn influence(&self, peer: PeerId) -> f64 {
-        let is_recent = |standing: &Standing| self.exchanges - standing.last < CLIP_HISTORY as u64;
-        let recent =
-            self.peers.iter().filter(|(_, standing)| standing.exchanges >= EXCHANGES_MIN && is_recent(standing));
+        let is_recent = |record: &Record| self.exchanges - record.last < CLIP_HISTORY as u64;
+        let recent = self.peers.iter().filter(|(_, record)| record.exchanges >= EXCHANGES_MIN && is_recent(record));
         let trust = self.trust(peer);
         trust / recent.map(|(peer, _)| self.trust(*peer)).fold(trust, f64::max)
     }
@@ -119,8 +118,8 @@ impl Reputation {
     /// How near a peer's models were to this one's, 0 to 1.
     pub(crate) fn trust(&self, peer: PeerId) -> f64 {
         match self.peers.get(&peer) {
-            Some(standing) if standing.exchanges >= EXCHANGES_MIN => {
-                let even_share = 1.0 - standing.odd_share;
+            Some(record) if record.exchanges >= EXCHANGES_MIN => {
+                let even_share = 1.0 - record.odd_share;
                 (even_share * even_share * even_share).max(TRUST_MIN)
             }
             _ => 1.0,
@@ -129,13 +128,13 @@ impl Reputation {
 
     /// Whether a peer has earned more than the usual.
     pub(crate) fn is_trusted(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|standing| standing.exchanges >= EXCHANGES_MIN) && self.trust(peer) >= TRUSTED
+        self.peers.get(&peer).is_some_and(|record| record.exchanges >= EXCHANGES_MIN) && self.trust(peer) >= TRUSTED
     }
 
     /// This node is the one that is far off: that others were far from it speaks against nobody. Misbehaviour stays.
     pub(crate) fn forget_distances(&mut self) {
-        for standing in self.peers.values_mut() {
-            (standing.exchanges, standing.odd_share) = (0, 0.0);
+        for record in self.peers.values_mut() {
+            (record.exchanges, record.odd_share) = (0, 0.0);
         }
     }
 
@@ -148,14 +147,14 @@ impl Reputation {
 
     /// Peers of little trust, with it: not those that are merely new.
     pub(crate) fn distrusted(&self) -> impl Iterator<Item = (PeerId, f64)> + '_ {
-        let known = self.peers.iter().filter(|(_, standing)| standing.exchanges >= DISTRUSTED_AFTER);
+        let known = self.peers.iter().filter(|(_, record)| record.exchanges >= DISTRUSTED_AFTER);
         known.map(|(peer, _)| (*peer, self.trust(*peer))).filter(|(_, trust)| *trust < TRUSTED / 2.0)
     }
 
-    fn entry(&mut self, peer: PeerId) -> &mut Standing {
+    fn entry(&mut self, peer: PeerId) -> &mut Record {
         if self.peers.len() >= REPUTATIONS_MAX && !self.peers.contains_key(&peer) {
             // Whoever has the least against it is missed the least.
-            let blame = |standing: &Standing| standing.points + f64::from(standing.bans) + standing.odd_share;
+            let blame = |record: &Record| record.points + f64::from(record.bans) + record.odd_share;
             let mildest = self.peers.iter().min_by(|one, other| blame(one.1).total_cmp(&blame(other.1)));
             mildest.map(|(peer, _)| *peer).map(|peer| self.peers.remove(&peer));
         }
@@ -163,7 +162,7 @@ impl Reputation {
     }
 }
 
-impl Standing {
+impl Record {
     fn points_now(&self, now: Time) -> f64 {
         let forgiven = (now - self.points_at).as_secs_f64() / POINT_FORGIVEN_IN.as_secs_f64();
         (self.points - forgiven).max(0.0)

@@ -54,17 +54,17 @@ impl Responder {
         leaving
     }
 
-    fn hear_proposal(&mut self, peer: PeerId, patience: Duration) -> Vec<Effect> {
-        self.hear_another_proposal(peer, EXCHANGE, patience)
+    fn hear_proposal(&mut self, peer: PeerId, timeout: Duration) -> Vec<Effect> {
+        self.hear_another_proposal(peer, EXCHANGE, timeout)
     }
 
-    fn hear_another_proposal(&mut self, peer: PeerId, exchange: u64, patience: Duration) -> Vec<Effect> {
-        self.hear_proposal_of(peer, (exchange, NONCE), patience)
+    fn hear_another_proposal(&mut self, peer: PeerId, exchange: u64, timeout: Duration) -> Vec<Effect> {
+        self.hear_proposal_of(peer, (exchange, NONCE), timeout)
     }
 
-    fn hear_proposal_of(&mut self, peer: PeerId, (exchange, nonce): (u64, u64), patience: Duration) -> Vec<Effect> {
+    fn hear_proposal_of(&mut self, peer: PeerId, (exchange, nonce): (u64, u64), timeout: Duration) -> Vec<Effect> {
         let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: self.progress_told };
-        let (part, deadline_ms) = (murmur_protocol::Part::MODEL, patience.as_millis() as u32);
+        let (part, deadline_ms) = (murmur_protocol::Part::MODEL, timeout.as_millis() as u32);
         let propose = Propose { exchange, part, nonce, bits: 16, standing, deadline_ms };
         self.tell(Event::MessageReceived { peer, message: Message::Propose(propose) })
     }
@@ -80,15 +80,15 @@ impl Responder {
     }
 
     /// Meets a starter and accepts its proposal.
-    pub(crate) fn meet(&mut self, peer: PeerId, patience: Duration) {
+    pub(crate) fn meet(&mut self, peer: PeerId, timeout: Duration) {
         self.tell(Event::PeerConnected { peer, addresses: vec![] });
-        let effects = self.hear_proposal(peer, patience);
+        let effects = self.hear_proposal(peer, timeout);
         assert!(accepts(&effects), "{effects:?}");
     }
 
     /// Takes part in an exchange: the transfer of our codes, and that of the news of our merge.
-    pub(crate) fn take_part(&mut self, peer: PeerId, patience: Duration) -> (TransferId, (TransferId, u64)) {
-        self.meet(peer, patience);
+    pub(crate) fn take_part(&mut self, peer: PeerId, timeout: Duration) -> (TransferId, (TransferId, u64)) {
+        self.meet(peer, timeout);
         let codes = reply(&self.receive_steps(peer)).expect("our codes leave");
         (codes, merged(&self.receive_codes(peer)).expect("then it merges"))
     }

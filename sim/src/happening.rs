@@ -28,7 +28,7 @@ pub(crate) enum Happening {
     Checkpoint { host: HostIndex, life: Life },
     /// A dial reaches its target.
     DialArrived(Box<DialArrived>),
-    /// The dialler learns that its dial succeeded.
+    /// The dialer learns that its dial succeeded.
     LinkOpened { host: HostIndex, life: Life, link: LinkId },
     /// A host learns that a link is gone.
     LinkLost { host: HostIndex, life: Life, link: LinkId },
@@ -47,7 +47,7 @@ pub(crate) enum Happening {
 /// A dial at its target.
 #[derive(Clone, Debug)]
 pub(crate) struct DialArrived {
-    pub(crate) dialler: (HostIndex, Life),
+    pub(crate) dialer: (HostIndex, Life),
     pub(crate) target: HostIndex,
     pub(crate) expected: Option<PeerId>,
     pub(crate) addresses: Vec<Address>,

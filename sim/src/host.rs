@@ -1,7 +1,7 @@
 //! One host: a node in its present life, its trainer, and the bookkeeping of a driver.
 
 mod clock;
-mod pace;
+mod step_clock;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, RequestId, Snapshot, Time, TransferId};
 
 pub(crate) use clock::Clock;
-pub(crate) use pace::Pace;
+pub(crate) use step_clock::StepClock;
 
 use crate::checks::{Answers, LeftAlone};
 use crate::happening::Life;
@@ -32,7 +32,7 @@ pub(crate) struct Host {
     pub(crate) node: Core,
     pub(crate) clock: Clock,
     pub(crate) trainer: Trainer,
-    pub(crate) pace: Pace,
+    pub(crate) step_clock: StepClock,
     /// What the trainer is to do at the next step boundary.
     pub(crate) orders: Vec<Order>,
     /// `None` for an honest host.
@@ -139,7 +139,7 @@ impl Host {
             peer,
             node,
             clock: Clock::new(plan.clock_rate),
-            pace: Pace::new(plan.step_time),
+            step_clock: StepClock::new(plan.step_time),
             orders: Vec::new(),
             liar: None,
             links: BTreeSet::new(),
@@ -251,13 +251,13 @@ impl Host {
 
     pub(crate) fn begin_training(&mut self, now: Time) {
         self.trainer.is_training = true;
-        self.pace.begin(now);
+        self.step_clock.begin(now);
     }
 
     /// Steps up to `now` must have been taken.
     pub(crate) fn end_training(&mut self, now: Time) {
         self.trainer.is_training = false;
-        self.pace.end(now);
+        self.step_clock.end(now);
     }
 
     /// How far the model has moved beyond its own training and the corrections that were ordered.
@@ -286,15 +286,15 @@ impl Host {
             rounding: self.tally.rounding + 4.0 * rounding_of(&self.trainer.values()),
             steps: self.trainer.steps - self.first_steps,
             progress: self.trainer.progress,
-            step_time: self.pace.step_time(),
-            steps_expected: self.pace.expected(now),
-            interruptions: self.pace.interruptions,
+            step_time: self.step_clock.step_time(),
+            steps_expected: self.step_clock.expected(now),
+            interruptions: self.step_clock.interruptions,
             corrections: self.tally.corrections,
             gain: self.tally.gain,
             delay: self.tally.delay,
             delay_rounds: self.tally.delay_rounds,
             rounds: self.tally.rounds,
-            trained: self.pace.trained(now),
+            trained: self.step_clock.trained(now),
             exchanges: self.tally.exchanges,
             connected: self.connected(),
             last_exchange_ago: now.saturating_since(self.tally.last_exchange),

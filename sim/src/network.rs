@@ -141,11 +141,11 @@ impl Network {
         self.chance(self.spec.breakage)
     }
 
-    /// Makes a link of dialler and target whose dialler's end opens at `dialler_opens_at`.
-    pub(crate) fn connect(&mut self, ends: [HostIndex; 2], peers: [PeerId; 2], dialler_opens_at: Time) -> LinkId {
+    /// Makes a link of dialer and target whose dialer's end opens at `dialer_opens_at`.
+    pub(crate) fn connect(&mut self, ends: [HostIndex; 2], peers: [PeerId; 2], dialer_opens_at: Time) -> LinkId {
         let link = self.next_link;
         self.next_link += 1;
-        let made = Link { ends, peers, dialler_opens_at, broken: false, is_closed: [false; 2] };
+        let made = Link { ends, peers, dialer_opens_at, broken: false, is_closed: [false; 2] };
         self.links.insert(link, made);
         link
     }

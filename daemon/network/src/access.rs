@@ -6,7 +6,7 @@ use murmur_protocol::PeerId;
 use murmur_protocol::handshake::{Credentials, NONCE_BYTES, Nonce};
 use tokio::sync::watch;
 
-/// The owner's lists, by peer id. Checked before the handshake, whoever dialled.
+/// The owner's lists, by peer id. Checked before the handshake, whoever dialed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     /// Where it is not empty, nobody else.

@@ -42,7 +42,7 @@ pub(crate) const UNASKED_PLACE_PERIOD: Duration = Duration::from_secs(10);
 /// Hosts and ports that are counted: those of a burst, and of the minute in which their count is made good.
 pub(crate) const UNASKED_PLACES_MAX: usize = 256;
 
-/// Addresses that wait to be dialled because this node wants it: those of all dials under way.
+/// Addresses that wait to be dialed because this node wants it: those of all dials under way.
 pub(crate) const VOUCHED_MAX: usize = DIALS_MAX * DIAL_ADDRESSES_MAX;
 
 /// How long they may wait; libp2p dials them at once, but for a relay to which it is already connected.

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::bounds::{CONTROL_BURST, CONTROL_BYTES_PER_SECOND, CONTROL_MESSAGE_COST, PROGRESS_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimiter;
 use crate::scope::Scope;
 use crate::shared::Shared;
 use crate::streams::Stream;
@@ -34,13 +34,13 @@ pub(crate) async fn read_messages(
     scope: Scope,
     mut reader: ReadHalf<Stream>,
 ) -> ReaderEnd {
-    let pace = Pace::new(Some(CONTROL_BYTES_PER_SECOND), CONTROL_BURST);
+    let limiter = RateLimiter::new(Some(CONTROL_BYTES_PER_SECOND), CONTROL_BURST);
     loop {
         let garbage = match read_frame(&mut reader, CONTROL_BYTES_MAX).await {
             Ok(Some(bytes)) => match codec::decode::<Message>(&bytes) {
                 Ok(message) => {
                     shared.download.count(bytes.len());
-                    pace.wait(bytes.len() + CONTROL_MESSAGE_COST).await;
+                    limiter.wait(bytes.len() + CONTROL_MESSAGE_COST).await;
                     shared.emit(Event::MessageReceived { peer, message: scope.screen(message) }).await;
                     continue;
                 }

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::bounds::{CONNECTION_READY_TIMEOUT, DATA_SENDING_MAX};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimiter;
 use crate::streams::{StreamOpener, WeakOpener};
 
 /// Shards in memory, by index.
@@ -67,7 +67,7 @@ impl Shelf {
 pub(crate) struct DataExchange {
     shelf: Option<Shelf>,
     /// The node's cap on what it receives.
-    download: Arc<Pace>,
+    download: Arc<RateLimiter>,
     /// Shards sent at once in all.
     sending: Arc<Semaphore>,
     /// Connections on which peers can be asked, newest last for each; as many as there are. Behind a lock since askers
@@ -78,7 +78,7 @@ pub(crate) struct DataExchange {
 }
 
 impl DataExchange {
-    pub(crate) fn new(shelf: Option<Shelf>, download: Arc<Pace>) -> DataExchange {
+    pub(crate) fn new(shelf: Option<Shelf>, download: Arc<RateLimiter>) -> DataExchange {
         DataExchange {
             shelf,
             download,

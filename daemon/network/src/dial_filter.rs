@@ -33,9 +33,9 @@ type Place = (IpAddr, u16);
 enum Denied {
     #[error("nobody who could know it has named this address")]
     OutOfScope,
-    #[error("this host and port was dialled a moment ago")]
+    #[error("this host and port was dialed a moment ago")]
     TooSoon,
-    #[error("too many addresses were dialled that nobody has asked for")]
+    #[error("too many addresses were dialed that nobody has asked for")]
     TooMany,
 }
 
@@ -153,7 +153,7 @@ impl Bucket {
     }
 }
 
-/// What is dialled of an address: the relay, where it leads through one; without peers.
+/// What is dialed of an address: the relay, where it leads through one; without peers.
 fn first_hop(address: &Multiaddr) -> Multiaddr {
     address.iter().take_while(|part| !matches!(part, Protocol::P2p(_) | Protocol::P2pCircuit)).collect()
 }

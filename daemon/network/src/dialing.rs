@@ -12,7 +12,7 @@ use murmur_protocol::{Address, Event, PeerId};
 
 use crate::address::{to_dialable, to_libp2p_peer};
 use crate::bounds::{DIAL_ADDRESSES_MAX, DIAL_TIMEOUT};
-use crate::handshake::Dialled;
+use crate::handshake::Dialed;
 use crate::security::SecurityError;
 
 /// One dial of the core's: all addresses at once where the peer is known, one after the other where it is not (they may
@@ -38,7 +38,7 @@ impl Dial {
             match to_dialable(address) {
                 Some(address) if own.contains(&address) => tracing::debug!(%address, "skipped an address of our own"),
                 Some(address) => untried.push_back(address),
-                None => tracing::debug!(%address, "skipped an address that cannot be dialled"),
+                None => tracing::debug!(%address, "skipped an address that cannot be dialed"),
             }
         }
         Dial { peer, ordered, untried, trying: Vec::new(), port: PortUse::Reuse, reasons: Vec::new() }
@@ -81,8 +81,8 @@ impl Dial {
     }
 
     /// How a connection from this dial came about.
-    pub(crate) fn into_dialled(self) -> Dialled {
-        Dialled { by_address: self.peer.is_none(), addresses: self.ordered }
+    pub(crate) fn into_dialed(self) -> Dialed {
+        Dialed { by_address: self.peer.is_none(), addresses: self.ordered }
     }
 
     /// Remembers why the last attempt failed.
@@ -120,7 +120,7 @@ pub(crate) fn describe(error: &DialError) -> String {
     match error {
         DialError::LocalPeerId { .. } => "that is this node itself".to_owned(),
         DialError::NoAddresses => "there is no address that this node could dial".to_owned(),
-        DialError::DialPeerConditionFalse(_) => "already connected, or being dialled".to_owned(),
+        DialError::DialPeerConditionFalse(_) => "already connected, or being dialed".to_owned(),
         DialError::Aborted => "the dial was aborted".to_owned(),
         DialError::WrongPeerId { obtained, .. } => format!("another peer answers there, {obtained}"),
         DialError::Denied { cause } => match cause.downcast_ref::<connection_limits::Exceeded>() {

@@ -24,19 +24,19 @@ use crate::bounds::{
 use crate::connectivity::Connectivity;
 use crate::dial_filter::DialFilter;
 use crate::dialing::Dial;
-use crate::finding::Finding;
+use crate::discovery::table::Finding;
 use crate::handshake::gate::refusal_of_dial;
-use crate::handshake::{Dialled, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
+use crate::handshake::{Dialed, Link, NewConnection, NoLink, is_inbound, perform, stand_by};
 use crate::member::{Member, MemberEnded, MemberOrder};
 use crate::nat::Nat;
+use crate::paths::Paths;
 use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
-use crate::ways::Ways;
 use murmur_protocol::NetworkOrder;
 
+mod discovery;
 mod orders;
-mod surroundings;
 
 /// The state of the swarm task.
 pub(crate) struct Driver {
@@ -62,7 +62,7 @@ pub(crate) struct Driver {
     connectivity: Connectivity,
     finding: Finding,
     nat: Nat,
-    ways: Ways,
+    paths: Paths,
     /// When to look after what takes its time.
     looks: Interval,
 }
@@ -82,7 +82,7 @@ struct Handshake {
     peer: PeerId,
     task: AbortHandle,
     /// Starts it, where this connection was opened for something else: a lookup, a circuit, a probe.
-    wanted: Option<oneshot::Sender<Dialled>>,
+    wanted: Option<oneshot::Sender<Dialed>>,
     is_direct: bool,
     /// Whether the other side is to greet.
     is_inbound: bool,
@@ -95,8 +95,8 @@ struct MemberHandle {
     orders: mpsc::Sender<MemberOrder>,
     close: Option<oneshot::Sender<()>>,
     proven: Proven,
-    /// Whether one of its connections was dialled by this node.
-    dialled: bool,
+    /// Whether one of its connections was dialed by this node.
+    dialed: bool,
     /// Connections that wait for the member to end, because it takes no more.
     waiting: Vec<Link>,
 }
@@ -137,7 +137,7 @@ impl Driver {
             connectivity,
             finding,
             nat: Nat::new(connectivity.exposure),
-            ways: Ways::default(),
+            paths: Paths::default(),
             looks,
         }
     }
@@ -211,7 +211,7 @@ impl Driver {
         match self.handshakes.values_mut().find(is_usable).and_then(|handshake| handshake.wanted.take()) {
             // Where it has just closed, the core's own limit counts the dial as failed.
             Some(wanted) => {
-                let _ = wanted.send(dial.into_dialled());
+                let _ = wanted.send(dial.into_dialed());
                 None
             }
             None => Some(dial),
@@ -296,9 +296,9 @@ impl Driver {
             return;
         };
         let remote = endpoint.get_remote_address().clone();
-        let (is_ours, dialled) = (dial.is_some(), dial.map(Dial::into_dialled));
+        let (is_ours, dialed) = (dial.is_some(), dial.map(Dial::into_dialed));
         let (is_relayed, may_be_auxiliary) = (endpoint.is_relayed(), self.connectivity.has_auxiliary_connections());
-        let new = NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, streams };
+        let new = NewConnection { peer, remote, is_relayed, dialed, may_be_auxiliary, streams };
         let shared = self.shared.clone();
         let is_inbound = is_inbound(endpoint);
         let (wanted, task) = if is_ours || is_inbound {
@@ -385,17 +385,17 @@ impl Driver {
             self.start_member(peer, link);
             return;
         };
-        if let Some(Dialled { by_address: true, addresses }) = &link.dialled {
+        if let Some(Dialed { by_address: true, addresses }) = &link.dialed {
             let (addresses, reason) = (addresses.clone(), "already connected to the peer there".to_owned());
-            // Only the side that dialled both closes one: if both sides could, both connections might go.
-            let redundant = member.dialled;
+            // Only the side that dialed both closes one: if both sides could, both connections might go.
+            let redundant = member.dialed;
             self.emit(Event::DialFailed { peer: Some(peer), addresses, reason });
             if redundant {
                 return;
             }
         }
         let Some(member) = self.members.get_mut(&peer) else { return };
-        member.dialled |= link.dialled.is_some();
+        member.dialed |= link.dialed.is_some();
         match member.orders.try_send(MemberOrder::AddLink(Box::new(link))) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Closed(MemberOrder::AddLink(link))) => member.waiting.push(*link),
@@ -406,9 +406,9 @@ impl Driver {
     fn start_member(&mut self, peer: PeerId, link: Link) {
         let (orders, order_queue) = mpsc::channel(MEMBER_ORDERS_MAX);
         let (close, closed) = oneshot::channel();
-        let (dialled, proven) = (link.dialled.is_some(), Proven::default());
+        let (dialed, proven) = (link.dialed.is_some(), Proven::default());
         let member = Member::new(self.shared.clone(), peer, (link.network, proven.clone()), order_queue, closed);
-        self.members.insert(peer, MemberHandle { orders, close: Some(close), proven, dialled, waiting: Vec::new() });
+        self.members.insert(peer, MemberHandle { orders, close: Some(close), proven, dialed, waiting: Vec::new() });
         self.tasks.spawn(async move { TaskEnd::Member(member.run(link).await) });
     }
 

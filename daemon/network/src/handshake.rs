@@ -42,16 +42,16 @@ pub(crate) struct NewConnection {
     pub(crate) remote: Multiaddr,
     /// Whether it leads through a relay.
     pub(crate) is_relayed: bool,
-    /// Whether this node dialled, and then how.
-    pub(crate) dialled: Option<Dialled>,
+    /// Whether this node dialed, and then how.
+    pub(crate) dialed: Option<Dialed>,
     /// Whether a connection on which nobody greets may be there for another reason, such as a lookup.
     pub(crate) may_be_auxiliary: bool,
     pub(crate) streams: ConnectionStreams,
 }
 
-/// How a connection that this node dialled came about.
+/// How a connection that this node dialed came about.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialled {
+pub(crate) struct Dialed {
     /// Whether the core knew only an address, and not the peer.
     pub(crate) by_address: bool,
     /// The addresses that the core gave, by which it recognises its dial.
@@ -62,7 +62,7 @@ pub(crate) struct Dialled {
 pub(crate) struct Link {
     /// Whether it leads through a relay: then it carries messages only.
     pub(crate) is_relayed: bool,
-    pub(crate) dialled: Option<Dialled>,
+    pub(crate) dialed: Option<Dialed>,
     /// From how far the peer speaks.
     pub(crate) scope: Scope,
     /// Where the peer says it listens, as far as it is believed.
@@ -109,16 +109,16 @@ pub(crate) fn is_inbound(endpoint: &ConnectedPoint) -> bool {
 /// Performs the handshake of a new connection and tells the core where it came to nothing. Unless a link is returned,
 /// the connection closes.
 pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> Result<Link, NoLink> {
-    let NewConnection { peer, remote, is_relayed, dialled, may_be_auxiliary, mut streams } = connection;
+    let NewConnection { peer, remote, is_relayed, dialed, may_be_auxiliary, mut streams } = connection;
     let mut first = None;
-    if dialled.is_none() && may_be_auxiliary {
+    if dialed.is_none() && may_be_auxiliary {
         // Where nothing else uses the connection either, it closes as idle: soon, or with libp2p's relay, which says
         // that it uses it for ten seconds and does not say when these are over, after the limit here.
         first = timeout(AUXILIARY_TIMEOUT, streams.control.recv()).await.ok().flatten();
         first.as_ref().ok_or(NoLink::Closed)?;
     }
     let attempt = async {
-        match dialled {
+        match dialed {
             Some(_) => greet(&shared, peer, &remote, &streams.opener).await,
             None => reply(&shared, peer, &remote, first, &mut streams).await,
         }
@@ -128,15 +128,15 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
         Ok((control, addresses)) => {
             let scope = Scope::of_peer(&remote, &shared.own.borrow());
             let (addresses, network) = (scope.believed(&addresses), network_of(&remote));
-            return Ok(Link { is_relayed, dialled, scope, addresses, network, control, streams });
+            return Ok(Link { is_relayed, dialed, scope, addresses, network, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {
             shared.emit(Event::HandshakeRefused { peer, refusal }).await;
             return Err(NoLink::Stranger);
         }
-        Err(NoWelcome::Lost(reason)) => match dialled {
-            Some(Dialled { addresses, .. }) => {
+        Err(NoWelcome::Lost(reason)) => match dialed {
+            Some(Dialed { addresses, .. }) => {
                 let reason = format!("the connection was lost during the handshake: {reason}");
                 shared.emit(Event::DialFailed { peer: Some(peer), addresses, reason }).await;
             }
@@ -151,14 +151,14 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
 pub(crate) async fn stand_by(
     shared: Arc<Shared>,
     mut connection: NewConnection,
-    wanted: oneshot::Receiver<Dialled>,
+    wanted: oneshot::Receiver<Dialed>,
 ) -> Result<Link, NoLink> {
     let wanted = tokio::select! {
         wanted = timeout(AUXILIARY_TIMEOUT, wanted) => wanted,
         () = connection.streams.opener.closed() => return Err(NoLink::Closed),
     };
-    connection.dialled = match wanted {
-        Ok(Ok(dialled)) => Some(dialled),
+    connection.dialed = match wanted {
+        Ok(Ok(dialed)) => Some(dialed),
         _ => return Err(NoLink::Closed),
     };
     perform(shared, connection).await

@@ -13,7 +13,7 @@ use crate::bounds::{
     DIAL_ERRORS_KEPT, EXTERNAL_ADDRESSES_MAX, ISOLATED_AFTER, RELAYS_KNOWN_MAX, RESERVATION_PAUSE, RESERVATIONS_WANTED,
 };
 use crate::connectivity::Exposure;
-use crate::reachability::{Reachability, Standing, is_global};
+use crate::reachability::{Reachability, ReachabilityState, is_global};
 
 /// Facts about reachability so far.
 #[derive(Debug)]
@@ -187,22 +187,22 @@ impl Nat {
         let relayed: Vec<Multiaddr> =
             self.reservations.iter().flat_map(|reservation| reservation.addresses.iter().cloned()).collect();
         let is_alone = |now: Instant| self.alone_since.is_some_and(|since| now - since >= ISOLATED_AFTER);
-        let standing = if now.into().is_some_and(is_alone) && !self.dial_errors.is_empty() {
-            Standing::Isolated
+        let state = if now.into().is_some_and(is_alone) && !self.dial_errors.is_empty() {
+            ReachabilityState::Isolated
         } else if self.is_public() {
-            Standing::Reachable
+            ReachabilityState::Reachable
         } else if !self.is_private() {
-            if self.confirmed.is_empty() { Standing::Unknown } else { Standing::ReachableLocally }
+            if self.confirmed.is_empty() { ReachabilityState::Unknown } else { ReachabilityState::ReachableLocally }
         } else if self.has_punched {
-            Standing::HolePunching
+            ReachabilityState::HolePunching
         } else if relayed.is_empty() {
-            Standing::Unreachable
+            ReachabilityState::Unreachable
         } else {
-            Standing::Relayed
+            ReachabilityState::Relayed
         };
-        let explains = standing == Standing::Isolated;
+        let explains = state == ReachabilityState::Isolated;
         Reachability {
-            standing,
+            state,
             confirmed: self.confirmed.clone(),
             relayed,
             observed: self.observed.clone(),
@@ -225,15 +225,15 @@ mod tests {
     fn only_an_address_that_means_the_same_everywhere_decides() {
         let mut nat = Nat::new(Exposure::FindOut);
         let now = Instant::now();
-        assert_eq!(nat.reachability(now).standing, Standing::Unknown);
+        assert_eq!(nat.reachability(now).state, ReachabilityState::Unknown);
         nat.probe_failed(&address("/ip4/192.168.1.2/tcp/1"));
-        assert_eq!(nat.reachability(now).standing, Standing::Unknown);
+        assert_eq!(nat.reachability(now).state, ReachabilityState::Unknown);
         nat.confirm(address("/ip4/192.168.1.2/tcp/1"));
-        assert_eq!(nat.reachability(now).standing, Standing::ReachableLocally);
+        assert_eq!(nat.reachability(now).state, ReachabilityState::ReachableLocally);
         nat.probe_failed(&address("/ip4/8.8.8.8/tcp/1"));
-        assert_eq!(nat.reachability(now).standing, Standing::Unreachable);
+        assert_eq!(nat.reachability(now).state, ReachabilityState::Unreachable);
         nat.confirm(address("/ip4/8.8.8.8/tcp/2"));
-        assert_eq!(nat.reachability(now).standing, Standing::Reachable);
+        assert_eq!(nat.reachability(now).state, ReachabilityState::Reachable);
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         }
         assert_eq!(nat.relay_to_ask(now), None, "two are enough");
         nat.reserved(listeners[0], address("/ip4/8.8.8.8/tcp/1"));
-        assert_eq!(nat.reachability(now).standing, Standing::Relayed);
+        assert_eq!(nat.reachability(now).state, ReachabilityState::Relayed);
         nat.reservation_ended(now, listeners[1]);
         assert_eq!(nat.relay_to_ask(now), None, "not at once");
         let (next, _) = nat.relay_to_ask(now + RESERVATION_PAUSE).expect("one is wanted");
@@ -262,12 +262,12 @@ mod tests {
     fn a_node_is_isolated_once_dials_fail_for_a_minute() {
         let mut nat = Nat::new(Exposure::FindOut);
         let later = Instant::now() + ISOLATED_AFTER + Duration::from_secs(1);
-        assert_eq!(nat.reachability(later).standing, Standing::Unknown, "a founder that nobody has joined yet");
+        assert_eq!(nat.reachability(later).state, ReachabilityState::Unknown, "a founder that nobody has joined yet");
         nat.dial_failed("nobody listens there".to_owned());
         let reachability = nat.reachability(later);
-        assert_eq!(reachability.standing, Standing::Isolated);
+        assert_eq!(reachability.state, ReachabilityState::Isolated);
         assert_eq!(reachability.dial_errors, ["nobody listens there"]);
         nat.members_counted(later, 1);
-        assert_eq!(nat.reachability(later).standing, Standing::Unknown);
+        assert_eq!(nat.reachability(later).state, ReachabilityState::Unknown);
     }
 }

@@ -30,7 +30,7 @@ use crate::driver::{Driver, Views};
 use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
-use crate::pace::Caps;
+use crate::rate_limit::Caps;
 use crate::reachability::Reachability;
 use crate::round_trips::RoundTrips;
 use crate::shared::Shared;

@@ -1,6 +1,6 @@
 //! Probes of this node's addresses, which wait while its model comes.
 //!
-//! Who asks to be dialled back has to send up to 100 kB first, so that nobody aims others at a victim: for an address each,
+//! Who asks to be dialed back has to send up to 100 kB first, so that nobody aims others at a victim: for an address each,
 //! and again where that took too long. On a slow line that is minutes in which no confirmation gets out.
 
 use std::task::{Context, Poll};

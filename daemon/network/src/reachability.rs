@@ -9,7 +9,7 @@ use libp2p::multiaddr::Protocol;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reachability {
     /// In one word.
-    pub standing: Standing,
+    pub state: ReachabilityState,
     /// Addresses at which another machine has reached this node, or that its operator vouches for.
     pub confirmed: Vec<Multiaddr>,
     /// Addresses through relays that hold a place for this node.
@@ -22,7 +22,7 @@ pub struct Reachability {
 
 /// How a node stands to the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReachabilityState {
     /// Nobody has tried to reach it yet.
     #[default]
     Unknown,
@@ -40,17 +40,17 @@ pub enum Standing {
     Isolated,
 }
 
-impl Standing {
+impl ReachabilityState {
     /// As one word for machines: `unknown`, `reachable`, `local`, `hole-punching`, `relayed`, `unreachable`, `isolated`.
     pub fn name(self) -> &'static str {
         match self {
-            Standing::Unknown => "unknown",
-            Standing::Reachable => "reachable",
-            Standing::ReachableLocally => "local",
-            Standing::HolePunching => "hole-punching",
-            Standing::Relayed => "relayed",
-            Standing::Unreachable => "unreachable",
-            Standing::Isolated => "isolated",
+            ReachabilityState::Unknown => "unknown",
+            ReachabilityState::Reachable => "reachable",
+            ReachabilityState::ReachableLocally => "local",
+            ReachabilityState::HolePunching => "hole-punching",
+            ReachabilityState::Relayed => "relayed",
+            ReachabilityState::Unreachable => "unreachable",
+            ReachabilityState::Isolated => "isolated",
         }
     }
 }

@@ -70,7 +70,7 @@ impl Scope {
     /// A message of a peer so far away, without the addresses that it is not believed about. What is out of bounds is left
     /// for the core to refuse.
     pub(crate) fn screen(self, mut message: Message) -> Message {
-        if let Message::Shuffle { peers, .. } | Message::Part { peers } = &mut message {
+        if let Message::Shuffle { peers, .. } | Message::Prune { peers } = &mut message {
             let is_sane = |told: &Descriptor| {
                 let addresses = &told.known.addresses;
                 addresses.len() <= ADDRESSES_TOLD_MAX && addresses.iter().all(Address::is_well_formed)

@@ -15,7 +15,7 @@ use crate::bulk::room::Room;
 use crate::data::DataExchange;
 use crate::life::{Double, OwnLife};
 use crate::network::NetworkConfig;
-use crate::pace::Pace;
+use crate::rate_limit::RateLimiter;
 use crate::round_trips::RoundTrips;
 use crate::streams::Activity;
 
@@ -34,9 +34,9 @@ pub(crate) struct Shared {
     /// Where the node is found, best first, as it changes.
     pub(crate) own: watch::Receiver<Vec<Multiaddr>>,
     /// Paces what is sent, over all peers.
-    pub(crate) upload: Pace,
+    pub(crate) upload: RateLimiter,
     /// Paces what is received.
-    pub(crate) download: Arc<Pace>,
+    pub(crate) download: Arc<RateLimiter>,
     /// The longest payload that a peer may announce.
     pub(crate) payload_bytes_max: u64,
     /// What all inbound transfers together may hold.
@@ -62,7 +62,7 @@ impl Shared {
     ) -> Shared {
         let NetworkConfig { identity, manifest, secret, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
             config;
-        let download = Arc::new(Pace::new(caps.download, CAP_BURST));
+        let download = Arc::new(RateLimiter::new(caps.download, CAP_BURST));
         Shared {
             me,
             life: OwnLife::begin(identity, manifest.run_id(), double),
@@ -70,7 +70,7 @@ impl Shared {
             access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,
             own,
-            upload: Pace::new(caps.upload, CAP_BURST),
+            upload: RateLimiter::new(caps.upload, CAP_BURST),
             payload_bytes_max,
             room: Room::new(inbound_bytes_budget, payload_bytes_max),
             data: Arc::new(DataExchange::new(shelf, download.clone())),

@@ -1,6 +1,6 @@
 //! Whether others reach this node, in words; where something can be done about it, with what.
 
-use murmur_network::{Multiaddr, Reachability, Standing};
+use murmur_network::{Multiaddr, Reachability, ReachabilityState};
 use serde::{Deserialize, Serialize};
 
 use super::notice::Words;
@@ -9,7 +9,7 @@ use super::notice::Words;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReachabilityReport {
     /// unknown, reachable, local, hole-punching, relayed, unreachable or isolated.
-    pub standing: String,
+    pub state: String,
     /// The same as a sentence, with the addresses.
     pub text: String,
     /// What to do about it, where there is something.
@@ -25,7 +25,7 @@ impl ReachabilityReport {
         let Words { text, hint } = describe(reachability);
         let texts = |addresses: &[Multiaddr]| addresses.iter().map(ToString::to_string).collect();
         ReachabilityReport {
-            standing: reachability.standing.name().to_owned(),
+            state: reachability.state.name().to_owned(),
             text,
             hint: hint.map(str::to_owned),
             confirmed: texts(&reachability.confirmed),
@@ -38,27 +38,31 @@ impl ReachabilityReport {
 pub(super) fn describe(reachability: &Reachability) -> Words {
     let list = |addresses: &[Multiaddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let forward = "forward the port of network.listen to this machine on the router, or give it a public IPv6 address";
-    let (text, hint) = match reachability.standing {
-        Standing::Unknown => ("not known yet: no peer has tried to reach this node from outside".to_owned(), None),
-        Standing::Reachable => (format!("others reach this node at {}", list(&reachability.confirmed)), None),
-        Standing::ReachableLocally => (
+    let (text, hint) = match reachability.state {
+        ReachabilityState::Unknown => {
+            ("not known yet: no peer has tried to reach this node from outside".to_owned(), None)
+        }
+        ReachabilityState::Reachable => (format!("others reach this node at {}", list(&reachability.confirmed)), None),
+        ReachabilityState::ReachableLocally => (
             format!("reachable from its own network, at {}; not tried from outside", list(&reachability.confirmed)),
             None,
         ),
-        Standing::HolePunching => ("behind a NAT; direct connections come about by hole punching".to_owned(), None),
-        Standing::Relayed => {
+        ReachabilityState::HolePunching => {
+            ("behind a NAT; direct connections come about by hole punching".to_owned(), None)
+        }
+        ReachabilityState::Relayed => {
             let text = format!(
                 "behind a NAT: messages come through {}; models only where this node, or a punched hole, leads",
                 list(&reachability.relayed)
             );
             (text, Some(forward))
         }
-        Standing::Unreachable => {
+        ReachabilityState::Unreachable => {
             let text = "behind a NAT or firewall, and no connected member relays: connected are only those whom this \
                         node dials";
             (text.to_owned(), Some(forward))
         }
-        Standing::Isolated => {
+        ReachabilityState::Isolated => {
             let reasons = reachability.dial_errors.join("; ");
             let hint = "is this machine online? else another member's address after --bootstrap, or a fresh ticket";
             (format!("isolated: no member has been connected for a minute ({reasons})"), Some(hint))
@@ -74,20 +78,20 @@ mod tests {
     #[test]
     fn an_isolated_node_says_why_and_what_to_do() {
         let reachability = Reachability {
-            standing: Standing::Isolated,
+            state: ReachabilityState::Isolated,
             dial_errors: vec!["nobody listens there (connection refused)".to_owned()],
             ..Reachability::default()
         };
         let report = ReachabilityReport::new(&reachability);
-        assert_eq!(report.standing, "isolated");
+        assert_eq!(report.state, "isolated");
         assert!(report.text.contains("connection refused"), "{report:?}");
         assert!(report.hint.is_some_and(|hint| hint.contains("--bootstrap")));
     }
 
     #[test]
     fn a_node_behind_a_nat_is_told_how_to_be_reached() {
-        for standing in [Standing::Relayed, Standing::Unreachable] {
-            let report = ReachabilityReport::new(&Reachability { standing, ..Reachability::default() });
+        for state in [ReachabilityState::Relayed, ReachabilityState::Unreachable] {
+            let report = ReachabilityReport::new(&Reachability { state, ..Reachability::default() });
             assert!(report.hint.is_some_and(|hint| hint.contains("forward the port")));
         }
     }

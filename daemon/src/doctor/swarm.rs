@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use murmur_network::{Network, NetworkConfig, Standing};
+use murmur_network::{Network, NetworkConfig, ReachabilityState};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, state_bytes};
 use murmur_protocol::message::{Chunks, Message, Reject, RejectReason};
@@ -53,7 +53,7 @@ pub async fn ask_swarm(
     let network = listen(config, events, findings).await?;
     for entry in bootstrap {
         let order = NetworkOrder::Dial { peer: entry.peer, addresses: vec![entry.address.clone()] };
-        let _ = network.try_order(order); // one that is not dialled does not answer
+        let _ = network.try_order(order); // one that is not dialed does not answer
     }
     let mut visit = Visit::new(&network, state_bytes(parameters));
     let end = tokio::time::Instant::now() + WATCHING;
@@ -147,7 +147,7 @@ impl Visit<'_> {
                 }
             }
             Event::PeerDisconnected { peer } => self.connected.retain(|connected| *connected != peer),
-            Event::MessageReceived { message: Message::Shuffle { peers, .. } | Message::Part { peers }, .. } => {
+            Event::MessageReceived { message: Message::Shuffle { peers, .. } | Message::Prune { peers }, .. } => {
                 peers.iter().for_each(|told| self.see(told.known.peer));
             }
             Event::MessageReceived { peer, message: Message::Propose(propose) } => {
@@ -213,8 +213,8 @@ impl Visit<'_> {
 fn judge_reachability(network: &Network) -> Finding {
     let reachability = network.reachability().borrow().clone();
     let ReachabilityReport { text, hint, .. } = ReachabilityReport::new(&reachability);
-    match (reachability.standing, hint) {
-        (Standing::Isolated, Some(hint)) => Finding::problem("reachable", text, hint),
+    match (reachability.state, hint) {
+        (ReachabilityState::Isolated, Some(hint)) => Finding::problem("reachable", text, hint),
         (_, Some(hint)) => Finding::warning("reachable", text, hint),
         (_, None) => Finding::good("reachable", text),
     }

@@ -76,14 +76,14 @@ pub const ROTATION_PERIOD_FIRST: Duration = Duration::from_secs(10);
 pub const SHED_MAX: usize = 8;
 
 /// How long a peer that is asked to part has for hanging up itself, having read whom to turn to.
-pub const PARTING_GRACE: Duration = Duration::from_secs(3);
+pub const PRUNE_GRACE: Duration = Duration::from_secs(3);
 
-/// A peer from which a node has parted is not dialled again before this, where there is anybody else.
-pub const PARTED_BACK_OFF: Duration = Duration::from_secs(5 * 60);
+/// A peer from which a node has parted is not dialed again before this, where there is anybody else.
+pub const PRUNED_BACK_OFF: Duration = Duration::from_secs(5 * 60);
 
 /// A node that has too few connections and knows only peers from which it has parted dials those after this: the founder
 /// of a crowd is everybody's oldest connection, and all part from it within the same minute.
-pub const PARTED_PAUSE: Duration = Duration::from_secs(15);
+pub const PRUNED_PAUSE: Duration = Duration::from_secs(15);
 
 /// Peers at once that are being turned away and still read whom to turn to; more are hung up on.
 pub const LOBBY_MAX: usize = 64;
@@ -110,11 +110,11 @@ pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Failed dials in a row after which a peer leaves the view for the reserve: about three minutes.
 pub const DIAL_FAILURES_MAX: u8 = 8;
 
-/// Addresses dialled in a burst, those of one member together: a node that is alone tries every member of a view at once
+/// Addresses dialed in a burst, those of one member together: a node that is alone tries every member of a view at once
 /// where each has one address, and every fourth where they have [`ADDRESSES_TOLD_MAX`].
 pub const ADDRESS_DIALS_MAX: u32 = DESCRIPTORS_MAX as u32;
 
-/// In the long run one more address is dialled this often: eight connections are made again within a minute, and whoever
+/// In the long run one more address is dialed this often: eight connections are made again within a minute, and whoever
 /// tells of made-up members gets no more than one packet a second sent to where it likes.
 pub const ADDRESS_DIAL_PERIOD: Duration = Duration::from_secs(1);
 

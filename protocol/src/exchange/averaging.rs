@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::cadence::Cadence;
 use super::clip::ClipHistory;
-use super::company::Company;
 use super::gain::LoopGain;
-use super::patience::Patience;
-use super::place::{Place, Seen};
+use super::member_count::MemberCount;
+use super::outlier::{OutlierDetection, Seen};
 use super::reunion::{Meeting, ROUNDS_APART, Reunions};
 use super::terms::Terms;
+use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
 use crate::bulk::{BLOCK, Snapshot};
 use crate::event::TrainingReport;
@@ -53,9 +53,9 @@ pub(crate) struct Averaging {
     parts: BTreeMap<Part, PartState>,
     pub(crate) cadence: Cadence,
     pub(crate) gain: LoopGain,
-    pub(crate) company: Company,
+    pub(crate) member_count: MemberCount,
     /// How long an own exchange takes.
-    pub(crate) patience: Patience,
+    pub(crate) timeout: TimeoutEstimator,
     pub(crate) counters: ExchangeCounters,
     /// ‖s·d‖ of the last exchange of the model.
     pub(crate) last_distance: Option<f64>,
@@ -65,7 +65,7 @@ pub(crate) struct Averaging {
     last_merge_steps: u64,
     /// Exchanges until a joiner counts in full.
     ramp_left: u32,
-    pace: Pace,
+    step_time: StepTime,
     reunions: Reunions,
 }
 
@@ -76,7 +76,7 @@ struct PartState {
     steps: Option<StepSizes>,
     clip: ClipHistory,
     /// A model may be beyond the others' grid in one fragment and among them in the rest.
-    place: Place,
+    outlier: OutlierDetection,
     /// Whether the last exchange had blocks that wrap again and again, with whomever.
     is_stuck: bool,
     /// Whether the last exchange with 16-bit codes was with a model that was far away.
@@ -87,7 +87,7 @@ struct PartState {
 
 /// The time of a step.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+struct StepTime {
     last: Option<(Time, u64)>,
     step_seconds: f64,
 }
@@ -122,8 +122,8 @@ impl Averaging {
         Averaging {
             cadence: Cadence::new(&gossip, parameters, upload_cap),
             gain: LoopGain::new(gossip.gamma),
-            company: Company::new(),
-            patience: Patience::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
+            member_count: MemberCount::new(),
+            timeout: TimeoutEstimator::new(exchange_timeout(parameters), EXCHANGE_TIMEOUT_MIN, EXCHANGE_DOUBLINGS_MAX),
             gossip,
             training,
             parts: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl Averaging {
             last_merge: None,
             last_merge_steps: training.steps,
             ramp_left: 0,
-            pace: Pace::default(),
+            step_time: StepTime::default(),
             reunions: Reunions::default(),
         }
     }
@@ -142,7 +142,7 @@ impl Averaging {
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
         for state in self.parts.values_mut() {
-            (state.steps, state.place) = (None, Place::default());
+            (state.steps, state.outlier) = (None, OutlierDetection::default());
             (state.is_stuck, state.is_beyond_grid, state.is_near) = (false, false, false);
         }
         // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
@@ -171,17 +171,17 @@ impl Averaging {
 
     /// The time in which a node starts one exchange; 0 before it is known.
     fn round_seconds(&self) -> f64 {
-        self.cadence.interval() * self.pace.step_seconds
+        self.cadence.interval() * self.step_time.step_seconds
     }
 
     /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
     pub(crate) fn is_outlier(&self) -> bool {
-        self.parts.values().any(|state| state.place.is_outlier())
+        self.parts.values().any(|state| state.outlier.is_outlier())
     }
 
     /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
     pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
-        self.parts.values().find(|state| state.place.is_outlier())?.place.progress()
+        self.parts.values().find(|state| state.outlier.is_outlier())?.outlier.progress()
     }
 
     /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
@@ -198,20 +198,20 @@ impl Averaging {
 
     /// Seconds of one step, 0 before that is known.
     pub(crate) fn step_seconds(&self) -> f64 {
-        self.pace.step_seconds
+        self.step_time.step_seconds
     }
 
     pub(crate) fn on_report(&mut self, now: Time, report: TrainingReport) {
         self.training = report;
-        if let Some((then, steps)) = self.pace.last
+        if let Some((then, steps)) = self.step_time.last
             && report.steps > steps
         {
             let seconds = (now - then).as_secs_f64() / (report.steps - steps) as f64;
-            let mean = &mut self.pace.step_seconds;
+            let mean = &mut self.step_time.step_seconds;
             *mean += if *mean == 0.0 { seconds } else { NEWEST * (seconds - *mean) };
         }
-        if self.pace.last.is_none_or(|(_, steps)| report.steps > steps) {
-            self.pace.last = Some((now, report.steps));
+        if self.step_time.last.is_none_or(|(_, steps)| report.steps > steps) {
+            self.step_time.last = Some((now, report.steps));
         }
     }
 
@@ -400,7 +400,7 @@ impl PartState {
         let is_apart = most_wrapped && !self.is_near;
         let is_far = is_telling && terms.is_rebuff(merged.norm);
         let is_rebuff = !seen.is_excused && (is_apart || is_beyond_grid || is_far || seen.is_rebuff);
-        self.place.record(Seen { is_rebuff, ..seen });
+        self.outlier.record(Seen { is_rebuff, ..seen });
     }
 }
 
@@ -415,8 +415,8 @@ fn masked_share(merged: &Merged) -> f64 {
 }
 
 /// How long a proposal waits for its answer before it is repeated.
-pub(super) fn answer_patience() -> Patience {
-    Patience::new(PROPOSAL_REPEAT_PERIOD, PROPOSAL_REPEAT_PERIOD_MIN, PROPOSAL_DOUBLINGS_MAX)
+pub(super) fn answer_timeout() -> TimeoutEstimator {
+    TimeoutEstimator::new(PROPOSAL_REPEAT_PERIOD, PROPOSAL_REPEAT_PERIOD_MIN, PROPOSAL_DOUBLINGS_MAX)
 }
 
 /// How long a starter may have an exchange answered and remembered.

@@ -253,7 +253,7 @@ impl Pairwise {
         if self.averaging.gossip.outer_learning_rate > 0.0 {
             out.push(TrainerOrder::AdvanceOuter);
         }
-        if let Some(members) = self.averaging.company.on_round(members()) {
+        if let Some(members) = self.averaging.member_count.on_round(members()) {
             out.push(TrainerOrder::MatchBatch { members });
         }
         self.averaging.gain.on_round(self.averaging.gossip.fragments);
@@ -339,8 +339,8 @@ impl Pairwise {
     }
 
     /// How long unanswered probes are repeated.
-    pub(crate) fn probe_patience(&self) -> Duration {
-        CHECKS_UNANSWERED_MAX * self.averaging.patience.short_limit()
+    pub(crate) fn probe_timeout(&self) -> Duration {
+        CHECKS_UNANSWERED_MAX * self.averaging.timeout.short_limit()
     }
 
     /// The model was copied: its weight begins small. `clip`: what a second peer lets in, where one was asked.
@@ -366,7 +366,7 @@ impl Pairwise {
 
     /// Fills in what exchanges have to say of the node.
     pub(crate) fn describe(&self, status: &mut Status) {
-        let Averaging { training, counters, last_distance, cadence, gain, patience, .. } = &self.averaging;
+        let Averaging { training, counters, last_distance, cadence, gain, timeout, .. } = &self.averaging;
         status.training = *training;
         status.exchanges = counters.clone();
         status.disagreement = last_distance.map(|distance| distance / SQRT_2);
@@ -376,6 +376,6 @@ impl Pairwise {
         status.gamma = gain.gamma();
         status.delay_rounds = gain.delay();
         status.loop_gain = gain.gain();
-        status.exchange_deadline = patience.limit();
+        status.exchange_deadline = timeout.limit();
     }
 }

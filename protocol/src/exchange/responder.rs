@@ -174,12 +174,12 @@ impl Responder {
         }
         let accept = Accept { exchange: propose.exchange, starter_share: share(admission.weights), standing };
         let terms = Terms::of_responder(propose, width, &accept);
-        let patience = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
+        let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming {
             terms,
             accept,
-            deadline: now + patience,
+            deadline: now + timeout,
             received: None,
             reply: None,
             news: None,
@@ -311,7 +311,7 @@ impl Responder {
         }
         // Work ends by itself; its deadline only must not be asked for again and again.
         for incoming in self.exchanges.values_mut().filter(|incoming| incoming.deadline <= now) {
-            incoming.deadline = now + averaging.patience.limit();
+            incoming.deadline = now + averaging.timeout.limit();
         }
     }
 

@@ -1,9 +1,9 @@
 //! The exchange that this node starts: at most one at a time.
 
-use super::averaging::{Averaging, Circumstances, answer_patience};
+use super::averaging::{Averaging, Circumstances, answer_timeout};
 use super::outbound::Outbound;
-use super::patience::Patience;
 use super::terms::{Terms, screen_accept};
+use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::{Misbehaviour, TrainingReport};
@@ -32,7 +32,7 @@ pub(crate) struct Starter {
     /// Partners tried for the exchange that is due.
     tried: u32,
     /// How long partners take to answer a proposal.
-    answers: Patience,
+    answers: TimeoutEstimator,
     outgoing: Option<Outgoing>,
     /// What became of the last exchange, until the node asks.
     ended: Option<Ended>,
@@ -121,7 +121,7 @@ impl Starter {
             due_at_steps: 0,
             round: 0,
             tried: 0,
-            answers: answer_patience(),
+            answers: answer_timeout(),
             outgoing: None,
             ended: None,
         }
@@ -203,7 +203,7 @@ impl Starter {
             standing.gamma = 0.0;
         }
         // A joiner waits for its check, and another peer may make it.
-        let limit = if is_probe { averaging.patience.short_limit() } else { averaging.patience.limit() };
+        let limit = if is_probe { averaging.timeout.short_limit() } else { averaging.timeout.limit() };
         let propose = Propose {
             exchange: number,
             part,
@@ -417,7 +417,7 @@ impl Starter {
         };
         match result {
             Ok(merged) => {
-                averaging.patience.record(now - *began);
+                averaging.timeout.record(now - *began);
                 averaging.complete(&merged, terms, *about, reputation, out);
                 let outcome = if terms.is_probe() {
                     Outcome::Probed {
@@ -445,9 +445,9 @@ impl Starter {
         let Some(outgoing) = self.outgoing.as_mut() else { return };
         if outgoing.deadline <= now && matches!(outgoing.stage, Stage::Merging(..)) {
             // The partner has merged, and the worker always answers.
-            outgoing.deadline = now + averaging.patience.limit();
+            outgoing.deadline = now + averaging.timeout.limit();
         } else if outgoing.deadline <= now {
-            averaging.patience.record_in_vain();
+            averaging.timeout.record_in_vain();
             self.fail(ExchangeFailure::DeadlinePassed, averaging, out);
         } else if outgoing.repeat_at <= now {
             let is_waiting = match &outgoing.stage {

@@ -27,18 +27,18 @@ pub struct Proof([u8; 32]);
 /// Who proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prover {
-    /// The side that dialled.
+    /// The side that dialed.
     Dialer,
-    /// The side that was dialled.
+    /// The side that was dialed.
     Listener,
 }
 
 /// The two ends of one connection, and the nonces of one handshake on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parties {
-    /// Who dialled, as the transport has authenticated it.
+    /// Who dialed, as the transport has authenticated it.
     pub dialer: PeerId,
-    /// Who was dialled.
+    /// Who was dialed.
     pub listener: PeerId,
     /// Fresh from the dialer.
     pub dialer_nonce: Nonce,

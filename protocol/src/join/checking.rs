@@ -65,9 +65,9 @@ impl Check {
         self.unanswered += 1;
     }
 
-    /// A member is busy. Where that goes on for as long as `patience`, it is no answer.
-    pub(super) fn on_declined(&mut self, now: Time, patience: Duration) {
-        if now - self.since >= patience {
+    /// A member is busy. Where that goes on for as long as `timeout`, it is no answer.
+    pub(super) fn on_declined(&mut self, now: Time, timeout: Duration) {
+        if now - self.since >= timeout {
             self.unanswered = CHECKS_UNANSWERED_MAX;
         }
     }

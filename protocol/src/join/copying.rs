@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::Payload;
 use crate::bounds::*;
-use crate::exchange::Patience;
+use crate::exchange::TimeoutEstimator;
 use crate::message::Chunks;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -33,7 +33,7 @@ pub(super) struct Copying {
     /// Whose chunks are among them.
     donors: Vec<PeerId>,
     /// How long a donor takes for a part.
-    pace: Patience,
+    pace: TimeoutEstimator,
 }
 
 /// A request to one donor.
@@ -78,7 +78,7 @@ impl Copying {
             asked: Vec::new(),
             given_up: VecDeque::new(),
             donors: Vec::new(),
-            pace: Patience::new(STATE_LATE, STATE_LATE_MIN, 2),
+            pace: TimeoutEstimator::new(STATE_LATE, STATE_LATE_MIN, 2),
         }
     }
 

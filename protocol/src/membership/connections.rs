@@ -18,10 +18,10 @@ use crate::time::Time;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ConnectionState {
     Open,
     /// We have told it that we part, and wait until then for it to hang up.
-    Parting(Time),
+    Pruned(Time),
     /// The driver has been told to close it.
     Closing,
 }
@@ -32,11 +32,11 @@ pub(super) struct Connection {
     addresses: Box<[Address]>,
     pub(super) since: Time,
     heard_at: Time,
-    pub(super) standing: Standing,
+    pub(super) state: ConnectionState,
     /// It said that it leaves the swarm.
     pub(super) has_left: bool,
     /// One of both sides has had enough connections: nobody is to blame for its end.
-    pub(super) is_parted: bool,
+    pub(super) is_pruned: bool,
     /// Whether transfers reach it; through a relay only messages do.
     pub(super) is_direct: bool,
     /// Declared tokens a second, once heard.
@@ -68,9 +68,9 @@ impl Connection {
             addresses: known.filter(|_| addresses.is_empty()).map(|known| known.addresses.clone()).unwrap_or_default(),
             since: now,
             heard_at: now,
-            standing: Standing::Open,
+            state: ConnectionState::Open,
             has_left: false,
-            is_parted: false,
+            is_pruned: false,
             is_direct: true,
             weight: None,
             avoid_until: now,
@@ -110,7 +110,7 @@ impl Connection {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.standing == Standing::Open
+        self.state == ConnectionState::Open
     }
 
     /// Open, answers and stays.
@@ -124,7 +124,7 @@ impl Connection {
 
     /// May be told to others.
     pub(super) fn is_tellable(&self, now: Time) -> bool {
-        let is_here = self.standing != Standing::Closing && !self.has_left && !self.is_suspect();
+        let is_here = self.state != ConnectionState::Closing && !self.has_left && !self.is_suspect();
         is_here && !self.addresses.is_empty() && now - self.heard_at <= AGE_MAX
     }
 
@@ -148,7 +148,7 @@ impl Connection {
 
     /// What to remember of it now that it is gone.
     pub(super) fn into_known(self, now: Time, random: &mut Generator) -> Known {
-        // A peer that hangs up at once is like one that cannot be dialled; any other is redialled soon.
+        // A peer that hangs up at once is like one that cannot be dialed; any other is redialed soon.
         let lasted = now - self.since >= CONNECTION_COUNTS_AFTER;
         let mut known = Known {
             addresses: self.addresses,
@@ -159,8 +159,8 @@ impl Connection {
             silences: self.silences,
             profile: self.profile,
         };
-        if self.is_parted {
-            known.dial = Dial::parted(now, random);
+        if self.is_pruned {
+            known.dial = Dial::pruned(now, random);
         } else {
             known.dial_failed(now, random);
         }
@@ -344,10 +344,10 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_which_we_parted_is_not_redialled_soon_nor_suspected() {
+    fn a_peer_with_which_we_parted_is_not_redialed_soon_nor_suspected() {
         let mut random = stream(1, "test", &[]);
         let mut connection = Connection::new(second(0), None, &[]);
-        connection.is_parted = true;
+        connection.is_pruned = true;
         let known = connection.into_known(second(1), &mut random);
         assert!(!known.is_suspect() && known.away(second(1000)).is_none());
         assert!(!known.dial.may_start(second(60)) && known.dial.may_start(second(600)));

@@ -59,21 +59,21 @@ impl Teller {
     }
 }
 
-/// Where dialling a member or an address stands.
+/// Where dialing a member or an address stands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Dial {
     /// In a row.
     pub(super) failures: u8,
     pub(super) not_before: Time,
-    /// Until then others are dialled rather than this one: it has had enough connections, or this node had.
+    /// Until then others are dialed rather than this one: it has had enough connections, or this node had.
     pub(super) is_last_until: Time,
 }
 
 impl Dial {
-    /// Of a member from which this node has parted.
-    pub(super) fn parted(now: Time, random: &mut Generator) -> Dial {
-        let not_before = now + jittered(PARTED_PAUSE, random);
-        Dial { failures: 0, not_before, is_last_until: now + jittered(PARTED_BACK_OFF, random) }
+    /// Of a member whose connection was pruned.
+    pub(super) fn pruned(now: Time, random: &mut Generator) -> Dial {
+        let not_before = now + jittered(PRUNED_PAUSE, random);
+        Dial { failures: 0, not_before, is_last_until: now + jittered(PRUNED_BACK_OFF, random) }
     }
 
     pub(super) fn may_start(&self, now: Time) -> bool {

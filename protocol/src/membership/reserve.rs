@@ -1,7 +1,7 @@
 //! Members lost for long, against splits of hours.
 //!
 //! A view forgets what it cannot reach, as it must, and with it the other part of a split swarm. So a few of the lost are
-//! kept beside it and dialled now and then; nobody is told of them.
+//! kept beside it and dialed now and then; nobody is told of them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Restraint in dialling: whom a node dials is what others have told it, so members could aim its dials at anybody.
+//! Restraint in dialing: whom a node dials is what others have told it, so members could aim its dials at anybody.
 //!
 //! An address at which a dial came to nothing is left alone for a while that doubles, whoever is said to be there: a
 //! member that tells of a thousand made-up peers at one address causes the dials of one. And all dials of members draw on
@@ -14,7 +14,7 @@ use crate::peer::Address;
 use crate::random::Generator;
 use crate::time::Time;
 
-/// What keeps a node from dialling an address.
+/// What keeps a node from dialing an address.
 #[derive(Debug, Default)]
 pub(super) struct Restraint {
     /// Addresses at which dials have failed; at most [`FAILED_ADDRESSES_MAX`].
@@ -46,7 +46,7 @@ impl Restraint {
         }
     }
 
-    /// Those of a member's addresses that may be dialled now.
+    /// Those of a member's addresses that may be dialed now.
     pub(super) fn permitted<'a>(
         &'a self,
         now: Time,
@@ -56,14 +56,14 @@ impl Restraint {
         addresses.filter(is_free).take(self.affordable(now))
     }
 
-    /// When one of these addresses may be dialled, if none of them is being dialled.
+    /// When one of these addresses may be dialed, if none of them is being dialed.
     pub(super) fn ready_at(&self, now: Time, addresses: &[Address]) -> Time {
         let ready_at = |address: &Address| self.failed.get(address).map_or(now, |dial| dial.not_before);
         let budget_at = Time::ZERO + (self.made_good_at + ADDRESS_DIAL_PERIOD).saturating_since(Time::ZERO + LENT);
         addresses.iter().map(ready_at).min().unwrap_or(now).max(budget_at)
     }
 
-    /// So many addresses are dialled now.
+    /// So many addresses are dialed now.
     pub(super) fn spend(&mut self, now: Time, addresses: usize) {
         self.made_good_at = self.made_good_at.max(now) + ADDRESS_DIAL_PERIOD * addresses as u32;
     }

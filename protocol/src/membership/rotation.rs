@@ -1,23 +1,23 @@
-//! Parting: connections are renewed one by one, and those who find no room are sent on.
+//! Pruning: connections are renewed one by one, and those who find no room are sent on.
 //!
 //! A node whose connections are those that it began with keeps the shape of the bootstrap: a star, a chain. So it
-//! connects to a new random member now and then, and parts from its oldest surplus connection. Parting is announced, with
+//! connects to a new random member now and then, and prunes its oldest surplus connection. That is announced, with
 //! a sample of other members (as HyParView's DISCONNECT is, Leitão et al. 2007): the other side hangs up, holds it
 //! against nobody, and has whom to turn to.
 
 use super::*;
 
 impl Membership {
-    /// Connects to somebody new and parts from surplus connections.
+    /// Connects to somebody new and prunes surplus connections.
     pub(super) fn rotate(&mut self, now: Time, is_busy: impl Fn(PeerId) -> bool, out: &mut Outbox) {
         let surplus = self.connections.open_count().saturating_sub(CONNECTIONS_SURPLUS);
         for peer in self.connections.to_shed(surplus.div_ceil(2).min(SHED_MAX), is_busy) {
             let peers = self.sample(now, peer);
-            out.send(peer, Message::Part { peers });
+            out.send(peer, Message::Prune { peers });
             let connection = self.connections.get_mut(peer).expect("just chosen among the connected");
-            connection.standing = Standing::Parting(now + PARTING_GRACE);
-            connection.is_parted = true;
-            self.partings_end_at = self.partings_end_at.min(now + PARTING_GRACE);
+            connection.state = ConnectionState::Pruned(now + PRUNE_GRACE);
+            connection.is_pruned = true;
+            self.prunes_end_at = self.prunes_end_at.min(now + PRUNE_GRACE);
         }
         // Whoever has too few searches anyway.
         if self.connections.healthy_count(now) >= CONNECTIONS_WANTED {
@@ -31,13 +31,13 @@ impl Membership {
             return;
         }
         let peers = self.sample(now, peer);
-        out.send(peer, Message::Part { peers });
+        out.send(peer, Message::Prune { peers });
         if self.lobby.len() >= LOBBY_MAX {
             out.push(NetworkOrder::Disconnect { peer });
             return;
         }
-        self.lobby.insert(peer, now + PARTING_GRACE);
-        self.partings_end_at = self.partings_end_at.min(now + PARTING_GRACE);
+        self.lobby.insert(peer, now + PRUNE_GRACE);
+        self.prunes_end_at = self.prunes_end_at.min(now + PRUNE_GRACE);
     }
 
     /// Hangs up on those who have not done so. A peer with which something has begun meanwhile stays.
@@ -49,19 +49,19 @@ impl Membership {
         let parting: Vec<PeerId> = self.connections.iter().map(|(peer, _)| peer).collect();
         for peer in parting {
             let connection = self.connections.get_mut(peer).expect("just listed");
-            match connection.standing {
-                Standing::Parting(until) if until > now => next = next.min(until),
-                Standing::Parting(_) if is_busy(peer) => {
-                    connection.standing = Standing::Open;
-                    connection.is_parted = false;
+            match connection.state {
+                ConnectionState::Pruned(until) if until > now => next = next.min(until),
+                ConnectionState::Pruned(_) if is_busy(peer) => {
+                    connection.state = ConnectionState::Open;
+                    connection.is_pruned = false;
                 }
-                Standing::Parting(_) => {
-                    connection.standing = Standing::Closing;
+                ConnectionState::Pruned(_) => {
+                    connection.state = ConnectionState::Closing;
                     out.push(NetworkOrder::Disconnect { peer });
                 }
-                Standing::Open | Standing::Closing => {}
+                ConnectionState::Open | ConnectionState::Closing => {}
             }
         }
-        self.partings_end_at = next;
+        self.prunes_end_at = next;
     }
 }

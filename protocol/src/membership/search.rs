@@ -19,22 +19,22 @@ impl Membership {
             self.dial_bootstrap(now, |_| true, DIALS_MAX, out);
         }
         let healthy = self.connections.healthy_count(now);
-        if healthy + self.dialling.under_way_count() >= CONNECTIONS_WANTED {
+        if healthy + self.dialing.under_way_count() >= CONNECTIONS_WANTED {
             return;
         }
         let mut candidates = self.candidates(now, is_alone);
         if candidates.is_empty() {
-            candidates = self.parted(now);
+            candidates = self.pruned(now);
         }
-        while healthy + self.dialling.under_way_count() < CONNECTIONS_WANTED
-            && self.dialling.has_room()
+        while healthy + self.dialing.under_way_count() < CONNECTIONS_WANTED
+            && self.dialing.has_room()
             && !candidates.is_empty()
         {
             let peer = candidates.swap_remove(self.random.random_range(0..candidates.len()));
             self.dial(now, peer, out);
         }
         // The end of a dial and every new member lead here again; only waits must be waited for.
-        if self.dialling.has_room() && healthy + self.dialling.under_way_count() < CONNECTIONS_WANTED {
+        if self.dialing.has_room() && healthy + self.dialing.under_way_count() < CONNECTIONS_WANTED {
             self.search_at = self.next_may_start(now, is_alone);
         }
     }
@@ -47,7 +47,7 @@ impl Membership {
         if candidates.iter().any(is_new) {
             candidates.retain(is_new);
         }
-        if !candidates.is_empty() && self.dialling.has_room() && !self.connections.is_full() {
+        if !candidates.is_empty() && self.dialing.has_room() && !self.connections.is_full() {
             // Of three the one of which was heard longest ago: its descriptor has come from farthest.
             let mut pick = || candidates[self.random.random_range(0..candidates.len())];
             let picked = [pick(), pick(), pick()];
@@ -67,19 +67,19 @@ impl Membership {
         }
         let mut lost: Vec<PeerId> = self.reserve.iter().map(|(peer, _)| peer).collect();
         lost.retain(|peer| self.may_dial(now, *peer, self.reserve.get(*peer)));
-        let doubtful = |entry: &dialling::Entry| entry.is_doubtful(now);
-        let addresses = self.dialling.bootstrap().iter().filter(|entry| doubtful(entry)).count();
+        let doubtful = |entry: &dialing::Entry| entry.is_doubtful(now);
+        let addresses = self.dialing.bootstrap().iter().filter(|entry| doubtful(entry)).count();
         let chosen = self.random.random_range(0..(lost.len() + addresses).max(1));
-        if let Some(peer) = lost.get(chosen).filter(|_| self.dialling.has_room() && !self.connections.is_full()) {
+        if let Some(peer) = lost.get(chosen).filter(|_| self.dialing.has_room() && !self.connections.is_full()) {
             self.dial(now, *peer, out);
         } else if !has_few {
             self.dial_bootstrap(now, doubtful, 1, out);
         }
     }
 
-    /// A dialled member was not there, or not willing.
+    /// A dialed member was not there, or not willing.
     pub(super) fn member_not_reached(&mut self, now: Time, peer: PeerId) {
-        self.dialling.end(Target::Member(peer));
+        self.dialing.end(Target::Member(peer));
         for known in [self.view.get_mut(peer), self.reserve.get_mut(peer)].into_iter().flatten() {
             known.dial_failed(now, &mut self.random);
         }
@@ -87,7 +87,7 @@ impl Membership {
 
     /// Nobody was found at these addresses, or somebody else.
     pub(super) fn dial_in_vain(&mut self, now: Time, tried: &[Address]) {
-        let bootstrap = self.dialling.bootstrap();
+        let bootstrap = self.dialing.bootstrap();
         let is_configured = |address: &Address| bootstrap.iter().any(|entry| entry.configured.address == *address);
         for address in tried.iter().filter(|address| !is_configured(address)) {
             self.restraint.failed(now, address, &mut self.random);
@@ -97,51 +97,51 @@ impl Membership {
     fn dial_bootstrap(
         &mut self,
         now: Time,
-        may_be_worth_it: impl Fn(&dialling::Entry) -> bool,
+        may_be_worth_it: impl Fn(&dialing::Entry) -> bool,
         count_max: usize,
         out: &mut Outbox,
     ) {
-        let wanted = |(index, entry): &(usize, &dialling::Entry)| {
+        let wanted = |(index, entry): &(usize, &dialing::Entry)| {
             let peer = entry.configured.peer;
             let is_me = peer == Some(self.me) || self.own_addresses.contains(&entry.configured.address);
             let is_here = [peer, entry.seen].into_iter().flatten().any(|peer| self.connections.contains(peer));
-            let shunned = |peer: PeerId| self.is_banned(peer, now) || self.foreign.contains(peer, now);
-            let is_banned = peer.is_some_and(shunned);
-            let is_free = entry.dial.may_start(now) && !self.dialling.is_under_way(Target::Bootstrap(*index));
+            let blocked = |peer: PeerId| self.is_banned(peer, now) || self.foreign.contains(peer, now);
+            let is_banned = peer.is_some_and(blocked);
+            let is_free = entry.dial.may_start(now) && !self.dialing.is_under_way(Target::Bootstrap(*index));
             is_free && !is_me && !is_here && !is_banned && may_be_worth_it(entry)
         };
         let mut indices: Vec<usize> =
-            self.dialling.bootstrap().iter().enumerate().filter(wanted).map(|(index, _)| index).collect();
+            self.dialing.bootstrap().iter().enumerate().filter(wanted).map(|(index, _)| index).collect();
         for _ in 0..count_max.min(indices.len()) {
-            if !self.dialling.has_room() {
+            if !self.dialing.has_room() {
                 return;
             }
             let index = indices.swap_remove(self.random.random_range(0..indices.len()));
-            let configured = &self.dialling.bootstrap()[index].configured;
+            let configured = &self.dialing.bootstrap()[index].configured;
             let (peer, addresses) = (configured.peer, vec![configured.address.clone()]);
-            self.dialling.begin(now, Target::Bootstrap(index), addresses.clone());
+            self.dialing.begin(now, Target::Bootstrap(index), addresses.clone());
             out.push(NetworkOrder::Dial { peer, addresses });
         }
     }
 
     fn dial(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
-        let known = self.view.get(peer).or_else(|| self.reserve.get(peer)).expect("only known members are dialled");
+        let known = self.view.get(peer).or_else(|| self.reserve.get(peer)).expect("only known members are dialed");
         let addresses: Vec<Address> = self.permitted(now, known).cloned().collect();
         if addresses.is_empty() {
-            // Others have been dialled meanwhile.
+            // Others have been dialed meanwhile.
             return;
         }
         self.restraint.spend(now, addresses.len());
-        self.dialling.begin(now, Target::Member(peer), addresses.clone());
+        self.dialing.begin(now, Target::Member(peer), addresses.clone());
         out.push(NetworkOrder::Dial { peer: Some(peer), addresses });
     }
 
-    /// Those of a member's addresses that may be dialled now.
+    /// Those of a member's addresses that may be dialed now.
     fn permitted<'a>(&'a self, now: Time, known: &'a Known) -> impl Iterator<Item = &'a Address> {
-        self.restraint.permitted(now, known.addresses.iter().filter(|address| !self.dialling.is_dialled(address)))
+        self.restraint.permitted(now, known.addresses.iter().filter(|address| !self.dialing.is_dialed(address)))
     }
 
-    /// Members that may be dialled now; with the reserve where `desperate`.
+    /// Members that may be dialed now; with the reserve where `desperate`.
     fn candidates(&self, now: Time, desperate: bool) -> Vec<PeerId> {
         let may_dial = |peer: PeerId, known: &Known| self.may_dial(now, peer, Some(known));
         let viewed = self.view.iter().filter(|(peer, known)| may_dial(*peer, known)).map(|(peer, _)| peer);
@@ -150,8 +150,8 @@ impl Membership {
         viewed.chain(lost.map(|(peer, _)| peer)).collect()
     }
 
-    /// Members that may be dialled where there are no other candidates.
-    fn parted(&self, now: Time) -> Vec<PeerId> {
+    /// Members that may be dialed where there are no other candidates.
+    fn pruned(&self, now: Time) -> Vec<PeerId> {
         let may_dial = |peer: PeerId, known: &Known| {
             self.is_free(peer) && known.dial.may_start_at_last(now) && self.permitted(now, known).next().is_some()
         };
@@ -163,17 +163,17 @@ impl Membership {
         self.is_free(peer) && known.is_some_and(may_start)
     }
 
-    /// Neither connected nor being dialled.
+    /// Neither connected nor being dialed.
     fn is_free(&self, peer: PeerId) -> bool {
-        !self.dialling.is_under_way(Target::Member(peer)) && !self.connections.contains(peer)
+        !self.dialing.is_under_way(Target::Member(peer)) && !self.connections.contains(peer)
     }
 
-    /// When the next wait of somebody who could be dialled is over.
+    /// When the next wait of somebody who could be dialed is over.
     fn next_may_start(&self, now: Time, desperate: bool) -> Time {
         let ready_at = |known: &Known| known.dial.not_before.max(self.restraint.ready_at(now, &known.addresses));
         let viewed = self.view.iter().map(|(_, known)| ready_at(known));
         let lost = self.reserve.iter().map(|(_, known)| ready_at(known)).filter(|_| desperate);
-        let bootstrap = self.dialling.bootstrap().iter().map(|entry| entry.dial.not_before).filter(|_| desperate);
+        let bootstrap = self.dialing.bootstrap().iter().map(|entry| entry.dial.not_before).filter(|_| desperate);
         viewed.chain(lost).chain(bootstrap).filter(|not_before| *not_before > now).min().unwrap_or(NEVER)
     }
 }

@@ -49,7 +49,7 @@ impl Membership {
     ///
     /// # Errors
     /// As [`on_shuffle`](Self::on_shuffle).
-    pub(crate) fn on_part(
+    pub(crate) fn on_prune(
         &mut self,
         now: Time,
         teller: PeerId,
@@ -60,10 +60,10 @@ impl Membership {
         screen(told)?;
         self.learn(now, teller, told, Vec::new());
         let connection = self.connections.get_mut(teller);
-        if let Some(connection) = connection.filter(|connection| connection.standing != Standing::Closing) {
-            connection.is_parted = true;
+        if let Some(connection) = connection.filter(|connection| connection.state != ConnectionState::Closing) {
+            connection.is_pruned = true;
             if !is_busy {
-                connection.standing = Standing::Closing;
+                connection.state = ConnectionState::Closing;
                 out.push(NetworkOrder::Disconnect { peer: teller });
             }
         }

@@ -92,7 +92,7 @@ impl Setting {
     }
 }
 
-fn dialled(effects: &[Effect]) -> Vec<PeerId> {
+fn dialed(effects: &[Effect]) -> Vec<PeerId> {
     let dials = effects.iter().filter_map(|effect| match effect {
         Effect::Network(NetworkOrder::Dial { peer, .. }) => *peer,
         _ => None,
@@ -112,7 +112,7 @@ fn told(effects: &[Effect], to: u16) -> Vec<PeerId> {
     let messages = effects.iter().filter_map(|effect| match effect {
         Effect::Network(NetworkOrder::Send {
             peer: receiver,
-            message: Message::Shuffle { peers, .. } | Message::Part { peers },
+            message: Message::Shuffle { peers, .. } | Message::Prune { peers },
         }) if *receiver == peer(to) => Some(peers),
         _ => None,
     });
@@ -206,7 +206,7 @@ fn shuffles_without_a_reply_are_silences() {
 }
 
 #[test]
-fn nobody_is_told_of_suspects_nor_of_those_who_cannot_be_dialled() {
+fn nobody_is_told_of_suspects_nor_of_those_who_cannot_be_dialed() {
     let mut setting = Setting::connected_to(3);
     setting.membership.on_silence(second(1), peer(1), &mut setting.out);
     setting.hear(1, 2, &[descriptor(7, 1), descriptor(8, 1)]).expect("sane");
@@ -225,7 +225,7 @@ fn a_full_node_tells_a_newcomer_of_others_before_it_hangs_up() {
     let effects = setting.effects();
     assert_eq!(told(&effects, 500).len(), 1 + SHUFFLE_SAMPLE_YOUNG);
     assert_eq!(disconnected(&effects), [], "it has time to read that");
-    let until = 1 + PARTING_GRACE.as_secs();
+    let until = 1 + PRUNE_GRACE.as_secs();
     assert!(disconnected(&setting.pass(until, |_| true)).contains(&peer(500)));
     assert!(!setting.disconnect(until, 500), "it never was a member");
 }
@@ -248,24 +248,24 @@ fn who_is_asked_to_part_hangs_up_unless_something_is_under_way() {
     for is_busy in [false, true] {
         let mut setting = Setting::connected_to(2);
         setting.effects();
-        setting.membership.on_part(second(50), peer(1), &[descriptor(9, 1)], is_busy, &mut setting.out).expect("sane");
+        setting.membership.on_prune(second(50), peer(1), &[descriptor(9, 1)], is_busy, &mut setting.out).expect("sane");
         assert_eq!(disconnected(&setting.effects()).contains(&peer(1)), !is_busy);
         assert!(setting.knows(9), "it has whom to turn to");
     }
 }
 
 #[test]
-fn who_wanted_to_part_is_dialled_soon_only_by_those_who_would_have_too_few() {
-    for (connected, is_dialled) in [(CONNECTIONS_SURPLUS as u16, false), (2, true)] {
+fn who_wanted_to_part_is_dialed_soon_only_by_those_who_would_have_too_few() {
+    for (connected, is_dialed) in [(CONNECTIONS_SURPLUS as u16, false), (2, true)] {
         let mut setting = Setting::connected_to(connected);
-        setting.membership.on_part(second(50), peer(1), &[], false, &mut setting.out).expect("sane");
+        setting.membership.on_prune(second(50), peer(1), &[], false, &mut setting.out).expect("sane");
         setting.disconnect(51, 1);
         setting.effects();
         let at_once = setting.pass(60, |_| false);
-        assert!(!dialled(&at_once).contains(&peer(1)), "not at once");
+        assert!(!dialed(&at_once).contains(&peer(1)), "not at once");
         let soon = setting.pass(90, |_| false);
-        assert_eq!(dialled(&soon).contains(&peer(1)), is_dialled, "of {connected}");
-        assert!(is_dialled || setting.knows(1), "it is alive");
+        assert_eq!(dialed(&soon).contains(&peer(1)), is_dialed, "of {connected}");
+        assert!(is_dialed || setting.knows(1), "it is alive");
     }
 }
 
@@ -283,7 +283,7 @@ fn who_was_out_of_reach_and_comes_back_is_remembered_as_such_once() {
 }
 
 #[test]
-fn the_lost_leave_the_view_for_the_reserve_and_are_dialled_now_and_then() {
+fn the_lost_leave_the_view_for_the_reserve_and_are_dialed_now_and_then() {
     let mut setting = Setting::connected_to(12);
     setting.disconnect(10, 12);
     setting.effects();
@@ -298,7 +298,7 @@ fn the_lost_leave_the_view_for_the_reserve_and_are_dialled_now_and_then() {
     answer(&mut setting, AGE_MAX.as_secs() + 100);
     assert!(!setting.knows(12) && setting.membership.connected().count() == 11);
     let later = answer(&mut setting, 4 * 3600);
-    assert!(dialled(&later).iter().filter(|dialled| **dialled == peer(12)).count() > 30, "every two minutes");
+    assert!(dialed(&later).iter().filter(|dialed| **dialed == peer(12)).count() > 30, "every two minutes");
     assert!(setting.connect(4 * 3600, 12));
     assert_eq!(
         setting.membership.take_return(peer(12), AWAY_COUNTS_AFTER).map(|away| away.as_secs()),
@@ -307,7 +307,7 @@ fn the_lost_leave_the_view_for_the_reserve_and_are_dialled_now_and_then() {
 }
 
 #[test]
-fn the_banned_are_cut_off_and_neither_dialled_nor_told_nor_let_in_until_the_end() {
+fn the_banned_are_cut_off_and_neither_dialed_nor_told_nor_let_in_until_the_end() {
     let mut setting = Setting::connected_to(3);
     setting.hear(1, 2, &[descriptor(9, 1)]).expect("sane");
     setting.effects();
@@ -321,7 +321,7 @@ fn the_banned_are_cut_off_and_neither_dialled_nor_told_nor_let_in_until_the_end(
     assert!(!setting.knows(1) && !setting.knows(9));
     assert!(!setting.connect(5, 1), "nor may it come by itself");
     assert_eq!(disconnected(&setting.effects()), [peer(1)]);
-    assert!(dialled(&setting.pass(100, |_| true)).is_empty());
+    assert!(dialed(&setting.pass(100, |_| true)).is_empty());
     assert!(!setting.membership.is_banned(peer(1), second(1000)));
     assert!(setting.connect(1000, 1));
 }
@@ -338,13 +338,13 @@ fn a_leaver_is_not_learned_again_from_those_who_have_not_heard() {
 }
 
 #[test]
-fn remembered_peers_are_dialled_where_the_bootstrap_is_dead_but_not_told() {
+fn remembered_peers_are_dialed_where_the_bootstrap_is_dead_but_not_told() {
     let remembered = (1..=3).map(|number| descriptor(number, 0).known).collect();
     let bootstrap = vec![Bootstrap { peer: None, address: address(99) }];
     let mut setting = Setting::new(Config { remembered, bootstrap, ..Config::founder(&RunManifest::default()) });
     let effects = setting.pass(10, |_| false);
     for number in 1..=3 {
-        assert!(dialled(&effects).contains(&peer(number)));
+        assert!(dialed(&effects).contains(&peer(number)));
     }
     setting.connect(11, 1);
     assert_eq!(told(&setting.effects(), 1), [peer(0)], "it knows nothing of the others");
@@ -370,16 +370,16 @@ fn found(number: u16) -> KnownPeer {
 }
 
 #[test]
-fn found_peers_are_dialled_and_forgotten_where_nobody_answers() {
+fn found_peers_are_dialed_and_forgotten_where_nobody_answers() {
     let mut setting = Setting::founder();
     setting.membership.on_found(second(0), &[found(1)]);
     let effects = setting.pass(600, |_| false);
-    assert!(dialled(&effects).contains(&peer(1)));
-    assert!(dialled(&effects).len() <= 20, "waits between dials double");
+    assert!(dialed(&effects).contains(&peer(1)));
+    assert!(dialed(&effects).len() <= 20, "waits between dials double");
     setting.connect(600, 9);
     setting.pass(1000, |_| false);
     assert!(!setting.knows(1), "nobody was ever there");
-    assert_eq!(dialled(&setting.pass(5000, |_| false)), [], "nor is it kept for later");
+    assert_eq!(dialed(&setting.pass(5000, |_| false)), [], "nor is it kept for later");
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl Node {
             Outcome::Merged { .. } => {}
             Outcome::Rejected | Outcome::Unanswered | Outcome::BrokenOff => {
                 let is_refused = matches!(outcome, Outcome::Rejected);
-                self.joining.on_no_check(now, is_refused, self.pairwise.probe_patience());
+                self.joining.on_no_check(now, is_refused, self.pairwise.probe_timeout());
             }
         }
         self.check_copy(now);

@@ -13,14 +13,14 @@ use crate::bulk::{BLOCK, PooledCodes};
 pub(super) struct Comparison<'a> {
     /// Number of parameters.
     pub(super) parameters: usize,
-    pub(super) terms: Terms<'a>,
+    pub(super) terms: MergeTerms<'a>,
     pub(super) own: Side<'a>,
     pub(super) partner: Side<'a>,
 }
 
 /// What the exchange and the node bring along.
 #[derive(Clone, Copy)]
-pub(super) struct Terms<'a> {
+pub(super) struct MergeTerms<'a> {
     pub(super) nonce: u64,
     pub(super) width: CodeWidth,
     /// The steps of the exchange.
@@ -161,7 +161,7 @@ const WRAPS_OF_STUCK: u32 = 3;
 /// Turns each block's mean square difference, in steps, into its next step. Apart from the loop over the model, since
 /// it takes roots, which are slow one by one.
 #[inline(always)]
-fn update_steps(terms: &Terms<'_>, steps: &mut [BlockStep]) {
+fn update_steps(terms: &MergeTerms<'_>, steps: &mut [BlockStep]) {
     let fraction = terms.step_fraction;
     match terms.previous_steps {
         Some(previous) => {

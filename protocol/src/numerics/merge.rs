@@ -5,7 +5,7 @@
 //! integers in a fixed order, so both sides clip by the same factor, bit by bit.
 
 use super::buffers::Buffers;
-use super::difference::{Comparison, Differences, Side, Terms};
+use super::difference::{Comparison, Differences, MergeTerms, Side};
 use super::encode::Encoded;
 use super::instruction_set::InstructionSet;
 use super::steps::{StepSizes, sane_steps, step_from_wire};
@@ -107,7 +107,7 @@ pub(super) fn merge_with(
     let own = job.own.codes.of_length(length).expect("this side has encoded so many parameters");
     let received = job.received.of_length(length)?;
     let mut new_steps = buffers.take(blocks);
-    let terms = Terms {
+    let terms = MergeTerms {
         nonce: job.nonce,
         width: job.width,
         wire_steps,

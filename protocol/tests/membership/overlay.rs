@@ -16,7 +16,7 @@ const UNNOTICED: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 enum Happening {
     Woken { node: usize, wake: u64 },
-    DialArrives { dialler: usize, target: usize, expected: Option<PeerId>, addresses: Vec<Address> },
+    DialArrives { dialer: usize, target: usize, expected: Option<PeerId>, addresses: Vec<Address> },
     Connected { node: usize, other: usize },
     Disconnected { node: usize, other: usize },
     Arrives { from: usize, to: usize, message: Message },
@@ -179,7 +179,7 @@ impl Overlay {
                 let target = addresses.first().and_then(host_at).filter(|target| *target < self.nodes.len());
                 match target {
                     Some(target) => {
-                        let arrives = Happening::DialArrives { dialler: index, target, expected: peer, addresses };
+                        let arrives = Happening::DialArrives { dialer: index, target, expected: peer, addresses };
                         self.push(LATENCY, arrives);
                     }
                     _ => self.fail(index, UNNOTICED, peer, addresses),
@@ -203,14 +203,14 @@ impl Overlay {
                     self.tell(node, Event::TimePassed);
                 }
             }
-            Happening::DialArrives { dialler, target, expected, addresses } => {
+            Happening::DialArrives { dialer, target, expected, addresses } => {
                 let is_expected = expected.is_none_or(|expected| expected == peer(target));
-                if self.nodes[target].is_none() || !is_expected || target == dialler {
-                    self.fail(dialler, LATENCY, expected, addresses);
+                if self.nodes[target].is_none() || !is_expected || target == dialer {
+                    self.fail(dialer, LATENCY, expected, addresses);
                 } else {
-                    // The dialler knows before anything that the target says reaches it.
-                    self.push(LATENCY, Happening::Connected { node: dialler, other: target });
-                    self.happen(Happening::Connected { node: target, other: dialler });
+                    // The dialer knows before anything that the target says reaches it.
+                    self.push(LATENCY, Happening::Connected { node: dialer, other: target });
+                    self.happen(Happening::Connected { node: target, other: dialer });
                 }
             }
             Happening::Connected { node, other } => {

@@ -14,8 +14,8 @@ pub(crate) struct Link {
     pub(super) ends: [HostIndex; 2],
     /// The identities that shook hands.
     pub(super) peers: [PeerId; 2],
-    /// When the dialler's end opens; nothing reaches it before.
-    pub(super) dialler_opens_at: Time,
+    /// When the dialer's end opens; nothing reaches it before.
+    pub(super) dialer_opens_at: Time,
     pub(crate) broken: bool,
     /// Which ends know that it is broken, or are no more.
     pub(super) is_closed: [bool; 2],
@@ -39,6 +39,6 @@ impl Link {
 
     /// The earliest that something can reach `host`.
     pub(crate) fn opens_at(&self, host: HostIndex) -> Time {
-        if self.ends[0] == host { self.dialler_opens_at } else { Time::ZERO }
+        if self.ends[0] == host { self.dialer_opens_at } else { Time::ZERO }
     }
 }

@@ -24,8 +24,8 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
     else {
         panic!("a setting of gossip");
     };
-    let paces = paces(setting, uneven);
-    let trainer = setting.trainer(text, final_progress(&paces));
+    let speeds = speeds(setting, uneven);
+    let trainer = setting.trainer(text, final_progress(&speeds));
     let objective = Objective::new(&TrainerSpec::Transformer(trainer.clone()), setting.seed);
     let scenario = Scenario {
         gossip: GossipSpec {
@@ -36,13 +36,13 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
             outer_momentum,
             ..GossipSpec::default()
         },
-        nodes: paces.iter().enumerate().map(|(host, pace)| pace.plan(host, setting.nodes)).collect(),
+        nodes: speeds.iter().enumerate().map(|(host, speed)| speed.plan(host, setting.nodes)).collect(),
         trainer: TrainerSpec::Transformer(trainer.clone()),
         worker: WorkerSpec { full_precision, ..WorkerSpec::default() },
         network: if uneven { slow_and_lossy() } else { NetworkSpec::calm() },
         ..Scenario::calm(0)
     };
-    let training_ends = scenario.nodes.iter().zip(&paces).map(|(plan, pace)| plan.begins_at + pace.time());
+    let training_ends = scenario.nodes.iter().zip(&speeds).map(|(plan, speed)| plan.begins_at + speed.time());
     let (first_end, last_end) = (training_ends.clone().min(), training_ends.max());
     let mut swarm = Swarm::new(scenario, setting.seed);
     swarm.run_until(first_end.unwrap_or_default());
@@ -63,12 +63,12 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
 }
 
 /// One node's speed and share of the work.
-struct Pace {
+struct NodeSpeed {
     step_time: Duration,
     steps: u64,
 }
 
-impl Pace {
+impl NodeSpeed {
     fn time(&self) -> Duration {
         self.step_time * self.steps as u32
     }
@@ -91,24 +91,24 @@ impl Pace {
 }
 
 /// Equal speeds, or those of [`UNEVEN_SPEEDS`] for as many steps in all (rounded down to a multiple of the nodes').
-fn paces(setting: &Setting, uneven: bool) -> Vec<Pace> {
+fn speeds(setting: &Setting, uneven: bool) -> Vec<NodeSpeed> {
     if !uneven {
-        return (0..setting.nodes).map(|_| Pace { step_time: STEP_TIME, steps: setting.steps }).collect();
+        return (0..setting.nodes).map(|_| NodeSpeed { step_time: STEP_TIME, steps: setting.steps }).collect();
     }
     let speeds: Vec<u32> = (0..setting.nodes).map(|host| UNEVEN_SPEEDS[host * 4 / setting.nodes]).collect();
     let total: u32 = speeds.iter().sum();
     let share = setting.nodes as f64 * setting.steps as f64 / f64::from(total);
-    let pace = |speed: &u32| Pace {
+    let speed = |speed: &u32| NodeSpeed {
         step_time: STEP_TIME * UNEVEN_SPEEDS[0] / *speed,
         steps: (share * f64::from(*speed)).round() as u64,
     };
-    speeds.iter().map(pace).collect()
+    speeds.iter().map(speed).collect()
 }
 
 /// Where the swarm's progress stands when all nodes have done their steps: models are weighted by speed, and so is it.
-fn final_progress(paces: &[Pace]) -> u64 {
-    let weights: f64 = paces.iter().map(Pace::rate).sum();
-    let weighted: f64 = paces.iter().map(|pace| pace.rate() * pace.steps as f64).sum();
+fn final_progress(speeds: &[NodeSpeed]) -> u64 {
+    let weights: f64 = speeds.iter().map(NodeSpeed::rate).sum();
+    let weighted: f64 = speeds.iter().map(|speed| speed.rate() * speed.steps as f64).sum();
     (weighted / weights).round() as u64
 }
 
@@ -140,12 +140,12 @@ mod tests {
             treatment: Treatment::default(),
             seed: 0,
         };
-        let uneven = paces(&setting, true);
-        let steps: Vec<u64> = uneven.iter().map(|pace| pace.steps).collect();
+        let uneven = speeds(&setting, true);
+        let steps: Vec<u64> = uneven.iter().map(|speed| speed.steps).collect();
         assert_eq!(steps, [582, 582, 582, 582, 291, 291, 145, 145]);
         assert_eq!(steps.iter().sum::<u64>(), 3200);
-        assert!(uneven.iter().all(|pace| pace.time() <= Duration::from_secs(582)));
+        assert!(uneven.iter().all(|speed| speed.time() <= Duration::from_secs(582)));
         assert_eq!(final_progress(&uneven), 489);
-        assert_eq!(final_progress(&paces(&setting, false)), 400);
+        assert_eq!(final_progress(&speeds(&setting, false)), 400);
     }
 }

@@ -16,38 +16,38 @@ use crate::scenario::HostIndex;
 
 impl Swarm {
     pub(super) fn on_dial_arrived(&mut self, dial: DialArrived) {
-        let DialArrived { dialler: (dialler, life), target, expected, addresses } = dial;
+        let DialArrived { dialer: (dialer, life), target, expected, addresses } = dial;
         let now = self.queue.now();
-        let back = self.network.latency(target, dialler);
+        let back = self.network.latency(target, dialer);
         let there = self.peer_of(target);
         let reason = match there {
-            _ if target == dialler => Some("that is this node"),
+            _ if target == dialer => Some("that is this node"),
             None => Some("connection refused"),
             Some(peer) if expected.is_some_and(|expected| expected != peer) => Some("another identity"),
-            _ if !self.network.can_reach(dialler, target) => Some("no answer"),
+            _ if !self.network.can_reach(dialer, target) => Some("no answer"),
             Some(_) => None,
         };
         if let Some(reason) = reason {
             let event = Event::DialFailed { peer: expected, addresses, reason: reason.to_owned() };
-            self.queue.push(now + back, Happening::Told { host: dialler, life, event: Box::new(event) });
+            self.queue.push(now + back, Happening::Told { host: dialer, life, event: Box::new(event) });
             return;
         }
-        let Some(peer) = self.living(dialler, life).map(|host| host.peer) else { return };
+        let Some(peer) = self.living(dialer, life).map(|host| host.peer) else { return };
         let there = there.expect("an absent one has refused");
         if self.network.handshake_fails() {
             let event = Event::HandshakeRefused { peer: there, refusal: Refusal::Silent };
-            self.queue.push(now + back, Happening::Told { host: dialler, life, event: Box::new(event) });
+            self.queue.push(now + back, Happening::Told { host: dialer, life, event: Box::new(event) });
             return;
         }
         let earlier = self.hosts[target].as_ref().and_then(|host| host.link_to(peer));
         if let Some(link) = earlier.filter(|link| self.is_whole(*link)) {
-            // Dialled by an address whose owner was unknown, or while the other's dial was under way.
-            self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
+            // Dialed by an address whose owner was unknown, or while the other's dial was under way.
+            self.queue.push(now + back, Happening::LinkOpened { host: dialer, life, link });
             return;
         }
         let peers = [peer, there];
-        let link = self.network.connect([dialler, target], peers, now + back);
-        self.queue.push(now + back, Happening::LinkOpened { host: dialler, life, link });
+        let link = self.network.connect([dialer, target], peers, now + back);
+        self.queue.push(now + back, Happening::LinkOpened { host: dialer, life, link });
         self.open(target, link);
     }
 

@@ -228,7 +228,7 @@ impl Swarm {
         }
         let life = self.hosts[index].as_ref().expect("it dials").life;
         let arrival = self.queue.now() + self.network.latency(index, target);
-        let dial = DialArrived { dialler: (index, life), target, expected, addresses };
+        let dial = DialArrived { dialer: (index, life), target, expected, addresses };
         self.queue.push(arrival, Happening::DialArrived(Box::new(dial)));
     }
 

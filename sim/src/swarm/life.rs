@@ -93,7 +93,7 @@ impl Swarm {
         self.catch_up(index);
         let Some(host) = self.hosts[index].as_mut() else { return };
         let until = self.paused_until[index].max(now + duration);
-        host.pace.pause(now, until);
+        host.step_clock.pause(now, until);
         self.paused_until[index] = until;
         self.schedule_trainer(index);
     }
@@ -102,7 +102,7 @@ impl Swarm {
         let now = self.queue.now();
         self.catch_up(index);
         if let Some(host) = self.hosts[index].as_mut() {
-            host.pace.slow_down(now, factor);
+            host.step_clock.slow_down(now, factor);
             self.schedule_trainer(index);
         }
     }

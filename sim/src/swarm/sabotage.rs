@@ -43,7 +43,7 @@ pub enum Sabotage {
     LosesReplies,
     /// Busy partners are taken for hostile ones.
     Accuses,
-    /// Who takes leave is dialled at once.
+    /// Who takes leave is dialed at once.
     PursuesLeavers,
     /// The node asks to be woken at once, for ever.
     NeverSleeps,

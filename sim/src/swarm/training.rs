@@ -35,7 +35,7 @@ impl Swarm {
         let Some(host) = self.hosts[index].as_mut() else { return };
         let waits = host.node.is(Sabotage::TrainerWaits) && host.node.is_exchanging();
         // A step at a time: what a step does depends on the one before, and a batch would round differently.
-        for _ in 0..host.pace.take_ended(now) {
+        for _ in 0..host.step_clock.take_ended(now) {
             if !waits {
                 host.trainer.step(1, learning, reporting);
             }
@@ -50,14 +50,14 @@ impl Swarm {
     pub(super) fn schedule_trainer(&mut self, index: HostIndex) {
         let every = self.scenario.report_every_steps.max(1);
         let Some(host) = self.hosts[index].as_mut() else { return };
-        let due = host.pace.next_end().map(|next_end| {
+        let due = host.step_clock.next_end().map(|next_end| {
             if !host.orders.is_empty() {
                 return next_end;
             }
             let until_report = (host.reported_steps + every).saturating_sub(host.trainer.steps);
             let until_over = host.steps_max.map_or(u64::MAX, |max| max.saturating_sub(host.trainer.steps));
             let further_steps = until_report.min(until_over).saturating_sub(1);
-            next_end + host.pace.step_time() * u32::try_from(further_steps).unwrap_or(u32::MAX)
+            next_end + host.step_clock.step_time() * u32::try_from(further_steps).unwrap_or(u32::MAX)
         });
         if due == host.due.1 {
             return;
@@ -79,7 +79,7 @@ impl Swarm {
         host.due.1 = None;
         let report = host.trainer.report();
         let steps = host.trainer.steps;
-        let is_over = host.pace.is_training()
+        let is_over = host.step_clock.is_training()
             && (host.trainer.is_finished()
                 || host.steps_max.map_or(host.trainer.is_run_over(), |steps_max| steps >= steps_max));
         let is_report_due = steps >= host.reported_steps + every;
@@ -122,7 +122,7 @@ impl Swarm {
     pub(super) fn set_idle_boundary(&mut self, index: HostIndex) {
         let soon = self.queue.now() + IDLE_BOUNDARY;
         let Some(host) = self.hosts[index].as_mut() else { return };
-        if !host.pace.is_training() && !host.orders.is_empty() && !host.idle_boundary_is_set {
+        if !host.step_clock.is_training() && !host.orders.is_empty() && !host.idle_boundary_is_set {
             host.idle_boundary_is_set = true;
             let life = host.life;
             self.queue.push(soon, Happening::IdleBoundary { host: index, life });
@@ -153,11 +153,11 @@ impl Swarm {
         // The model's own rounding, and that of sums in `f64` over all that moved it.
         host.tally.way += length_of(&landing.correction);
         host.tally.rounding += rounding_of(&host.trainer.values()) + 4.0 * f64::EPSILON * host.tally.way;
-        if host.pace.is_training() && landing.part.vector == Vector::Model {
+        if host.step_clock.is_training() && landing.part.vector == Vector::Model {
             host.tally.corrections += 1;
             host.tally.gain += landing.factor / f64::from(landing.part.fragment.count);
             host.tally.delay += now - landing.taken_at;
-            let round = host.pace.step_time().as_secs_f64() * host.tally.interval_steps;
+            let round = host.step_clock.step_time().as_secs_f64() * host.tally.interval_steps;
             host.tally.delay_rounds += (now - landing.taken_at).as_secs_f64() / round;
         }
         let Landing { exchange, part, correction, .. } = landing;
@@ -178,9 +178,9 @@ impl Host {
         let mut orders = std::mem::take(&mut self.orders);
         if self.node.is(Sabotage::CorrectsLate) {
             let is_late = |order: &Order| matches!(order, Order::Correction { merge: Some(_), .. });
-            let three_rounds = self.pace.step_time() * 30;
+            let three_rounds = self.step_clock.step_time() * 30;
             let (corrections, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_late);
-            let now = self.pace.next_end().unwrap_or_default();
+            let now = self.step_clock.next_end().unwrap_or_default();
             let is_ripe = |order: &Order| match order {
                 Order::Correction { merge: Some(merge), .. } => {
                     self.landing.get(merge).is_none_or(|landing| now.saturating_since(landing.taken_at) > three_rounds)
@@ -216,7 +216,7 @@ impl Host {
                 }
             }
         }
-        if self.node.is(Sabotage::DecaysByItself) && self.pace.is_training() {
+        if self.node.is(Sabotage::DecaysByItself) && self.step_clock.is_training() {
             let values: Vec<f32> = self.trainer.values().iter().map(|value| -1e-3 * value).collect();
             let (part, correction) = (Part::MODEL, rebuilt(&values));
             orders.push(Order::Correction { request: SILENT, part, correction, progress_shift: 0.0, merge: None });

@@ -47,7 +47,7 @@ fn links_of_unlike_speed_slow_nobody_down() {
     println!("the slowest link carried {megabits:.1} Mbit/s");
 }
 
-/// A host behind a router takes part by dialling out.
+/// A host behind a router takes part by dialing out.
 #[test]
 fn a_host_behind_a_router_takes_part() {
     let Some(mut lan) = Lan::new(Family::V4, 2) else { return };
@@ -77,7 +77,7 @@ fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2]
     prepare(&lan, pair);
     let settings = format!("[network]\nlisten = [\"{listen}\"]\nclosed = {closed}\n");
     let swarm = Swarm::with_settings(MURMUR, lan, 3, CALM_RUN, &settings);
-    swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.standing == "reachable");
+    swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.state == "reachable");
     for hidden in pair {
         swarm.daemons[hidden].wait_for("both others", |report| report.peers == 2);
     }
@@ -88,7 +88,7 @@ fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2]
 fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2])) {
     let begin = Instant::now();
     for hidden in pair {
-        swarm.daemons[hidden].wait_for("a hole", |report| report.reachability.standing == "hole-punching");
+        swarm.daemons[hidden].wait_for("a hole", |report| report.reachability.state == "hole-punching");
         println!("host {hidden} has punched a hole after {:.1} s", begin.elapsed().as_secs_f64());
     }
     // Without the open one they have only each other.
@@ -129,7 +129,7 @@ fn two_hosts_behind_routers_of_their_own_try_again_to_punch_a_hole_over_quic() {
     std::thread::sleep(Duration::from_secs(25));
     for hidden in pair {
         let report = swarm.daemons[hidden].latest().expect("it reported");
-        assert_eq!((report.peers, report.reachability.standing.as_str()), (2, "relayed"), "host {hidden}");
+        assert_eq!((report.peers, report.reachability.state.as_str()), (2, "relayed"), "host {hidden}");
     }
     swarm.lan.let_meet(pair);
     hidden_hosts_meet((swarm, pair));

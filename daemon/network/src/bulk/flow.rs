@@ -126,7 +126,7 @@ struct Busy {
 
 /// How a transfer fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum TransferProgress {
     /// It moves, or nothing is on its way.
     Moving,
     /// Nothing has been confirmed for [`PROGRESS_TIMEOUT`].
@@ -209,7 +209,7 @@ impl InFlight {
     }
 
     /// How it fares, and when to look again.
-    pub(crate) fn pace(&self) -> (Pace, Instant) {
+    pub(crate) fn progress(&self) -> (TransferProgress, Instant) {
         let (now, state) = (Instant::now(), self.state());
         let waits_since = match state.pieces.front() {
             Some(oldest) => Some(oldest.left_at.max(state.heard_at)),
@@ -218,9 +218,9 @@ impl InFlight {
         let busy = state.busy.before + state.busy.since.map_or(Duration::ZERO, |since| now - since);
         let due = self.rate_min * busy.saturating_sub(PROGRESS_TIMEOUT).as_secs_f64();
         let pace = match waits_since {
-            Some(since) if now >= since + PROGRESS_TIMEOUT => Pace::Stalled,
-            _ if (state.confirmed as f64) < due => Pace::TooSlow,
-            _ => Pace::Moving,
+            Some(since) if now >= since + PROGRESS_TIMEOUT => TransferProgress::Stalled,
+            _ if (state.confirmed as f64) < due => TransferProgress::TooSlow,
+            _ => TransferProgress::Moving,
         };
         (pace, waits_since.unwrap_or(now) + PROGRESS_TIMEOUT)
     }

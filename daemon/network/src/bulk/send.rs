@@ -11,11 +11,11 @@ use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Payload, codec};
 use tokio::time::{timeout, timeout_at};
 
-use super::flow::{Flow, InFlight, Pace as Progress};
+use super::flow::{Flow, InFlight, TransferProgress};
 use super::{LAST_WORD, WORD_BYTES};
 use crate::bounds::{PROGRESS_TIMEOUT, STALL_HEARD_WITHIN};
 use crate::frame::write_frame;
-use crate::pace::Pace;
+use crate::rate_limit::RateLimiter;
 use crate::streams::{BULK_PROTOCOL, OpenError, Stream, StreamOpener};
 
 /// Why a transfer did not arrive, as far as this side knows.
@@ -44,7 +44,7 @@ pub(crate) async fn send<Turn>(
     opener: StreamOpener,
     header: &TransferHeader,
     payload: &Payload,
-    (upload, flow): (&Pace, &Arc<Flow>),
+    (upload, flow): (&RateLimiter, &Arc<Flow>),
     turn: Turn,
 ) -> Result<(), SendError> {
     let mut stream = opener.open(BULK_PROTOCOL).await?;
@@ -76,7 +76,7 @@ pub(crate) async fn send<Turn>(
 async fn write(
     mut writer: WriteHalf<Stream>,
     payload: &Payload,
-    upload: &Pace,
+    upload: &RateLimiter,
     transfer: &InFlight,
 ) -> Result<WriteHalf<Stream>, SendError> {
     let mut hasher = blake3::Hasher::new();
@@ -102,11 +102,11 @@ async fn write(
 async fn listen(mut reader: ReadHalf<Stream>, transfer: &InFlight) -> Result<(), SendError> {
     let (mut word, mut read) = ([0; WORD_BYTES], 0);
     loop {
-        let (pace, look_at) = transfer.pace();
-        match pace {
-            Progress::Moving => {}
-            Progress::Stalled => return Err(SendError::Stalled),
-            Progress::TooSlow => return Err(SendError::Misbehaved(Misbehaviour::Stalled)),
+        let (progress, look_at) = transfer.progress();
+        match progress {
+            TransferProgress::Moving => {}
+            TransferProgress::Stalled => return Err(SendError::Stalled),
+            TransferProgress::TooSlow => return Err(SendError::Misbehaved(Misbehaviour::Stalled)),
         }
         match timeout_at(look_at, reader.read(&mut word[read..])).await {
             Ok(Ok(0)) => return Err(SendError::Unacknowledged),

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::DataExchange;
 use crate::bounds::{DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, SHARD_WORDS_BYTES_MAX};
 use crate::frame::{FrameError, read_frame, write_frame};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimiter;
 use crate::streams::{DATA_PROTOCOL, OpenError, Stream};
 
 /// Why a request came to nothing.
@@ -52,7 +52,7 @@ pub enum Offered {
 pub struct ShardStream {
     stream: Stream,
     left: u64,
-    download: Arc<Pace>,
+    download: Arc<RateLimiter>,
 }
 
 impl ShardStream {

@@ -17,7 +17,7 @@ use crate::bounds::{
     DATA_CHUNK_BYTES, DATA_PROGRESS_TIMEOUT, DATA_REQUESTS_PER_CONNECTION_MAX, HEADER_TIMEOUT, SHARD_WORDS_BYTES_MAX,
 };
 use crate::frame::{FrameError, read_frame, write_frame};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimiter;
 use crate::shared::Shared;
 use crate::streams::{Stream, WeakOpener};
 
@@ -81,7 +81,7 @@ async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Ar
 
 async fn reply(
     stream: &mut Stream,
-    (shelf, upload): (&Shelf, &Pace),
+    (shelf, upload): (&Shelf, &RateLimiter),
     offer: ShardOffer,
     shard: Option<(&Payload, usize)>,
 ) -> io::Result<()> {

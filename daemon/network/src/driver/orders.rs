@@ -21,7 +21,7 @@ impl Driver {
                 } else if self.dials.len() >= DIALS_MAX {
                     self.emit(dial.refuse("too many dials are under way"));
                 } else if peer.is_some_and(|peer| self.is_taken(peer)) {
-                    self.emit(dial.refuse("already connected, or being dialled"));
+                    self.emit(dial.refuse("already connected, or being dialed"));
                 } else if let Some(dial) = self.use_auxiliary(dial) {
                     self.dial(dial);
                 }

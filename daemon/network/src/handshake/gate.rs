@@ -51,7 +51,7 @@ enum Turned {
     /// One of both sides refused the other.
     #[error("the peer there {refusal}")]
     Away { peer: PeerId, refusal: Refusal },
-    /// It is not who was dialled: nothing is said to it.
+    /// It is not who was dialed: nothing is said to it.
     #[error("another peer answers there, {0}")]
     OtherPeer(Libp2pPeerId),
     /// It could have no part in any run.

@@ -91,7 +91,7 @@ async fn a_member_that_is_blocked_later_is_disconnected_and_returns_once_it_is_l
         // As the core does: a connection that was refused or closed a moment ago may not be gone yet.
         let dial = NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![node.address()] };
         let network = member.network.clone();
-        let dialling = tokio::spawn(async move {
+        let dialing = tokio::spawn(async move {
             while network.try_order(dial.clone()).is_ok() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -99,6 +99,6 @@ async fn a_member_that_is_blocked_later_is_disconnected_and_returns_once_it_is_l
         assert_eq!(refusal(&mut member, node.peer).await, Refusal::NotAdmitted);
         admission.send_replace(Admission::default());
         node.wait_connected(member.peer).await;
-        dialling.abort();
+        dialing.abort();
     }
 }

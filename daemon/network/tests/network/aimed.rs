@@ -107,7 +107,7 @@ fn made_up(number: u32) -> PeerId {
 }
 
 /// Tells of sixteen made-up members twenty times a second, each at the place that `place` names; returns how often the
-/// victim was dialled.
+/// victim was dialed.
 async fn gossip(node: Node, hostile: (Hostile, Stream), victim: &Victim, place: fn(u32) -> Ipv4Addr) -> usize {
     let (hostile, mut control) = hostile;
     let mut driven = Driven::new(node);
@@ -136,7 +136,7 @@ async fn gossip(node: Node, hostile: (Hostile, Stream), victim: &Victim, place: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn made_up_members_at_one_address_are_dialled_like_one() {
+async fn made_up_members_at_one_address_are_dialed_like_one() {
     let (mut node, victim) = (Node::start(Over::Tcp).await, Victim::new().await);
     let hostile = Hostile::join(&mut node).await;
     let count = gossip(node, hostile, &victim, |_| Ipv4Addr::LOCALHOST).await;
@@ -144,7 +144,7 @@ async fn made_up_members_at_one_address_are_dialled_like_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn made_up_addresses_are_dialled_at_a_bounded_rate() {
+async fn made_up_addresses_are_dialed_at_a_bounded_rate() {
     let (mut node, victim) = (Node::start(Over::Tcp).await, Victim::new().await);
     let hostile = Hostile::join(&mut node).await;
     let elsewhere = |number: u32| Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + number % 60_000);
@@ -215,7 +215,7 @@ async fn a_table_that_names_made_up_nodes_causes_few_dials() {
         SwarmConfig::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60)),
     );
     swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().expect("an address")).expect("a port");
-    swarm.dial(DialOpts::unknown_peer_id().address(node.listen_address()).build()).expect("it can be dialled");
+    swarm.dial(DialOpts::unknown_peer_id().address(node.listen_address()).build()).expect("it can be dialed");
     let mut streams = Vec::new();
     let hostile = async {
         loop {

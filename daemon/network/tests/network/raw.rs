@@ -35,7 +35,7 @@ impl Raw {
         let id = identity.public().to_peer_id();
         let config = Config::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60));
         let mut swarm = Swarm::new(transport, StreamsBehaviour::default(), id, config);
-        swarm.dial(DialOpts::unknown_peer_id().address(address).build()).expect("it can be dialled");
+        swarm.dial(DialOpts::unknown_peer_id().address(address).build()).expect("it can be dialed");
         let connected = async {
             loop {
                 if let SwarmEvent::ConnectionEstablished { connection_id, .. } = swarm.select_next_some().await {

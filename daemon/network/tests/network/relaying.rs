@@ -1,6 +1,6 @@
 //! Nodes that cannot be reached: relays, hole punching, and what a node knows about its own place.
 
-use murmur_network::{Connectivity, Exposure, Network, Reachability, Standing};
+use murmur_network::{Connectivity, Exposure, Network, Reachability, ReachabilityState};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::handshake::Credentials;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
@@ -51,7 +51,7 @@ async fn wait_path(node: &mut Node, direct: bool) {
 /// Where a private node is found through its relay.
 async fn circuit_to(node: &Node) -> Address {
     let reserved = wait_reachability(&node.network, "a place at the relay", |known| !known.relayed.is_empty()).await;
-    assert!(matches!(reserved.standing, Standing::Relayed | Standing::HolePunching), "{reserved:?}");
+    assert!(matches!(reserved.state, ReachabilityState::Relayed | ReachabilityState::HolePunching), "{reserved:?}");
     assert_eq!(node.network.public_addresses(), reserved.public_addresses());
     Address::new(reserved.relayed[0].to_string()).expect("short")
 }
@@ -123,7 +123,7 @@ async fn a_hole_punch_makes_the_way_direct_and_transfers_possible() {
         other.order(NetworkOrder::Dial { peer: Some(hidden.peer), addresses: vec![circuit] });
         other.wait_connected(hidden.peer).await;
         hidden.wait_connected(other.peer).await;
-        let punched = |known: &Reachability| known.standing == Standing::HolePunching;
+        let punched = |known: &Reachability| known.state == ReachabilityState::HolePunching;
         wait_reachability(&other.network, "the verdict", punched).await;
         // The direct connection may be there before the relayed one has shaken hands, or a little later.
         let sent = payload(3 << 20, 2);
@@ -153,7 +153,7 @@ async fn an_address_that_peers_observe_is_tried_and_confirmed() {
     for secret in RUNS {
         let (mut one, mut other) =
             (exposed(Exposure::FindOut, &secret).await, exposed(Exposure::FindOut, &secret).await);
-        assert_eq!(one.network.reachability().borrow().standing, Standing::Unknown);
+        assert_eq!(one.network.reachability().borrow().state, ReachabilityState::Unknown);
         meet(&mut one, &mut other).await;
         let own = one.listen_address();
         let seen = |known: &Reachability| known.observed.contains(&own);
@@ -161,7 +161,7 @@ async fn an_address_that_peers_observe_is_tried_and_confirmed() {
         let tried = |known: &Reachability| known.confirmed.contains(&own);
         let known = wait_reachability(&one.network, "a confirmed address", tried).await;
         // Loopback proves nothing about the world.
-        assert_eq!(known.standing, Standing::ReachableLocally);
+        assert_eq!(known.state, ReachabilityState::ReachableLocally);
         // The probe's own connection is nobody's membership.
         one.send(other.peer, message(1));
         assert_eq!(other.wait_message().await, (one.peer, message(1)));
@@ -181,7 +181,7 @@ async fn a_place_is_given_up_with_its_relay() {
             _ => None,
         });
         assert_eq!(lost.await, circuit);
-        let alone = |known: &Reachability| known.relayed.is_empty() && known.standing == Standing::Unreachable;
+        let alone = |known: &Reachability| known.relayed.is_empty() && known.state == ReachabilityState::Unreachable;
         wait_reachability(&hidden.network, "the loss", alone).await;
     }
 }

@@ -56,7 +56,7 @@ impl Learnt {
             learnt.answers.entry(name).or_default().extend(answer);
         }
         let mut swarm = curious(run);
-        swarm.dial(address.clone()).expect("it can be dialled");
+        swarm.dial(address.clone()).expect("it can be dialed");
         learnt.look_around(&mut swarm, Some(address)).await;
         learnt
     }
@@ -220,8 +220,8 @@ async fn bare_connection(address: &Multiaddr) -> StreamMuxerBox {
     let identity = Keypair::generate_ed25519();
     let mut transport = transport::build(&identity, &TrafficCounter::default()).expect("a certificate");
     let options = TransportOpts { role: Endpoint::Dialer, port_use: PortUse::New };
-    let dialling = transport.dial(address.clone(), options).expect("it can be dialled");
-    timeout(DEADLINE, dialling).await.expect("it answers").expect("it takes connections").1
+    let dialing = transport.dial(address.clone(), options).expect("it can be dialed");
+    timeout(DEADLINE, dialing).await.expect("it answers").expect("it takes connections").1
 }
 
 /// The protocols that a node lists, as multistream-select has it: each message after its length, each line in it too.

@@ -13,9 +13,9 @@ fn made_up(batch: u16, place: impl Fn(u16) -> u16) -> Vec<Descriptor> {
     .collect()
 }
 
-/// Lets two members tell that for thirty seconds, ten times a second; every dial fails. Returns the addresses dialled.
+/// Lets two members tell that for thirty seconds, ten times a second; every dial fails. Returns the addresses dialed.
 fn aimed(setting: &mut Setting, place: impl Fn(u16) -> u16) -> Vec<Address> {
-    let mut dialled = Vec::new();
+    let mut dialed = Vec::new();
     for batch in 0..300u16 {
         let now = Time::from_start(Duration::from_millis(100 * u64::from(batch)));
         let told = made_up(batch, &place);
@@ -25,34 +25,34 @@ fn aimed(setting: &mut Setting, place: impl Fn(u16) -> u16) -> Vec<Address> {
             for effect in setting.effects() {
                 if let Effect::Network(NetworkOrder::Dial { peer, addresses }) = effect {
                     setting.membership.on_dial_failed(now, peer, &addresses, "nobody there".to_owned());
-                    dialled.extend(addresses);
+                    dialed.extend(addresses);
                 }
             }
         }
     }
-    dialled
+    dialed
 }
 
 #[test]
 fn made_up_members_at_one_address_cause_the_dials_of_one() {
-    let dialled = aimed(&mut Setting::connected_to(2), |_| 7);
-    assert!((1..=6).contains(&dialled.len()), "{} dials of one address", dialled.len());
+    let dialed = aimed(&mut Setting::connected_to(2), |_| 7);
+    assert!((1..=6).contains(&dialed.len()), "{} dials of one address", dialed.len());
 }
 
 #[test]
-fn made_up_addresses_without_end_are_dialled_at_a_bounded_rate() {
-    let dialled = aimed(&mut Setting::connected_to(2), |number| number);
+fn made_up_addresses_without_end_are_dialed_at_a_bounded_rate() {
+    let dialed = aimed(&mut Setting::connected_to(2), |number| number);
     let most = ADDRESS_DIALS_MAX as usize + 30;
-    assert!((most / 2..=most).contains(&dialled.len()), "{} dials", dialled.len());
+    assert!((most / 2..=most).contains(&dialed.len()), "{} dials", dialed.len());
 }
 
 #[test]
-fn one_who_is_real_is_still_dialled_among_the_made_up() {
+fn one_who_is_real_is_still_dialed_among_the_made_up() {
     let mut setting = Setting::connected_to(2);
     aimed(&mut setting, |number| number);
     setting.connect(30, 3);
     setting.hear(30, 3, &[descriptor(9, 0)]).expect("sane");
-    assert!(dialled(&setting.pass(120, |_| true)).contains(&peer(9)));
+    assert!(dialed(&setting.pass(120, |_| true)).contains(&peer(9)));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn an_address_told_four_times_is_one() {
 }
 
 #[test]
-fn a_configured_address_is_dialled_as_ever() {
+fn a_configured_address_is_dialed_as_ever() {
     let bootstrap = vec![Bootstrap { peer: None, address: address(7) }];
     let mut setting = Setting::new(Config { bootstrap, ..Config::founder(&RunManifest::default()) });
     let before = setting.pass(600, |_| false).len();
@@ -98,7 +98,7 @@ fn what_others_said_of_a_member_is_gone_once_it_speaks_for_itself() {
 #[test]
 fn hearsay_is_hardly_passed_on_and_what_a_lookup_named_never() {
     let mut setting = Setting::connected_to(3);
-    setting.membership.on_part(second(1), peer(3), &[], false, &mut setting.out).expect("sane");
+    setting.membership.on_prune(second(1), peer(3), &[], false, &mut setting.out).expect("sane");
     setting.disconnect(2, 3);
     let heard: Vec<Descriptor> = (20..30).map(|number| descriptor(number, 1)).collect();
     setting.hear(2, 2, &heard).expect("sane");

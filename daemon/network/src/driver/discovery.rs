@@ -17,8 +17,8 @@ use crate::address::{is_circuit, is_loopback, split_peer, to_core_address, to_di
 use crate::behaviour::{BehaviourEvent, table_protocol};
 use crate::bounds::{IDENTIFIED_ADDRESSES_MAX, LOOK_PERIOD, OUTBOX_RESERVE, PROBES_HELD};
 use crate::connectivity::Exposure;
-use crate::finding::{meaningful, places_of};
-use crate::handshake::Dialled;
+use crate::discovery::table::{meaningful, places_of};
+use crate::handshake::Dialed;
 use crate::handshake::gate::refusal_of_visit;
 use crate::reachability::is_global;
 use crate::scope::Scope;
@@ -76,7 +76,7 @@ impl Driver {
     /// Opens another circuit to a peer that only a relay leads to: nothing is said on it, but with each new one libp2p
     /// tries to punch a hole.
     fn try_past_a_relay(&mut self, now: Instant) {
-        let Some((peer, circuit)) = self.ways.circuit_to_open(now) else { return };
+        let Some((peer, circuit)) = self.paths.circuit_to_open(now) else { return };
         self.dial_filter.vouch([&circuit]);
         let options = DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(vec![circuit]);
         if let Err(error) = self.swarm.dial(options.build()) {
@@ -94,7 +94,7 @@ impl Driver {
             SwarmEvent::ExternalAddrConfirmed { address } if !is_circuit(&address) => self.on_confirmed(address),
             SwarmEvent::ExternalAddrExpired { address } if !is_circuit(&address) => self.on_expired(address),
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, .. } => {
-                self.ways.closed(Instant::now(), connection_id);
+                self.paths.closed(Instant::now(), connection_id);
                 if num_established == 0 {
                     self.nat.relay_gone(peer_id);
                 }
@@ -153,7 +153,7 @@ impl Driver {
 
     fn on_identified(&mut self, peer: libp2p::PeerId, connection: ConnectionId, info: identify::Info) {
         let listen = self.views.listen.borrow().clone();
-        let scope = self.ways.remote(connection).map_or(Scope::World, |remote| Scope::of_peer(remote, &listen));
+        let scope = self.paths.remote(connection).map_or(Scope::World, |remote| Scope::of_peer(remote, &listen));
         let told = meaningful(info.listen_addrs, &listen);
         let told: Vec<Address> = told.iter().filter_map(to_core_address).collect();
         let believed = scope.believed(&told);
@@ -219,7 +219,7 @@ impl Driver {
         let Some(handshake) = self.handshakes.get_mut(&connection) else { return };
         handshake.is_punched = true;
         if let Some(wanted) = handshake.wanted.take() {
-            let _ = wanted.send(Dialled { by_address: false, addresses: Vec::new() });
+            let _ = wanted.send(Dialed { by_address: false, addresses: Vec::new() });
         }
     }
 
@@ -227,7 +227,7 @@ impl Driver {
     /// across the internet while a circuit to the peer was open.
     ///
     /// Where somebody outside has opened it to a public address of this machine, without such help, that address is
-    /// confirmed: probes are asked only of peers that this node has dialled, and a member whose peers are all behind NATs
+    /// confirmed: probes are asked only of peers that this node has dialed, and a member whose peers are all behind NATs
     /// dials none.
     pub(super) fn on_way_found(
         &mut self,
@@ -235,11 +235,11 @@ impl Driver {
         connection: ConnectionId,
         endpoint: &ConnectedPoint,
     ) -> bool {
-        self.ways.opened(Instant::now(), connection, *peer, endpoint);
+        self.paths.opened(Instant::now(), connection, *peer, endpoint);
         if endpoint.is_relayed() || !is_global(endpoint.get_remote_address()) {
             return false;
         }
-        if self.ways.has_circuit(*peer) {
+        if self.paths.has_circuit(*peer) {
             return true;
         }
         if let ConnectedPoint::Listener { local_addr, .. } = endpoint {

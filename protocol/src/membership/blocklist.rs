@@ -7,21 +7,21 @@ use crate::time::Time;
 
 /// A bounded set of peers, each with a time at which it drops out.
 #[derive(Debug)]
-pub(super) struct Shunned {
+pub(super) struct Blocklist {
     until: BTreeMap<PeerId, Time>,
     count_max: usize,
 }
 
-impl Shunned {
-    pub(super) fn new(count_max: usize) -> Shunned {
-        Shunned { until: BTreeMap::new(), count_max }
+impl Blocklist {
+    pub(super) fn new(count_max: usize) -> Blocklist {
+        Blocklist { until: BTreeMap::new(), count_max }
     }
 
     pub(super) fn contains(&self, peer: PeerId, now: Time) -> bool {
         self.until.get(&peer).is_some_and(|until| now < *until)
     }
 
-    /// Those shunned at `now`, each with its end.
+    /// Those blocked at `now`, each with its end.
     pub(super) fn present(&self, now: Time) -> impl Iterator<Item = (PeerId, Time)> + '_ {
         self.until.iter().map(|(peer, until)| (*peer, *until)).filter(move |(_, until)| now < *until)
     }
@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn a_peer_is_shunned_until_its_end_and_the_first_to_end_makes_room() {
-        let mut shunned = Shunned::new(2);
-        shunned.insert(second(0), peer(1), second(10));
-        shunned.insert(second(0), peer(2), second(5));
-        assert!(shunned.contains(peer(2), second(4)) && !shunned.contains(peer(2), second(5)));
-        shunned.insert(second(1), peer(3), second(20));
-        assert!(!shunned.contains(peer(2), second(1)), "its end was next");
-        assert!(shunned.contains(peer(1), second(1)) && shunned.contains(peer(3), second(1)));
+        let mut blocked = Blocklist::new(2);
+        blocked.insert(second(0), peer(1), second(10));
+        blocked.insert(second(0), peer(2), second(5));
+        assert!(blocked.contains(peer(2), second(4)) && !blocked.contains(peer(2), second(5)));
+        blocked.insert(second(1), peer(3), second(20));
+        assert!(!blocked.contains(peer(2), second(1)), "its end was next");
+        assert!(blocked.contains(peer(1), second(1)) && blocked.contains(peer(3), second(1)));
     }
 }

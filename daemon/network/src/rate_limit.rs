@@ -20,7 +20,7 @@ pub struct Caps {
 
 /// One direction's bucket.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimiter {
     /// `None`: no cap.
     rate: Option<Rate>,
 }
@@ -33,15 +33,15 @@ struct Rate {
     free_at: Mutex<Instant>,
 }
 
-impl Pace {
+impl RateLimiter {
     /// `burst`: how much of the rate may be drawn at once after a pause.
-    pub(crate) fn new(bytes_per_second: Option<u64>, burst: Duration) -> Pace {
+    pub(crate) fn new(bytes_per_second: Option<u64>, burst: Duration) -> RateLimiter {
         let rate = bytes_per_second.map(|rate| Rate {
             seconds_per_byte: 1.0 / rate.max(1) as f64,
             burst,
             free_at: Mutex::new(Instant::now()),
         });
-        Pace { rate }
+        RateLimiter { rate }
     }
 
     /// Draws so many bytes and waits until they may move.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn rate(bytes_per_second: u64, burst: Duration) -> Rate {
-        Pace::new(Some(bytes_per_second), burst).rate.expect("a cap")
+        RateLimiter::new(Some(bytes_per_second), burst).rate.expect("a cap")
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_cap_nobody_waits() {
         let begin = Instant::now();
-        Pace::new(None, Duration::ZERO).wait(usize::MAX).await;
+        RateLimiter::new(None, Duration::ZERO).wait(usize::MAX).await;
         assert!(begin.elapsed() < Duration::from_secs(1));
     }
 }

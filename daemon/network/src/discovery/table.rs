@@ -72,7 +72,7 @@ impl Finding {
         self.strangers.insert(peer, now + STRANGERS_KEPT);
     }
 
-    /// What to tell the core of what was found: who is new to this node, and can be dialled from here. From how far it was
+    /// What to tell the core of what was found: who is new to this node, and can be dialed from here. From how far it was
     /// told, and where this node listens.
     pub(crate) fn report(
         &self,

@@ -9,7 +9,7 @@ use murmur_protocol::Time;
 
 /// The clockwork of a trainer.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct StepClock {
     planned: Duration,
     step_time: Duration,
     /// When the step under way ends; `None` while the trainer stands still.
@@ -22,9 +22,9 @@ pub(crate) struct Pace {
     pub(crate) interruptions: u64,
 }
 
-impl Pace {
-    pub(crate) fn new(planned: Duration) -> Pace {
-        Pace {
+impl StepClock {
+    pub(crate) fn new(planned: Duration) -> StepClock {
+        StepClock {
             planned,
             step_time: planned,
             next_end: None,
@@ -91,7 +91,7 @@ impl Pace {
         let before = self.step_time;
         self.step_time = self.planned.mul_f64(factor).max(Duration::from_nanos(1));
         let change = self.step_time.as_secs_f64() / before.as_secs_f64();
-        // The rest of the step under way goes on at the new pace; a pause before it does not count.
+        // The rest of the step under way goes on at the new clock; a pause before it does not count.
         let begin = now.max(self.counted_until);
         self.next_end = self.next_end.map(|end| begin + end.saturating_since(begin).mul_f64(change));
     }
@@ -127,19 +127,19 @@ mod tests {
 
     #[test]
     fn steps_follow_the_clock_through_pauses_and_slow_times() {
-        let mut pace = Pace::new(Duration::from_millis(100));
-        assert_eq!(pace.take_ended(at(1000)), 0, "it has not begun");
-        pace.begin(at(1000));
-        assert_eq!(pace.take_ended(at(1350)), 3);
-        pace.pause(at(1350), at(2000));
-        assert_eq!((pace.take_ended(at(1999)), pace.take_ended(at(2100))), (0, 2));
-        pace.slow_down(at(2150), 2.0);
-        assert_eq!(pace.take_ended(at(2650)), 3, "at 2250, 2450 and 2650");
-        pace.end(at(2650));
-        assert_eq!(pace.take_ended(at(9000)), 0);
-        assert_eq!(pace.trained(at(9000)), Duration::from_millis(350 + 150 + 500));
+        let mut clock = StepClock::new(Duration::from_millis(100));
+        assert_eq!(clock.take_ended(at(1000)), 0, "it has not begun");
+        clock.begin(at(1000));
+        assert_eq!(clock.take_ended(at(1350)), 3);
+        clock.pause(at(1350), at(2000));
+        assert_eq!((clock.take_ended(at(1999)), clock.take_ended(at(2100))), (0, 2));
+        clock.slow_down(at(2150), 2.0);
+        assert_eq!(clock.take_ended(at(2650)), 3, "at 2250, 2450 and 2650");
+        clock.end(at(2650));
+        assert_eq!(clock.take_ended(at(9000)), 0);
+        assert_eq!(clock.trained(at(9000)), Duration::from_millis(350 + 150 + 500));
         let expected = 3.5 + 1.5 + 2.5;
-        assert!((pace.expected(at(9000)) - expected).abs() < 1e-9, "{}", pace.expected(at(9000)));
-        assert_eq!(pace.interruptions, 2);
+        assert!((clock.expected(at(9000)) - expected).abs() < 1e-9, "{}", clock.expected(at(9000)));
+        assert_eq!(clock.interruptions, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a node stands in the swarm: within it, or so far off that nobody lets its model in.
+//! Outlier detection: is this node within the swarm, or so far off that nobody lets its model in?
 //!
 //! A node that stood still for long, was alone, or copied from a liar finds that every partner clips it to almost nothing,
 //! or stands at another progress. It can then wait for ever, or copy the model anew, as a joiner does. Only what several
@@ -28,11 +28,11 @@ pub(super) struct Seen {
 
 /// The last exchanges, oldest first, at most [`HISTORY`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct OutlierDetection {
     recent: VecDeque<Seen>,
 }
 
-impl Place {
+impl OutlierDetection {
     pub(super) fn record(&mut self, seen: Seen) {
         if self.recent.len() == HISTORY {
             self.recent.pop_front();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn what_several_partners_say_again_and_again_counts() {
-        let mut place = Place::default();
+        let mut place = OutlierDetection::default();
         (0..8).for_each(|key| place.record(seen(peer(key % 3), 1.0, true)));
         assert!(place.is_outlier());
         (0..3).for_each(|key| place.record(seen(peer(key), 1.0, false)));
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn one_forged_progress_does_not_move_the_median() {
-        let mut place = Place::default();
+        let mut place = OutlierDetection::default();
         assert_eq!(place.progress(), None);
         [40.0, 9e8, 42.0]
             .into_iter()
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn one_partner_alone_does_not() {
-        let mut place = Place::default();
+        let mut place = OutlierDetection::default();
         (0..100).for_each(|_| place.record(seen(peer(1), 1.0, true)));
         assert!(!place.is_outlier());
     }

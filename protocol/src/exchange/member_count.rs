@@ -13,22 +13,22 @@ const TOLD_FROM: f64 = 0.05;
 
 /// A running mean of the number of members, this node counted.
 #[derive(Clone, Debug)]
-pub(crate) struct Company {
+pub(crate) struct MemberCount {
     members: f64,
     told: f64,
 }
 
-impl Company {
+impl MemberCount {
     /// Alone, which is what a trainer takes for granted.
-    pub(crate) fn new() -> Company {
-        Company { members: 1.0, told: 1.0 }
+    pub(crate) fn new() -> MemberCount {
+        MemberCount { members: 1.0, told: 1.0 }
     }
 
     /// A round ends, in which this node knows so many others: 0 is alone. Returns what to tell the trainer, 1 to 64, where it
     /// has changed.
     pub(crate) fn on_round(&mut self, others: usize) -> Option<f64> {
         let now = (1.0 + others as f64).min(MEMBERS_MAX);
-        // The first company says how many there are: nobody has been averaged with before.
+        // The first number says how many there are: nobody has been averaged with before.
         let weight = if self.told == 1.0 { 1.0 } else { NEWEST };
         self.members += weight * (now - self.members);
         let is_alone = now == 1.0 && self.members < 1.0 + TOLD_FROM;
@@ -47,20 +47,20 @@ mod tests {
 
     #[test]
     fn the_first_members_count_at_once_and_changes_little_by_little() {
-        let mut company = Company::new();
-        assert_eq!(company.on_round(0), None);
-        assert_eq!(company.on_round(7), Some(8.0));
-        assert_eq!(company.on_round(7), None);
-        let told = company.on_round(3).expect("half of them are gone");
+        let mut member_count = MemberCount::new();
+        assert_eq!(member_count.on_round(0), None);
+        assert_eq!(member_count.on_round(7), Some(8.0));
+        assert_eq!(member_count.on_round(7), None);
+        let told = member_count.on_round(3).expect("half of them are gone");
         assert!(told < 8.0 && told > 7.0, "{told}");
-        assert_eq!(Company::new().on_round(100_000), Some(MEMBERS_MAX));
+        assert_eq!(MemberCount::new().on_round(100_000), Some(MEMBERS_MAX));
     }
 
     #[test]
     fn who_stays_alone_is_told_so_in_the_end() {
-        let mut company = Company::new();
-        company.on_round(7);
-        let told: Vec<f64> = (0..100).filter_map(|_| company.on_round(0)).collect();
+        let mut member_count = MemberCount::new();
+        member_count.on_round(7);
+        let told: Vec<f64> = (0..100).filter_map(|_| member_count.on_round(0)).collect();
         assert!(told.windows(2).all(|pair| pair[1] < pair[0]) && told.last() == Some(&1.0), "{told:?}");
     }
 }

@@ -15,22 +15,22 @@ use crate::bounds::HOLE_PUNCH_PAUSE;
 
 /// All connections, and what is known about peers behind relays. libp2p's limit of connections bounds both.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
-    open: HashMap<ConnectionId, Way>,
+pub(crate) struct Paths {
+    open: HashMap<ConnectionId, PeerPath>,
     /// Peers to which this node has opened a circuit, and nothing direct leads.
     relayed: HashMap<PeerId, Relayed>,
 }
 
 #[derive(Debug)]
-struct Way {
+struct PeerPath {
     peer: PeerId,
-    kind: Kind,
+    kind: PathKind,
     /// The other end's address.
     remote: Multiaddr,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum PathKind {
     Direct,
     /// A circuit that the peer has opened.
     InboundCircuit,
@@ -47,32 +47,32 @@ struct Relayed {
     pause: Duration,
 }
 
-impl Ways {
+impl Paths {
     pub(crate) fn opened(&mut self, now: Instant, connection: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
         let kind = match (endpoint.is_relayed(), endpoint.is_dialer()) {
-            (false, _) => Kind::Direct,
-            (true, false) => Kind::InboundCircuit,
-            (true, true) => Kind::OutboundCircuit(endpoint.get_remote_address().clone()),
+            (false, _) => PathKind::Direct,
+            (true, false) => PathKind::InboundCircuit,
+            (true, true) => PathKind::OutboundCircuit(endpoint.get_remote_address().clone()),
         };
         let remote = endpoint.get_remote_address().clone();
-        self.open.insert(connection, Way { peer, kind, remote });
+        self.open.insert(connection, PeerPath { peer, kind, remote });
         self.review(now, peer);
     }
 
     pub(crate) fn closed(&mut self, now: Instant, connection: ConnectionId) {
-        if let Some(way) = self.open.remove(&connection) {
-            self.review(now, way.peer);
+        if let Some(path) = self.open.remove(&connection) {
+            self.review(now, path.peer);
         }
     }
 
     /// The other end's address of an open connection.
     pub(crate) fn remote(&self, connection: ConnectionId) -> Option<&Multiaddr> {
-        self.open.get(&connection).map(|way| &way.remote)
+        self.open.get(&connection).map(|path| &path.remote)
     }
 
     /// Whether a circuit leads to the peer.
     pub(crate) fn has_circuit(&self, peer: PeerId) -> bool {
-        self.to(peer).any(|kind| !matches!(kind, Kind::Direct))
+        self.to(peer).any(|kind| !matches!(kind, PathKind::Direct))
     }
 
     /// A circuit to open anew, because the time has come.
@@ -84,9 +84,9 @@ impl Ways {
     }
 
     fn review(&mut self, now: Instant, peer: PeerId) {
-        let is_direct = self.to(peer).any(|kind| matches!(kind, Kind::Direct));
+        let is_direct = self.to(peer).any(|kind| matches!(kind, PathKind::Direct));
         let circuit = self.to(peer).find_map(|kind| match kind {
-            Kind::OutboundCircuit(circuit) => Some(circuit.clone()),
+            PathKind::OutboundCircuit(circuit) => Some(circuit.clone()),
             _ => None,
         });
         match circuit.filter(|_| !is_direct) {
@@ -100,8 +100,8 @@ impl Ways {
         }
     }
 
-    fn to(&self, peer: PeerId) -> impl Iterator<Item = &Kind> {
-        self.open.values().filter(move |way| way.peer == peer).map(|way| &way.kind)
+    fn to(&self, peer: PeerId) -> impl Iterator<Item = &PathKind> {
+        self.open.values().filter(move |path| path.peer == peer).map(|path| &path.kind)
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    fn dialled(address: &str) -> ConnectedPoint {
+    fn dialed(address: &str) -> ConnectedPoint {
         let address = address.parse().expect("an address");
         ConnectedPoint::Dialer { address, role_override: Endpoint::Dialer, port_use: PortUse::Reuse }
     }
@@ -126,41 +126,41 @@ mod tests {
     #[test]
     fn a_circuit_is_opened_again_until_something_direct_leads_there() {
         let (start, peer) = (Instant::now(), PeerId::random());
-        let mut ways = Ways::default();
-        ways.opened(start, connection(1), peer, &dialled(CIRCUIT));
+        let mut paths = Paths::default();
+        paths.opened(start, connection(1), peer, &dialed(CIRCUIT));
         let mut attempts = Vec::new();
         for second in 0..300 {
-            if let Some((whom, circuit)) = ways.circuit_to_open(start + Duration::from_secs(second)) {
+            if let Some((whom, circuit)) = paths.circuit_to_open(start + Duration::from_secs(second)) {
                 assert_eq!((whom, circuit.to_string().as_str()), (peer, CIRCUIT));
                 attempts.push(second);
                 // The circuit of the attempt is no reason to begin anew.
-                ways.opened(start, connection(2), peer, &dialled(CIRCUIT));
-                ways.closed(start, connection(2));
+                paths.opened(start, connection(2), peer, &dialed(CIRCUIT));
+                paths.closed(start, connection(2));
             }
         }
         assert_eq!(attempts, [30, 90, 210]);
-        ways.opened(start, connection(3), peer, &dialled("/ip4/8.8.4.4/tcp/1"));
-        ways.opened(start, connection(4), peer, &dialled(CIRCUIT));
-        assert_eq!(ways.circuit_to_open(start + Duration::from_secs(3_600)), None);
-        ways.closed(start, connection(3));
-        assert_eq!(ways.circuit_to_open(start), None);
-        assert!(ways.circuit_to_open(start + HOLE_PUNCH_PAUSE).is_some(), "the hole is gone");
+        paths.opened(start, connection(3), peer, &dialed("/ip4/8.8.4.4/tcp/1"));
+        paths.opened(start, connection(4), peer, &dialed(CIRCUIT));
+        assert_eq!(paths.circuit_to_open(start + Duration::from_secs(3_600)), None);
+        paths.closed(start, connection(3));
+        assert_eq!(paths.circuit_to_open(start), None);
+        assert!(paths.circuit_to_open(start + HOLE_PUNCH_PAUSE).is_some(), "the hole is gone");
     }
 
     #[test]
     fn only_who_opened_the_circuit_tries_again_and_only_while_it_is_open() {
         let (start, peer) = (Instant::now(), PeerId::random());
         let later = start + Duration::from_secs(3_600);
-        let mut ways = Ways::default();
+        let mut paths = Paths::default();
         let local_addr: Multiaddr = CIRCUIT.parse().expect("an address");
         let inbound = ConnectedPoint::Listener { send_back_addr: local_addr.clone(), local_addr };
-        ways.opened(start, connection(1), peer, &inbound);
-        assert!(ways.has_circuit(peer));
-        assert_eq!(ways.circuit_to_open(later), None);
-        ways.opened(start, connection(2), peer, &dialled(CIRCUIT));
-        ways.closed(start, connection(1));
-        ways.closed(start, connection(2));
-        assert!(!ways.has_circuit(peer));
-        assert_eq!(ways.circuit_to_open(later), None);
+        paths.opened(start, connection(1), peer, &inbound);
+        assert!(paths.has_circuit(peer));
+        assert_eq!(paths.circuit_to_open(later), None);
+        paths.opened(start, connection(2), peer, &dialed(CIRCUIT));
+        paths.closed(start, connection(1));
+        paths.closed(start, connection(2));
+        assert!(!paths.has_circuit(peer));
+        assert_eq!(paths.circuit_to_open(later), None);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Learns how long something takes.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TimeoutEstimator {
     /// Before the first measurement.
     initial: Duration,
     floor: Duration,
@@ -18,12 +18,12 @@ pub(crate) struct Patience {
     doublings: u32,
 }
 
-impl Patience {
+impl TimeoutEstimator {
     /// Waits `initial` until something is known, never less than `floor`, and never more than `initial` doubled
     /// `doublings_max` times.
-    pub(crate) fn new(initial: Duration, floor: Duration, doublings_max: u32) -> Patience {
+    pub(crate) fn new(initial: Duration, floor: Duration, doublings_max: u32) -> TimeoutEstimator {
         let ceiling = initial.saturating_mul(1 << doublings_max);
-        Patience { initial, floor, ceiling, doublings_max, seen: None, doublings: 0 }
+        TimeoutEstimator { initial, floor, ceiling, doublings_max, seen: None, doublings: 0 }
     }
 
     /// It took this long.
@@ -71,24 +71,24 @@ mod tests {
 
     #[test]
     fn the_wait_follows_what_was_seen() {
-        let mut patience = Patience::new(seconds(20), seconds(1), 4);
-        assert_eq!(patience.limit(), seconds(20));
-        (0..50).for_each(|_| patience.record(Duration::from_millis(100)));
-        assert_eq!(patience.limit(), seconds(1), "never below the floor");
-        (0..50).for_each(|_| patience.record(seconds(8)));
-        assert!((seconds(8)..seconds(10)).contains(&patience.limit()), "{:?}", patience.limit());
+        let mut timeout = TimeoutEstimator::new(seconds(20), seconds(1), 4);
+        assert_eq!(timeout.limit(), seconds(20));
+        (0..50).for_each(|_| timeout.record(Duration::from_millis(100)));
+        assert_eq!(timeout.limit(), seconds(1), "never below the floor");
+        (0..50).for_each(|_| timeout.record(seconds(8)));
+        assert!((seconds(8)..seconds(10)).contains(&timeout.limit()), "{:?}", timeout.limit());
     }
 
     #[test]
     fn waits_in_vain_double_up_to_a_bound_and_success_forgives() {
-        let mut patience = Patience::new(seconds(20), seconds(1), 4);
-        patience.record(seconds(2));
-        let before = patience.limit();
-        patience.record_in_vain();
-        assert_eq!(patience.limit(), 2 * before);
-        (0..100).for_each(|_| patience.record_in_vain());
-        assert!(patience.limit() <= seconds(320));
-        patience.record(seconds(2));
-        assert!(patience.limit() <= before);
+        let mut timeout = TimeoutEstimator::new(seconds(20), seconds(1), 4);
+        timeout.record(seconds(2));
+        let before = timeout.limit();
+        timeout.record_in_vain();
+        assert_eq!(timeout.limit(), 2 * before);
+        (0..100).for_each(|_| timeout.record_in_vain());
+        assert!(timeout.limit() <= seconds(320));
+        timeout.record(seconds(2));
+        assert!(timeout.limit() <= before);
     }
 }

@@ -1,6 +1,6 @@
 //! Dials under way, and the bootstrap addresses.
 //!
-//! Bootstrap addresses are never forgotten. Each remembers who was found there, so that it is not dialled while that
+//! Bootstrap addresses are never forgotten. Each remembers who was found there, so that it is not dialed while that
 //! member is connected.
 
 use super::known::Dial;
@@ -54,15 +54,15 @@ pub(super) struct UnderWay {
 }
 
 #[derive(Debug)]
-pub(super) struct Dialling {
+pub(super) struct Dialing {
     /// At most [`DIALS_MAX`].
     under_way: Vec<UnderWay>,
     bootstrap: Vec<Entry>,
     pub(super) last_failure: Option<String>,
 }
 
-impl Dialling {
-    pub(super) fn new(bootstrap: &[Bootstrap]) -> Dialling {
+impl Dialing {
+    pub(super) fn new(bootstrap: &[Bootstrap]) -> Dialing {
         let entry = |configured: &Bootstrap| Entry {
             configured: configured.clone(),
             seen: None,
@@ -70,7 +70,7 @@ impl Dialling {
             is_reached: false,
             dial: Dial::default(),
         };
-        Dialling {
+        Dialing {
             under_way: Vec::with_capacity(DIALS_MAX),
             bootstrap: bootstrap.iter().map(entry).collect(),
             last_failure: None,
@@ -94,14 +94,14 @@ impl Dialling {
         self.under_way.iter().any(|under_way| under_way.target == target)
     }
 
-    /// Where somebody is being dialled.
+    /// Where somebody is being dialed.
     pub(super) fn addresses_for(&self, target: Target) -> &[Address] {
         let under_way = self.under_way.iter().find(|under_way| under_way.target == target);
         under_way.map_or(&[], |under_way| &under_way.addresses)
     }
 
-    /// Whether an address is being dialled for anybody.
-    pub(super) fn is_dialled(&self, address: &Address) -> bool {
+    /// Whether an address is being dialed for anybody.
+    pub(super) fn is_dialed(&self, address: &Address) -> bool {
         self.under_way.iter().any(|under_way| under_way.addresses.contains(address))
     }
 
@@ -132,19 +132,19 @@ impl Dialling {
         }
     }
 
-    /// A connection has ended: `lasted` says whether it was worth having, `is_parted` whether on purpose.
+    /// A connection has ended: `lasted` says whether it was worth having, `is_pruned` whether on purpose.
     pub(super) fn on_disconnected(
         &mut self,
         now: Time,
         peer: PeerId,
-        (lasted, is_parted): (bool, bool),
+        (lasted, is_pruned): (bool, bool),
         random: &mut Generator,
     ) {
         for entry in self.bootstrap.iter_mut().filter(|entry| entry.seen == Some(peer)) {
             if lasted {
                 entry.dial = Dial::default();
             }
-            entry.is_reached &= is_parted;
+            entry.is_reached &= is_pruned;
             entry.dial.failed(now, random);
         }
     }
