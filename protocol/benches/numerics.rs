@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use murmur_protocol::numerics::{
-    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, StepSizes, encode, merge,
+    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, Scales, encode, merge,
 };
 use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::{Correction, Snapshot};
@@ -31,13 +31,13 @@ struct Exchange {
 }
 
 impl Exchange {
-    fn new(models: &[Snapshot; 2], width: CodeWidth, steps: Option<StepSizes>, step_fraction: f64) -> Exchange {
+    fn new(models: &[Snapshot; 2], width: CodeWidth, scales: Option<Scales>, step_fraction: f64) -> Exchange {
         let buffers = Buffers::new();
         let job = |role| EncodeJob { role, nonce: 2, width };
-        let starter = job(EncodeRole::Starter { steps: steps.clone() });
-        let proposal = encode(&models[0], &starter, &buffers).expect("own steps");
-        let responder = job(EncodeRole::Responder { steps: proposal.steps.clone() });
-        let own = encode(&models[1], &responder, &buffers).expect("our own steps");
+        let starter = job(EncodeRole::Starter { scales: scales.clone() });
+        let proposal = encode(&models[0], &starter, &buffers).expect("own scales");
+        let responder = job(EncodeRole::Responder { scales: proposal.scales.clone() });
+        let own = encode(&models[1], &responder, &buffers).expect("our own scales");
         let merge_job = MergeJob {
             role: MergeRole::Responder,
             parameters: PARAMETERS,
@@ -49,7 +49,7 @@ impl Exchange {
             starter_share: 0.5,
             clip: f64::MAX,
             step_fraction,
-            steps,
+            scales,
         };
         let merged = merge(&merge_job, &buffers).expect("our own bytes");
         assert_eq!(merged.masked_blocks, 0, "the benchmark's models are near each other");
@@ -58,7 +58,7 @@ impl Exchange {
     }
 
     fn encode(&self, side: usize) -> Encoded {
-        encode(&self.models[side], &self.encodes[side], &self.buffers).expect("our own steps")
+        encode(&self.models[side], &self.encodes[side], &self.buffers).expect("our own scales")
     }
 
     fn merge(&self) -> Merged {
@@ -76,14 +76,14 @@ fn all_work<'a>(exchanges: &'a [Exchange], source: &'a Snapshot, targets: &'a mu
     let correction = &exchanges[0].correction;
     for exchange in exchanges {
         let bits = exchange.merge.width.bits();
-        let (steps, codes) = (exchange.merge.own.steps.len(), exchange.merge.own.codes.len());
+        let (scales, codes) = (exchange.merge.own.scales.len(), exchange.merge.own.codes.len());
         let mut add = |name: &str, bytes, run: Box<dyn FnMut() + 'a>| {
             work.push((format!("{name}, {bits} bits"), bytes, run));
         };
         for (side, name) in ["encode as starter", "encode as responder"].into_iter().enumerate() {
-            add(name, 4 * PARAMETERS + steps + codes, Box::new(move || drop(black_box(exchange.encode(side)))));
+            add(name, 4 * PARAMETERS + scales + codes, Box::new(move || drop(black_box(exchange.encode(side)))));
         }
-        add("merge", steps + 2 * codes + PARAMETERS, Box::new(|| drop(black_box(exchange.merge()))));
+        add("merge", scales + 2 * codes + PARAMETERS, Box::new(|| drop(black_box(exchange.merge()))));
     }
     work.push(("add correction".to_owned(), 9 * PARAMETERS, Box::new(move || correction.add_to(black_box(moved)))));
     work
@@ -94,11 +94,11 @@ fn main() {
     let one: Vec<f32> = (0..PARAMETERS).map(|_| generator.random_range(-0.1..0.1)).collect();
     let other: Vec<f32> = one.iter().map(|value| value + generator.random_range(-1e-3f32..1e-3)).collect();
     let models = [Snapshot::from(one), Snapshot::from(other)];
-    // A first exchange calibrates the steps for 8 bits; fewer bits take wider ones, so that nothing wraps.
+    // A first exchange calibrates the scales for 8 bits; fewer bits take wider ones, so that nothing wraps.
     let fractions = [(CodeWidth::Eight, 0.2), (CodeWidth::Six, 0.2), (CodeWidth::Four, 0.5)];
     let exchanges = fractions.map(|(width, fraction)| {
         let calibrated = Exchange::new(&models, CodeWidth::Sixteen, None, fraction).merge();
-        Exchange::new(&models, width, Some(calibrated.steps), fraction)
+        Exchange::new(&models, width, Some(calibrated.scales), fraction)
     });
     let mut targets = [vec![0f32; PARAMETERS], vec![0f32; PARAMETERS]];
     let mut work = all_work(&exchanges, &models[0], &mut targets);

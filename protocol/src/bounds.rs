@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use membership::*;
 
-use crate::numerics::{CodeWidth, codes_bytes, steps_bytes};
+use crate::numerics::{CodeWidth, codes_bytes, scales_bytes};
 
 /// The slowest link that bulk is meant for, in bytes a second: 2 Mbit/s.
 const BULK_RATE_MIN: u64 = 256 * 1024;
@@ -206,9 +206,9 @@ pub fn payload_bytes_max(parameters: usize) -> u64 {
     state_part_bytes(parameters).max(proposal_bytes(parameters)) as u64
 }
 
-/// What a starter sends at most: steps and codes.
+/// What a starter sends at most: scales and codes.
 fn proposal_bytes(parameters: usize) -> usize {
-    steps_bytes(parameters) + codes_bytes(parameters, CodeWidth::Sixteen)
+    scales_bytes(parameters) + codes_bytes(parameters, CodeWidth::Sixteen)
 }
 
 /// An exchange of a model of so many parameters is void after this long. (A partner that is gone is noticed sooner, by

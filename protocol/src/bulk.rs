@@ -176,13 +176,13 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Parameters per step size: one `f32` steers a block of this many.
+/// Parameters per scale: one `f32` steers a block of this many.
 pub const BLOCK: usize = 256;
 
-/// What an exchange adds to a model: `scale · step[block] · code`, one byte a parameter (two in a first exchange)
+/// What an exchange adds to a model: `factor · scale[block] · code`, one byte a parameter (two in a first exchange)
 /// until the moment it is added.
 ///
-/// Both partners hold the same codes and steps with opposite signs, so with equal weights their corrections are
+/// Both partners hold the same codes and scales with opposite signs, so with equal weights their corrections are
 /// bit-exact negations of each other.
 #[derive(Clone, PartialEq)]
 pub struct Correction(Arc<CorrectionParts>);
@@ -190,11 +190,11 @@ pub struct Correction(Arc<CorrectionParts>);
 #[derive(PartialEq)]
 struct CorrectionParts {
     codes: PooledCodes,
-    /// One per block of [`BLOCK`] parameters: step size times scale, sign included.
-    scaled_steps: Pooled<f32>,
+    /// One per block of [`BLOCK`] parameters: its scale times the factor, sign included.
+    scales: Pooled<f32>,
 }
 
-/// Differences in whole steps, masked blocks as zeros.
+/// Differences in multiples of the scale, masked blocks as zeros.
 #[derive(PartialEq, Debug)]
 pub enum Codes {
     /// Codes of up to 8 bits.
@@ -211,28 +211,28 @@ pub(crate) enum PooledCodes {
 }
 
 impl Correction {
-    /// A correction of `scaled_steps[index / BLOCK] * codes[index]`.
+    /// A correction of `scales[index / BLOCK] * codes[index]`.
     ///
     /// # Panics
-    /// When there is not one step per block.
-    pub fn new(codes: Codes, scaled_steps: Vec<f32>) -> Correction {
+    /// When there is not one scale per block.
+    pub fn new(codes: Codes, scales: Vec<f32>) -> Correction {
         let codes = match codes {
             Codes::Narrow(codes) => PooledCodes::Narrow(codes.into()),
             Codes::Wide(codes) => PooledCodes::Wide(codes.into()),
         };
-        Correction::from_pooled(codes, scaled_steps.into())
+        Correction::from_pooled(codes, scales.into())
     }
 
-    pub(crate) fn from_pooled(codes: PooledCodes, scaled_steps: Pooled<f32>) -> Correction {
-        let correction = Correction(Arc::new(CorrectionParts { codes, scaled_steps }));
-        assert_eq!(correction.0.scaled_steps.len(), correction.len().div_ceil(BLOCK), "one step per block");
+    pub(crate) fn from_pooled(codes: PooledCodes, scales: Pooled<f32>) -> Correction {
+        let correction = Correction(Arc::new(CorrectionParts { codes, scales }));
+        assert_eq!(correction.0.scales.len(), correction.len().div_ceil(BLOCK), "one scale per block");
         correction
     }
 
-    /// One per block of [`BLOCK`] parameters: the step of the codes times the share of a difference that is moved, with its
+    /// One per block of [`BLOCK`] parameters: the scale of the codes times the share of a difference that is moved, with its
     /// sign.
-    pub fn scaled_steps(&self) -> &[f32] {
-        &self.0.scaled_steps
+    pub fn scales(&self) -> &[f32] {
+        &self.0.scales
     }
 
     /// Number of parameters.
@@ -259,10 +259,10 @@ impl Correction {
     /// [`add_to`](Self::add_to) with the loop of `instructions`.
     fn add_with(&self, instructions: InstructionSet, values: &mut [f32]) {
         assert_eq!(values.len(), self.len(), "a correction fits its model");
-        let steps = &*self.0.scaled_steps;
+        let scales = &*self.0.scales;
         match &self.0.codes {
-            PooledCodes::Narrow(codes) => instructions.run(Addition { values, codes, steps }),
-            PooledCodes::Wide(codes) => instructions.run(Addition { values, codes, steps }),
+            PooledCodes::Narrow(codes) => instructions.run(Addition { values, codes, scales }),
+            PooledCodes::Wide(codes) => instructions.run(Addition { values, codes, scales }),
         }
     }
 
@@ -277,7 +277,7 @@ impl Correction {
 struct Addition<'a, Code> {
     values: &'a mut [f32],
     codes: &'a [Code],
-    steps: &'a [f32],
+    scales: &'a [f32],
 }
 
 impl<Code: Copy + Into<f32>> Kernel for Addition<'_, Code> {
@@ -286,9 +286,9 @@ impl<Code: Copy + Into<f32>> Kernel for Addition<'_, Code> {
     #[inline(always)]
     fn run(self) {
         let blocks = self.values.chunks_mut(BLOCK).zip(self.codes.chunks(BLOCK));
-        for ((values, codes), step) in blocks.zip(self.steps) {
+        for ((values, codes), scale) in blocks.zip(self.scales) {
             for (value, code) in values.iter_mut().zip(codes) {
-                *value += step * (*code).into();
+                *value += scale * (*code).into();
             }
         }
     }
@@ -349,10 +349,10 @@ mod tests {
     fn all_instruction_sets_add_the_same_bits() {
         for length in [1, 15, BLOCK, 3 * BLOCK + 201] {
             let model: Vec<f32> = (0..length).map(|index| (index as f32).sin() * 1e3).collect();
-            let steps: Vec<f32> = (0..length.div_ceil(BLOCK)).map(|block| 0.3 - 0.17 * block as f32).collect();
+            let scales: Vec<f32> = (0..length.div_ceil(BLOCK)).map(|block| 0.3 - 0.17 * block as f32).collect();
             let narrow = Codes::Narrow((0..length).map(|index| (index * 37) as i8).collect());
             let wide = Codes::Wide((0..length).map(|index| (index * 3701) as i16).collect());
-            for correction in [narrow, wide].map(|codes| Correction::new(codes, steps.clone())) {
+            for correction in [narrow, wide].map(|codes| Correction::new(codes, scales.clone())) {
                 let sums = InstructionSet::available().into_iter().map(|instructions| {
                     let mut values = model.clone();
                     correction.add_with(instructions, &mut values);

@@ -5,7 +5,7 @@
 //!   PROPOSE ──────────────────────────────────► has room?
 //!          ◄────────────────────────────────── ACCEPT (or REJECT)
 //!   snapshot, encode
-//!   steps ════════════════════════════════════► snapshot, encode
+//!   scales ═══════════════════════════════════► snapshot, encode
 //!   codes ════════════════════════════════════►
 //!          ◄═══════════════════════════════════ codes
 //!                                               merge; θ += correction
@@ -13,7 +13,7 @@
 //!   merge; θ += correction
 //! ```
 //!
-//! A small proposal goes first, so that no byte of a model travels to a partner that has no room for it. The steps, two
+//! A small proposal goes first, so that no byte of a model travels to a partner that has no room for it. The scales, two
 //! bytes a block, are all that the responder needs to encode: so both sides' codes travel at the same time. The
 //! responder merges first, and the starter only what the responder says it has merged. Whatever gets lost, the starter
 //! repeats the small proposal under the same number, and both say or send again what has not arrived; each merges only

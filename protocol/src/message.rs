@@ -31,7 +31,7 @@ pub enum Message {
     },
     /// Asks for an exchange. Repeated with the same number until it is answered.
     Propose(Propose),
-    /// The responder is ready for the starter's steps and codes.
+    /// The responder is ready for the starter's scales and codes.
     Accept(Accept),
     /// The responder will not take part.
     Reject(Reject),
@@ -110,7 +110,7 @@ pub struct Propose {
     pub deadline_ms: u32,
 }
 
-/// Ready for the starter's steps and codes.
+/// Ready for the starter's scales and codes.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Accept {
     /// From the proposal.
@@ -165,8 +165,8 @@ pub enum RejectReason {
 /// What a transfer carries.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum TransferHeader {
-    /// The steps of an exchange, from its starter, ahead of its codes: with them the responder encodes.
-    Steps {
+    /// The scales of an exchange, from its starter, ahead of its codes: with them the responder encodes.
+    Scales {
         /// Which exchange.
         exchange: ExchangeNumber,
     },
@@ -251,7 +251,7 @@ mod tests {
             codec::encode(&Message::Leave),
             codec::encode(&Message::Prune { peers }),
             codec::encode(&Message::Finish(finish)),
-            codec::encode(&TransferHeader::Steps { exchange: 300 }),
+            codec::encode(&TransferHeader::Scales { exchange: 300 }),
             codec::encode(&TransferHeader::ProposalCodes { exchange: 300 }),
             codec::encode(&TransferHeader::ReplyCodes { exchange: 300 }),
             codec::encode(&TransferHeader::Merged { exchange: 300, digest: 1 }),

@@ -15,7 +15,7 @@ mod grid;
 mod instruction_set;
 mod merge;
 mod packing;
-mod steps;
+mod scales;
 mod width;
 
 pub use buffers::Buffers;
@@ -23,5 +23,5 @@ pub(crate) use buffers::Pooled;
 pub use encode::{EncodeJob, EncodeRole, Encoded, encode};
 pub(crate) use instruction_set::{InstructionSet, Kernel};
 pub use merge::{MergeJob, MergeRole, Merged, merge};
-pub use steps::{BlockStep, StepSizes};
-pub use width::{CodeWidth, codes_bytes, round_bytes, steps_bytes};
+pub use scales::{BlockScale, Scales};
+pub use width::{CodeWidth, codes_bytes, round_bytes, scales_bytes};

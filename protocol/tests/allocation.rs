@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::numerics::{
-    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, StepSizes, encode, merge,
+    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Scales, encode, merge,
 };
 use murmur_protocol::{Payload, Snapshot};
 
@@ -53,10 +53,10 @@ fn large_allocations(run: impl FnOnce()) -> usize {
     LARGE_ALLOCATIONS.load(Ordering::SeqCst) - before
 }
 
-/// Two nodes, each with its pool and its steps, in one exchange that moves both.
+/// Two nodes, each with its pool and its scales, in one exchange that moves both.
 struct Pair {
     models: [Vec<f32>; 2],
-    steps: [Option<StepSizes>; 2],
+    scales: [Option<Scales>; 2],
     buffers: [Buffers; 2],
 }
 
@@ -66,9 +66,9 @@ impl Pair {
             let job = EncodeJob { role, nonce: 5, width };
             encode(&snapshots[side], &job, &self.buffers[side]).expect("honest")
         };
-        let starter = encode(0, EncodeRole::Starter { steps: self.steps[0].clone() });
-        let responder = encode(1, EncodeRole::Responder { steps: starter.steps.clone() });
-        let job = |role, own: &Encoded, received: &Payload, steps: &Option<StepSizes>| MergeJob {
+        let starter = encode(0, EncodeRole::Starter { scales: self.scales[0].clone() });
+        let responder = encode(1, EncodeRole::Responder { scales: starter.scales.clone() });
+        let job = |role, own: &Encoded, received: &Payload, scales: &Option<Scales>| MergeJob {
             role,
             parameters: PARAMETERS,
             own: own.clone(),
@@ -79,16 +79,16 @@ impl Pair {
             starter_share: 0.5,
             clip: f64::MAX,
             step_fraction: 0.2,
-            steps: steps.clone(),
+            scales: scales.clone(),
         };
-        let responding = job(MergeRole::Responder, &responder, &starter.codes, &self.steps[1]);
+        let responding = job(MergeRole::Responder, &responder, &starter.codes, &self.scales[1]);
         let at_responder = merge(&responding, &self.buffers[1]).expect("honest");
         let role = MergeRole::Starter { digest: at_responder.digest };
-        let starting = job(role, &starter, &responder.codes, &self.steps[0]);
+        let starting = job(role, &starter, &responder.codes, &self.scales[0]);
         let at_starter = merge(&starting, &self.buffers[0]).expect("honest");
         at_starter.correction.add_to(&mut self.models[0]);
         at_responder.correction.add_to(&mut self.models[1]);
-        self.steps = [Some(at_starter.steps), Some(at_responder.steps)];
+        self.scales = [Some(at_starter.scales), Some(at_responder.scales)];
     }
 }
 
@@ -98,7 +98,7 @@ fn after_the_first_ones_an_exchange_allocates_nothing_large() {
     let one: Vec<f32> = (0..PARAMETERS).map(|index| (index as f32 * 0.01).sin()).collect();
     let other: Vec<f32> = one.iter().map(|value| value + 1e-3).collect();
     let snapshots = [Snapshot::from(one.clone()), Snapshot::from(other.clone())];
-    let mut pair = Pair { models: [one, other], steps: [None, None], buffers: [Buffers::new(), Buffers::new()] };
+    let mut pair = Pair { models: [one, other], scales: [None, None], buffers: [Buffers::new(), Buffers::new()] };
     let first = large_allocations(|| pair.exchange(CodeWidth::Sixteen, &snapshots));
     assert!(first >= 6, "the counter works: {first}");
     for width in [CodeWidth::Eight, CodeWidth::Six, CodeWidth::Eight] {

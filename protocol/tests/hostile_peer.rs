@@ -135,7 +135,7 @@ fn a_peer_that_goes_on_sending_nonsense_is_banned() {
 /// Takes part in an exchange that the peer has proposed with these steps and codes; what the node says in the end.
 fn exchange(setting: &mut Setting, steps: Payload, codes: Payload) -> Vec<Effect> {
     setting.hear(propose(1, standing()));
-    let effects = setting.receive(TransferHeader::Steps { exchange: 1 }, steps);
+    let effects = setting.receive(TransferHeader::Scales { exchange: 1 }, steps);
     let request = effects.iter().find_map(|effect| match effect {
         Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) => Some(*request),
         _ => None,
@@ -165,18 +165,18 @@ fn exchange(setting: &mut Setting, steps: Payload, codes: Payload) -> Vec<Effect
 }
 
 #[test]
-fn steps_and_codes_of_a_wrong_length_never_reach_the_model() {
-    let role = EncodeRole::Starter { steps: None };
+fn scales_and_codes_of_a_wrong_length_never_reach_the_model() {
+    let role = EncodeRole::Starter { scales: None };
     let job = EncodeJob { role, nonce: 1, width: CodeWidth::Eight };
-    let honest = encode(&vec![1.0; PARAMETERS].into(), &job, &Buffers::new()).expect("own steps");
+    let honest = encode(&vec![1.0; PARAMETERS].into(), &job, &Buffers::new()).expect("own scales");
     let short = |payload: &Payload| payload.slice(0..payload.len() - 1).expect("not empty");
     let cases = [
-        (honest.steps.clone(), honest.codes.clone(), true),
-        (short(&honest.steps), honest.codes.clone(), false),
-        (honest.steps.clone(), short(&honest.codes), false),
+        (honest.scales.clone(), honest.codes.clone(), true),
+        (short(&honest.scales), honest.codes.clone(), false),
+        (honest.scales.clone(), short(&honest.codes), false),
     ];
-    for (steps, codes, is_honest) in cases {
-        let effects = exchange(&mut Setting::new(Start::WithModel), steps, codes);
+    for (scales, codes, is_honest) in cases {
+        let effects = exchange(&mut Setting::new(Start::WithModel), scales, codes);
         let is_refused = matches!(misbehaviour(&effects), Some(Misbehaviour::WrongLength { .. }));
         let is_applied =
             effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::ApplyCorrection { .. })));

@@ -4,8 +4,7 @@
 
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::numerics::{
-    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, StepSizes, codes_bytes, encode,
-    merge,
+    Buffers, CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged, Scales, codes_bytes, encode, merge,
 };
 use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::{Correction, Misbehaviour, Payload, Snapshot};
@@ -18,7 +17,7 @@ const WIDTHS: [CodeWidth; 4] = [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eigh
 struct Setting {
     parameters: usize,
     width: CodeWidth,
-    step: f32,
+    scale: f32,
     nonce: u64,
     gamma: f64,
     starter_share: f32,
@@ -26,8 +25,8 @@ struct Setting {
 }
 
 impl Setting {
-    fn new(width: CodeWidth, step: f32) -> Setting {
-        Setting { parameters: 0, width, step, nonce: 42, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
+    fn new(width: CodeWidth, scale: f32) -> Setting {
+        Setting { parameters: 0, width, scale, nonce: 42, gamma: 0.5, starter_share: 0.5, clip: f64::MAX }
     }
 
     fn merge(&self, role: MergeRole, own: &Encoded, received: Payload) -> Result<Merged, Misbehaviour> {
@@ -42,7 +41,7 @@ impl Setting {
             starter_share: self.starter_share,
             clip: self.clip,
             step_fraction: 0.2,
-            steps: None,
+            scales: None,
         };
         merge(&job, &Buffers::new())
     }
@@ -53,16 +52,16 @@ impl Setting {
     }
 
     fn propose(&self, starter: &[f32]) -> Encoded {
-        // A model of equal values has steps of a thousandth of them.
-        let steps = StepSizes::for_first_exchange(&vec![1e3 * self.step; starter.len()]);
-        self.encode(starter, EncodeRole::Starter { steps: Some(steps) }).expect("own steps")
+        // A model of equal values has scales of a thousandth of them.
+        let scales = Scales::for_first_exchange(&vec![1e3 * self.scale; starter.len()]);
+        self.encode(starter, EncodeRole::Starter { scales: Some(scales) }).expect("own scales")
     }
 
     fn exchange(&self, models: [&[f32]; 2]) -> Exchange {
         let setting = Setting { parameters: models[0].len(), ..self.clone() };
         let starter = setting.propose(models[0]);
-        let role = EncodeRole::Responder { steps: starter.steps.clone() };
-        let responder = setting.encode(models[1], role).expect("honest steps");
+        let role = EncodeRole::Responder { scales: starter.scales.clone() };
+        let responder = setting.encode(models[1], role).expect("honest scales");
         let at_responder = setting.merge(MergeRole::Responder, &responder, starter.codes.clone()).expect("honest");
         let role = MergeRole::Starter { digest: at_responder.digest };
         let at_starter = setting.merge(role, &starter, responder.codes.clone()).expect("honest");
@@ -116,31 +115,35 @@ fn corrections_cancel(starter_share: f32, at_starter: &Correction, at_responder:
 }
 
 /// Invariant 4: a node moves by at most `factor · τ`, and a coordinate by `factor · (2^(bits−1) − 1) · s`.
-fn movement_is_bounded(correction: &Correction, setting: &Setting, share: f64, steps: &[f32]) -> Result<(), String> {
+fn movement_is_bounded(correction: &Correction, setting: &Setting, share: f64, scales: &[f32]) -> Result<(), String> {
     let factor = 2.0 * setting.gamma * share;
     let moved = correction.to_values();
     let limit = factor * setting.clip * (1.0 + 1e-5);
     require(norm(&moved) <= limit, || format!("moved by {} instead of {limit}", norm(&moved)))?;
     let reach = f64::from((1u32 << (setting.width.bits() - 1)) - 1);
     for (position, value) in moved.iter().enumerate() {
-        let limit = factor * reach * f64::from(steps[position / BLOCK]) * (1.0 + 1e-6);
+        let limit = factor * reach * f64::from(scales[position / BLOCK]) * (1.0 + 1e-6);
         require(f64::from(value.abs()) <= limit, || format!("coordinate {position} moved by {value} of {limit}"))?;
     }
     Ok(())
 }
 
 /// Invariant 5: the distance grows by no more than the quantization error.
-fn partners_are_not_further_apart(models: [&[f32]; 2], corrections: [&Correction; 2], step: f32) -> Result<(), String> {
+fn partners_are_not_further_apart(
+    models: [&[f32]; 2],
+    corrections: [&Correction; 2],
+    scale: f32,
+) -> Result<(), String> {
     let mut moved = models.map(<[f32]>::to_vec);
     moved.iter_mut().zip(corrections).for_each(|(model, correction)| correction.add_to(model));
-    let quantization = f64::from(step) * (models[0].len() as f64).sqrt();
+    let quantization = f64::from(scale) * (models[0].len() as f64).sqrt();
     let (before, after) = (distance(models[0], models[1]), distance(&moved[0], &moved[1]));
     require(after <= before + quantization, || format!("{before} became {after}, quantization {quantization}"))
 }
 
-/// The steps of an exchange.
-fn steps_on_the_wire(steps: &Payload) -> Vec<f32> {
-    let pairs = steps.bytes().chunks_exact(2);
+/// The scales of an exchange.
+fn scales_on_the_wire(scales: &Payload) -> Vec<f32> {
+    let pairs = scales.bytes().chunks_exact(2);
     pairs.map(|pair| f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16)).collect()
 }
 
@@ -148,23 +151,23 @@ fn steps_on_the_wire(steps: &Payload) -> Vec<f32> {
 fn holds(exchange: &Exchange, setting: &Setting) -> Result<(), String> {
     let Exchange { starter, at_starter, at_responder, .. } = exchange;
     let share = f64::from(setting.starter_share);
-    let steps = steps_on_the_wire(&starter.steps);
+    let scales = scales_on_the_wire(&starter.scales);
     corrections_cancel(setting.starter_share, &at_starter.correction, &at_responder.correction)?;
-    movement_is_bounded(&at_starter.correction, setting, 1.0 - share, &steps)?;
-    movement_is_bounded(&at_responder.correction, setting, share, &steps)?;
+    movement_is_bounded(&at_starter.correction, setting, 1.0 - share, &scales)?;
+    movement_is_bounded(&at_responder.correction, setting, share, &scales)?;
     let same_scale = at_starter.clip_scale.to_bits() == at_responder.clip_scale.to_bits();
     require(same_scale && at_starter.masked_blocks == at_responder.masked_blocks, || "other terms".to_owned())
 }
 
-/// Settings whose steps are too small for some of the spreads, so that codes wrap.
+/// Settings whose scales are too small for some of the spreads, so that codes wrap.
 fn settings() -> impl Strategy<Value = Setting> {
     let share = prop_oneof![Just(0.5f32), 0.06f32..0.94];
     let clip = prop_oneof![Just(f64::MAX), 1e-3f64..10.0];
     (0..4usize, 1e-4f32..1e-1, any::<u64>(), 0.0f64..=0.5, share, clip).prop_map(
-        |(width, step, nonce, gamma, starter_share, clip)| Setting {
+        |(width, scale, nonce, gamma, starter_share, clip)| Setting {
             parameters: 0,
             width: WIDTHS[width],
-            step,
+            scale,
             nonce,
             gamma,
             starter_share,
@@ -178,15 +181,15 @@ fn is_error_or_bounded(
     result: Result<Merged, Misbehaviour>,
     setting: &Setting,
     share: f64,
-    steps: &[f32],
+    scales: &[f32],
 ) -> Result<(), String> {
     let Ok(merged) = result else { return Ok(()) };
     let finite = merged.correction.to_values().iter().all(|value| value.is_finite());
     require(finite && merged.distance.is_finite(), || "not finite".to_owned())?;
-    require(merged.steps.values().iter().all(|block| block.step.is_finite() && block.step > 0.0), || {
-        "bad steps".to_owned()
+    require(merged.scales.values().iter().all(|block| block.scale.is_finite() && block.scale > 0.0), || {
+        "bad scales".to_owned()
     })?;
-    movement_is_bounded(&merged.correction, setting, share, steps)
+    movement_is_bounded(&merged.correction, setting, share, scales)
 }
 
 proptest! {
@@ -213,33 +216,33 @@ proptest! {
         let [one, other] = two_models(seed, parameters, spread);
         let Exchange { starter, at_starter, at_responder, .. } = setting.exchange([&one, &other]);
         prop_assert_eq!(at_starter.masked_blocks, 0);
-        let step = steps_on_the_wire(&starter.steps).into_iter().fold(0.0, f32::max);
+        let scale = scales_on_the_wire(&starter.scales).into_iter().fold(0.0, f32::max);
         let corrections = [&at_starter.correction, &at_responder.correction];
-        prop_assert_eq!(partners_are_not_further_apart([&one, &other], corrections, step), Ok(()));
+        prop_assert_eq!(partners_are_not_further_apart([&one, &other], corrections, scale), Ok(()));
     }
 
     #[test]
-    fn hostile_steps_are_refused_or_bounded(
+    fn hostile_scales_are_refused_or_bounded(
         seed in any::<u64>(), parameters in 1usize..700, setting in settings(), cut in 0usize..10,
         flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..3), is_random in any::<bool>(),
     ) {
         let [one, other] = two_models(seed, parameters, 0.05);
         let setting = Setting { parameters, ..setting };
         let honest = setting.propose(&one);
-        let mut bytes = honest.steps.bytes().to_vec();
+        let mut bytes = honest.scales.bytes().to_vec();
         if is_random {
             let mut generator = stream(seed, "hostile bytes", &[]);
             bytes.iter_mut().for_each(|byte| *byte = generator.random());
         }
         flips.iter().for_each(|(index, mask)| *index.get_mut(&mut bytes) ^= mask);
         bytes.truncate(bytes.len() - usize::from(cut == 0));
-        let steps = Payload::from(bytes);
-        let result = setting.encode(&other, EncodeRole::Responder { steps: steps.clone() });
+        let scales = Payload::from(bytes);
+        let result = setting.encode(&other, EncodeRole::Responder { scales: scales.clone() });
         prop_assert_eq!(cut == 0, matches!(result, Err(Misbehaviour::WrongLength { .. })));
         if let Ok(own) = result {
             let result = setting.merge(MergeRole::Responder, &own, honest.codes);
             let share = f64::from(setting.starter_share);
-            prop_assert_eq!(is_error_or_bounded(result, &setting, share, &steps_on_the_wire(&steps)), Ok(()));
+            prop_assert_eq!(is_error_or_bounded(result, &setting, share, &scales_on_the_wire(&scales)), Ok(()));
         }
     }
 
@@ -261,15 +264,15 @@ proptest! {
         codes.truncate(codes.len() - cut.saturating_sub(1));
         let codes = Payload::from(codes);
         let is_whole = codes.len() == codes_bytes(parameters, setting.width);
-        let steps = steps_on_the_wire(&starter.steps);
+        let scales = scales_on_the_wire(&starter.scales);
         let share = f64::from(setting.starter_share);
         let responding = setting.merge(MergeRole::Responder, &starter, codes.clone());
         prop_assert_eq!(responding.is_ok(), is_whole);
         let digest = responding.as_ref().map_or(0, |merged| merged.digest);
-        prop_assert_eq!(is_error_or_bounded(responding, &setting, share, &steps), Ok(()));
+        prop_assert_eq!(is_error_or_bounded(responding, &setting, share, &scales), Ok(()));
         let starting = setting.merge(MergeRole::Starter { digest }, &starter, codes);
         prop_assert_eq!(starting.is_ok(), is_whole, "a digest that fits its lie is believed");
-        prop_assert_eq!(is_error_or_bounded(starting, &setting, 1.0 - share, &steps), Ok(()));
+        prop_assert_eq!(is_error_or_bounded(starting, &setting, 1.0 - share, &scales), Ok(()));
     }
 
     #[test]
@@ -285,7 +288,7 @@ proptest! {
         if swap { std::mem::swap(&mut one, &mut other) }
         let exchange = setting.exchange([&one, &other]);
         prop_assert_eq!(holds(&exchange, &setting), Ok(()));
-        let first = EncodeJob { role: EncodeRole::Starter { steps: None }, nonce: 1, width: CodeWidth::Sixteen };
+        let first = EncodeJob { role: EncodeRole::Starter { scales: None }, nonce: 1, width: CodeWidth::Sixteen };
         prop_assert!(encode(&Snapshot::from(one), &first, &Buffers::new()).is_ok());
     }
 }
@@ -313,11 +316,11 @@ fn every_property_can_fail() {
     }
 
     // Without clipping, or on a grid that is coarser than agreed, a node moves further than allowed.
-    let steps = steps_on_the_wire(&honest.starter.steps);
+    let scales = scales_on_the_wire(&honest.starter.scales);
     let unclipped = Setting { clip: f64::MAX, ..setting.clone() };
     let far = unclipped.exchange([&one, &other]).at_starter.correction;
-    assert!(movement_is_bounded(&far, &setting, 0.5, &steps).is_err());
-    let finer: Vec<f32> = steps.iter().map(|step| step / 100.0).collect();
+    assert!(movement_is_bounded(&far, &setting, 0.5, &scales).is_err());
+    let finer: Vec<f32> = scales.iter().map(|scale| scale / 100.0).collect();
     assert!(movement_is_bounded(&far, &unclipped, 0.5, &finer).is_err());
 
     // Both jumping past each other, or apart, ends further away than they began.
@@ -328,5 +331,5 @@ fn every_property_can_fail() {
     // A correction that is not finite.
     let mut broken = honest.at_starter.clone();
     broken.correction = Correction::new(Codes::Narrow(vec![1; 600]), vec![f32::NAN; 3]);
-    assert!(is_error_or_bounded(Ok(broken), &setting, 0.5, &steps).is_err());
+    assert!(is_error_or_bounded(Ok(broken), &setting, 0.5, &scales).is_err());
 }

@@ -70,8 +70,8 @@ impl Responder {
     }
 
     pub(crate) fn receive_steps(&mut self, peer: PeerId) -> Vec<Effect> {
-        let header = TransferHeader::Steps { exchange: EXCHANGE };
-        self.tell(Event::TransferReceived { peer, header, payload: encoded().steps })
+        let header = TransferHeader::Scales { exchange: EXCHANGE };
+        self.tell(Event::TransferReceived { peer, header, payload: encoded().scales })
     }
 
     pub(crate) fn receive_codes(&mut self, peer: PeerId) -> Vec<Effect> {
@@ -96,7 +96,7 @@ impl Responder {
 
 /// A starter's steps and codes.
 pub(crate) fn encoded() -> Encoded {
-    let job = EncodeJob { role: EncodeRole::Starter { steps: None }, nonce: NONCE, width: CodeWidth::Sixteen };
+    let job = EncodeJob { role: EncodeRole::Starter { scales: None }, nonce: NONCE, width: CodeWidth::Sixteen };
     encode(&vec![1.0; PARAMETERS].into(), &job, &Buffers::new()).expect("own steps")
 }
 

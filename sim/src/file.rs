@@ -158,7 +158,7 @@ pub struct GossipSection {
     pub fragments: Drawn<u16>,
     /// The share of the difference that each partner gives way.
     pub gamma: Drawn<f64>,
-    /// Quantization step as a fraction of the running rms difference.
+    /// Scale of the codes as a fraction of the running rms difference.
     pub step_fraction: Drawn<f64>,
     /// Corrections are clipped at this multiple of the median of recent ones.
     pub clip_factor: Drawn<f64>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::message::{Propose, Standing};
-use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, codes_bytes, steps_bytes};
+use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, codes_bytes, scales_bytes};
 use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 use murmur_sim::checks::*;
@@ -167,7 +167,7 @@ fn a_slow_reply_is_sent_once() {
     let scenario = scenario.with_bandwidth(16_000.0).at(Duration::from_millis(1500), Incident::StopReporting);
     let mut swarm = Swarm::new(scenario, 1);
     swarm.run_until(seconds(60));
-    let once = steps_bytes(50_000) + 2 * codes_bytes(50_000, CodeWidth::Sixteen);
+    let once = scales_bytes(50_000) + 2 * codes_bytes(50_000, CodeWidth::Sixteen);
     let record = swarm.record();
     assert_eq!(
         record.exchanges.merges, 2,
@@ -227,8 +227,8 @@ fn a_refusal_after_the_reply_changes_nothing() {
         let job = EncodeJob { role, nonce, width: CodeWidth::Sixteen };
         numerics::encode(&values.into(), &job, &Buffers::new()).expect("honest")
     };
-    let ours = encode(vec![1.0; 8], EncodeRole::Starter { steps: None });
-    let theirs = encode(vec![1.1; 8], EncodeRole::Responder { steps: ours.steps.clone() });
+    let ours = encode(vec![1.0; 8], EncodeRole::Starter { scales: None });
+    let theirs = encode(vec![1.1; 8], EncodeRole::Responder { scales: ours.scales.clone() });
     tell(Event::Encoded { request: RequestId(1), result: Ok(ours.clone()) });
     let job = numerics::MergeJob {
         role: numerics::MergeRole::Responder,
@@ -241,7 +241,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
         starter_share: 0.5,
         clip: f64::from(standing.clip),
         step_fraction: 0.2,
-        steps: None,
+        scales: None,
     };
     let digest = numerics::merge(&job, &Buffers::new()).expect("honest").digest;
     let header = TransferHeader::ReplyCodes { exchange };

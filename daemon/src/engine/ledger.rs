@@ -34,9 +34,9 @@ pub struct PeerTraffic {
 pub struct Taken {
     /// From the proposal to the merge.
     pub time: Duration,
-    /// Bytes of steps and codes sent.
+    /// Bytes of scales and codes sent.
     pub sent: u64,
-    /// Bytes of steps and codes received.
+    /// Bytes of scales and codes received.
     pub received: u64,
     /// The partner's swarm progress when it began, in steps.
     pub partner_progress: Option<f64>,
@@ -193,7 +193,7 @@ impl Ledger {
 /// Whose exchange a transfer that has come belongs to: whether this node's own, and its number.
 fn received_for(header: &TransferHeader) -> Option<(bool, ExchangeNumber)> {
     match header {
-        TransferHeader::Steps { exchange } | TransferHeader::ProposalCodes { exchange } => Some((false, *exchange)),
+        TransferHeader::Scales { exchange } | TransferHeader::ProposalCodes { exchange } => Some((false, *exchange)),
         TransferHeader::ReplyCodes { exchange } | TransferHeader::Merged { exchange, .. } => Some((true, *exchange)),
         TransferHeader::State { .. } => None,
     }
@@ -254,9 +254,9 @@ mod tests {
         ledger.on_event(at(1), &Event::MessageReceived { peer: peer(1), message: propose(7, 55.0) });
         let accept = Accept { exchange: 7, starter_share: 0.5, standing: standing(44.0) };
         ledger.on_event(at(2), &Event::MessageReceived { peer: peer(1), message: Message::Accept(accept) });
-        ledger.on_effect(at(2), &started(1, TransferHeader::Steps { exchange: 7 }, 10));
+        ledger.on_effect(at(2), &started(1, TransferHeader::Scales { exchange: 7 }, 10));
         ledger.on_effect(at(2), &started(2, TransferHeader::ProposalCodes { exchange: 7 }, 100));
-        ledger.on_event(at(3), &received(TransferHeader::Steps { exchange: 7 }, 20));
+        ledger.on_event(at(3), &received(TransferHeader::Scales { exchange: 7 }, 20));
         ledger.on_event(at(3), &received(TransferHeader::ReplyCodes { exchange: 7 }, 300));
         ledger.on_event(at(3), &received(TransferHeader::ProposalCodes { exchange: 7 }, 200));
         ledger.on_effect(at(3), &started(3, TransferHeader::ReplyCodes { exchange: 7 }, 400));
@@ -275,9 +275,9 @@ mod tests {
         let mut ledger = Ledger::default();
         let now = Instant::now();
         ledger.on_event(now, &Event::PeerConnected { peer: peer(1), addresses: Vec::new() });
-        ledger.on_effect(now, &started(1, TransferHeader::Steps { exchange: 1 }, 10));
-        ledger.on_effect(now, &started(2, TransferHeader::Steps { exchange: 1 }, 100));
-        ledger.on_event(now, &received(TransferHeader::Steps { exchange: 1 }, 5));
+        ledger.on_effect(now, &started(1, TransferHeader::Scales { exchange: 1 }, 10));
+        ledger.on_effect(now, &started(2, TransferHeader::Scales { exchange: 1 }, 100));
+        ledger.on_event(now, &received(TransferHeader::Scales { exchange: 1 }, 5));
         ledger.on_event(now, &Event::TransferFinished { transfer: TransferId(2) });
         ledger.on_event(now, &Event::TransferFailed { transfer: TransferId(1), reason: String::new() });
         ledger.on_event(now, &Event::PathChanged { peer: peer(1), is_direct: false });
@@ -314,7 +314,7 @@ mod tests {
             let peer = PeerId::from_public_key(key);
             ledger.on_event(now, &Event::MessageReceived { peer, message: propose(number, 1.0) });
             ledger.on_event(now, &Event::PathChanged { peer, is_direct: true });
-            ledger.on_effect(now, &started(number, TransferHeader::Steps { exchange: 1 }, 10));
+            ledger.on_effect(now, &started(number, TransferHeader::Scales { exchange: 1 }, 10));
         }
         assert_eq!(ledger.open.len(), OPEN_MAX);
         assert!(ledger.peers.len() <= PEERS_MAX && ledger.transfers.len() <= TRANSFERS_MAX);

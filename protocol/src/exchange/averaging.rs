@@ -17,7 +17,7 @@ use crate::event::TrainingReport;
 use crate::manifest::GossipSpec;
 use crate::message::Standing;
 use crate::notice::{ExchangeFailure, Notice};
-use crate::numerics::{CodeWidth, Merged, StepSizes};
+use crate::numerics::{CodeWidth, Merged, Scales};
 use crate::outbox::Outbox;
 use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;
@@ -73,7 +73,7 @@ pub(crate) struct Averaging {
 #[derive(Debug, Default)]
 struct PartState {
     /// `None` before the first exchange.
-    steps: Option<StepSizes>,
+    scales: Option<Scales>,
     clip: ClipHistory,
     /// A model may be beyond the others' grid in one fragment and among them in the rest.
     outlier: OutlierDetection,
@@ -142,7 +142,7 @@ impl Averaging {
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
         for state in self.parts.values_mut() {
-            (state.steps, state.outlier) = (None, OutlierDetection::default());
+            (state.scales, state.outlier) = (None, OutlierDetection::default());
             (state.is_stuck, state.is_beyond_grid, state.is_near) = (false, false, false);
         }
         // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
@@ -234,8 +234,8 @@ impl Averaging {
         self.gossip.outer_learning_rate > 0.0 && self.gossip.momentum_bits > 0
     }
 
-    pub(crate) fn steps(&self, part: Part) -> Option<StepSizes> {
-        self.parts.get(&part).and_then(|state| state.steps.clone())
+    pub(crate) fn scales(&self, part: Part) -> Option<Scales> {
+        self.parts.get(&part).and_then(|state| state.scales.clone())
     }
 
     /// How wide the codes of our next exchange of `part` are: coarse in the first one, and where blocks wrap again and
@@ -244,7 +244,7 @@ impl Averaging {
     pub(crate) fn width(&self, part: Part) -> CodeWidth {
         let bits = if part.vector == Vector::Model { self.gossip.bits } else { self.gossip.momentum_bits };
         let steady = CodeWidth::from_bits(bits).expect("a manifest's bits are a width");
-        let fits = |state: &PartState| state.steps.is_some() && !state.is_stuck;
+        let fits = |state: &PartState| state.scales.is_some() && !state.is_stuck;
         if self.parts.get(&part).is_some_and(fits) { steady } else { CodeWidth::Sixteen }
     }
 
@@ -385,7 +385,7 @@ impl PartState {
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least.max(self.clip.least_telling());
         self.is_stuck = merged.stuck_blocks > 0;
-        self.steps = Some(merged.steps.clone());
+        self.scales = Some(merged.scales.clone());
         // Blocks that wrap are left out of the norm. A wide exchange shows how far apart they are.
         if is_wide {
             self.is_beyond_grid = is_telling && terms.is_far_apart(merged.norm);

@@ -138,7 +138,7 @@ impl Pairwise {
     /// Bulk of an exchange; a joiner's state is none.
     pub(crate) fn on_transfer(&mut self, peer: PeerId, header: &TransferHeader, payload: Payload, out: &mut Outbox) {
         match *header {
-            TransferHeader::Steps { exchange } => self.responder.on_steps(peer, exchange, payload, out),
+            TransferHeader::Scales { exchange } => self.responder.on_scales(peer, exchange, payload, out),
             TransferHeader::ProposalCodes { exchange } => {
                 self.responder.on_codes(peer, exchange, payload, &self.averaging, out);
             }

@@ -55,13 +55,13 @@ struct Incoming {
 
 #[derive(Debug)]
 enum Stage {
-    /// Waits for the starter's steps.
+    /// Waits for the starter's scales.
     Expecting,
-    /// Waits for the trainer; the starter's steps.
+    /// Waits for the trainer; the starter's scales.
     TakingSnapshot(Payload),
     /// Waits for a worker.
     Encoding(Circumstances),
-    /// Our codes, made with these steps, are on their way; waits for the starter's.
+    /// Our codes, made with these scales, are on their way; waits for the starter's.
     AwaitingCodes(Payload, Circumstances),
     /// Waits for a worker.
     Merging(Circumstances),
@@ -188,13 +188,13 @@ impl Responder {
         self.exchanges.insert((peer, propose.exchange), incoming);
     }
 
-    /// The starter's steps: all that this node needs to encode.
-    pub(crate) fn on_steps(&mut self, peer: PeerId, number: ExchangeNumber, steps: Payload, out: &mut Outbox) {
+    /// The starter's scales: all that this node needs to encode.
+    pub(crate) fn on_scales(&mut self, peer: PeerId, number: ExchangeNumber, scales: Payload, out: &mut Outbox) {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return;
         }; // over, or never accepted
         if matches!(incoming.stage, Stage::Expecting) {
-            incoming.stage = Stage::TakingSnapshot(steps);
+            incoming.stage = Stage::TakingSnapshot(scales);
             let selection = Selection::Part(incoming.terms.part);
             out.request(Purpose::ResponderSnapshot(peer, number), |request| TrainerOrder::TakeSnapshot {
                 request,
@@ -214,15 +214,15 @@ impl Responder {
         let Some(incoming) = self.exchanges.get_mut(&(peer, number)) else {
             return;
         };
-        let Stage::TakingSnapshot(steps) = &incoming.stage else {
+        let Stage::TakingSnapshot(scales) = &incoming.stage else {
             return;
         };
-        let job = incoming.terms.responder_encodes(steps.clone());
+        let job = incoming.terms.responder_encodes(scales.clone());
         incoming.stage = Stage::Encoding(Circumstances::of(peer, &snapshot, report));
         out.request(Purpose::ResponderCodes(peer, number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 
-    /// Our codes, or what was wrong with the starter's steps.
+    /// Our codes, or what was wrong with the starter's scales.
     pub(crate) fn on_encoded(
         &mut self,
         peer: PeerId,
@@ -235,7 +235,7 @@ impl Responder {
             return Ok(());
         };
         let Stage::Encoding(about) = incoming.stage else { return Ok(()) };
-        let Encoded { steps, codes } = match result {
+        let Encoded { scales, codes } = match result {
             Ok(encoded) => encoded,
             Err(misbehaviour) => {
                 self.fail((peer, number), ExchangeFailure::Misbehaved, averaging, out);
@@ -243,7 +243,7 @@ impl Responder {
             }
         };
         incoming.reply = Some(Outbound::new(peer, TransferHeader::ReplyCodes { exchange: number }, codes, out));
-        incoming.stage = Stage::AwaitingCodes(steps, about);
+        incoming.stage = Stage::AwaitingCodes(scales, about);
         incoming.merge_once_complete(peer, number, averaging, out);
         Ok(())
     }
@@ -437,9 +437,9 @@ impl Incoming {
     }
 
     fn merge_once_complete(&mut self, peer: PeerId, number: ExchangeNumber, averaging: &Averaging, out: &mut Outbox) {
-        let (Stage::AwaitingCodes(steps, about), Some(reply)) = (&self.stage, &self.reply) else { return };
+        let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
         let Some(received) = self.received.take() else { return };
-        let own = Encoded { steps: steps.clone(), codes: reply.payload().clone() };
+        let own = Encoded { scales: scales.clone(), codes: reply.payload().clone() };
         let job = self.terms.merge_job(MergeRole::Responder, about, own, received, averaging);
         self.stage = Stage::Merging(*about);
         out.request(Purpose::ResponderMerge(peer, number), |request| WorkerOrder::Merge { request, job });

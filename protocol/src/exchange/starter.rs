@@ -86,7 +86,7 @@ enum Stage {
     TakingSnapshot(Terms),
     /// Waits for a worker.
     Encoding(Terms, Circumstances),
-    /// Our steps and codes are on their way; waits for the partner's codes, and until it has merged.
+    /// Our scales and codes are on their way; waits for the partner's codes, and until it has merged.
     AwaitingReply(Terms, Circumstances, Box<Correspondence>),
     /// Waits for a worker.
     Merging(Terms, Circumstances),
@@ -95,7 +95,7 @@ enum Stage {
 /// What both sides have sent.
 #[derive(Debug)]
 struct Correspondence {
-    steps: Outbound,
+    scales: Outbound,
     codes: Outbound,
     reply: Option<Payload>,
     digest: Option<u64>,
@@ -103,12 +103,12 @@ struct Correspondence {
 
 impl Correspondence {
     fn is_on_its_way(&self) -> bool {
-        self.steps.is_on_its_way() || self.codes.is_on_its_way()
+        self.scales.is_on_its_way() || self.codes.is_on_its_way()
     }
 
     /// What the partner needs of us.
     fn sent_mut(&mut self) -> [&mut Outbound; 2] {
-        [&mut self.steps, &mut self.codes]
+        [&mut self.scales, &mut self.codes]
     }
 }
 
@@ -332,16 +332,16 @@ impl Starter {
         let Stage::Encoding(terms, about) = outgoing.stage else {
             return;
         };
-        let Encoded { steps, codes } = result.expect("a starter's steps are its own");
+        let Encoded { scales, codes } = result.expect("a starter's scales are its own");
         let (to, exchange) = (outgoing.partner, number);
-        // The steps first: with them the partner encodes while the codes are on their way.
-        let steps = Outbound::new(to, TransferHeader::Steps { exchange }, steps, out);
+        // The scales first: with them the partner encodes while the codes are on their way.
+        let scales = Outbound::new(to, TransferHeader::Scales { exchange }, scales, out);
         let codes = Outbound::new(to, TransferHeader::ProposalCodes { exchange }, codes, out);
-        let correspondence = Correspondence { steps, codes, reply: None, digest: None };
+        let correspondence = Correspondence { scales, codes, reply: None, digest: None };
         outgoing.stage = Stage::AwaitingReply(terms, about, Box::new(correspondence));
     }
 
-    /// Our steps or codes have arrived, or broke off: then the next repeated proposal brings an ACCEPT, and with it
+    /// Our scales or codes have arrived, or broke off: then the next repeated proposal brings an ACCEPT, and with it
     /// another try.
     pub(crate) fn on_transfer_ended(&mut self, ended: TransferId, finished: bool) {
         if let Some(Outgoing { stage: Stage::AwaitingReply(.., correspondence), .. }) = &mut self.outgoing {
@@ -389,11 +389,11 @@ impl Starter {
     fn merge_once_complete(&mut self, averaging: &Averaging, out: &mut Outbox) {
         let Some(outgoing) = &mut self.outgoing else { return };
         let Stage::AwaitingReply(terms, about, correspondence) = &outgoing.stage else { return };
-        let Correspondence { steps, codes, reply: Some(reply), digest: Some(digest) } = &**correspondence else {
+        let Correspondence { scales, codes, reply: Some(reply), digest: Some(digest) } = &**correspondence else {
             return;
         };
         let (terms, about) = (*terms, *about);
-        let own = Encoded { steps: steps.payload().clone(), codes: codes.payload().clone() };
+        let own = Encoded { scales: scales.payload().clone(), codes: codes.payload().clone() };
         let job = terms.merge_job(MergeRole::Starter { digest: *digest }, &about, own, reply.clone(), averaging);
         outgoing.stage = Stage::Merging(terms, about);
         out.request(Purpose::StarterMerge(outgoing.number), |request| WorkerOrder::Merge { request, job });

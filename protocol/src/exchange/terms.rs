@@ -8,7 +8,7 @@ use crate::message::{Accept, Propose, Standing};
 use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole};
 use crate::part::{Part, Vector};
 
-/// A step of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 steps are then ±4.9 of it.
+/// The scale of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 of it are then ±4.9 of it.
 const MOMENTUM_STEP_FRACTION: f64 = 0.7;
 
 /// A partner that lets in less than one in so many parts of the usual rebuffs us (a guess: honest clip norms of one swarm
@@ -96,14 +96,14 @@ impl Terms {
 
     /// How the starter encodes.
     pub(super) fn starter_encodes(&self, averaging: &Averaging) -> EncodeJob {
-        // The steps may be newer than the proposal, but its width stands.
-        let steps = averaging.steps(self.part).filter(|_| self.width != CodeWidth::Sixteen);
-        EncodeJob { role: EncodeRole::Starter { steps }, nonce: self.nonce, width: self.width }
+        // The scales may be newer than the proposal, but its width stands.
+        let scales = averaging.scales(self.part).filter(|_| self.width != CodeWidth::Sixteen);
+        EncodeJob { role: EncodeRole::Starter { scales }, nonce: self.nonce, width: self.width }
     }
 
-    /// How the responder encodes, with the starter's steps.
-    pub(super) fn responder_encodes(&self, steps: Payload) -> EncodeJob {
-        EncodeJob { role: EncodeRole::Responder { steps }, nonce: self.nonce, width: self.width }
+    /// How the responder encodes, with the starter's scales.
+    pub(super) fn responder_encodes(&self, scales: Payload) -> EncodeJob {
+        EncodeJob { role: EncodeRole::Responder { scales }, nonce: self.nonce, width: self.width }
     }
 
     /// `about`: this side's snapshot.
@@ -130,7 +130,7 @@ impl Terms {
             starter_share: self.starter_share,
             clip: self.clip,
             step_fraction,
-            steps: averaging.steps(self.part),
+            scales: averaging.scales(self.part),
         }
     }
 }

@@ -230,7 +230,7 @@ pub struct GossipSpec {
     pub fragments: u16,
     /// γ, the share of the difference that each partner gives way, above 0, at most 0.5 (meeting in the middle).
     pub gamma: f64,
-    /// A step size is this fraction of its block's running rms difference; above 0, at most 1.
+    /// A block's scale (the step of its grid) is this fraction of its running rms difference; above 0, at most 1.
     pub step_fraction: f64,
     /// Corrections are clipped at this multiple of the median of recent norms; 1 to 100.
     pub clip_factor: f64,

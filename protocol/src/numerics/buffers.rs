@@ -5,13 +5,13 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::steps::BlockStep;
+use super::scales::BlockScale;
 
 /// Unused buffers kept, of each kind of element. An exchange uses one or two of each; what is
 /// beyond this came from a burst of exchanges and goes back to the system.
 const KEPT_MAX: usize = 4;
 
-/// A pool of buffers, shared by all clones. Payloads, corrections and steps made from it return their memory when the
+/// A pool of buffers, shared by all clones. Payloads, corrections and scales made from it return their memory when the
 /// last reference to them is dropped, wherever that happens.
 #[derive(Clone, Default)]
 pub struct Buffers {
@@ -27,7 +27,7 @@ pub(crate) struct Shelves {
     narrow: Vec<Vec<i8>>,
     wide: Vec<Vec<i16>>,
     floats: Vec<Vec<f32>>,
-    steps: Vec<Vec<BlockStep>>,
+    scales: Vec<Vec<BlockScale>>,
 }
 
 /// What a buffer can hold.
@@ -60,9 +60,9 @@ impl Element for f32 {
     }
 }
 
-impl Element for BlockStep {
-    fn shelf(shelves: &mut Shelves) -> &mut Vec<Vec<BlockStep>> {
-        &mut shelves.steps
+impl Element for BlockScale {
+    fn shelf(shelves: &mut Shelves) -> &mut Vec<Vec<BlockScale>> {
+        &mut shelves.scales
     }
 }
 

@@ -5,7 +5,7 @@ use super::check::{self, Weights};
 use super::code::Code;
 use super::instruction_set::{InstructionSet, Kernel};
 use super::packing::copy_block;
-use super::steps::{BlockStep, WireStep, step_after_exchange, step_from_wire};
+use super::scales::{BlockScale, WireScale, scale_after_exchange, scale_from_wire};
 use super::width::CodeWidth;
 use crate::bulk::{BLOCK, PooledCodes};
 
@@ -23,10 +23,10 @@ pub(super) struct Comparison<'a> {
 pub(super) struct MergeTerms<'a> {
     pub(super) nonce: u64,
     pub(super) width: CodeWidth,
-    /// The steps of the exchange.
-    pub(super) wire_steps: &'a [WireStep],
-    /// This node's steps before it.
-    pub(super) previous_steps: Option<&'a [BlockStep]>,
+    /// The scales of the exchange.
+    pub(super) wire_scales: &'a [WireScale],
+    /// This node's scales before it.
+    pub(super) previous_scales: Option<&'a [BlockScale]>,
     pub(super) step_fraction: f32,
 }
 
@@ -80,21 +80,21 @@ impl Differences {
 }
 
 impl Comparison<'_> {
-    /// Partner minus own, in whole steps, masked blocks as zeros. Writes this node's steps from now on to `new_steps`.
+    /// Partner minus own, in multiples of the scale, masked blocks as zeros. Writes this node's scales from now on to `new_scales`.
     pub(super) fn run(
         self,
         instructions: InstructionSet,
         buffers: &Buffers,
-        new_steps: &mut [BlockStep],
+        new_scales: &mut [BlockScale],
     ) -> (PooledCodes, Differences) {
         if self.terms.width == CodeWidth::Sixteen {
             let mut codes: Pooled<i16> = buffers.take(self.parameters);
-            let output = Output { differences: &mut codes, new_steps };
+            let output = Output { differences: &mut codes, new_scales };
             let differences = instructions.run(Pass { comparison: self, output });
             (PooledCodes::Wide(codes), differences)
         } else {
             let mut codes: Pooled<i8> = buffers.take(self.parameters);
-            let output = Output { differences: &mut codes, new_steps };
+            let output = Output { differences: &mut codes, new_scales };
             let differences = instructions.run(Pass { comparison: self, output });
             (PooledCodes::Narrow(codes), differences)
         }
@@ -104,7 +104,7 @@ impl Comparison<'_> {
 /// Where the results go.
 struct Output<'a, C> {
     differences: &'a mut [C],
-    new_steps: &'a mut [BlockStep],
+    new_scales: &'a mut [BlockScale],
 }
 
 struct Pass<'a, C> {
@@ -121,14 +121,14 @@ impl<C: Code> Kernel for Pass<'_, C> {
         let weights = Weights::new(terms.nonce);
         let mut result = Differences::default();
         let (mut ours, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
-        let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_steps.iter_mut());
-        for (number, (differences, new_step)) in outputs.enumerate() {
-            let step = step_from_wire(terms.wire_steps[number]);
+        let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_scales.iter_mut());
+        for (number, (differences, new_scale)) in outputs.enumerate() {
+            let scale = scale_from_wire(terms.wire_scales[number]);
             own.unpack(number, terms.width, &mut ours);
             partner.unpack(number, terms.width, &mut theirs);
             let block = compare(&weights, (&ours, own.check(number)), (&theirs, partner.check(number)), terms.width);
-            let norm_squared = f64::from(step) * f64::from(step) * block.squares as f64;
-            new_step.step = if block.wrapped {
+            let norm_squared = f64::from(scale) * f64::from(scale) * block.squares as f64;
+            new_scale.scale = if block.wrapped {
                 differences.fill(C::default());
                 result.masked_norm_squared += norm_squared;
                 result.masked_blocks += 1;
@@ -144,8 +144,8 @@ impl<C: Code> Kernel for Pass<'_, C> {
                 block.squares as f32 / differences.len() as f32
             };
         }
-        update_steps(&terms, output.new_steps);
-        let stuck = output.new_steps.iter().filter(|block| block.wraps_in_row >= WRAPS_OF_STUCK);
+        update_scales(&terms, output.new_scales);
+        let stuck = output.new_scales.iter().filter(|block| block.wraps_in_row >= WRAPS_OF_STUCK);
         result.stuck_blocks = stuck.count() as u32;
         result
     }
@@ -158,22 +158,22 @@ const WRAPPED: f32 = -1.0;
 /// that lie apart.
 const WRAPS_OF_STUCK: u32 = 3;
 
-/// Turns each block's mean square difference, in steps, into its next step. Apart from the loop over the model, since
+/// Turns each block's mean square difference, in multiples of its scale, into its next scale. Apart from the loop over the model, since
 /// it takes roots, which are slow one by one.
 #[inline(always)]
-fn update_steps(terms: &MergeTerms<'_>, steps: &mut [BlockStep]) {
+fn update_scales(terms: &MergeTerms<'_>, scales: &mut [BlockScale]) {
     let fraction = terms.step_fraction;
-    match terms.previous_steps {
+    match terms.previous_scales {
         Some(previous) => {
-            for ((next, wire), previous) in steps.iter_mut().zip(terms.wire_steps).zip(previous) {
-                let used = step_from_wire(*wire);
-                *next = step_after_exchange(Some(*previous), used, seen(used, next.step), fraction);
+            for ((next, wire), previous) in scales.iter_mut().zip(terms.wire_scales).zip(previous) {
+                let used = scale_from_wire(*wire);
+                *next = scale_after_exchange(Some(*previous), used, seen(used, next.scale), fraction);
             }
         }
         None => {
-            for (next, wire) in steps.iter_mut().zip(terms.wire_steps) {
-                let used = step_from_wire(*wire);
-                *next = step_after_exchange(None, used, seen(used, next.step), fraction);
+            for (next, wire) in scales.iter_mut().zip(terms.wire_scales) {
+                let used = scale_from_wire(*wire);
+                *next = scale_after_exchange(None, used, seen(used, next.scale), fraction);
             }
         }
     }
@@ -181,8 +181,8 @@ fn update_steps(terms: &MergeTerms<'_>, steps: &mut [BlockStep]) {
 
 /// A block's rms difference.
 #[inline(always)]
-fn seen(step: f32, mean_square: f32) -> Option<f32> {
-    (mean_square != WRAPPED).then(|| step * mean_square.sqrt())
+fn seen(scale: f32, mean_square: f32) -> Option<f32> {
+    (mean_square != WRAPPED).then(|| scale * mean_square.sqrt())
 }
 
 struct BlockDifferences<C> {

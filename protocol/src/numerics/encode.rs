@@ -1,6 +1,6 @@
 //! A snapshot into codes, in one pass over the model.
 //!
-//! Each side sends `checks | codes`, little-endian, 1.008 bytes a parameter at 8 bits. The starter sends the steps of the
+//! Each side sends `checks | codes`, little-endian, 1.008 bytes a parameter at 8 bits. The starter sends the scales of the
 //! exchange ahead of them, two bytes a block: with those the responder encodes while the starter's codes are on their way.
 
 use super::buffers::Buffers;
@@ -8,10 +8,10 @@ use super::check::{self, Weights};
 use super::code::Code;
 use super::grid::{Grid, Indices, saturates};
 use super::instruction_set::{InstructionSet, Kernel};
-use super::steps::{
-    BlockStep, StepSizes, WireStep, first_step, sane_steps, step_for_values, step_from_wire, step_to_wire,
+use super::scales::{
+    BlockScale, Scales, WireScale, first_scale, sane_scales, scale_for_values, scale_from_wire, scale_to_wire,
 };
-use super::width::{CodeWidth, codes_bytes, steps_bytes};
+use super::width::{CodeWidth, codes_bytes, scales_bytes};
 use crate::bulk::{BLOCK, Payload, Snapshot};
 use crate::event::Misbehaviour;
 
@@ -29,23 +29,23 @@ pub struct EncodeJob {
 /// Which side of an exchange encodes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EncodeRole {
-    /// Chooses the steps of the exchange.
+    /// Chooses the scales of the exchange.
     Starter {
-        /// The node's steps; `None` before its first exchange, which takes them from the model itself.
-        steps: Option<StepSizes>,
+        /// The node's scales; `None` before its first exchange, which takes them from the model itself.
+        scales: Option<Scales>,
     },
-    /// Takes the starter's steps.
+    /// Takes the starter's scales.
     Responder {
         /// As they were received.
-        steps: Payload,
+        scales: Payload,
     },
 }
 
 /// A model on the grid of an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
-    /// The steps of the exchange, each a bfloat16.
-    pub steps: Payload,
+    /// The scales of the exchange, each a bfloat16.
+    pub scales: Payload,
     /// Checks and codes.
     pub codes: Payload,
 }
@@ -53,10 +53,10 @@ pub struct Encoded {
 /// Encodes a snapshot, which may be any range of whole blocks of a model, into memory from `buffers`.
 ///
 /// # Errors
-/// When the starter's steps, as a responder has received them, are not one for each block, or absurd.
+/// When the starter's scales, as a responder has received them, are not one for each block, or absurd.
 ///
 /// # Panics
-/// When a starter's own steps are not one for each block.
+/// When a starter's own scales are not one for each block.
 pub fn encode(snapshot: &Snapshot, job: &EncodeJob, buffers: &Buffers) -> Result<Encoded, Misbehaviour> {
     encode_with(InstructionSet::best(), snapshot, job, buffers)
 }
@@ -69,39 +69,39 @@ pub(super) fn encode_with(
     buffers: &Buffers,
 ) -> Result<Encoded, Misbehaviour> {
     let values = snapshot.values();
-    let steps_length = steps_bytes(values.len());
+    let scales_length = scales_bytes(values.len());
     match &job.role {
-        EncodeRole::Starter { steps } => {
-            let previous = steps.as_ref().map(StepSizes::values);
-            assert!(previous.is_none_or(|steps| steps.len() == values.len().div_ceil(BLOCK)), "one step per block");
-            let mut output = buffers.take(steps_length + codes_bytes(values.len(), job.width));
-            let (wire, codes) = output.split_at_mut(steps_length);
-            Encoding::run(instructions, values, job, Steps::Chosen(previous, wire.as_chunks_mut().0), codes);
+        EncodeRole::Starter { scales } => {
+            let previous = scales.as_ref().map(Scales::values);
+            assert!(previous.is_none_or(|scales| scales.len() == values.len().div_ceil(BLOCK)), "one scale per block");
+            let mut output = buffers.take(scales_length + codes_bytes(values.len(), job.width));
+            let (wire, codes) = output.split_at_mut(scales_length);
+            Encoding::run(instructions, values, job, ScaleSource::Chosen(previous, wire.as_chunks_mut().0), codes);
             let output = Payload::from(output);
             let part = |range| output.slice(range).expect("as long as just made");
-            Ok(Encoded { steps: part(0..steps_length), codes: part(steps_length..output.len()) })
+            Ok(Encoded { scales: part(0..scales_length), codes: part(scales_length..output.len()) })
         }
-        EncodeRole::Responder { steps } => {
-            let wire = sane_steps(steps, values.len())?;
+        EncodeRole::Responder { scales } => {
+            let wire = sane_scales(scales, values.len())?;
             let mut codes = buffers.take(codes_bytes(values.len(), job.width));
-            Encoding::run(instructions, values, job, Steps::Given(wire), &mut codes);
-            Ok(Encoded { steps: steps.clone(), codes: Payload::from(codes) })
+            Encoding::run(instructions, values, job, ScaleSource::Given(wire), &mut codes);
+            Ok(Encoded { scales: scales.clone(), codes: Payload::from(codes) })
         }
     }
 }
 
-/// The steps of the exchange.
-enum Steps<'a> {
+/// The scales of the exchange.
+enum ScaleSource<'a> {
     /// From the node's own, where it has some, or from the model; written down for the partner.
-    Chosen(Option<&'a [BlockStep]>, &'a mut [WireStep]),
-    Given(&'a [WireStep]),
+    Chosen(Option<&'a [BlockScale]>, &'a mut [WireScale]),
+    Given(&'a [WireScale]),
 }
 
 struct Encoding<'a, C> {
     values: &'a [f32],
     nonce: u64,
     width: CodeWidth,
-    steps: Steps<'a>,
+    scales: ScaleSource<'a>,
     checks: &'a mut [[u8; 2]],
     codes: &'a mut [u8],
     code: std::marker::PhantomData<C>,
@@ -109,16 +109,16 @@ struct Encoding<'a, C> {
 
 impl Encoding<'_, ()> {
     /// Writes checks and codes to `output`.
-    fn run(instructions: InstructionSet, values: &[f32], job: &EncodeJob, steps: Steps<'_>, output: &mut [u8]) {
+    fn run(instructions: InstructionSet, values: &[f32], job: &EncodeJob, scales: ScaleSource<'_>, output: &mut [u8]) {
         let (checks, codes) = output.split_at_mut(2 * values.len().div_ceil(BLOCK));
         let (checks, EncodeJob { role: _, nonce, width }) = (checks.as_chunks_mut().0, job);
         let (nonce, width) = (*nonce, *width);
         let code = std::marker::PhantomData;
         if width == CodeWidth::Sixteen {
-            instructions.run(Encoding::<i16> { values, nonce, width, steps, checks, codes, code });
+            instructions.run(Encoding::<i16> { values, nonce, width, scales, checks, codes, code });
         } else {
             let code = std::marker::PhantomData;
-            instructions.run(Encoding::<i8> { values, nonce, width, steps, checks, codes, code });
+            instructions.run(Encoding::<i8> { values, nonce, width, scales, checks, codes, code });
         }
     }
 }
@@ -128,28 +128,28 @@ impl<C: Code> Kernel for Encoding<'_, C> {
 
     #[inline(always)]
     fn run(self) {
-        let Encoding { values, nonce, width, mut steps, checks, codes: output, .. } = self;
+        let Encoding { values, nonce, width, mut scales, checks, codes: output, .. } = self;
         let (grid, weights) = (Grid::new(nonce), Weights::new(nonce));
         let blocks = Blocks::new(values);
         let (mut indices, mut codes): (Indices, _) = ([0; BLOCK], [C::default(); BLOCK]);
         let packed = output.chunks_mut(width.packed_bytes(BLOCK));
         for (number, (packed, check)) in packed.zip(checks).enumerate() {
             let block = blocks.get(number);
-            let (step, saturates) = match &mut steps {
-                Steps::Chosen(previous, wire) => {
-                    let step = match previous {
-                        Some(previous) => step_for_values(previous[number].step, block),
-                        None => first_step(block, blocks.length(number)),
+            let (scale, saturates) = match &mut scales {
+                ScaleSource::Chosen(previous, wire) => {
+                    let scale = match previous {
+                        Some(previous) => scale_for_values(previous[number].scale, block),
+                        None => first_scale(block, blocks.length(number)),
                     };
-                    wire[number] = step_to_wire(step);
-                    (step, false)
+                    wire[number] = scale_to_wire(scale);
+                    (scale, false)
                 }
-                Steps::Given(wire) => {
-                    let step = step_from_wire(wire[number]);
-                    (step, saturates(block, step))
+                ScaleSource::Given(wire) => {
+                    let scale = scale_from_wire(wire[number]);
+                    (scale, saturates(block, scale))
                 }
             };
-            grid.indices(block, number, step, &mut indices);
+            grid.indices(block, number, scale, &mut indices);
             let mut sum = weights.sum(&indices);
             // Indices that saturate are all wrong by about the same power of two, which the check's 16 bits often do not
             // see, and never in a whole block of one sign. With one more it sees them.
@@ -203,8 +203,8 @@ impl<'a> Blocks<'a> {
 mod tests {
     use super::*;
 
-    fn starting(width: CodeWidth, steps: Option<StepSizes>) -> EncodeJob {
-        EncodeJob { role: EncodeRole::Starter { steps }, nonce: 1, width }
+    fn starting(width: CodeWidth, scales: Option<Scales>) -> EncodeJob {
+        EncodeJob { role: EncodeRole::Starter { scales }, nonce: 1, width }
     }
 
     #[test]
@@ -212,11 +212,11 @@ mod tests {
         let buffers = Buffers::new();
         for parameters in [1, BLOCK - 1, BLOCK, BLOCK + 1, 1000] {
             let snapshot = Snapshot::from(vec![0.5; parameters]);
-            let steps = Some(StepSizes::for_first_exchange(snapshot.values()));
+            let scales = Some(Scales::for_first_exchange(snapshot.values()));
             for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
-                for steps in [None, steps.clone()] {
-                    let encoded = encode(&snapshot, &starting(width, steps), &buffers).expect("own steps");
-                    assert_eq!(encoded.steps.len(), steps_bytes(parameters));
+                for scales in [None, scales.clone()] {
+                    let encoded = encode(&snapshot, &starting(width, scales), &buffers).expect("own scales");
+                    assert_eq!(encoded.scales.len(), scales_bytes(parameters));
                     assert_eq!(encoded.codes.len(), codes_bytes(parameters, width));
                 }
             }
@@ -224,37 +224,37 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_first_exchange_come_from_the_model() {
+    fn the_scales_of_a_first_exchange_come_from_the_model() {
         let snapshot = Snapshot::from((0..1000).map(|index| (index as f32).sin()).collect::<Vec<_>>());
-        let steps = StepSizes::for_first_exchange(snapshot.values());
-        let [from_model, from_steps] =
-            [None, Some(steps)].map(|steps| encode(&snapshot, &starting(CodeWidth::Sixteen, steps), &Buffers::new()));
-        assert_eq!(from_model, from_steps);
+        let scales = Scales::for_first_exchange(snapshot.values());
+        let [from_model, from_scales] = [None, Some(scales)]
+            .map(|scales| encode(&snapshot, &starting(CodeWidth::Sixteen, scales), &Buffers::new()));
+        assert_eq!(from_model, from_scales);
     }
 
     #[test]
     fn both_sides_encode_the_same_model_alike() {
         let snapshot = Snapshot::from((0..1000).map(|index| (index as f32).sin()).collect::<Vec<_>>());
         for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
-            let starter = encode(&snapshot, &starting(width, None), &Buffers::new()).expect("own steps");
-            let role = EncodeRole::Responder { steps: starter.steps.clone() };
+            let starter = encode(&snapshot, &starting(width, None), &Buffers::new()).expect("own scales");
+            let role = EncodeRole::Responder { scales: starter.scales.clone() };
             let job = EncodeJob { role, ..starting(width, None) };
             assert_eq!(encode(&snapshot, &job, &Buffers::new()), Ok(starter));
         }
     }
 
     #[test]
-    fn unfit_steps_are_refused() {
+    fn unfit_scales_are_refused() {
         let snapshot = Snapshot::from(vec![0.5; BLOCK + 1]);
-        let answer = |steps: Vec<u8>| {
-            let role = EncodeRole::Responder { steps: steps.into() };
+        let answer = |scales: Vec<u8>| {
+            let role = EncodeRole::Responder { scales: scales.into() };
             encode(&snapshot, &EncodeJob { role, ..starting(CodeWidth::Eight, None) }, &Buffers::new())
         };
         assert_eq!(answer(vec![1; 3]), Err(Misbehaviour::WrongLength { expected: 4, actual: 3 }));
-        let [one, zero, infinite] = [1.0, 0.0, f32::INFINITY].map(step_to_wire);
+        let [one, zero, infinite] = [1.0, 0.0, f32::INFINITY].map(scale_to_wire);
         assert!(answer([one, one].concat()).is_ok());
-        for unfit in [zero, infinite, step_to_wire(f32::NAN), step_to_wire(-1.0)] {
-            assert_eq!(answer([one, unfit].concat()), Err(Misbehaviour::OutOfRange("step size")));
+        for unfit in [zero, infinite, scale_to_wire(f32::NAN), scale_to_wire(-1.0)] {
+            assert_eq!(answer([one, unfit].concat()), Err(Misbehaviour::OutOfRange("scale")));
         }
     }
 }

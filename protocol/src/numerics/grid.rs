@@ -1,6 +1,6 @@
 //! From a parameter to its index on the grid of an exchange, block by block.
 //!
-//! `Q = floor(θ / s + dither)` is a parameter's index on a grid of step `s`. The dither depends on the exchange's nonce
+//! `Q = floor(θ / s + dither)` is a parameter's index on a grid of scale `s`. The dither depends on the exchange's nonce
 //! and the position alone, the same for both partners, so that the expected difference of two indices is the exact
 //! difference of the parameters. Only the low bits of `Q` are sent.
 
@@ -42,12 +42,12 @@ impl Grid {
         Grid { nonce, table }
     }
 
-    /// Writes the indices of `block`, the `number`-th of the model, on the grid of `step`.
+    /// Writes the indices of `block`, the `number`-th of the model, on the grid of `scale`.
     ///
-    /// Values beyond [`QUOTIENT_MAX`] steps saturate: see [`saturates`].
+    /// Values beyond [`QUOTIENT_MAX`] times the scale saturate: see [`saturates`].
     #[inline(always)]
-    pub(super) fn indices(&self, block: &[f32; BLOCK], number: usize, step: f32, output: &mut Indices) {
-        let inverse = 1.0 / step;
+    pub(super) fn indices(&self, block: &[f32; BLOCK], number: usize, scale: f32, output: &mut Indices) {
+        let inverse = 1.0 / scale;
         let (window, flips) = self.window(number);
         for (position, index) in output.iter_mut().enumerate() {
             // Written as comparisons, which every instruction set has as one operation, NaN included.
@@ -71,11 +71,11 @@ impl Grid {
     }
 }
 
-/// Whether some index of `block` would be another on a grid without limits. A proposal's steps fit its own values, but a
+/// Whether some index of `block` would be another on a grid without limits. A proposal's scales fit its own values, but a
 /// reply's values may be far beyond them.
 #[inline(always)]
-pub(super) fn saturates(block: &[f32; BLOCK], step: f32) -> bool {
-    let quotient = largest(block) * (1.0 / step);
+pub(super) fn saturates(block: &[f32; BLOCK], scale: f32) -> bool {
+    let quotient = largest(block) * (1.0 / scale);
     // Two less, for the dither.
     quotient.is_nan() || quotient >= QUOTIENT_MAX - 2.0
 }
@@ -106,9 +106,9 @@ mod tests {
         window.map(|mantissa| f64::from(f32::from_bits(mantissa ^ flips)) - 1.0)
     }
 
-    fn indices(grid: &Grid, values: &[f32; BLOCK], number: usize, step: f32) -> Indices {
+    fn indices(grid: &Grid, values: &[f32; BLOCK], number: usize, scale: f32) -> Indices {
         let mut output = [0; BLOCK];
-        grid.indices(values, number, step, &mut output);
+        grid.indices(values, number, scale, &mut output);
         output
     }
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_of_steps_keep_their_index() {
+    fn whole_numbers_of_scales_keep_their_index() {
         let grid = Grid::new(7);
         let values: [f32; BLOCK] = std::array::from_fn(|position| position as f32 - 128.0);
         let expected: Indices = std::array::from_fn(|position| position as i32 - 128);

@@ -8,7 +8,7 @@ use super::buffers::Buffers;
 use super::difference::{Comparison, Differences, MergeTerms, Side};
 use super::encode::Encoded;
 use super::instruction_set::InstructionSet;
-use super::steps::{StepSizes, sane_steps, step_from_wire};
+use super::scales::{Scales, sane_scales, scale_from_wire};
 use super::width::{CodeWidth, codes_bytes};
 use crate::bulk::{BLOCK, Correction, Payload};
 use crate::event::Misbehaviour;
@@ -48,8 +48,8 @@ pub struct MergeJob {
     pub clip: f64,
     /// The run's `gossip.step_fraction`.
     pub step_fraction: f64,
-    /// This node's steps before the exchange.
-    pub steps: Option<StepSizes>,
+    /// This node's scales before the exchange.
+    pub scales: Option<Scales>,
 }
 
 impl MergeJob {
@@ -77,8 +77,8 @@ pub struct Merged {
     pub stuck_blocks: u32,
     /// Digest of the differences, the mask and the terms, equal on both sides.
     pub digest: u64,
-    /// This node's steps from now on.
-    pub steps: StepSizes,
+    /// This node's scales from now on.
+    pub scales: Scales,
 }
 
 /// Compares this side's codes with the partner's; all memory comes from `buffers`.
@@ -87,7 +87,7 @@ pub struct Merged {
 /// When the partner's payload has a wrong length, or (for the starter) another digest.
 ///
 /// # Panics
-/// When this side's codes, or the job's steps, are not of so many parameters.
+/// When this side's codes, or the job's scales, are not of so many parameters.
 pub fn merge(job: &MergeJob, buffers: &Buffers) -> Result<Merged, Misbehaviour> {
     merge_with(InstructionSet::best(), job, buffers)
 }
@@ -99,25 +99,25 @@ pub(super) fn merge_with(
     buffers: &Buffers,
 ) -> Result<Merged, Misbehaviour> {
     let (parameters, blocks) = (job.parameters, job.parameters.div_ceil(BLOCK));
-    if let Some(steps) = &job.steps {
-        assert_eq!(steps.values().len(), blocks, "one step per block");
+    if let Some(scales) = &job.scales {
+        assert_eq!(scales.values().len(), blocks, "one scale per block");
     }
     let length = codes_bytes(parameters, job.width);
-    let wire_steps = sane_steps(&job.own.steps, parameters).expect("this side has encoded with them");
+    let wire_scales = sane_scales(&job.own.scales, parameters).expect("this side has encoded with them");
     let own = job.own.codes.of_length(length).expect("this side has encoded so many parameters");
     let received = job.received.of_length(length)?;
-    let mut new_steps = buffers.take(blocks);
+    let mut new_scales = buffers.take(blocks);
     let terms = MergeTerms {
         nonce: job.nonce,
         width: job.width,
-        wire_steps,
-        previous_steps: job.steps.as_ref().map(StepSizes::values),
+        wire_scales,
+        previous_scales: job.scales.as_ref().map(Scales::values),
         step_fraction: job.step_fraction as f32,
     };
     let [own, partner] = [own, received].map(|payload| Side::new(payload, blocks));
     let comparison = Comparison { parameters, terms, own, partner };
-    let (codes, mut differences) = comparison.run(instructions, buffers, &mut new_steps);
-    // Terms or steps that differ would be as bad as codes that differ: the corrections would not cancel. The steps are
+    let (codes, mut differences) = comparison.run(instructions, buffers, &mut new_scales);
+    // Terms or scales that differ would be as bad as codes that differ: the corrections would not cancel. The scales are
     // in the norm.
     let norm_bits = differences.norm_squared.to_bits();
     for term in [norm_bits, job.gamma.to_bits(), job.clip.to_bits(), u64::from(job.starter_share.to_bits())] {
@@ -133,19 +133,19 @@ pub(super) fn merge_with(
     // Not `clip / norm` alone: a norm of zero must not become NaN.
     let clip_scale = if norm > job.clip { job.clip.max(0.0) / norm } else { 1.0 };
     let factor = (2.0 * job.gamma * job.partner_share()) as f32;
-    let mut scaled_steps = buffers.take(blocks);
-    for (scaled, bytes) in scaled_steps.iter_mut().zip(wire_steps) {
-        *scaled = factor * (clip_scale as f32 * step_from_wire(*bytes));
+    let mut correction_scales = buffers.take(blocks);
+    for (scaled, bytes) in correction_scales.iter_mut().zip(wire_scales) {
+        *scaled = factor * (clip_scale as f32 * scale_from_wire(*bytes));
     }
     Ok(Merged {
-        correction: Correction::from_pooled(codes, scaled_steps),
+        correction: Correction::from_pooled(codes, correction_scales),
         distance: (norm_squared + masked_norm_squared).sqrt(),
         norm,
         clip_scale,
         masked_blocks,
         stuck_blocks,
         digest,
-        steps: StepSizes::from_pooled(new_steps),
+        scales: Scales::from_pooled(new_scales),
     })
 }
 

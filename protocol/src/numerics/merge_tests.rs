@@ -1,7 +1,7 @@
 //! Examples of an exchange that need a look inside; the properties of whole exchanges are in
 //! `tests/numerics_properties.rs`.
 
-use super::super::steps::BlockStep;
+use super::super::scales::BlockScale;
 use super::*;
 use crate::Snapshot;
 use crate::numerics::encode::{EncodeJob, EncodeRole, encode_with};
@@ -14,13 +14,14 @@ fn encode_both(
     instructions: InstructionSet,
     [starter, responder]: [&Snapshot; 2],
     width: CodeWidth,
-    steps: Option<StepSizes>,
+    scales: Option<Scales>,
 ) -> [Encoded; 2] {
     let buffers = Buffers::new();
     let job = |role| EncodeJob { role, nonce: 42, width };
-    let starter = encode_with(instructions, starter, &job(EncodeRole::Starter { steps }), &buffers).expect("own steps");
-    let role = EncodeRole::Responder { steps: starter.steps.clone() };
-    let responder = encode_with(instructions, responder, &job(role), &buffers).expect("sane steps");
+    let starter =
+        encode_with(instructions, starter, &job(EncodeRole::Starter { scales }), &buffers).expect("own scales");
+    let role = EncodeRole::Responder { scales: starter.scales.clone() };
+    let responder = encode_with(instructions, responder, &job(role), &buffers).expect("sane scales");
     [starter, responder]
 }
 
@@ -36,7 +37,7 @@ fn job(role: MergeRole, [own, partner]: [&Encoded; 2], parameters: usize, width:
         starter_share: 0.5,
         clip: f64::MAX,
         step_fraction: 0.2,
-        steps: None,
+        scales: None,
     }
 }
 
@@ -45,21 +46,21 @@ fn exchange_with(
     instructions: InstructionSet,
     models: [&Snapshot; 2],
     width: CodeWidth,
-    steps: Option<StepSizes>,
+    scales: Option<Scales>,
 ) -> ([Encoded; 2], Merged, Merged) {
     let (buffers, parameters) = (Buffers::new(), models[0].values().len());
-    let [starter, responder] = encode_both(instructions, models, width, steps.clone());
+    let [starter, responder] = encode_both(instructions, models, width, scales.clone());
     let responding = job(MergeRole::Responder, [&responder, &starter], parameters, width);
-    let responding = MergeJob { steps: steps.clone(), ..responding };
+    let responding = MergeJob { scales: scales.clone(), ..responding };
     let at_responder = merge_with(instructions, &responding, &buffers).expect("honest bytes");
     let role = MergeRole::Starter { digest: at_responder.digest };
-    let starting = MergeJob { steps, ..job(role, [&starter, &responder], parameters, width) };
+    let starting = MergeJob { scales, ..job(role, [&starter, &responder], parameters, width) };
     let at_starter = merge_with(instructions, &starting, &buffers).expect("honest bytes");
     ([starter, responder], at_starter, at_responder)
 }
 
-fn exchange(models: [&Snapshot; 2], width: CodeWidth, steps: Option<StepSizes>) -> ([Encoded; 2], Merged, Merged) {
-    exchange_with(InstructionSet::best(), models, width, steps)
+fn exchange(models: [&Snapshot; 2], width: CodeWidth, scales: Option<Scales>) -> ([Encoded; 2], Merged, Merged) {
+    exchange_with(InstructionSet::best(), models, width, scales)
 }
 
 /// A model, and one near it, at most `distance` apart in each coordinate.
@@ -70,9 +71,9 @@ fn two_models(seed: u64, parameters: usize, distance: f32) -> (Vec<f32>, Vec<f32
     (one, other)
 }
 
-/// The same step for all blocks.
-fn steps_of(parameters: usize, step: f32) -> StepSizes {
-    StepSizes::from_pooled(vec![BlockStep { step, wraps_in_row: 0 }; parameters.div_ceil(BLOCK)].into())
+/// The same scale for all blocks.
+fn scales_of(parameters: usize, scale: f32) -> Scales {
+    Scales::from_pooled(vec![BlockScale { scale, wraps_in_row: 0 }; parameters.div_ceil(BLOCK)].into())
 }
 
 fn distance(one: &[f32], other: &[f32]) -> f64 {
@@ -100,12 +101,12 @@ fn all_instruction_sets_give_the_same_bits() {
         let (one, other) = (Snapshot::from(one), Snapshot::from(other));
         for width in WIDTHS {
             // Wide enough for all, for most, and for hardly any difference.
-            for step in [None, Some(1.0 / 128.0), Some(1.0 / 2048.0), Some(1.0 / 65_536.0)] {
-                let steps = step.map(|step| steps_of(parameters, step));
-                let expected = exchange_with(sets[0], [&one, &other], width, steps.clone());
+            for scale in [None, Some(1.0 / 128.0), Some(1.0 / 2048.0), Some(1.0 / 65_536.0)] {
+                let scales = scale.map(|scale| scales_of(parameters, scale));
+                let expected = exchange_with(sets[0], [&one, &other], width, scales.clone());
                 for set in &sets[1..] {
-                    let found = exchange_with(*set, [&one, &other], width, steps.clone());
-                    assert_eq!(found, expected, "{parameters} parameters, {width:?}, step {step:?}, {set:?}");
+                    let found = exchange_with(*set, [&one, &other], width, scales.clone());
+                    assert_eq!(found, expected, "{parameters} parameters, {width:?}, scale {scale:?}, {set:?}");
                 }
             }
         }
@@ -120,7 +121,7 @@ fn meeting_in_the_middle_averages() {
     at_starter.correction.add_to(&mut merged);
     let middle: Vec<f32> = one.iter().zip(&other).map(|(one, other)| (one + other) / 2.0).collect();
     let error = distance(&merged, &middle) / distance(&one, &other);
-    // A first exchange's step is a thousandth of the rms value, 0.58e-3 here, and rounding errs by about half of it.
+    // A first exchange's scale is a thousandth of the rms value, 0.58e-3 here, and rounding errs by about half of it.
     assert!(error < 0.04, "{error}");
 }
 
@@ -128,25 +129,25 @@ fn meeting_in_the_middle_averages() {
 fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid_when_it_wraps_again() {
     let (one, _) = two_models(6, 3 * BLOCK, 0.0);
     for width in WIDTHS {
-        let step = 1.0 / 512.0;
+        let scale = 1.0 / 512.0;
         let mut other = one.clone();
         // Just beyond what a code can tell.
-        other[BLOCK + 7] += step * (1 << (width.bits() - 1)) as f32 * 1.5;
+        other[BLOCK + 7] += scale * (1 << (width.bits() - 1)) as f32 * 1.5;
         let models = [&one.clone().into(), &other.into()];
-        let (_, at_starter, at_responder) = exchange(models, width, Some(steps_of(3 * BLOCK, step)));
+        let (_, at_starter, at_responder) = exchange(models, width, Some(scales_of(3 * BLOCK, scale)));
         assert_eq!((at_starter.masked_blocks, at_responder.masked_blocks), (1, 1));
         assert!(at_starter.correction.to_values().iter().all(|value| *value == 0.0));
         assert_eq!(at_starter.norm, 0.0, "nothing that counts differs");
         assert!(at_starter.distance > 0.0 && at_starter.distance == at_responder.distance, "but something does");
-        let mut steps = steps_of(3 * BLOCK, step).values().to_vec();
-        steps[1].wraps_in_row = 2;
-        let (_, at_starter, _) = exchange(models, width, Some(StepSizes::from_pooled(steps.into())));
-        assert!(at_starter.steps.values()[1].step >= 4.0 * step);
+        let mut scales = scales_of(3 * BLOCK, scale).values().to_vec();
+        scales[1].wraps_in_row = 2;
+        let (_, at_starter, _) = exchange(models, width, Some(Scales::from_pooled(scales.into())));
+        assert!(at_starter.scales.values()[1].scale >= 4.0 * scale);
         assert_eq!((at_starter.masked_blocks, at_starter.stuck_blocks), (1, 1));
     }
 }
 
-/// A step that fits values near zero, as those of a momentum after a calm, says nothing of a partner's.
+/// A scale that fits values near zero, as those of a momentum after a calm, says nothing of a partner's.
 #[test]
 fn a_block_far_beyond_the_grid_is_left_out_on_both_sides() {
     for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
@@ -154,8 +155,8 @@ fn a_block_far_beyond_the_grid_is_left_out_on_both_sides() {
             let near = Snapshot::from(vec![0.0; parameters]);
             let far: Snapshot =
                 (0..parameters).map(|index| sign * (0.3 + 1e-4 * index as f32)).collect::<Vec<_>>().into();
-            let steps = Some(steps_of(parameters, 1e-8));
-            let (_, starter, responder) = exchange([&near, &far], width, steps);
+            let scales = Some(scales_of(parameters, 1e-8));
+            let (_, starter, responder) = exchange([&near, &far], width, scales);
             let blocks = parameters.div_ceil(BLOCK) as u32;
             assert_eq!((starter.masked_blocks, responder.masked_blocks), (blocks, blocks), "{width:?} {parameters}");
         }
@@ -168,7 +169,7 @@ fn a_difference_without_an_opposite_is_left_out_on_both_sides() {
         let half_way = (1 << (width.bits() - 1)) as f32;
         let (one, mut other) = (vec![0.0; BLOCK], vec![0.0; BLOCK]);
         other[9] = half_way;
-        let (_, at_starter, at_responder) = exchange([&one.into(), &other.into()], width, Some(steps_of(BLOCK, 1.0)));
+        let (_, at_starter, at_responder) = exchange([&one.into(), &other.into()], width, Some(scales_of(BLOCK, 1.0)));
         assert_eq!((at_starter.masked_blocks, at_responder.masked_blocks), (1, 1), "{width:?}");
     }
 }
@@ -178,7 +179,7 @@ fn a_probe_measures_and_moves_nothing() {
     let (one, other) = two_models(3, 700, 0.02);
     let (one, model) = (Snapshot::from(one), Snapshot::from(other.clone()));
     let [starter, responder] =
-        encode_both(InstructionSet::best(), [&one, &model], CodeWidth::Eight, Some(steps_of(700, 1e-3)));
+        encode_both(InstructionSet::best(), [&one, &model], CodeWidth::Eight, Some(scales_of(700, 1e-3)));
     let mut probe = job(MergeRole::Responder, [&responder, &starter], 700, CodeWidth::Eight);
     probe.gamma = 0.0;
     let probed = merge(&probe, &Buffers::new()).expect("honest");
@@ -209,8 +210,8 @@ fn a_different_difference_is_noticed_by_the_starter() {
     let (one, other) = two_models(7, 600, 0.01);
     let models = [&one.into(), &other.into()];
     for width in WIDTHS {
-        let steps = Some(steps_of(600, 1.0 / 256.0));
-        let ([starter, mut responder], _, at_responder) = exchange(models, width, steps);
+        let scales = Some(scales_of(600, 1.0 / 256.0));
+        let ([starter, mut responder], _, at_responder) = exchange(models, width, scales);
         let mut codes = responder.codes.bytes().to_vec();
         *codes.last_mut().expect("not empty") ^= 1;
         responder.codes = codes.into();
@@ -239,7 +240,7 @@ fn a_range_of_blocks_is_exchanged_like_a_model() {
         let (mut one, mut other) = (one[range.clone()].to_vec(), other[range].to_vec());
         let before = distance(&one, &other);
         let (_, at_starter, at_responder) =
-            exchange([&one.clone().into(), &other.clone().into()], CodeWidth::Eight, Some(steps_of(one.len(), 1e-3)));
+            exchange([&one.clone().into(), &other.clone().into()], CodeWidth::Eight, Some(scales_of(one.len(), 1e-3)));
         at_starter.correction.add_to(&mut one);
         at_responder.correction.add_to(&mut other);
         assert!(distance(&one, &other) < 0.1 * before);

@@ -5,7 +5,7 @@ use crate::manifest::GossipSpec;
 
 /// How many bits of an index are sent.
 ///
-/// A difference of two codes wraps into ±(2^(bits−1) − 1), so the width also says how far apart, in steps, two models
+/// A difference of two codes wraps into ±(2^(bits−1) − 1), so the width also says how far apart, in multiples of the scale, two models
 /// may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeWidth {
@@ -49,8 +49,8 @@ impl CodeWidth {
     }
 }
 
-/// Length of the steps for a model of so many parameters, in bytes.
-pub fn steps_bytes(parameters: usize) -> usize {
+/// Length of the scales for a model of so many parameters, in bytes.
+pub fn scales_bytes(parameters: usize) -> usize {
     2 * parameters.div_ceil(BLOCK)
 }
 
@@ -59,11 +59,11 @@ pub fn codes_bytes(parameters: usize, width: CodeWidth) -> usize {
     2 * parameters.div_ceil(BLOCK) + width.packed_bytes(parameters)
 }
 
-/// Bytes that a node sends in a round for a model of so many parameters, in the steady state: codes and steps of the
+/// Bytes that a node sends in a round for a model of so many parameters, in the steady state: codes and scales of the
 /// exchange that it starts, and the codes of one that it answers. With fragments a round exchanges one of them.
 pub fn round_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
     let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
-    (steps_bytes(parameters) + 2 * codes_bytes(parameters, width)) / usize::from(gossip.fragments.max(1))
+    (scales_bytes(parameters) + 2 * codes_bytes(parameters, width)) / usize::from(gossip.fragments.max(1))
 }
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_large_model_costs_about_a_bit_more_than_its_codes() {
-        let bytes = |width| steps_bytes(1_000_000) + codes_bytes(1_000_000, width);
+        let bytes = |width| scales_bytes(1_000_000) + codes_bytes(1_000_000, width);
         assert!(bytes(CodeWidth::Eight) < 1_020_000);
         assert!(bytes(CodeWidth::Six) < 770_000);
     }

@@ -64,7 +64,7 @@ fn has_wrapped(exchange: &ExchangeRecord) -> bool {
     let [starter, responder] = exchange.snapshots.each_ref().map(|snapshot| snapshot.values().chunks(BLOCK));
     let correction = &exchange.corrections[0];
     let read = correction.to_values();
-    let blocks = read.chunks(BLOCK).zip(starter.zip(responder)).zip(correction.scaled_steps());
+    let blocks = read.chunks(BLOCK).zip(starter.zip(responder)).zip(correction.scales());
     reading > 0.0
         && blocks.into_iter().any(|((read, (one, other)), scaled_step)| {
             let step = f64::from(scaled_step.abs()) / reading;

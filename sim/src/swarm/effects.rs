@@ -142,8 +142,8 @@ impl Swarm {
             WorkerOrder::Encode { request, snapshot, mut job } => {
                 if self.scenario.worker.full_precision {
                     job.width = CodeWidth::Sixteen;
-                    if let EncodeRole::Starter { steps } = &mut job.role {
-                        *steps = None;
+                    if let EncodeRole::Starter { scales } = &mut job.role {
+                        *scales = None;
                     }
                 }
                 let now = self.queue.now();

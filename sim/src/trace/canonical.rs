@@ -90,7 +90,7 @@ pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
             out.push(11);
             number(request.0, out);
             match result {
-                Ok(Encoded { steps, codes }) => [steps, codes].into_iter().for_each(|payload| bulk(payload, out)),
+                Ok(Encoded { scales, codes }) => [scales, codes].into_iter().for_each(|payload| bulk(payload, out)),
                 Err(misbehaviour) => words(misbehaviour, out),
             }
         }
@@ -173,7 +173,7 @@ pub(super) fn effect(effect: &Effect, out: &mut Vec<u8>) {
             if let MergeRole::Starter { digest } = job.role {
                 number(digest, out);
             }
-            [&job.own.steps, &job.own.codes, &job.received].into_iter().for_each(|payload| bulk(payload, out));
+            [&job.own.scales, &job.own.codes, &job.received].into_iter().for_each(|payload| bulk(payload, out));
         }
         Effect::Trainer(TrainerOrder::ApplyCorrection { request, part, correction: change, progress_shift }) => {
             out.push(107);

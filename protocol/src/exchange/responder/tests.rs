@@ -35,7 +35,7 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
         let (peer, now) = (PeerId::from_public_key(STARTER), Time::ZERO);
         let admission = Admission { refuse: None, weights: (1.0, 1.0) };
         responder.on_propose(now, peer, &propose(), admission, (&averaging, &Reputation::default()), &mut out);
-        responder.on_steps(peer, EXCHANGE, Payload::default(), &mut out);
+        responder.on_scales(peer, EXCHANGE, Payload::default(), &mut out);
         assert!(matches!(request(&mut out), Some(Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))));
         if !is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
@@ -46,7 +46,7 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
             matches!(request(&mut out), Some(Effect::Worker(WorkerOrder::Encode { .. }))),
             "a snapshot is of the model of its time"
         );
-        let encoded = Encoded { steps: Payload::default(), codes: Payload::default() };
+        let encoded = Encoded { scales: Payload::default(), codes: Payload::default() };
         responder.on_encoded(peer, EXCHANGE, Ok(encoded), &mut averaging, &mut out).expect("sound");
         if is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
