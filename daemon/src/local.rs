@@ -213,6 +213,9 @@ impl Swarm {
         if let Some(tokenizer) = &self.options.tokenizer {
             arguments.extend([std::ffi::OsStr::new("--tokenizer"), tokenizer.as_os_str()]);
         }
+        if let Some(folder) = &self.options.tensorboard {
+            arguments.extend([std::ffi::OsStr::new("--tensorboard"), folder.as_os_str()]);
+        }
         let prepared = prepared(&self.folder);
         arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
         Child::spawn(number, &directory, &arguments, lines.clone())

@@ -26,6 +26,7 @@ mod structure;
 mod swarm;
 mod terminal;
 mod tickets;
+mod tracking;
 mod watch;
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");

@@ -24,6 +24,8 @@ pub struct NodeSettings {
     pub checkpoint: CheckpointSettings,
     /// What it writes down of how it goes.
     pub journal: JournalSettings,
+    /// Where TensorBoard reads how it goes.
+    pub tensorboard: TensorBoardSettings,
     /// Where it answers `murmur status`.
     pub status: StatusSettings,
     /// What it takes of the network.
@@ -145,6 +147,14 @@ pub struct CheckpointSettings {
 pub struct JournalSettings {
     /// Megabytes that the journal in the data directory takes at most; 0 writes none. A day takes about 40.
     pub megabytes: u64,
+}
+
+/// Where TensorBoard reads how a node goes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TensorBoardSettings {
+    /// Event files go into `<run>/<node>` below this folder; empty: none are written.
+    pub directory: PathBuf,
 }
 
 /// Where a node answers `murmur status`.
