@@ -216,6 +216,9 @@ impl Swarm {
         if let Some(folder) = &self.options.tensorboard {
             arguments.extend([std::ffi::OsStr::new("--tensorboard"), folder.as_os_str()]);
         }
+        if let Some(url) = &self.options.mlflow {
+            arguments.extend(["--mlflow", url].map(std::ffi::OsStr::new));
+        }
         let prepared = prepared(&self.folder);
         arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
         Child::spawn(number, &directory, &arguments, lines.clone())
@@ -230,6 +233,7 @@ impl Swarm {
         let founder = &mut children[0];
         let ready = async {
             while let Some(line) = heard.recv().await {
+                self.pass_on(&line);
                 founder.take_in(line.said);
                 if let Some(ready) = &founder.ready {
                     return ready.addresses.first().cloned();
@@ -248,11 +252,7 @@ impl Swarm {
 
     fn take_in(&self, line: Line, children: &mut [Child], view: &View) {
         let Some(child) = children.get_mut(line.child) else { return };
-        if self.options.format == Console::Json
-            && let Some(object) = line.said.as_json()
-        {
-            print_line(&json!({ "node": line.child, "line": object }).to_string());
-        }
+        self.pass_on(&line);
         let expected = child.is_stopping;
         child.take_in(line.said);
         if child.has_ended && !expected {
@@ -261,6 +261,15 @@ impl Swarm {
                 line.child,
                 child.log.display()
             ));
+        }
+    }
+
+    /// With `--format json` every line of every daemon is printed, the founder's first ones, too.
+    fn pass_on(&self, line: &Line) {
+        if self.options.format == Console::Json
+            && let Some(object) = line.said.as_json()
+        {
+            print_line(&json!({ "node": line.child, "line": object }).to_string());
         }
     }
 

@@ -1,5 +1,6 @@
 //! What daemons write and send for programs that draw experiments, read back by those programs where they are installed.
 
+mod mlflow;
 mod tensorboard;
 
 use std::process::Command;

@@ -41,6 +41,9 @@ pub struct LocalOptions {
     /// Write event files for TensorBoard into a folder of each daemon below this one.
     #[arg(long, env = "MURMUR_TENSORBOARD", value_name = "FOLDER", help_heading = TRACKING)]
     pub tensorboard: Option<PathBuf>,
+    /// Address of an MLflow server that is told how each daemon does, such as http://127.0.0.1:5000.
+    #[arg(long, env = "MURMUR_MLFLOW", value_name = "URL", help_heading = TRACKING)]
+    pub mlflow: Option<String>,
     /// text: a view for people; json: one object a line.
     #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,

@@ -169,6 +169,9 @@ pub struct DaemonOptions {
     /// Write event files for TensorBoard into a folder of this node below this one.
     #[arg(long, env = "MURMUR_TENSORBOARD", value_name = "FOLDER", help_heading = TRACKING)]
     pub tensorboard: Option<PathBuf>,
+    /// Address of an MLflow server that is told how this node does, such as http://127.0.0.1:5000.
+    #[arg(long, env = "MURMUR_MLFLOW", value_name = "URL", help_heading = TRACKING)]
+    pub mlflow: Option<String>,
 
     /// Go on in the background once it is ready; `murmur stop` ends it, `murmur logs` shows its log.
     #[arg(short = 'd', long, help_heading = OUTPUT)]

@@ -95,7 +95,7 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
 }
 
 fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
-    let NodeSettings { training, network, tensorboard, status, limits, .. } = settings;
+    let NodeSettings { training, network, tensorboard, mlflow, status, limits, .. } = settings;
     training.steps = options.steps.unwrap_or(training.steps);
     if options.exit {
         training.after_completion = AfterCompletion::Exit;
@@ -108,6 +108,9 @@ fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     }
     if let Some(directory) = &options.tensorboard {
         tensorboard.directory.clone_from(directory);
+    }
+    if let Some(url) = &options.mlflow {
+        mlflow.url.clone_from(url);
     }
     network.closed |= options.closed;
     if !options.allow.is_empty() {

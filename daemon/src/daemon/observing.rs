@@ -14,7 +14,7 @@ use crate::observe::source::observe;
 use crate::observe::{Body, Hub, Journal};
 use crate::report::NodeReport;
 use crate::settings::NodeSettings;
-use crate::tracking::TensorBoard;
+use crate::tracking::{Mlflow, TensorBoard};
 
 /// Records that wait for the disk: more than five minutes of them.
 const JOURNAL_PLACES: usize = 1024;
@@ -34,6 +34,7 @@ pub(super) struct Observing {
     source: JoinHandle<()>,
     /// Threads that write to the disk: the journal, and TensorBoard's files.
     writers: Vec<std::thread::JoinHandle<()>>,
+    mlflow: Option<Mlflow>,
 }
 
 /// The node that tells.
@@ -94,16 +95,18 @@ impl Observing {
         let mut writers: Vec<std::thread::JoinHandle<()>> = journal.into_iter().collect();
         let tensorboard = tensorboard(&settings.tensorboard.directory, &me.to_string(), &facts, manifest);
         writers.extend(tensorboard.map(|tensorboard| tensorboard.start(hub.sink(TRACKING_PLACES))));
+        let name = facts.name.clone();
         hub.tell(Body::Run(facts));
+        let mlflow = Mlflow::start(&settings.mlflow, root, seq, &me.to_string(), name.as_deref(), manifest);
         let source = observe(hub.clone(), root.to_owned(), reports.clone(), notices.subscribe());
-        Observing { source: tokio::spawn(source), hub, writers }
+        Observing { source: tokio::spawn(source), hub, writers, mlflow }
     }
 
     pub(super) fn hub(&self) -> Hub {
         self.hub.clone()
     }
 
-    /// The last record, and what is left for those who write.
+    /// The last record, and what is left for those who write and send.
     pub(super) async fn end(self, end: EndFacts) {
         self.source.abort();
         self.hub.tell(Body::End(end));
@@ -111,6 +114,9 @@ impl Observing {
         let deadline = tokio::time::Instant::now() + END_TIMEOUT;
         while !self.writers.iter().all(|thread| thread.is_finished()) && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(END_PERIOD).await;
+        }
+        if let Some(mlflow) = self.mlflow {
+            mlflow.end().await;
         }
     }
 }

@@ -128,7 +128,8 @@ fn harmless(name: &str) -> String {
     if kept.is_empty() { "unnamed".to_owned() } else { kept }
 }
 
-fn short(peer: &str) -> &str {
+/// The letters of a peer id by which people know it.
+pub(super) fn short(peer: &str) -> &str {
     peer.char_indices().rev().nth(SHORT_ID_LETTERS - 1).map_or(peer, |(begin, _)| &peer[begin..])
 }
 
