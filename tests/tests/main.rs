@@ -15,6 +15,7 @@ mod machine;
 mod metrics;
 mod network;
 mod packages;
+mod python;
 #[path = "../../daemon/network/tests/network/raw.rs"]
 mod raw;
 mod recovery;
