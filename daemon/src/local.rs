@@ -152,7 +152,15 @@ impl Swarm {
         let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
         let mut traffic = Traffic::default();
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
-        let founder = self.wait_for_founder(&mut children, &mut heard).await?;
+        // From now on: without it the first Ctrl-C would leave daemons behind that are still ending.
+        let mut signals = Signals::new();
+        let founder = tokio::select! {
+            founder = self.wait_for_founder(&mut children, &mut heard) => founder?,
+            () = signals.first() => {
+                self.stop(&mut children, &mut heard, &view, &mut signals).await;
+                return self.conclude(&children, &traffic, &view);
+            }
+        };
         for number in 1..usize::from(self.options.nodes) {
             children.push(self.spawn(number, Some(&founder), &lines)?);
         }
@@ -161,7 +169,6 @@ impl Swarm {
             remember(&self.folder);
         }
         view.show_beginning(&self.manifest, &children, &self.folder);
-        let mut signals = Signals::new();
         loop {
             tokio::select! {
                 line = heard.recv() => match line {

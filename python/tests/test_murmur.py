@@ -5,6 +5,7 @@
 
 import http.server
 import itertools
+import json
 import os
 import socket
 import sys
@@ -55,6 +56,24 @@ class Case(unittest.TestCase):
 
     def local(self, **wishes):
         return murmur.local(binary=BINARY, run=self.run_file, directory=self.folder / "swarm", **wishes)
+
+    def serve(self, status, text):
+        """The address of a server that answers everything alike."""
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.shutdown)
+        return f"127.0.0.1:{server.server_port}"
 
     def wait_until(self, what, holds):
         deadline = time.monotonic() + PATIENCE
@@ -146,24 +165,31 @@ class Refusals(Case):
         with self.assertRaises(murmur.NotRunning):
             list(murmur.Node(address).records(follow=True))
 
-        class Stranger(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(b"<html>hello</html>")
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.HTTPServer(("127.0.0.1", 0), Stranger)
-        self.addCleanup(server.server_close)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.addCleanup(server.shutdown)
-        stranger = murmur.Node(f"http://127.0.0.1:{server.server_port}/")
+        stranger = murmur.Node(f"http://{self.serve(200, '<html>hello</html>')}/")
         for ask in (stranger.status, lambda: stranger.series("loss"), lambda: list(stranger.records())):
             with self.assertRaisesRegex(murmur.MurmurError, "no murmur") as refused:
                 ask()
             self.assertNotIsInstance(refused.exception, murmur.NotRunning)
+
+    def test_what_a_daemon_denies_is_told_with_its_hint(self):
+        node = murmur.Node(self.serve(503, '{"error": "16 views follow it", "hint": "close one"}'))
+        with self.assertRaises(murmur.MurmurError) as denied:
+            node.status()
+        self.assertEqual((denied.exception.message, denied.exception.hint), ("16 views follow it", "close one"))
+        with self.assertRaisesRegex(murmur.MurmurError, "404"):
+            murmur.Node(self.serve(404, "")).status()
+
+    def test_a_curve_of_hours_has_rarer_points_with_age(self):
+        # Buckets of 1, 10 and 300 seconds: number, least, mean, greatest, how many.
+        fine = [[2001, 1, 2, 3, 1], [2002, 1, 4, 5, 1]]
+        tens = [[198, 0, 8, 9, 9], [199, 0, 7, 9, 9], [200, 0, 6, 9, 9]]
+        fives = [[5, 0, 9, 9, 99], [6, 0, 5, 9, 99]]
+        picture = {"nodes": {"n": {"series": {"loss": {"rings": [fine, tens, fives]}}}}}
+        node = murmur.Node(self.serve(200, json.dumps(picture)))
+        curve = [(point.time, point.mean) for point in node.series("loss")]
+        # What a finer ring has is not there twice.
+        self.assertEqual(curve, [(1650.0, 9), (1985.0, 8), (1995.0, 7), (2001.5, 2), (2002.5, 4)])
+        self.assertEqual(node.series("memory"), [])
 
     def test_a_journal_is_read_over_files_and_torn_lines(self):
         line = '{{"v":{v},"seq":{seq},"t":"2026-01-31T12:00:00.123Z","up":1,"node":"n","kind":"end","steps":3}}\n'
