@@ -32,6 +32,8 @@ pub struct TensorBoard {
     thinning: Thinning,
     /// Events that could not be written since the last that could.
     lost: u64,
+    /// Records that the hub has dropped because the disk was too slow for them.
+    missed: u64,
     has_warned: bool,
 }
 
@@ -44,7 +46,7 @@ impl TensorBoard {
         let folder = folder_of(directory, peer, facts);
         let file = EventFile::create(&folder, facts.session as f64 / 1000.0, short(peer))?;
         let run_file = run_file.to_owned();
-        Ok(TensorBoard { file, folder, run_file, thinning: Thinning::default(), lost: 0, has_warned: false })
+        Ok(TensorBoard { file, folder, run_file, thinning: Thinning::default(), lost: 0, missed: 0, has_warned: false })
     }
 
     /// Where the node's files lie.
@@ -74,11 +76,17 @@ impl TensorBoard {
                 }
             }
             Body::Missed(missed) if missed.of == "records" => {
-                note(&format!(
-                    "warning: the disk of {} is slow; {} records are not drawn",
-                    self.folder.display(),
-                    missed.count
-                ));
+                if self.missed == 0 {
+                    let folder = self.folder.display();
+                    note(&format!(
+                        "warning: the disk of {folder} is slow: some points are not drawn; training goes on"
+                    ));
+                    note("hint: a folder on a disk of this machine is quicker than one on the network");
+                }
+                self.missed += missed.count;
+            }
+            Body::End(_) if self.missed > 0 => {
+                note(&format!("            TensorBoard's files lack {} records", self.missed));
             }
             _ => {}
         }

@@ -13,6 +13,7 @@ use murmur::observe::journal::{Reading, files_at};
 use murmur::observe::{Body, Record};
 use murmur::tracking::scalars::Thinning;
 use murmur_tests::fake_mlflow::{Failure, FakeMlflow, Metric, Run, Store};
+use murmur_tests::gaps::assert_never_waited_between;
 use murmur_tests::{Daemon, Finished, TINY_RUN, write_run};
 use serde_json::{Value, json};
 
@@ -172,6 +173,48 @@ fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
         assert!(said[0].starts_with("warning: ") && said[0].ends_with("training goes on"), "{said:?}");
         assert!(!finished.errors.contains("secret"), "{}", finished.errors);
     }
+}
+
+#[test]
+fn a_deleted_run_is_said_once_and_nothing_more_is_sent() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    let server = FakeMlflow::start(NOWHERE, Arc::default());
+    let root = folder.path().join("node");
+    let daemon = Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", &server.url()]);
+    wait_until("metrics", || server.store().runs.values().any(|run| !run.metrics.is_empty()));
+    server.store().runs.clear();
+    daemon.wait_for_warning("nothing more is sent");
+    let requests = server.store().requests;
+    let before = daemon.wait_for("a report", |_| true);
+    // Longer than until the next look at the journal.
+    daemon.wait_for("training", |report| report.steps > before.steps && report.seconds > before.seconds + 6.0);
+    let finished = daemon.stop();
+    assert!(finished.status.success(), "{}", finished.errors);
+    assert_eq!(server.store().requests, requests);
+    let said = finished.errors.lines().filter(|line| line.contains("has it no more")).count();
+    assert!(said == 1 && finished.errors.contains("mlflow.json"), "{}", finished.errors);
+}
+
+#[test]
+fn a_server_that_never_answers_holds_up_neither_training_nor_the_end() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), TINY_RUN);
+    // Connections wait for somebody who takes them.
+    let silent = std::net::TcpListener::bind(NOWHERE).expect("a port");
+    let url = format!("http://{}", silent.local_addr().expect("bound"));
+    let root = folder.path().join("node");
+    let daemon = Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", &url]);
+    let before = daemon.wait_for("steps", |report| report.steps > 0);
+    let after = daemon.wait_for("steps", |report| report.seconds > before.seconds + 3.0);
+    assert_never_waited_between(&before, &after);
+    let begin = Instant::now();
+    let finished = daemon.with_patience(PATIENCE).stop();
+    let took = begin.elapsed();
+    // Twenty seconds, on a machine that does not stand still meanwhile.
+    assert!(took < Duration::from_secs(120), "{took:?}: {}", finished.errors);
+    assert!(finished.status.success(), "{:?} after {took:?}: {}", finished.status, finished.errors);
+    assert!(finished.errors.contains("MLflow has not got everything"), "{}", finished.errors);
 }
 
 /// A real server with a database, ended with the value.

@@ -60,6 +60,8 @@ pub(super) struct Sender {
     /// Whether this process knows that the run is there.
     is_verified: bool,
     metrics_max: usize,
+    /// The number of the last record before which it was said that some are gone.
+    said_gone_before: u64,
     said_of_params: bool,
     said_of_metrics: bool,
     said_of_disk: bool,
@@ -83,6 +85,7 @@ impl Sender {
             sent,
             is_verified: false,
             metrics_max: METRICS_MAX,
+            said_gone_before: 0,
             said_of_params: false,
             said_of_metrics: false,
             said_of_disk: false,
@@ -118,8 +121,10 @@ impl Sender {
 
     fn take(&mut self, pass: &mut Pass, record: &Record) -> Result<(), Trouble> {
         let expected = pass.sent.journal.seq + 1;
-        if expected > 1 && record.seq > expected {
+        // A pass that fails is made again.
+        if expected > 1 && record.seq > expected && record.seq > self.said_gone_before {
             let lost = record.seq - expected;
+            self.said_gone_before = record.seq;
             note(&format!("warning: {lost} records were gone from the journal before MLflow had them"));
             note("hint: a larger journal.megabytes in the node file keeps more of them");
         }
@@ -198,7 +203,9 @@ impl Sender {
     /// Finds or makes experiment and run, or sees that they are still there.
     fn find_run(&mut self) -> Result<(), Trouble> {
         if !self.sent.run_id.is_empty() {
-            return self.look_at_run().map(drop);
+            self.look_at_run()?;
+            note(&format!("mlflow      run {} goes on at {}", self.sent.run_id, self.client.shown));
+            return Ok(());
         }
         let experiment_id = self.experiment()?;
         let About { node, run, run_name, .. } = &self.about;
