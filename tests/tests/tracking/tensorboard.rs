@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use murmur::observe::journal::{Reading, files_at};
 use murmur::observe::{Body, Record};
@@ -111,27 +112,34 @@ fn losses(events: &[Event]) -> Vec<(u64, f32)> {
     events.iter().filter_map(of).collect()
 }
 
+/// Samples in the journal that tell of steps after the newest checkpoint; 0 where there is none.
+fn lost_samples(root: &Path) -> usize {
+    let names = fs::read_dir(root.join("checkpoints")).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let step = |name: std::ffi::OsString| name.to_str()?.strip_prefix("step-")?.parse::<u64>().ok();
+    let (Some(saved), Ok(files)) = (names.filter_map(step).max(), files_at(root)) else { return 0 };
+    let is_lost = |record: &Record| matches!(&record.body, Body::Sample(sample) if sample.steps > saved);
+    Reading::new(files).filter(is_lost).count()
+}
+
 #[test]
 fn curves_go_on_over_a_kill_and_are_what_the_journal_says() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), TINY_RUN);
     let node_file = folder.path().join("node.toml");
     let logs = folder.path().join("logs");
-    let settings = "[checkpoint]\nevery_seconds = 2\n";
+    let settings = "[checkpoint]\nevery_seconds = 5\n";
     fs::write(&node_file, format!("{settings}[tensorboard]\ndirectory = {logs:?}\n")).expect("written");
     let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let arguments = ["start", &path(&run_file), "--node", &path(&node_file), "--name", "a/../b"];
     let root = folder.path().join("node");
 
     let daemon = Daemon::spawn(MURMUR, &root, &arguments);
-    let checkpoint =
-        |daemon: &Daemon| daemon.wait_for("a checkpoint", |_| !files_in(&root.join("checkpoints")).is_empty());
-    let saved_at = {
-        daemon.wait_for("steps", |report| report.steps > 0);
-        checkpoint(&daemon).seconds
-    };
-    // What is done now is lost, and done again.
-    daemon.wait_for("more steps", |report| report.seconds > saved_at + 1.2);
+    // What is done after the checkpoint is lost, and done again: two samples of it are told, and no other checkpoint is near.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while lost_samples(&root) < 2 {
+        assert!(Instant::now() < deadline, "no checkpoint, or no step after it");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     daemon.kill();
     let daemon = Daemon::spawn(MURMUR, &root, &arguments);
     let begun = daemon.wait_for("steps", |report| report.steps > 0).seconds;
