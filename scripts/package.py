@@ -7,7 +7,7 @@
     python3 scripts/package.py --target aarch64-unknown-linux-musl --tool target/release/murmur
 
 What it makes: a tar.gz (binary, completions, man pages, licences of murmur and of all that is in it, a CycloneDX list of
-parts), a .deb, a Python wheel that carries the binary (`pip install`, `uv tool install`), a folder from which podman or
+parts), a .deb, a Python wheel with the binary and the package `murmur` (`pip install`, `uv tool install`), a folder from which podman or
 docker builds a container, and SHA256SUMS. It needs Python 3.9 or later and cargo; a target that is not this machine's is
 built by cargo-zigbuild with zig from PyPI, in an environment of its own below the target folder. Equal inputs give equal
 archives: times are those of the last commit, or SOURCE_DATE_EPOCH.
@@ -254,7 +254,8 @@ def make_deb(parts, output):
 
 
 def make_wheel(parts, output):
-    """The binary as a script of the wheel: pip puts it beside python, as it does with ruff and uv."""
+    """The binary as a script of the wheel, which pip puts beside python, as it does with ruff and uv; and the package that
+    speaks with daemons."""
     processor = PROCESSORS[parts.processor][1]
     glibc = re.search(r"gnu\.(\d+)\.(\d+)$", parts.target)
     if "musl" in parts.target:
@@ -266,7 +267,7 @@ def make_wheel(parts, output):
     name = f"murmuration-{parts.version}"
     about = (
         f"Metadata-Version: 2.1\nName: murmuration\nVersion: {parts.version}\nSummary: {SUMMARY}\n"
-        "License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n"
+        "License: MIT OR Apache-2.0\nRequires-Python: >=3.9\nDescription-Content-Type: text/markdown\n\n"
     ).encode() + (ROOT / "README.md").read_bytes()
     tags = "".join(f"Tag: py3-none-{one}\n" for one in system.split("."))
     files = {
@@ -279,6 +280,9 @@ def make_wheel(parts, output):
         f"{name}.dist-info/licenses/THIRD-PARTY-LICENSES.txt": (parts.third_party, 0o644),
         f"{name}.dist-info/sboms/murmur.cdx.json": (parts.parts_list, 0o644),
     }
+    package = ROOT / "python" / "murmur"
+    for source in sorted([*package.glob("*.py"), package / "py.typed"]):
+        files[f"murmur/{source.name}"] = (source.read_bytes(), 0o644)
     record = "".join(
         f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}\n"
         for path, (content, _) in files.items()

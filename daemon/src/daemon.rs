@@ -47,7 +47,7 @@ pub use length::AskedLength;
 use length::{finish_after, length};
 pub(crate) use networking::network_config;
 use networking::start_network;
-use observing::Observing;
+use observing::{Observing, Teller};
 use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -324,8 +324,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         tokio::spawn(finish_after((length, first_step), root, report_view.clone(), finisher.clone())).abort_handle()
     });
     let blocker = Blocker::new(directory.root(), &plan.settings.network, network.admission(), report_view.clone());
-    let facts = observing::facts(&plan.manifest, reporter.own_name(), resumed.then_some(progress), parameters, &device);
-    let observing = Observing::start(directory.root(), &plan.settings, me, clock, facts, &report_view, &notices);
+    let from = (resumed.then_some(progress), first_step);
+    let facts = observing::facts(&plan.manifest, reporter.own_name(), from, parameters, &device);
+    let (root, manifest, settings) = (directory.root(), &plan.manifest, &plan.settings);
+    let observing = Observing::start(Teller { root, manifest, settings, me, clock }, facts, &report_view, &notices);
     let (reports, hub) = (report_view.clone(), observing.hub());
     let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
@@ -382,9 +384,9 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     Rest::keep(&plan.settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
     directory.remember_peers(&stopped.status.known);
     let next = next_commands(directory.root(), &plan.manifest);
+    let known_end = stopped.status.end.clone();
     let result = finish(stopped, &reporter, &plan.console, &next).await;
-    let (steps, failure) = reporter.outcome();
-    observing.end(steps, failure).await;
+    observing.end(reporter.outcome(&known_end)).await;
     reporting.abort();
     console.abort();
     announcing.abort();

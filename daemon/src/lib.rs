@@ -32,6 +32,7 @@ pub mod settings;
 pub mod sharing;
 mod signal;
 pub mod store;
+pub mod tracking;
 mod usage;
 mod watch;
 

@@ -152,7 +152,15 @@ impl Swarm {
         let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
         let mut traffic = Traffic::default();
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
-        let founder = self.wait_for_founder(&mut children, &mut heard).await?;
+        // From now on: without it the first Ctrl-C would leave daemons behind that are still ending.
+        let mut signals = Signals::new();
+        let founder = tokio::select! {
+            founder = self.wait_for_founder(&mut children, &mut heard) => founder?,
+            () = signals.first() => {
+                self.stop(&mut children, &mut heard, &view, &mut signals).await;
+                return self.conclude(&children, &traffic, &view);
+            }
+        };
         for number in 1..usize::from(self.options.nodes) {
             children.push(self.spawn(number, Some(&founder), &lines)?);
         }
@@ -161,7 +169,6 @@ impl Swarm {
             remember(&self.folder);
         }
         view.show_beginning(&self.manifest, &children, &self.folder);
-        let mut signals = Signals::new();
         loop {
             tokio::select! {
                 line = heard.recv() => match line {
@@ -213,6 +220,12 @@ impl Swarm {
         if let Some(tokenizer) = &self.options.tokenizer {
             arguments.extend([std::ffi::OsStr::new("--tokenizer"), tokenizer.as_os_str()]);
         }
+        if let Some(folder) = &self.options.tensorboard {
+            arguments.extend([std::ffi::OsStr::new("--tensorboard"), folder.as_os_str()]);
+        }
+        if let Some(url) = &self.options.mlflow {
+            arguments.extend(["--mlflow", url].map(std::ffi::OsStr::new));
+        }
         let prepared = prepared(&self.folder);
         arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
         Child::spawn(number, &directory, &arguments, lines.clone())
@@ -227,6 +240,7 @@ impl Swarm {
         let founder = &mut children[0];
         let ready = async {
             while let Some(line) = heard.recv().await {
+                self.pass_on(&line);
                 founder.take_in(line.said);
                 if let Some(ready) = &founder.ready {
                     return ready.addresses.first().cloned();
@@ -245,11 +259,7 @@ impl Swarm {
 
     fn take_in(&self, line: Line, children: &mut [Child], view: &View) {
         let Some(child) = children.get_mut(line.child) else { return };
-        if self.options.format == Console::Json
-            && let Some(object) = line.said.as_json()
-        {
-            print_line(&json!({ "node": line.child, "line": object }).to_string());
-        }
+        self.pass_on(&line);
         let expected = child.is_stopping;
         child.take_in(line.said);
         if child.has_ended && !expected {
@@ -258,6 +268,15 @@ impl Swarm {
                 line.child,
                 child.log.display()
             ));
+        }
+    }
+
+    /// With `--format json` every line of every daemon is printed, the founder's first ones, too.
+    fn pass_on(&self, line: &Line) {
+        if self.options.format == Console::Json
+            && let Some(object) = line.said.as_json()
+        {
+            print_line(&json!({ "node": line.child, "line": object }).to_string());
         }
     }
 

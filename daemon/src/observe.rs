@@ -7,6 +7,7 @@
 //! ```
 //! Nobody waits for a reader: sinks have bounded queues, and what they miss is counted in a record.
 
+pub mod cursor;
 pub mod hub;
 pub mod journal;
 pub mod picture;

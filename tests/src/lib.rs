@@ -4,6 +4,7 @@
 pub mod crowd;
 mod daemon;
 pub mod disk;
+pub mod fake_mlflow;
 pub mod gaps;
 pub mod netns;
 pub mod process;

@@ -15,6 +15,7 @@ mod machine;
 mod metrics;
 mod network;
 mod packages;
+mod python;
 #[path = "../../daemon/network/tests/network/raw.rs"]
 mod raw;
 mod recovery;
@@ -26,6 +27,7 @@ mod structure;
 mod swarm;
 mod terminal;
 mod tickets;
+mod tracking;
 mod watch;
 
 const MURMUR: &str = env!("CARGO_BIN_EXE_murmur-under-test");

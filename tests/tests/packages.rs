@@ -84,6 +84,11 @@ fn packages_hold_the_binary_with_completions_man_pages_licences_and_a_list_of_pa
         let install = ["-m", "pip", "--python", &python, "install", "--no-index", "--no-deps", "--quiet", &wheel];
         printed("python3", &install).expect("pip is there");
         printed(&text(&environment.join("bin/murmur")), &["--version"]).expect("it starts");
+        // The package finds the binary that was installed with it: no other one is on the path.
+        let looks = "import murmur, os; os.environ['PATH'] = ''; print(murmur.local()._command[0], murmur.__file__)";
+        let found = printed(&python, &["-c", looks]).expect("it is there");
+        assert!(found.starts_with(&text(&environment.join("bin/murmur"))), "{found}");
+        assert!(found.trim_end().ends_with("site-packages/murmur/__init__.py"), "{found}");
     }
 
     let container = fs::read_to_string(made(&output, "-linux-gnu").join("Containerfile")).expect("there");

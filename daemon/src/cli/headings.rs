@@ -10,6 +10,8 @@ pub(super) const NETWORK: &str = "Network";
 pub(super) const LIMITS: &str = "Limits";
 /// Who may take part.
 pub(super) const PRIVACY: &str = "Privacy";
+/// Programs that draw how it goes.
+pub(super) const TRACKING: &str = "Tracking";
 /// What is printed.
 pub(super) const OUTPUT: &str = "Output";
 
@@ -29,6 +31,7 @@ Examples:
   murmur start
   murmur start -d
   murmur start run.toml --data books/ --upload-mbit 10 --quiet-hours 22:00-07:00
+  murmur start --tensorboard logs --mlflow http://127.0.0.1:5000
 
 Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
 

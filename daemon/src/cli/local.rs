@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::headings::{DATA, OUTPUT, TRAINING};
+use super::headings::{DATA, OUTPUT, TRACKING, TRAINING};
 use super::numbers::whole;
 use crate::console::Console;
 use crate::settings::THREADS_MAX;
@@ -38,6 +38,12 @@ pub struct LocalOptions {
     /// Where the daemons keep their data [default: a new folder in the user's data directory].
     #[arg(long, value_name = "FOLDER", help_heading = DATA)]
     pub directory: Option<PathBuf>,
+    /// Write event files for TensorBoard into a folder of each daemon below this one.
+    #[arg(long, env = "MURMUR_TENSORBOARD", value_name = "FOLDER", help_heading = TRACKING)]
+    pub tensorboard: Option<PathBuf>,
+    /// Address of an MLflow server that is told how each daemon does, such as http://127.0.0.1:5000.
+    #[arg(long, env = "MURMUR_MLFLOW", value_name = "URL", help_heading = TRACKING)]
+    pub mlflow: Option<String>,
     /// text: a view for people; json: one object a line.
     #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, TRAINING};
+use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, TRACKING, TRAINING};
 use super::numbers::{decimal, whole};
 use crate::console::Console;
 use crate::settings::{LimitsSettings, THREADS_MAX};
@@ -165,6 +165,13 @@ pub struct DaemonOptions {
     /// Peer id that may not connect; may be repeated.
     #[arg(long, env = "MURMUR_BLOCK", value_name = "PEER", value_delimiter = ',', help_heading = PRIVACY)]
     pub block: Vec<String>,
+
+    /// Write event files for TensorBoard into a folder of this node below this one.
+    #[arg(long, env = "MURMUR_TENSORBOARD", value_name = "FOLDER", help_heading = TRACKING)]
+    pub tensorboard: Option<PathBuf>,
+    /// Address of an MLflow server that is told how this node does, such as http://127.0.0.1:5000.
+    #[arg(long, env = "MURMUR_MLFLOW", value_name = "URL", help_heading = TRACKING)]
+    pub mlflow: Option<String>,
 
     /// Go on in the background once it is ready; `murmur stop` ends it, `murmur logs` shows its log.
     #[arg(short = 'd', long, help_heading = OUTPUT)]

@@ -47,6 +47,7 @@ fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
 fn option_of(field: &str) -> String {
     match field {
         "training.devices" => "device".to_owned(),
+        "tensorboard.directory" => "tensorboard".to_owned(),
         "status.address" => "status-address".to_owned(),
         _ => field.rsplit('.').next().unwrap_or(field).replace('_', "-"),
     }
@@ -94,7 +95,7 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
 }
 
 fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
-    let NodeSettings { training, network, status, limits, .. } = settings;
+    let NodeSettings { training, network, tensorboard, mlflow, status, limits, .. } = settings;
     training.steps = options.steps.unwrap_or(training.steps);
     if options.exit {
         training.after_completion = AfterCompletion::Exit;
@@ -104,6 +105,12 @@ fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     }
     if let Some(name) = &options.name {
         network.name.clone_from(name);
+    }
+    if let Some(directory) = &options.tensorboard {
+        tensorboard.directory.clone_from(directory);
+    }
+    if let Some(url) = &options.mlflow {
+        mlflow.url.clone_from(url);
     }
     network.closed |= options.closed;
     if !options.allow.is_empty() {

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, Reachability};
-use murmur_protocol::RunId;
+use murmur_protocol::{RunEnd, RunId};
 use tokio::sync::watch;
 
 use crate::drivers::{DataView, TrainingView};
 use crate::engine::Picture;
 use crate::invitation::Invitation;
+use crate::observe::record::EndFacts;
 use crate::outlook::{Length, Outlook};
 use crate::report::{NodeReport, Surroundings};
 use crate::rest::RestView;
@@ -58,10 +59,12 @@ impl Reporter {
         (!self.name.is_empty()).then(|| self.name.clone())
     }
 
-    /// Own steps so far, and why training has failed, where it has.
-    pub(super) fn outcome(&self) -> (u64, Option<String>) {
+    /// What has come of training, where this is known of the run's end.
+    pub(super) fn outcome(&self, end: &RunEnd) -> EndFacts {
         let training = self.training.borrow();
-        (training.steps, training.failure.clone())
+        let own_part = self.own_steps.is_some_and(|own| training.steps >= own);
+        let complete = own_part || end.at().is_some_and(|end| training.progress >= end);
+        EndFacts { steps: training.steps, complete, failure: training.failure.clone() }
     }
 
     pub(super) fn report(&self, picture: &Picture) -> NodeReport {

@@ -31,7 +31,7 @@ const SYNC_PERIOD: Duration = Duration::from_secs(10);
 const REMEMBERED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The longest line that is looked for at the end of a file; none of ours is a tenth of that.
-const LINE_BYTES_MAX: u64 = 1024 * 1024;
+pub(super) const LINE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A journal that is being written.
 #[derive(Debug)]
@@ -270,7 +270,7 @@ impl Iterator for Reading {
 }
 
 /// The files of a journal with their numbers, oldest first.
-fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
+pub(super) fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let numbered = |path: PathBuf| {
         let number = path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok()?;

@@ -74,6 +74,9 @@ pub struct RunFacts {
     /// Swarm progress of the checkpoint that it went on from, in steps; none where it began without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<f64>,
+    /// Own steps that were done when the process began: later ones of an earlier process are done again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub first_step: u64,
     /// Parameters of the model.
     pub parameters: u64,
     /// What trains.
@@ -284,6 +287,9 @@ pub struct Missed {
 pub struct EndFacts {
     /// Own steps at the end.
     pub steps: u64,
+    /// Whether the run, or the node's own part of it, was complete.
+    #[serde(skip_serializing_if = "is_false")]
+    pub complete: bool,
     /// Why training has failed, where it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
@@ -345,7 +351,7 @@ mod tests {
             Body::Peers(Peers { peers: vec![PeerFacts::default()], more: 2 }),
             Body::Exchange(ExchangeFacts { seconds: Some(0.25), ..ExchangeFacts::default() }),
             Body::Missed(Missed { count: 3, of: "records".to_owned() }),
-            Body::End(EndFacts { steps: 4, failure: None }),
+            Body::End(EndFacts { steps: 4, complete: true, failure: None }),
         ];
         for body in bodies {
             let record = record(body);
@@ -358,7 +364,7 @@ mod tests {
         let of =
             |v: u32, rest: &str| format!(r#"{{"v":{v},"seq":1,"t":"2026-01-31T12:00:00Z","up":0,"node":"n",{rest}}}"#);
         let known = Record::parse(&of(1, r#""kind":"end","steps":3,"colour":"red""#)).expect("a field more");
-        assert_eq!(known.body, Body::End(EndFacts { steps: 3, failure: None }));
+        assert_eq!(known.body, Body::End(EndFacts { steps: 3, ..EndFacts::default() }));
         let unknown = Record::parse(&of(1, r#""kind":"weather","sun":true"#)).expect("a kind more");
         assert_eq!(unknown.body, Body::Unknown);
         let level = Record::parse(&of(1, r#""kind":"event","level":"dire","text":"x""#)).expect("a level more");

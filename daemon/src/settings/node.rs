@@ -24,6 +24,10 @@ pub struct NodeSettings {
     pub checkpoint: CheckpointSettings,
     /// What it writes down of how it goes.
     pub journal: JournalSettings,
+    /// Where TensorBoard reads how it goes.
+    pub tensorboard: TensorBoardSettings,
+    /// The MLflow server that is told how it goes.
+    pub mlflow: MlflowSettings,
     /// Where it answers `murmur status`.
     pub status: StatusSettings,
     /// What it takes of the network.
@@ -147,6 +151,26 @@ pub struct JournalSettings {
     pub megabytes: u64,
 }
 
+/// Where TensorBoard reads how a node goes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TensorBoardSettings {
+    /// Event files go into `<run>/<node>` below this folder; empty: none are written.
+    pub directory: PathBuf,
+}
+
+/// The MLflow server that is told how a node goes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MlflowSettings {
+    /// Its address, such as "http://127.0.0.1:5000"; empty: none.
+    pub url: String,
+    /// The experiment that the node's run belongs to; empty: the name of the run file's run.
+    pub experiment: String,
+    /// Send the model once it is complete, where the server takes files.
+    pub model: bool,
+}
+
 /// Where a node answers `murmur status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -212,6 +236,12 @@ impl Default for NetworkSettings {
 impl Default for JournalSettings {
     fn default() -> JournalSettings {
         JournalSettings { megabytes: 256 }
+    }
+}
+
+impl Default for MlflowSettings {
+    fn default() -> MlflowSettings {
+        MlflowSettings { url: String::new(), experiment: String::new(), model: true }
     }
 }
 

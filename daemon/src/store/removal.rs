@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use super::runs::{LOCAL, sub_folders};
 use super::{DataDirectory, Run, writer};
 use crate::observe::journal;
+use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 17] = [
+const OURS: [&str; 18] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -24,6 +25,7 @@ const OURS: [&str; 17] = [
     "length.json",
     "blocked.json",
     "daemon.json",
+    mlflow::FILE,
     "membership.secret",
     "identity.key",
     "lock",

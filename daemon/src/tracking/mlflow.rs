@@ -1,0 +1,158 @@
+//! Sends what a node tells to an MLflow tracking server.
+//!
+//! It reads the journal from where it was, on a thread of its own: a server that is away for an hour is told later, by another
+//! process, too, and neither the hub nor training knows of it. What goes wrong is said once, and once more when it is over.
+//!
+//! ```text
+//! hub ──► journal ──► sender ──► MLflow
+//!                       └─ mlflow.json: up to which record
+//! ```
+
+mod client;
+mod sender;
+mod sent;
+
+pub(crate) use sent::FILE;
+
+use std::mem::{Discriminant, discriminant};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Stop, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use murmur_protocol::RunManifest;
+
+use self::client::{Client, Credentials, Trouble};
+use self::sender::{About, Sender};
+use self::sent::Sent;
+use super::tensorboard::short;
+use crate::console::note;
+use crate::observe::journal;
+use crate::settings::MlflowSettings;
+
+/// How often it is looked for something new. A batch of that time has a tenth of what a server takes at once.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Until the next try where a server does not answer; each further one takes twice as long.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// The longest time between two tries.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What the last part may take at the end of a process. What is left is sent by the next one.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether it has ended.
+const END_PERIOD: Duration = Duration::from_millis(20);
+
+/// A thread that sends.
+#[derive(Debug)]
+pub struct Mlflow {
+    stop: Stop<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Mlflow {
+    /// Begins to send the journal of the data directory `root`, whose last record has the number `seq`; none where there is no
+    /// journal. Where the settings are wrong that is said, and nothing is sent.
+    pub fn start(
+        settings: &MlflowSettings,
+        root: &Path,
+        seq: Option<u64>,
+        node: &str,
+        name: Option<&str>,
+        manifest: &RunManifest,
+    ) -> Option<Mlflow> {
+        if settings.url.is_empty() {
+            return None;
+        }
+        let Some(client) = Client::new(&settings.url, &Credentials::from_environment()) else {
+            // It may hold a password.
+            let url = settings.url.rsplit_once('@').map_or(settings.url.as_str(), |(_, place)| place);
+            note(&format!("warning: {url:?} is no address of an MLflow server; training goes on"));
+            note("hint: --mlflow takes an address such as http://127.0.0.1:5000");
+            return None;
+        };
+        let Some(seq) = seq else {
+            note("warning: without a journal nothing is sent to MLflow; training goes on");
+            note("hint: leave journal.megabytes in the node file at its default, and make room on the disk");
+            return None;
+        };
+        let sent = Sent::load(root, &client.shown, seq);
+        let about = about(settings, node, name, manifest);
+        let sender = Sender::new(client, about, root, root.join(journal::FOLDER), sent);
+        let (stop, stopped) = channel();
+        let work = move || send(sender, &stopped);
+        let thread = std::thread::Builder::new().name("mlflow".to_owned()).spawn(work);
+        Some(Mlflow { stop, thread: thread.expect("the system gives a thread") })
+    }
+
+    /// Sends what is left, for some seconds at most. The journal is complete.
+    pub async fn end(self) {
+        drop(self.stop);
+        let deadline = tokio::time::Instant::now() + END_TIMEOUT;
+        while !self.thread.is_finished() {
+            if tokio::time::Instant::now() > deadline {
+                return note("            MLflow has not got everything yet; starting this node again sends the rest");
+            }
+            tokio::time::sleep(END_PERIOD).await;
+        }
+    }
+}
+
+fn about(settings: &MlflowSettings, node: &str, name: Option<&str>, manifest: &RunManifest) -> About {
+    let run = manifest.run.name.trim();
+    let experiment = [settings.experiment.trim(), run, "murmur"].into_iter().find(|name| !name.is_empty());
+    let pair = |line: &str| {
+        let (key, value) = line.split_once(" = ")?;
+        Some((key.to_owned(), value.trim_matches('"').to_owned()))
+    };
+    About {
+        node: node.to_owned(),
+        run: manifest.run_id().to_string(),
+        experiment: experiment.unwrap_or_default().to_owned(),
+        run_name: name.unwrap_or(short(node)).to_owned(),
+        params: manifest.canonical_text().lines().filter_map(pair).collect(),
+        with_model: settings.model,
+    }
+}
+
+/// Sends until it is stopped and everything is there, or nothing can be sent any more.
+fn send(mut sender: Sender, stopped: &Receiver<()>) {
+    let mut said: Vec<Discriminant<Trouble>> = Vec::new();
+    let (mut retry, mut is_stopping) = (RETRY_MIN, false);
+    loop {
+        let pause = match sender.pass() {
+            Ok(is_more) => {
+                if !std::mem::take(&mut said).is_empty() {
+                    note("            MLflow answers again; it gets what it has missed");
+                }
+                retry = RETRY_MIN;
+                if is_stopping && !is_more {
+                    return;
+                }
+                if is_more { Duration::ZERO } else { PERIOD }
+            }
+            Err(trouble) => {
+                let kind = discriminant(&trouble);
+                let is_over = matches!(trouble, Trouble::Gone(_));
+                if !said.contains(&kind) {
+                    said.push(kind);
+                    let consequence = if is_over { "nothing more is sent" } else { "training goes on" };
+                    note(&format!("warning: MLflow at {} {trouble}; {consequence}", sender.server()));
+                    note(&format!("hint: {}", trouble.hint()));
+                }
+                if is_over {
+                    return;
+                }
+                if is_stopping {
+                    return note("            MLflow has not got everything; starting this node again sends the rest");
+                }
+                let pause = retry;
+                retry = (retry * 2).min(RETRY_MAX);
+                pause
+            }
+        };
+        is_stopping = is_stopping || stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+    }
+}
