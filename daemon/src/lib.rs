@@ -34,5 +34,6 @@ mod signal;
 pub mod store;
 mod usage;
 mod watch;
+pub mod web;
 
 pub use commands::run;
