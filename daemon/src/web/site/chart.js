@@ -55,7 +55,7 @@ export class Chart {
   listen() {
     const at = (event) => {
       const box = this.drawing.getBoundingClientRect();
-      const { from, to } = this.data ?? {};
+      const { begin: from, to } = this.data ?? {};
       const share = (event.clientX - box.left - MARGIN.left) / Math.max(1, this.inner());
       this.point(from + share * (to - from));
     };
@@ -80,7 +80,7 @@ export class Chart {
   draw(curves) {
     const lines = this.curves.map(({ metric }) => curves.of(metric));
     this.data = curves;
-    const { from, to } = curves;
+    const { begin: from, to } = curves;
     const scale = this.scale(lines);
     const x = (time) => MARGIN.left + ((time - from) / Math.max(1, to - from)) * this.inner();
     const y = (value) => MARGIN.top + (1 - (value - scale.low) / (scale.high - scale.low)) * (HEIGHT - MARGIN.top - MARGIN.bottom);

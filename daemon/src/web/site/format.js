@@ -53,7 +53,7 @@ export function percent(share) {
 }
 
 export function fixed(number, digits) {
-  return isNumber(number) ? number.toFixed(digits) : "–";
+  return isNumber(number) ? number.toFixed(digits).replace(/^-(0(\.0*)?)$/, "$1") : "–";
 }
 
 /** The end of a peer id, by which people tell peers apart. */

@@ -1,7 +1,7 @@
 // Whether a figure is healthy, in words. The limits are those of the terminal's views (`daemon/src/watch/draw/verdict.rs`),
 // and a test holds the two together.
 
-import { ago, counted, duration, fixed, isNumber, percent } from "./format.js";
+import { ago, count, counted, duration, isNumber, percent } from "./format.js";
 
 /** Disagreement over local progress below which, and above which, models are not as far apart as they should be. */
 export const HEALTHY_LOW = 0.4;
@@ -77,7 +77,7 @@ export function speed(sample, points, unit) {
   const usual = points.length > 10 ? median(points.map((point) => point.mean)) : null;
   const words = `${unit} a second; healthy: steady`;
   if (!usual || sample.phase !== "training") return plain(words);
-  if (sample.tokens_per_second < 0.7 * usual) return fair(`${words}, and it is below its usual ${fixed(usual, 0)}`);
+  if (sample.tokens_per_second < 0.5 * usual) return fair(`${words}, and it is below half of its usual ${count(usual)}`);
   return good(words);
 }
 

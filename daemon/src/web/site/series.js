@@ -65,6 +65,12 @@ export class Curves {
     }
   }
 
+  /** Where drawings begin: where the window does, or with the first value where that is later. */
+  get begin() {
+    const firsts = [...this.curves.values()].filter((points) => points.length > 0).map((points) => points[0].time - this.period / 2);
+    return Math.max(this.from, Math.min(...firsts, this.to - 30));
+  }
+
   of(metric) {
     return this.curves.get(metric) ?? [];
   }

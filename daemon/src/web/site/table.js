@@ -12,8 +12,11 @@ export class Table {
       return el("th", { scope: "col", class: column.number && "number" }, button);
     });
     this.note = el("p", { class: "quiet" });
+    const explained = columns.filter((column) => column.help);
+    const meaning = explained.length > 0 ? el("details", {}, el("summary", {}, "what the columns mean"),
+      el("dl", { class: "meaning" }, ...explained.flatMap((column) => [el("dt", {}, column.title), el("dd", {}, column.help)]))) : null;
     const table = el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, el("tr", {}, ...this.heads)), this.body);
-    this.node = el("div", {}, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, table), this.note);
+    this.node = el("div", {}, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, table), this.note, meaning ?? "");
     this.mark();
   }
 

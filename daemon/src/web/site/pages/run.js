@@ -79,5 +79,5 @@ function written(value) {
   if (value === false) return "no";
   if (Array.isArray(value)) return value.length === 0 ? "none" : value.map(written).join(", ");
   if (typeof value === "object") return JSON.stringify(value);
-  return String(value);
+  return /[\n\t]/.test(value) ? JSON.stringify(value) : String(value);
 }
