@@ -61,9 +61,9 @@ export function short(id) {
   return id.length > 8 ? id.slice(-8) : id;
 }
 
-/** The end of the id, and the name where there is one: anybody may take any name. */
+/** The end of the id, and the name where there is one. The id comes first, so that no name hides it: anybody may take any. */
 export function named(id, name) {
-  return name ? `${name} · ${short(id)}` : short(id);
+  return name ? `${short(id)} · ${name}` : short(id);
 }
 
 /** The time of day of milliseconds since 1970. */
