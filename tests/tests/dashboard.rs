@@ -200,6 +200,7 @@ fn the_ticket_of_a_closed_run_is_told_to_its_owner_alone() {
         assert!(!body.contains(secret.trim()) && !body.contains(ticket), "{page}");
     }
     let run = ask(&address, "/api/v1/run", "").body;
+    assert!(run.contains("…/node"), "it tells where the checkpoints lie, without the folder: {run}");
     assert!(!run.contains(folder.path().to_str().expect("UTF-8")), "it names a folder of its owner: {run}");
 }
 
