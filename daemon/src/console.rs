@@ -78,6 +78,7 @@ impl Console {
         ready.addresses.iter().map(plain).for_each(|address| note(&format!("listening   {address}")));
         if let Some(address) = &ready.status_address {
             note(&format!("status      murmur status --address {address}"));
+            note(&format!("dashboard   http://{address}/"));
         }
         if let Some(progress) = resumed_at {
             note(&format!("resumed     at step {progress:.0}"));

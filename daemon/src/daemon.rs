@@ -41,6 +41,7 @@ use crate::sharing::{self, SharedData};
 use crate::store::{
     Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, known_end, load_latest,
 };
+use crate::web::About;
 use configured::{node_config, start, trainer_settings};
 use double::watch_for_double;
 pub use length::AskedLength;
@@ -329,7 +330,13 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let (root, manifest, settings) = (directory.root(), &plan.manifest, &plan.settings);
     let observing = Observing::start(Teller { root, manifest, settings, me, clock }, facts, &report_view, &notices);
     let (reports, hub) = (report_view.clone(), observing.hub());
-    let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub };
+    let about = Arc::new(About {
+        manifest: plan.manifest.clone(),
+        settings: plan.settings.clone(),
+        root: directory.root().to_owned(),
+        secret: plan.secret.clone(),
+    });
+    let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub, about };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
     let listener = ports::listen_for_status(&plan.settings.status).await?;
     let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;

@@ -7,6 +7,7 @@ mod trainer;
 mod workers;
 
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
+pub(crate) use http::refuse;
 pub use http::{Denied, Pages, StatusServer};
 pub(crate) use trainer::Reply;
 pub use trainer::{CheckpointRequests, NotSaved, SavedCheckpoint, StepTimes, Trainer, TrainerSettings, TrainingView};

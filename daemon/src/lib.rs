@@ -35,5 +35,6 @@ pub mod store;
 pub mod tracking;
 mod usage;
 mod watch;
+pub mod web;
 
 pub use commands::run;

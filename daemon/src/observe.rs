@@ -14,6 +14,7 @@ pub mod picture;
 pub mod record;
 pub mod rings;
 pub(crate) mod source;
+pub mod traffic;
 
 pub use hub::Hub;
 pub use journal::Journal;

@@ -6,6 +6,7 @@ mod command_line;
 mod configs;
 mod crowd;
 mod cuda_scripts;
+mod dashboard;
 mod doctor;
 mod finish;
 mod first_hour;

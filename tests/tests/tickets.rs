@@ -165,7 +165,7 @@ fn a_ticket_where_no_daemon_answers_is_an_error_with_a_remedy() {
 }
 
 #[test]
-fn damaged_tickets_are_refused_before_anything_is_dialled_or_written() {
+fn damaged_tickets_are_refused_before_anything_is_dialed_or_written() {
     let folder = folder();
     let founder = founder(&folder, &[]);
     let ticket = founder.ticket();
@@ -239,7 +239,7 @@ fn an_address_where_another_program_answers_is_named() {
 }
 
 #[test]
-fn an_address_that_never_works_is_dialled_ever_more_seldom() {
+fn an_address_that_never_works_is_dialed_ever_more_seldom() {
     let folder = folder();
     let server = server(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     let address = format!("/ip4/127.0.0.1/tcp/{}", server.port);

@@ -1,6 +1,6 @@
 //! What a daemon tells of itself while it runs: the hub of its records, what feeds it, the journal, and programs that draw it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use murmur_protocol::{PeerId, RunManifest};
@@ -11,9 +11,11 @@ use crate::console::note;
 use crate::engine::Noticed;
 use crate::observe::record::{EndFacts, RunFacts};
 use crate::observe::source::observe;
+use crate::observe::traffic::Traffic;
 use crate::observe::{Body, Hub, Journal};
 use crate::report::NodeReport;
 use crate::settings::NodeSettings;
+use crate::store::write_atomically;
 use crate::tracking::{Mlflow, TensorBoard};
 
 /// Records that wait for the disk: more than five minutes of them.
@@ -28,9 +30,17 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often it is looked whether it has.
 const END_PERIOD: Duration = Duration::from_millis(10);
 
+/// The file in the data directory for the bytes with each member, which go on over restarts.
+const TRAFFIC_FILE: &str = "members-traffic.json";
+
+/// How often it is written. What a killed process has not written comes back from the journal.
+const TRAFFIC_PERIOD: Duration = Duration::from_secs(60);
+
 /// The hub of a daemon, and what works on it.
 pub(super) struct Observing {
     hub: Hub,
+    traffic_path: PathBuf,
+    keeping: JoinHandle<()>,
     source: JoinHandle<()>,
     /// Threads that write to the disk: the journal, and TensorBoard's files.
     writers: Vec<std::thread::JoinHandle<()>>,
@@ -87,7 +97,11 @@ impl Observing {
             None
         });
         let (journal, seq) = opened.unzip();
-        let hub = Hub::new(&me.to_string(), seq.unwrap_or(0), clock);
+        let traffic_path = root.join(TRAFFIC_FILE);
+        let traffic = read_traffic(&traffic_path);
+        // Without a journal numbers go on from the totals, which know by them what they have counted.
+        let hub = Hub::new(&me.to_string(), seq.unwrap_or(0).max(traffic.seq), clock);
+        hub.remember_traffic(traffic);
         if let Some(journal) = &journal {
             hub.remember(&journal.remembered());
         }
@@ -99,7 +113,8 @@ impl Observing {
         hub.tell(Body::Run(facts));
         let mlflow = Mlflow::start(&settings.mlflow, root, seq, &me.to_string(), name.as_deref(), manifest);
         let source = observe(hub.clone(), root.to_owned(), reports.clone(), notices.subscribe());
-        Observing { source: tokio::spawn(source), hub, writers, mlflow }
+        let keeping = tokio::spawn(keep_traffic(hub.clone(), traffic_path.clone()));
+        Observing { source: tokio::spawn(source), hub, traffic_path, keeping, writers, mlflow }
     }
 
     pub(super) fn hub(&self) -> Hub {
@@ -109,6 +124,8 @@ impl Observing {
     /// The last record, and what is left for those who write and send.
     pub(super) async fn end(self, end: EndFacts) {
         self.source.abort();
+        self.keeping.abort();
+        write_traffic(&self.hub, &self.traffic_path);
         self.hub.tell(Body::End(end));
         self.hub.close();
         let deadline = tokio::time::Instant::now() + END_TIMEOUT;
@@ -137,5 +154,55 @@ fn tensorboard(directory: &Path, peer: &str, facts: &RunFacts, manifest: &RunMan
             note("hint: --tensorboard takes a folder that this user may write; it is made where it is missing");
             None
         }
+    }
+}
+
+/// None where the file is missing or damaged: totals then begin anew.
+fn read_traffic(path: &Path) -> Traffic {
+    std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+async fn keep_traffic(hub: Hub, path: PathBuf) {
+    loop {
+        tokio::time::sleep(TRAFFIC_PERIOD).await;
+        let (hub, path) = (hub.clone(), path.clone());
+        // A disk may take its time, and the network's tasks must not wait for it.
+        let _ = tokio::task::spawn_blocking(move || write_traffic(&hub, &path)).await;
+    }
+}
+
+fn write_traffic(hub: &Hub, path: &Path) {
+    let totals = hub.read(|id, picture| picture.nodes.get(id).map(|node| node.traffic.totals()));
+    let Some(totals) = totals.filter(|totals| totals.since > 0) else { return };
+    let text = serde_json::to_vec(&totals).expect("numbers and strings are serialisable");
+    if let Err(error) = write_atomically(path, &text) {
+        tracing::warn!("cannot write {}: {error}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::record::{PeerFacts, Peers};
+
+    #[test]
+    fn bytes_with_a_member_go_on_after_a_restart_without_a_journal() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join(TRAFFIC_FILE);
+        let process = |sent: u64| {
+            let traffic = read_traffic(&path);
+            let hub = Hub::new("a", traffic.seq, Instant::now());
+            hub.remember_traffic(traffic);
+            let session = i64::try_from(sent).expect("small");
+            hub.tell(Body::Run(RunFacts { session, ..RunFacts::default() }));
+            let facts = PeerFacts { peer: "b".to_owned(), sent: Some(sent), ..PeerFacts::default() };
+            hub.tell(Body::Peers(Peers { peers: vec![facts], more: 0 }));
+            write_traffic(&hub, &path);
+            hub.read(|_, picture| picture.nodes["a"].traffic.peers["b"].total.sent)
+        };
+        assert_eq!(process(100), 100);
+        assert_eq!(process(30), 130, "another process counts from 0");
+        std::fs::write(&path, "{").expect("written");
+        assert_eq!(process(5), 5, "a damaged file is none");
     }
 }

@@ -5,7 +5,8 @@
 //! | `GET /status` | a [`NodeReport`] |
 //! | `GET /metrics` | the same for Prometheus |
 //! | `GET /ticket` | an [`Invitation`] |
-//! | `GET /api/v1/…` | the [stream of records](follow) |
+//! | `GET /api/v1/…` | the [stream of records](follow), and what the [dashboard](crate::web) asks for |
+//! | `GET /` | the dashboard |
 //! | `POST /checkpoint` | a [`SavedCheckpoint`](super::SavedCheckpoint), once it is on disk |
 //! | `POST /finish` with a [`FinishWish`] | what was ordered: [`Finishing`](crate::finishing::Finishing) |
 //! | `POST /block` with a [`BlockWish`] | who is shut out then: [`Blocked`](crate::blocking::Blocked) |
@@ -45,6 +46,7 @@ use crate::invitation::Invitation;
 use crate::metrics;
 use crate::observe::Hub;
 use crate::report::NodeReport;
+use crate::web::{self, About, Dashboard, Token};
 
 /// Connections at once; further ones are closed. Any program of this machine may ask, and files are shared with the network.
 const CONNECTIONS_MAX: usize = 64;
@@ -70,6 +72,8 @@ pub struct Pages {
     pub blocker: Blocker,
     /// What views follow.
     pub hub: Hub,
+    /// What the dashboard tells of the run.
+    pub about: Arc<About>,
 }
 
 /// Why a request is not carried out: the body of every answer that is no success.
@@ -161,15 +165,16 @@ fn router(pages: Pages, token: &str) -> Router {
             Err(reason) => refuse(StatusCode::CONFLICT, &reason.to_string(), "ask again in a moment"),
         }
     };
-    // Comparing hashes takes the same time wherever two tokens differ.
-    let expected = blake3::hash(format!("Bearer {token}").as_bytes());
+    let token = Token::new(token);
+    let Pages { hub, reports, invitations, about, .. } = pages.clone();
+    let dashboard = Dashboard::new(hub, reports, invitations, about, token);
     let followed = Router::new()
         .route("/picture", get(follow::picture))
         .route("/records", get(follow::records))
         .route("/stream", get(follow::stream))
-        .with_state(Following::new(pages.hub.clone()));
+        .with_state(Following::new(pages.hub.clone()))
+        .merge(web::api(dashboard.clone()));
     Router::new()
-        .nest("/api/v1", followed)
         .route("/status", get(report))
         .route("/metrics", get(metrics))
         .route("/ticket", get(invitation))
@@ -177,8 +182,11 @@ fn router(pages: Pages, token: &str) -> Router {
         .route("/finish", post(finish))
         .route("/block", post(block))
         .with_state(pages)
-        .layer(from_fn_with_state(expected, changes_need_the_token))
+        .nest("/api/v1", followed)
+        .merge(web::site(dashboard))
+        .layer(from_fn_with_state(token, changes_need_the_token))
         .layer(from_fn(only_for_loopback_names))
+        .layer(from_fn(web::secured))
 }
 
 async fn finish(State(pages): State<Pages>, Json(wish): Json<FinishWish>) -> Response {
@@ -214,10 +222,8 @@ fn is_of_another_page(request: &Request) -> bool {
     is_foreign && says("sec-fetch-mode") != Some("navigate")
 }
 
-async fn changes_need_the_token(State(expected): State<blake3::Hash>, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION);
-    let is_owner = || given.is_some_and(|given| blake3::hash(given.as_bytes()) == expected);
-    if matches!(*request.method(), Method::GET | Method::HEAD) || is_owner() {
+async fn changes_need_the_token(State(token): State<Token>, request: Request, next: Next) -> Response {
+    if matches!(*request.method(), Method::GET | Method::HEAD) || token.is_in(request.headers()) {
         return next.run(request).await;
     }
     let hint = "send `Authorization: Bearer` with the token in daemon.json, in the daemon's data directory";
@@ -304,7 +310,8 @@ mod tests {
         let (admission, _) = watch::channel(murmur_network::Admission::default());
         let blocker = Blocker::new("nowhere".as_ref(), &Default::default(), admission, reports.clone());
         let checkpoints = CheckpointRequests::of_nobody();
-        let pages = Pages { reports, invitations, checkpoints, finisher, blocker, hub };
+        let about = Arc::default();
+        let pages = Pages { reports, invitations, checkpoints, finisher, blocker, hub, about };
         let listener = StatusServer::listen("127.0.0.1:0").await.expect("a free port");
         StatusServer::start(listener, pages, "secret").expect("started")
     }
@@ -336,6 +343,10 @@ mod tests {
         let host = format!("Host: {at}\r\n");
         assert_eq!(answer(at, "GET /ticket", &host).await, "200");
         assert_eq!(answer(at, "GET /ticket", "Host: evil.example\r\n").await, "403");
+        assert_eq!(answer(at, "GET /", &host).await, "200");
+        assert_eq!(answer(at, "GET /healthz", &host).await, "200");
+        assert_eq!(answer(at, "GET /readyz", &host).await, "503", "there is no model");
+        assert_eq!(answer(at, "GET /api/v1/ticket", &host).await, "401");
         assert_eq!(answer(at, "POST /nothing", &host).await, "401");
         assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer wrong\r\n")).await, "401");
         assert_eq!(answer(at, "POST /nothing", &format!("{host}Authorization: Bearer secret\r\n")).await, "404");

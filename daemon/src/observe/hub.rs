@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::picture::Picture;
 use super::record::{Body, Missed, Record, VERSION};
+use super::traffic::Traffic;
 
 /// Records kept for readers that follow: about twenty minutes.
 pub const RECENT_MAX: usize = 2048;
@@ -83,6 +84,13 @@ impl Hub {
         records.iter().filter(|record| record.node == own).for_each(|record| state.picture.apply(record));
     }
 
+    /// Takes up the bytes with members that earlier processes of this node have counted; before what the journal remembers.
+    pub fn remember_traffic(&self, traffic: Traffic) {
+        let mut state = self.lock();
+        let own = state.node.clone();
+        state.picture.nodes.entry(own).or_default().traffic = traffic;
+    }
+
     /// Tells something, at this moment.
     pub fn tell(&self, body: Body) {
         let mut state = self.lock();
@@ -127,6 +135,12 @@ impl Hub {
     /// Everything so far, as views draw it.
     pub fn picture(&self) -> Picture {
         self.lock().picture.clone()
+    }
+
+    /// Looks at the picture and this node's id without a copy. Telling waits meanwhile, so it is to be brief.
+    pub fn read<Answer>(&self, look: impl FnOnce(&str, &Picture) -> Answer) -> Answer {
+        let state = self.lock();
+        look(&state.node, &state.picture)
     }
 
     /// The last record's number, as it changes.

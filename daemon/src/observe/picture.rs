@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Body, EndFacts, EventFacts, ExchangeFacts, Level, PeerFacts, Peers, Record, RunFacts, Sample};
 use super::rings::Series;
+use super::traffic::Traffic;
 
 /// Nodes in one picture: more are not watched at once.
 pub const NODES_MAX: usize = 64;
@@ -83,6 +84,8 @@ pub struct NodePicture {
     pub series: BTreeMap<Metric, Series>,
     /// The members that it knows, by peer id.
     pub peers: BTreeMap<String, PeerPicture>,
+    /// Bytes with each member.
+    pub traffic: Traffic,
     /// Members that were left out of the last list.
     pub peers_more: u64,
     /// What happened, newest last.
@@ -185,7 +188,10 @@ impl NodePicture {
         self.time = self.time.max(self.began + self.up);
         match &record.body {
             Body::Sample(sample) => self.take_sample(sample),
-            Body::Peers(peers) => self.take_peers(peers),
+            Body::Peers(peers) => {
+                self.traffic.take(record.seq, self.time, record.t, &peers.peers);
+                self.take_peers(peers);
+            }
             Body::Exchange(facts) => self.take_exchange(facts),
             Body::Event(facts) => self.take_event(record, facts.clone()),
             Body::Missed(missed) => {
@@ -210,6 +216,7 @@ impl NodePicture {
         self.end = None;
         self.last = None;
         self.peers.clear();
+        self.traffic.begin(record.seq);
         let text = match run.resumed_from {
             Some(step) => format!("murmur {} begins, resumed at step {step:.0}", run.version),
             None => format!("murmur {} begins", run.version),

@@ -86,11 +86,7 @@ impl Series {
     /// The buckets between two times, in seconds, from the finest resolution that goes back so far and has at most
     /// `points_max` of them; from the coarsest one where none has.
     pub fn between(&self, from: f64, to: f64, points_max: usize) -> Vec<Point> {
-        let chosen = RESOLUTIONS.iter().position(|(period, capacity)| {
-            let goes_back = period * *capacity as f64 >= to - from;
-            goes_back && (to - from) / period <= points_max as f64
-        });
-        let chosen = chosen.unwrap_or(RESOLUTIONS.len() - 1);
+        let chosen = resolution(to - from, points_max);
         let period = RESOLUTIONS[chosen].0;
         let points = self.rings[chosen].iter().map(|bucket| Point {
             time: (bucket.index as f64 + 0.5) * period,
@@ -100,6 +96,20 @@ impl Series {
         });
         points.filter(|point| point.time >= from - period && point.time <= to + period).collect()
     }
+}
+
+/// The length of the buckets, in seconds, that [`Series::between`] gives of so many seconds.
+pub fn period(seconds: f64, points_max: usize) -> f64 {
+    RESOLUTIONS[resolution(seconds, points_max)].0
+}
+
+/// The finest that goes back so many seconds and has at most so many points for them; else the coarsest.
+fn resolution(seconds: f64, points_max: usize) -> usize {
+    let chosen = RESOLUTIONS.iter().position(|(period, capacity)| {
+        let goes_back = period * *capacity as f64 >= seconds;
+        goes_back && seconds / period <= points_max as f64
+    });
+    chosen.unwrap_or(RESOLUTIONS.len() - 1)
 }
 
 impl Bucket {

@@ -128,7 +128,7 @@ async fn a_stranger_learns_that_a_node_of_a_closed_run_listens_and_no_more_over_
 
 /// A member dials whatever address it is told.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_dialled_by_a_member_of_a_closed_run_learns_no_more() {
+async fn who_is_dialed_by_a_member_of_a_closed_run_learns_no_more() {
     for over in [Over::Tcp, Over::Quic] {
         let mut member = with_everything(over, &CLOSED).await;
         let trap = Trap::set(config(over).listen.remove(0), RunManifest::default().run_id()).await;

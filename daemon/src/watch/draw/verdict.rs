@@ -84,3 +84,20 @@ fn ended(node: &NodePicture) -> (Tone, String) {
 pub(super) fn spoken(seconds: f64) -> String {
     duration(std::time::Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dashboard_has_the_same_limits() {
+        let script = include_str!("../../web/site/health.js");
+        let of = |name: &str| -> f64 {
+            let line = script.lines().find_map(|line| line.strip_prefix(&format!("export const {name} = ")));
+            line.and_then(|value| value.trim_end_matches(';').parse().ok()).expect(name)
+        };
+        assert_eq!((of("HEALTHY_LOW"), of("HEALTHY_HIGH")), HEALTHY);
+        let limits = [of("DRIFTING"), of("STALE_SECONDS"), of("QUIET_SECONDS")];
+        assert_eq!(limits, [DRIFTING, STALE_SECONDS, QUIET_SECONDS]);
+    }
+}

@@ -1,0 +1,186 @@
+// The page: which part of it is shown, and the records that keep it true.
+
+import * as api from "./api.js";
+import { el, say, set } from "./elements.js";
+import { named } from "./format.js";
+import { Picture } from "./picture.js";
+import { Curves, WINDOWS } from "./series.js";
+import { Stream } from "./stream.js";
+import overview from "./pages/overview.js";
+import swarm from "./pages/swarm.js";
+import peers from "./pages/peers.js";
+import traffic from "./pages/traffic.js";
+import events from "./pages/events.js";
+import resources from "./pages/resources.js";
+import run from "./pages/run.js";
+import data from "./pages/data.js";
+
+const PAGES = { overview, swarm, peers, traffic, events, resources, run, data };
+const NAMES = Object.keys(PAGES);
+
+/** The page is drawn so often at most, in milliseconds. */
+const FRAME = 250;
+
+const main = document.getElementById("main");
+const state = { picture: null, curves: null, page: null, update: null, close: null, isLost: false, drawnAt: 0, isDue: false };
+let stream = null;
+let windowSeconds = Number(kept("murmur-window") ?? 300);
+
+function kept(key) {
+  try { return localStorage.getItem(key); } catch { return null; }
+}
+
+function keep(key, value) {
+  try { localStorage.setItem(key, value); } catch { /* for this page alone then */ }
+}
+
+/** Everything so far, and then what comes. */
+async function begin() {
+  try {
+    state.picture = new Picture(await api.get("summary"));
+    await open();
+  } catch (error) {
+    lost(error);
+    setTimeout(begin, 3000);
+    return;
+  }
+  if (stream) stream.restart(state.picture.seq);
+  else stream = new Stream(state.picture.seq, { taken, reset, told });
+}
+
+function lost(error) {
+  state.isLost = true;
+  if (state.update) return draw();
+  return main.replaceChildren(el("h1", { class: "verdict", "data-tone": "bad" }, "The daemon does not answer"), el("p", { class: "quiet" }, error.message));
+}
+
+/** The process is another one, or too much was missed: all that is drawn begins anew. */
+function reset() {
+  stream.close();
+  begin();
+}
+
+function told(word) {
+  const isLost = word === "lost";
+  if (isLost === state.isLost) return;
+  state.isLost = isLost;
+  wish();
+}
+
+/** Takes in a record. Tests call it, too. */
+export function taken(record) {
+  if (record.kind === "run" && record.session !== state.picture.run.session) return reset();
+  state.picture.apply(record, (metric, time, value) => state.curves?.push(metric, time, value));
+  return wish();
+}
+
+/** Asks for a drawing, at most some times a second and only while somebody looks. */
+function wish() {
+  if (state.isDue || document.visibilityState === "hidden") return;
+  state.isDue = true;
+  const wait = Math.max(0, FRAME - (performance.now() - state.drawnAt));
+  setTimeout(() => requestAnimationFrame(() => {
+    state.isDue = false;
+    draw();
+  }), wait);
+}
+
+export function draw() {
+  state.drawnAt = performance.now();
+  if (!state.picture || !state.update) return;
+  const { picture } = state;
+  say(document.getElementById("run"), picture.run.run_name || picture.run.run || "murmur");
+  say(document.getElementById("node"), named(picture.node, picture.run.name));
+  const connection = document.getElementById("connection");
+  say(connection, state.isLost ? "Not connected to the daemon" : "Live");
+  set(connection, "data-tone", state.isLost ? "bad" : null);
+  if (state.curves?.isTooFine && !state.isThinning) thin();
+  state.update(context());
+}
+
+async function thin() {
+  state.isThinning = true;
+  try { await state.curves.load(); } catch { /* the next drawing tries again */ }
+  state.isThinning = false;
+}
+
+function context() {
+  return { picture: state.picture, curves: state.curves, isLost: state.isLost, wish };
+}
+
+/** Opens the page that the address names. */
+async function open() {
+  api.takeToken();
+  const name = NAMES.includes(location.hash.slice(1)) ? location.hash.slice(1) : "overview";
+  const page = PAGES[name];
+  state.close?.();
+  state.close = state.update = null;
+  state.page = name;
+  for (const link of document.querySelectorAll("#pages a")) {
+    set(link, "aria-current", link.hash === `#${name}` ? "page" : null);
+  }
+  document.title = `${page.title} · murmur`;
+  const curves = new Curves(page.metrics, windowSeconds);
+  await curves.load();
+  if (state.page !== name) return;
+  state.curves = curves;
+  const built = page.build({ ...context(), curves });
+  const head = name === "overview" ? [] : [el("h1", {}, page.title), el("p", { class: "lead" }, page.lead)];
+  const choice = page.metrics.length > 0 || page.hasWindows ? windows() : null;
+  main.replaceChildren(...head, ...(choice && name !== "overview" ? [choice] : []), ...built.nodes);
+  if (choice && name === "overview") built.place?.(choice);
+  state.update = built.update;
+  state.close = built.close;
+  draw();
+}
+
+/** Which window the curves show. */
+function windows() {
+  const choice = (seconds, name) => {
+    const input = el("input", { type: "radio", name: "window", value: seconds, checked: seconds === windowSeconds });
+    input.addEventListener("change", () => {
+      windowSeconds = seconds;
+      keep("murmur-window", seconds);
+      open().then(() => main.querySelector("input[name=window]:checked")?.focus(), lost);
+    });
+    return el("label", {}, input, el("span", {}, name));
+  };
+  return el("fieldset", { class: "windows" }, el("legend", {}, "Curves of the last"), ...WINDOWS.map((one) => choice(...one)));
+}
+
+function buildPages() {
+  const list = document.getElementById("pages");
+  list.replaceChildren(...NAMES.map((name, index) =>
+    el("li", {}, el("a", { href: `#${name}`, title: `key ${index + 1}` }, PAGES[name].title))));
+  addEventListener("hashchange", () => {
+    if (location.hash === "#main") return;
+    open().then(() => { scrollTo(0, 0); }, lost);
+  });
+  addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input[type=text], input[type=search], input[type=password]");
+    const name = NAMES[Number(event.key) - 1];
+    if (name && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) location.hash = name;
+  });
+}
+
+/** The system's theme, a light or a dark one, in turn. */
+function buildTheme() {
+  const button = document.getElementById("theme");
+  const root = document.documentElement;
+  const name = () => root.dataset.theme ?? "system";
+  const show = () => say(button, `Theme: ${name()}`);
+  button.addEventListener("click", () => {
+    const next = { system: "light", light: "dark", dark: "system" }[name()];
+    if (next === "system") delete root.dataset.theme;
+    else root.dataset.theme = next;
+    keep("murmur-theme", next);
+    show();
+  });
+  show();
+}
+
+buildPages();
+buildTheme();
+begin();
+// Ages grow although nothing comes.
+setInterval(wish, 1000);

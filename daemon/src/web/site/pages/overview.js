@@ -1,0 +1,123 @@
+// The first page answers four questions in this order: is it training, with whom, do they agree, what does it cost.
+
+import { Chart } from "../chart.js";
+import { el, figure, figures, say, section, set } from "../elements.js";
+import * as health from "../health.js";
+import { ago, bytes, clock, count, counted, duration, fixed, isNumber, named, percent } from "../format.js";
+
+/** Members and events that are shown here; all of them have pages of their own. */
+const MEMBERS = 6;
+const EVENTS = 5;
+
+export default {
+  title: "Overview",
+  metrics: ["loss", "validation_loss", "ratio", "tokens_per_second", "sent_per_second", "received_per_second"],
+  build() {
+    const verdict = el("h1", { class: "verdict", role: "status" });
+    const progress = el("progress", { max: 1, "aria-label": "done of the run" });
+    const far = el("p", { class: "far" });
+    const head = el("div", { class: "head" }, verdict, progress, far);
+
+    const [loss, speed, steps] = [figure("Loss"), figure("Speed"), figure("Steps")];
+    const lossChart = new Chart({
+      title: "Loss, in nats",
+      curves: [{ metric: "loss", name: "training" }, { metric: "validation_loss", name: "validation" }],
+      written: (value) => fixed(value, 3),
+    });
+    const [members, done] = [figure("Members"), figure("Exchanges")];
+    const list = el("ul", { class: "brief" });
+    const [ratio, last] = [figure("Disagreement"), figure("Last exchange")];
+    const ratioChart = new Chart({
+      title: "Disagreement over what a node learns between two exchanges",
+      curves: [{ metric: "ratio", name: "disagreement" }],
+      written: (value) => fixed(value, 2),
+      band: { low: health.HEALTHY_LOW, high: health.HEALTHY_HIGH, name: "the best one, 0.4 to 0.8" },
+    });
+    const [gossip, today, machine, memory] = [figure("Gossip"), figure("Traffic today"), figure("Processors"), figure("Memory")];
+    const trafficChart = new Chart({
+      title: "Traffic, bytes a second",
+      curves: [{ metric: "sent_per_second", name: "sent" }, { metric: "received_per_second", name: "received" }],
+      written: bytes,
+      zero: true,
+    });
+    const happened = el("ol", { class: "brief events" });
+    const charts = [lossChart, ratioChart, trafficChart];
+    const place = el("div", { class: "choice" });
+
+    const nodes = [
+      head, place,
+      section("Is it training?", figures(loss, speed, steps), lossChart.node),
+      section("With whom?", figures(members, done), list),
+      section("Do they agree?", figures(ratio, last), ratioChart.node),
+      section("What does it cost?", figures(gossip, today, machine, memory), trafficChart.node),
+      section("What has happened?", happened, el("p", {}, el("a", { href: "#events" }, "All events"))),
+    ];
+
+    function update({ picture, curves, isLost }) {
+      const found = health.verdict(picture, isLost);
+      say(verdict, found.words);
+      set(verdict, "data-tone", found.tone || null);
+      charts.forEach((chart) => chart.draw(curves));
+      const { sample } = picture;
+      if (!sample) return;
+      const share = sample.copied ?? sample.share;
+      progress.hidden = !isNumber(share);
+      if (isNumber(share)) progress.value = share;
+      say(far, howFar(picture));
+      loss.show(fixed(sample.loss, 3), health.loss(sample, curves.of("loss")));
+      speed.show(count(sample.tokens_per_second), health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
+      steps.show(count(sample.steps), { words: `own ones; the swarm is at ${count(Math.max(0, sample.progress))}, close to it is healthy` });
+      members.show(count(sample.peers), health.members(sample));
+      done.show(count(sample.exchanges), health.failures(sample));
+      brief(list, picture.members().slice(0, MEMBERS).map((peer) => memberLine(picture, peer)), "No member is known yet.");
+      ratio.show(fixed(sample.ratio, 2), health.ratio(sample.ratio));
+      const newest = picture.lastDone();
+      const age = newest ? Math.max(0, picture.now() - newest.time) : null;
+      last.show(ago(age), health.exchangeAge(age));
+      gossip.show(`${(100 * sample.boundary_share).toFixed(1)} %`, health.gossip(sample.boundary_share));
+      today.show(bytes(sample.today), health.today(sample.today));
+      machine.show(fixed(picture.rates.processors, 1), health.processors(picture.rates.processors));
+      memory.show(bytes(sample.memory), health.memory(sample));
+      const newestFirst = picture.events.slice(-EVENTS).reverse();
+      brief(happened, newestFirst.map(eventLine), "Nothing yet.");
+    }
+    return { nodes, update, place: (choice) => place.append(choice), close: () => charts.forEach((chart) => chart.close()) };
+  },
+};
+
+function howFar({ sample, up }) {
+  const parts = [];
+  const share = sample.copied ?? sample.share;
+  if (isNumber(share)) parts.push(`${percent(share)} ${isNumber(sample.copied) ? "copied" : "done"}`);
+  parts.push(`step ${count(sample.steps)}${isNumber(sample.steps_max) ? ` of ${count(sample.steps_max)}` : ""}`);
+  if (isNumber(sample.seconds_left)) parts.push(`${duration(sample.seconds_left)} left`);
+  parts.push(`running for ${duration(up)}`);
+  return parts.join(" · ");
+}
+
+/** What a line of the list of members says: who, how it goes, and a tone. */
+function memberLine(picture, peer) {
+  const { facts, last } = peer;
+  const age = last ? picture.now() - last.time : null;
+  const state = !facts.connected ? "not connected" : last ? `exchange ${ago(age)}` : "no exchange yet";
+  const speed = facts.says_tokens_per_second > 0 ? ` · says ${count(facts.says_tokens_per_second)} ${picture.unit()}/s` : "";
+  return { lead: named(facts.peer, facts.name), text: state + speed, tone: facts.banned ? "bad" : facts.connected ? "" : "quiet" };
+}
+
+function eventLine({ wall, times, facts }) {
+  const often = times > 1 ? ` (${counted(times, "time")})` : "";
+  return { lead: clock(wall), text: facts.text + often, tone: { error: "bad", warning: "fair" }[facts.level] ?? "" };
+}
+
+/** A short list whose lines are kept and said anew. */
+function brief(list, lines, empty) {
+  const shown = lines.length > 0 ? lines : [{ lead: "", text: empty, tone: "quiet" }];
+  while (list.children.length > shown.length) list.lastChild.remove();
+  while (list.children.length < shown.length) list.append(el("li", {}, el("span", { class: "first" }), el("span")));
+  shown.forEach(({ lead, text, tone }, index) => {
+    const line = list.children[index];
+    say(line.children[0], lead);
+    say(line.children[1], text);
+    set(line, "data-tone", tone || null);
+  });
+}
