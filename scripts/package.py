@@ -84,7 +84,7 @@ class Parts:
 
     def documents(self):
         """Name to content: what a user may want to read."""
-        names = ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "CHANGELOG.md"]
+        names = ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "GUIDE.md", "CHANGELOG.md"]
         documents = {name: (ROOT / name).read_bytes() for name in names if (ROOT / name).exists()}
         documents["THIRD-PARTY-LICENSES.txt"] = self.third_party
         documents["murmur.cdx.json"] = self.parts_list

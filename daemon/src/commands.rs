@@ -26,7 +26,7 @@ mod watch;
 
 use crate::cli::{Command, JoinOptions, StartOptions};
 use crate::console::output;
-use crate::memory;
+use crate::process::memory;
 
 /// Carries out a command.
 ///
@@ -41,9 +41,9 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     }
     if let Command::Start(StartOptions { node, .. }) | Command::Join(JoinOptions { node, .. }) = &command {
         if node.daemon.in_background {
-            crate::background::begin()?;
+            crate::process::background::begin()?;
         } else if node.daemon.detach {
-            return crate::background::launch();
+            return crate::process::background::launch();
         }
     }
     let done = match command {

@@ -25,7 +25,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::daemon::Ready;
 use crate::engine::Noticed;
-use crate::report::{CopyReport, NodeReport};
+use crate::observe::report::{CopyReport, NodeReport};
 use figures::Losses;
 pub(crate) use figures::{counted, human_bytes};
 pub use finished::FinishedRun;

@@ -1,7 +1,10 @@
 //! One daemon from start to end: puts the drivers together, runs the engine, takes everything down in order.
 
+pub mod blocking;
 mod configured;
 mod double;
+pub mod finishing;
+pub(crate) mod invitation;
 mod length;
 mod networking;
 mod observing;
@@ -21,23 +24,23 @@ use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::background;
-use crate::base;
-use crate::blocking::Blocker;
 use crate::console::{Console, FinishedRun, next_commands, note};
-use crate::daily_traffic;
-use crate::devices::Devices;
+use crate::daemon::blocking::Blocker;
+use crate::daemon::finishing::Finisher;
+use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Stopped};
 use crate::failure::{ExitCode, Failure};
-use crate::finishing::Finisher;
-use crate::fit;
-use crate::invitation::Invitation;
-use crate::report::NodeReport;
-use crate::rest::Rest;
-use crate::service_manager::ServiceManager;
+use crate::limits::daily_traffic;
+use crate::limits::memory_check;
+use crate::limits::rest::Rest;
+use crate::observe::report::NodeReport;
+use crate::process::background;
+use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
-use crate::sharing::{self, SharedData};
+use crate::setup::base_model;
+use crate::setup::devices::Devices;
+use crate::setup::sharing::{self, SharedData};
 use crate::store::{
     Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, known_end, load_latest,
 };
@@ -136,7 +139,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one may be busy in a long poll of the swarm; training has its own thread
-        .on_thread_park(crate::memory::follow)
+        .on_thread_park(crate::process::memory::follow)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
@@ -174,14 +177,14 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
-    fit::check(&plan.manifest, training, &devices)?;
+    memory_check::check(&plan.manifest, training, &devices)?;
     let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
-    fit::check_disk(plan.directory.root(), parameters)?;
+    memory_check::check_disk(plan.directory.root(), parameters)?;
     if plan.console == Console::Text {
         daily_traffic::tell(&plan.manifest, &plan.settings, &devices);
     }
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
-    let weights = base::weights(&plan.manifest, &plan.settings, base, has_model)?;
+    let weights = base_model::weights(&plan.manifest, &plan.settings, base, has_model)?;
     let options = TrainingOptions { weightless: has_model, ..training.options() };
     let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, &devices.all, options)
         .context("cannot set up the model on its device")?;

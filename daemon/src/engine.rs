@@ -13,7 +13,7 @@ use murmur_protocol::{Effect, Event, NetworkOrder, Node, PeerId, Status, Time, T
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::drivers::{Refused, Trainer, Workers};
-use crate::memory;
+use crate::process::memory;
 use ledger::Ledger;
 pub use ledger::{Noticed, PeerTraffic, Taken};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::console::note;
 
-/// Exit codes of `murmur`; the README documents them. 0 is success.
+/// Exit codes of `murmur`; GUIDE.md documents them. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCode {
     /// Anything without a code of its own.

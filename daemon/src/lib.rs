@@ -4,36 +4,22 @@
 //! and `murmur-training` carry out its orders, [`store`] keeps what must survive. [`local`] runs several daemons as
 //! processes of one machine. ARCHITECTURE.md has the picture.
 
-pub mod background;
-pub mod base;
-pub mod blocking;
 pub mod cli;
 mod commands;
 pub mod console;
 pub mod daemon;
-mod daily_traffic;
-mod devices;
 pub mod doctor;
 pub mod drivers;
 pub mod engine;
 pub mod failure;
-pub mod finishing;
-mod fit;
-mod invitation;
+mod limits;
 pub mod local;
-pub mod memory;
-mod metrics;
 pub mod observe;
-mod outlook;
-pub mod report;
-mod rest;
-mod service_manager;
+pub mod process;
 pub mod settings;
-pub mod sharing;
-mod signal;
+pub mod setup;
 pub mod store;
 pub mod tracking;
-mod usage;
 mod watch;
 pub mod web;
 

@@ -14,7 +14,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CANDLE_THREADS: &str = "CANDLE_NUM_THREADS";
 
 fn main() -> ExitCode {
-    murmur::memory::set_huge_pages(false); // before the first ones are filled
+    murmur::process::memory::set_huge_pages(false); // before the first ones are filled
     if std::env::var_os(CANDLE_THREADS).is_none() {
         // SAFETY: there is no other thread yet that could be reading the environment.
         unsafe { std::env::set_var(CANDLE_THREADS, "1") };

@@ -10,8 +10,11 @@
 pub mod cursor;
 pub mod hub;
 pub mod journal;
+pub(crate) mod metrics;
+pub(crate) mod outlook;
 pub mod picture;
 pub mod record;
+pub mod report;
 pub mod rings;
 pub(crate) mod source;
 pub mod traffic;

@@ -30,9 +30,9 @@ use axum::routing::get;
 use murmur_protocol::{RunManifest, Secret};
 use tokio::sync::watch;
 
-use crate::invitation::Invitation;
+use crate::daemon::invitation::Invitation;
 use crate::observe::Hub;
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 use crate::settings::NodeSettings;
 
 pub(crate) use secured::{Token, secured};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use murmur::drivers::{Arrival, DataDriver, DataView, ShelfParts};
 use murmur::engine::Picture;
-use murmur::sharing::SharedData;
+use murmur::setup::sharing::SharedData;
 use murmur::store::ShardStore;
 use murmur_network::{Connectivity, HeldShards, Keypair, Network, NetworkConfig, Shelf, Traffic};
 use murmur_protocol::NetworkOrder;

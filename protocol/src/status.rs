@@ -50,12 +50,12 @@ pub struct Status {
     pub members: BTreeMap<PeerId, MemberView>,
     /// Exchanges so far.
     pub exchanges: ExchangeCounters,
-    /// Ξ̂ = ‖s·d‖ / √2 of the last exchange: an estimate of the swarm's consensus distance, free of charge.
+    /// Ξ̂ = ‖s·d‖ / √2 of the last exchange: an estimate of the swarm's disagreement, free of charge.
     pub disagreement: Option<f64>,
     /// Steps between own exchanges at present.
     pub interval_steps: f64,
     /// Ξ̂ over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
-    pub consensus_ratio: Option<f64>,
+    pub disagreement_ratio: Option<f64>,
     /// The uplink as transfers have shown it, in bytes a second; `None` before one was large enough to tell.
     pub uplink_bytes_per_second: Option<f64>,
     /// γ at present: the run's, or less where corrections come late.
@@ -95,7 +95,7 @@ impl Status {
             exchanges: ExchangeCounters::default(),
             disagreement: None,
             interval_steps: 0.0,
-            consensus_ratio: None,
+            disagreement_ratio: None,
             uplink_bytes_per_second: None,
             gamma: 0.0,
             delay_rounds: 0.0,

@@ -99,7 +99,7 @@ class Node:
                 peers=raw["peers"],
                 tokens_per_second=raw["tokens_per_second"],
                 exchanges=raw["exchanges_completed"],
-                ratio=raw.get("consensus_ratio"),
+                ratio=raw.get("disagreement_ratio"),
                 bytes_sent=raw["bytes_sent"],
                 bytes_received=raw["bytes_received"],
                 raw=raw,

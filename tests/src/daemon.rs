@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use murmur::report::NodeReport;
+use murmur::observe::report::NodeReport;
 use serde_json::Value;
 
 use crate::netns::Host;

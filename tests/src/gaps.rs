@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use murmur::report::NodeReport;
+use murmur::observe::report::NodeReport;
 
 /// Boundaries do work: copies, corrections, replies. In the dev profile, with an exchange every few steps of a tiny model
 /// and more trainers than cores, that is a few hundredths of the time.

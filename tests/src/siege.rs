@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use murmur::report::NodeReport;
+use murmur::observe::report::NodeReport;
 use murmur::store::load_latest;
 use murmur_protocol::random::{Generator, RngExt, stream};
 

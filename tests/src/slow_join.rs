@@ -76,7 +76,8 @@ pub fn join(program: &str, transport: Transport, kilobits: u32, run: &str) -> Op
     let begin = Instant::now();
     let patience = Duration::from_secs_f64(3.0 * line_seconds + 30.0);
     let joiner = swarm.start(3, &["join", &ticket]).with_patience(patience);
-    let share_of = |copying: &Option<murmur::report::CopyReport>| copying.as_ref().map_or(0.0, |copying| copying.share);
+    let share_of =
+        |copying: &Option<murmur::observe::report::CopyReport>| copying.as_ref().map_or(0.0, |copying| copying.share);
     joiner.wait_for("the first chunk", |report| report.phase != "joining" || share_of(&report.copying) > 0.0);
     let first_chunk_seconds = begin.elapsed().as_secs_f64();
     let halfway = joiner

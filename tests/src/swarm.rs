@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use murmur::report::NodeReport;
+use murmur::observe::report::NodeReport;
 
 use crate::gaps::assert_never_waited_between;
 use crate::netns::{Family, Lan};

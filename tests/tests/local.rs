@@ -35,7 +35,7 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
         assert!(number("longest_gap_seconds") < 3.0 && number("median_step_seconds") > 0.0, "{node}");
         assert!(node["peer"].as_str().expect("a peer id").starts_with("12D3KooW"), "{node}");
     }
-    assert!(summary["consensus_distance"].as_f64() > Some(0.0), "{summary}");
+    assert!(summary["disagreement"].as_f64() > Some(0.0), "{summary}");
     assert!(summary["seconds"].as_f64() > Some(0.0), "{summary}");
     // A tiny model: framing weighs more than it does on a real one, where 1.05 is the limit.
     let bytes = summary["bytes_per_parameter_per_exchange"].as_f64().expect("a number");

@@ -1,4 +1,4 @@
-//! The Python package: its own tests against real daemons, its types, and the example of the README.
+//! The Python package: its own tests against real daemons, its types, and the example of the guide.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -57,8 +57,8 @@ fn every_type_of_the_package_is_told() {
 }
 
 #[test]
-fn the_example_of_the_readme_runs() {
-    let text = std::fs::read_to_string(root().join("README.md")).expect("there");
+fn the_example_of_the_guide_runs() {
+    let text = std::fs::read_to_string(root().join("GUIDE.md")).expect("there");
     let example = text.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let folder = tempfile::tempdir().expect("a temporary directory");
     let link = folder.path().join("murmur");

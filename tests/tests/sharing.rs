@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use murmur::report::DataReport;
+use murmur::observe::report::DataReport;
 use murmur_protocol::RunManifest;
 #[cfg(target_os = "linux")]
 use murmur_tests::gaps::assert_never_waited;
@@ -55,7 +55,7 @@ fn founder(folder: &Path) -> Daemon {
     Daemon::spawn(MURMUR, &folder.join("founder"), &["start", run_file, "--data", text])
 }
 
-fn has_everything(report: &murmur::report::NodeReport) -> bool {
+fn has_everything(report: &murmur::observe::report::NodeReport) -> bool {
     report.data.as_ref().is_some_and(|data| data.shards_held == 16 && data.shards == 16)
 }
 

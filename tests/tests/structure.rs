@@ -125,3 +125,31 @@ fn every_test_that_security_rests_on_is_there() {
         assert!(code.iter().any(|text| text.contains(&function) || text.contains(&module)), "{name} is not there");
     }
 }
+
+/// The words between backticks of a page that name a file or a folder of the project, with `{a,b}` written out.
+fn paths_in(page: &str) -> Vec<String> {
+    let folders = ["protocol/", "daemon/", "sim/", "tests/", "configs/", "scripts/", "python/"];
+    let words = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let paths = words.filter(|word| folders.iter().any(|folder| word.starts_with(folder)) && !word.contains(' '));
+    let written_out = |path: &str| match (path.find('{'), path.find('}')) {
+        (Some(open), Some(close)) => {
+            let (before, after) = (&path[..open], &path[close + 1..]);
+            path[open + 1..close].split(',').map(|name| format!("{before}{name}{after}")).collect()
+        }
+        _ => vec![path.to_owned()],
+    };
+    paths.flat_map(written_out).collect()
+}
+
+#[test]
+fn every_file_that_the_pages_name_is_there() {
+    let mut named = 0;
+    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "GUIDE.md", "SECURITY.md"] {
+        let text = std::fs::read_to_string(root().join(page)).expect("there");
+        for path in paths_in(&text) {
+            assert!(root().join(&path).exists(), "{page} names {path}, which is not there");
+            named += 1;
+        }
+    }
+    assert!(named > 80, "only {named} found");
+}

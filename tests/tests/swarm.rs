@@ -298,7 +298,7 @@ fn status_tells_how_a_daemon_does() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("phase        training"), "{text}");
     let output = run(MURMUR, &["status", "--address", &daemon.status_address(), "--format", "json"]);
-    let report: murmur::report::NodeReport = serde_json::from_slice(&output.stdout).expect("a report");
+    let report: murmur::observe::report::NodeReport = serde_json::from_slice(&output.stdout).expect("a report");
     assert_eq!(report.phase, "training");
 }
 

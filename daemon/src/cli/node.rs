@@ -177,7 +177,7 @@ pub struct DaemonOptions {
     #[arg(short = 'd', long, help_heading = OUTPUT)]
     pub detach: bool,
     /// What `--detach` starts.
-    #[arg(long, env = crate::background::IN_BACKGROUND, hide = true)]
+    #[arg(long, env = crate::process::background::IN_BACKGROUND, hide = true)]
     pub in_background: bool,
     /// Stop when standard input ends.
     #[arg(long, hide = true)]

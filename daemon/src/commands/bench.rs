@@ -20,11 +20,11 @@ use serde_json::json;
 use crate::cli::BenchOptions;
 use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::daemon::open_corpus;
-use crate::devices::Devices;
 use crate::failure::{ExitCode, Failure};
-use crate::fit;
+use crate::limits::memory_check;
+use crate::process::stats::{peak_memory, processor_time};
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
-use crate::usage::{peak_memory, processor_time};
+use crate::setup::devices::Devices;
 use parity::Parity;
 use pytorch::{PyTorch, Workplace};
 
@@ -84,7 +84,7 @@ pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
     if let Some(warning) = &devices.warning {
         note(&format!("warning: {warning}"));
     }
-    fit::check(&manifest, &settings, &devices)?;
+    memory_check::check(&manifest, &settings, &devices)?;
     let device = devices.all.into_iter().next().expect("a device is open");
     if options.parity {
         let python = options.python.as_ref().expect("the command line demands it");

@@ -1,9 +1,9 @@
 //! `murmur block` and `murmur unblock`: whom a running daemon shuts out.
 
 use super::client::Client;
-use crate::blocking::{BlockWish, Blocked};
 use crate::cli::BlockOptions;
 use crate::console::{Console, print_line};
+use crate::daemon::blocking::{BlockWish, Blocked};
 
 pub(super) fn block(options: &BlockOptions) -> anyhow::Result<()> {
     ask(options, &BlockWish { block: options.peers.clone(), unblock: Vec::new() })

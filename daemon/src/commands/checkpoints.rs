@@ -10,15 +10,15 @@ use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, Tok
 use serde_json::json;
 
 use super::chosen::checkpoint_path;
-use crate::base::{self, pretrained_failure};
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::output::StandardOutput;
 use crate::console::{Console, ModelText, note, print_line};
 use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
-use crate::fit;
+use crate::limits::memory_check;
 use crate::settings::NodeSettings;
-use crate::sharing::held_out_corpus;
+use crate::setup::base_model::{self, pretrained_failure};
+use crate::setup::sharing::held_out_corpus;
 use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 
 /// Different bytes: the vocabulary of a model without a tokenizer.
@@ -101,7 +101,7 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
         Some(root) if manifest.data.share && options.data.is_empty() => held_out_corpus(manifest, root)?,
         _ => open_corpus(manifest, &settings, root.map(|root| root.join("prepared")))?,
     };
-    let parameters = base::whole_model(&checkpoint, options.base.as_deref())?;
+    let parameters = base_model::whole_model(&checkpoint, options.base.as_deref())?;
     let batches = corpus.validation_batches(manifest);
     let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, &batches)?;
     let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
@@ -145,7 +145,7 @@ pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
             config
         }
     };
-    let parameters = base::whole_model(&checkpoint, base)?;
+    let parameters = base_model::whole_model(&checkpoint, base)?;
     let export_type = match options.dtype {
         WeightType::F32 => ExportType::F32,
         WeightType::F16 => ExportType::F16,
@@ -171,7 +171,7 @@ fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, Languag
         return Err(failure.hint("`murmur eval` says how well it does").into());
     }
     let (device, _) = DeviceChoice::Auto.open()?;
-    let parameters = base::whole_model(&checkpoint, base)?;
+    let parameters = base_model::whole_model(&checkpoint, base)?;
     let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device)?;
     Ok((checkpoint, model))
 }
@@ -184,7 +184,7 @@ fn find(path: &Path) -> Result<Checkpoint, Failure> {
             .hint("give a daemon's data directory; `murmur start` and `murmur local` print theirs"));
     }
     if path.join("checkpoint.json").exists() {
-        fit::check_checkpoint(path)?;
+        memory_check::check_checkpoint(path)?;
         return Checkpoint::read(path).map_err(|error| {
             Failure::new(ExitCode::Files, format!("checkpoint refused: {error}"))
                 .hint("give the data directory instead: the newest intact checkpoint in it is used")
@@ -192,7 +192,7 @@ fn find(path: &Path) -> Result<Checkpoint, Failure> {
     }
     let folder: PathBuf = if path.join("checkpoints").is_dir() { path.join("checkpoints") } else { path.to_owned() };
     if let Some(newest) = newest_checkpoint(&folder) {
-        fit::check_checkpoint(&newest)?;
+        memory_check::check_checkpoint(&newest)?;
     }
     let (checkpoint, refused) = load_latest(&folder);
     for refused in &refused {

@@ -216,7 +216,7 @@ mod tests {
                 stream.write_all(answer.as_bytes()).expect("written");
             });
             let client = Client { address: address.clone(), token: None };
-            let failure = client.get::<crate::report::NodeReport>("status").expect_err("no daemon");
+            let failure = client.get::<crate::observe::report::NodeReport>("status").expect_err("no daemon");
             server.join().expect("the server");
             assert_eq!(failure.code(), ExitCode::Network);
             let expected = format!("something answers at {address}, but it is no murmur");

@@ -49,7 +49,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     } else if let Err(failure) = open_corpus(&manifest, &settings, None) {
         findings.push(Finding::of_failure("data", &failure));
     }
-    match crate::base::inspected(&manifest, &settings) {
+    match crate::setup::base_model::inspected(&manifest, &settings) {
         Ok(base) => findings.extend(base.map(|base| Finding::good("base", base))),
         Err(failure) => findings.push(Finding::of_failure("base", &failure)),
     }
@@ -95,7 +95,7 @@ fn show(finding: &Finding) {
 /// The run that this machine would found or resume.
 fn own_run(options: &DoctorOptions, settings: &NodeSettings) -> Result<RunManifest, Failure> {
     let manifest = match &options.run {
-        Some(path) => crate::base::described(crate::settings::load_run_manifest(path)?, settings)?,
+        Some(path) => crate::setup::base_model::described(crate::settings::load_run_manifest(path)?, settings)?,
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
     settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))

@@ -3,7 +3,7 @@
 use super::client::Client;
 use crate::cli::FinishOptions;
 use crate::console::{Console, print_line};
-use crate::finishing::{FinishWish, Finishing};
+use crate::daemon::finishing::{FinishWish, Finishing};
 
 pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
     let client = Client::find(options.address.as_deref(), options.run.as_deref())?;

@@ -9,8 +9,8 @@ use super::client::Client;
 use super::node;
 use crate::cli::IdOptions;
 use crate::console::{Console, note, print_line};
+use crate::daemon::invitation::Invitation;
 use crate::failure::{ExitCode, Failure};
-use crate::invitation::Invitation;
 
 pub(super) fn run(options: &IdOptions) -> anyhow::Result<()> {
     let client = Client::find(options.address.as_deref(), options.data_dir.as_deref());

@@ -9,11 +9,11 @@ use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
 use super::{membership, node};
-use crate::base;
 use crate::cli::JoinOptions;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
 
 /// More than the longest ticket.
@@ -111,7 +111,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         }
     };
     tracing::debug!("the run is known");
-    let base = base::joined(&manifest, &settings)?;
+    let base = base_model::joined(&manifest, &settings)?;
     let directory = node::directory_to_join(&settings, &manifest)?;
     let entry =
         node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, secret, base };

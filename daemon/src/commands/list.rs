@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::client;
 use crate::cli::ListOptions;
 use crate::console::{Console, human_bytes, note, print_line};
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 use crate::store::{DataDirectory, Outline, Run, RunningDaemon, bytes_in, is_in_use};
 
 /// One node, as `--format json` shows it.

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::client;
-use crate::background::{ROTATED, log_path};
 use crate::cli::LogsOptions;
 use crate::console::note;
 use crate::console::output::StandardOutput;
 use crate::failure::{ExitCode, Failure};
+use crate::process::background::{ROTATED, log_path};
 use crate::store::{Run, is_in_use};
 
 /// How often it is looked for more.

@@ -11,7 +11,7 @@ use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::{AskedLength, Plan};
 use crate::failure::{ExitCode, Failure};
-use crate::memory;
+use crate::process::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
 

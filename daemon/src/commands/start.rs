@@ -4,12 +4,12 @@ use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
 
 use super::{join, node};
-use crate::base;
 use crate::cli::StartOptions;
 use crate::daemon::{AskedLength, corpus_failure};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{NodeSettings, load_run_manifest};
-use crate::sharing;
+use crate::setup::base_model;
+use crate::setup::sharing;
 use crate::store::DataDirectory;
 
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
-    let (manifest, base) = base::found(manifest, &settings)?;
+    let (manifest, base) = base_model::found(manifest, &settings)?;
     let manifest = settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))?;
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;

@@ -4,8 +4,8 @@ use super::client::Client;
 use crate::cli::StatusOptions;
 use crate::console::figures::{count, counted, percent, time_left};
 use crate::console::{Console, human_bytes, labelled, print_line, summary_line};
-use crate::outlook::OutlookReport;
-use crate::report::NodeReport;
+use crate::observe::outlook::OutlookReport;
+use crate::observe::report::NodeReport;
 
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     let report: NodeReport = Client::find(options.address.as_deref(), options.run.as_deref())?.get("status")?;

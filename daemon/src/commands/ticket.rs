@@ -7,8 +7,8 @@ use super::client::Client;
 use super::membership;
 use crate::cli::StatusOptions;
 use crate::console::{Console, note, print_line};
+use crate::daemon::invitation::Invitation;
 use crate::failure::{ExitCode, Failure};
-use crate::invitation::Invitation;
 
 pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     let client = Client::find(options.address.as_deref(), options.run.as_deref())?;

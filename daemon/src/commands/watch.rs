@@ -8,7 +8,7 @@ use crate::cli::WatchOptions;
 use crate::console::screen;
 use crate::failure::{ExitCode, Failure};
 use crate::observe::journal::{self, Reading};
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 use crate::store::{Run, RunningDaemon};
 use crate::watch::{self, Options, Source};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::figures::{Losses, bar, count, counted, duration, fitted, human_bytes, percent, steps, time_left};
 use super::screen::Size;
-use crate::report::{DataReport, NodeReport};
+use crate::observe::report::{DataReport, NodeReport};
 
 /// Columns of a sparkline, at most.
 const SPARK_COLUMNS_MAX: usize = 32;
@@ -78,7 +78,7 @@ mod tests {
     use unicode_width::UnicodeWidthStr;
 
     use super::*;
-    use crate::outlook::OutlookReport;
+    use crate::observe::outlook::OutlookReport;
 
     fn report() -> NodeReport {
         NodeReport {

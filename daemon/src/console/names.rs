@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use murmur_protocol::PeerId;
 
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 
 /// Names kept of members that are gone; more than a node knows members, four times over.
 const NAMES_MAX: usize = 512;
@@ -43,7 +43,7 @@ pub(crate) fn labelled(id: &str, name: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::MemberReport;
+    use crate::observe::report::MemberReport;
 
     #[test]
     fn a_name_stands_beside_the_id_and_outlasts_the_connection() {

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::console::note;
-use crate::finishing::{FinishWish, Finisher, NotFinished};
-use crate::report::NodeReport;
+use crate::daemon::finishing::{FinishWish, Finisher, NotFinished};
+use crate::observe::report::NodeReport;
 use crate::store::Length;
 
 /// The share of the length that is left for the decay: a sixth, as a fifth of the steps before it.

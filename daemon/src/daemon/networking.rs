@@ -7,8 +7,8 @@ use murmur_protocol::{Event, RunManifest, Secret, bounds};
 use tokio::sync::mpsc;
 
 use super::{PORT_ATTEMPTS, Plan, ports};
-use crate::blocking;
 use crate::console::note;
+use crate::daemon::blocking;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 

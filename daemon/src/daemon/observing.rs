@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use crate::console::note;
 use crate::engine::Noticed;
 use crate::observe::record::{EndFacts, RunFacts};
+use crate::observe::report::NodeReport;
 use crate::observe::source::observe;
-use crate::observe::traffic::Traffic;
+use crate::observe::traffic::{self, Traffic};
 use crate::observe::{Body, Hub, Journal};
-use crate::report::NodeReport;
 use crate::settings::NodeSettings;
 use crate::store::write_atomically;
 use crate::tracking::{Mlflow, TensorBoard};
@@ -30,10 +30,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often it is looked whether it has.
 const END_PERIOD: Duration = Duration::from_millis(10);
 
-/// The file in the data directory for the bytes with each member, which go on over restarts.
-const TRAFFIC_FILE: &str = "members-traffic.json";
-
-/// How often it is written. What a killed process has not written comes back from the journal.
+/// How often the bytes with each member are written. What a killed process has not written comes back from the journal.
 const TRAFFIC_PERIOD: Duration = Duration::from_secs(60);
 
 /// The hub of a daemon, and what works on it.
@@ -97,7 +94,7 @@ impl Observing {
             None
         });
         let (journal, seq) = opened.unzip();
-        let traffic_path = root.join(TRAFFIC_FILE);
+        let traffic_path = root.join(traffic::FILE);
         let traffic = read_traffic(&traffic_path);
         // Without a journal numbers go on from the totals, which know by them what they have counted.
         let hub = Hub::new(&me.to_string(), seq.unwrap_or(0).max(traffic.seq), clock);
@@ -188,7 +185,7 @@ mod tests {
     #[test]
     fn bytes_with_a_member_go_on_after_a_restart_without_a_journal() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let path = folder.path().join(TRAFFIC_FILE);
+        let path = folder.path().join(traffic::FILE);
         let process = |sent: u64| {
             let traffic = read_traffic(&path);
             let hub = Hub::new("a", traffic.seq, Instant::now());

@@ -9,13 +9,13 @@ use murmur_network::{Network, Reachability};
 use murmur_protocol::{RunEnd, RunId};
 use tokio::sync::watch;
 
+use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataView, TrainingView};
 use crate::engine::Picture;
-use crate::invitation::Invitation;
+use crate::limits::rest::RestView;
+use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
-use crate::outlook::{Length, Outlook};
-use crate::report::{NodeReport, Surroundings};
-use crate::rest::RestView;
+use crate::observe::report::{NodeReport, Surroundings};
 use crate::store::{DataDirectory, keep_finish};
 
 /// How often reports are made.

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use crate::console::note;
 use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
-use crate::signal::Signals;
+use crate::process::signal::Signals;
 
 /// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, the end of the run. A
 /// Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.

@@ -7,10 +7,10 @@ use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions, me
 
 use super::Finding;
 use crate::console::{counted, human_bytes};
-use crate::devices::Devices;
-use crate::fit;
+use crate::limits::memory_check;
+use crate::process::stats::{available_memory, peak_memory};
 use crate::settings::NodeSettings;
-use crate::usage::{available_memory, peak_memory};
+use crate::setup::devices::Devices;
 
 /// Steps are taken for about this long.
 const MEASURING: Duration = Duration::from_secs(3);
@@ -58,7 +58,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         Some(warning) => Finding::warning("device", name, warning),
     });
     let free = available_memory();
-    if let Err(failure) = fit::check(manifest, &settings.training, &devices) {
+    if let Err(failure) = memory_check::check(manifest, &settings.training, &devices) {
         findings.push(Finding::of_failure("memory", &failure));
         return None;
     }
@@ -139,6 +139,6 @@ fn judge_memory(free: Option<u64>) -> Finding {
     if peak + peak / 3 < free {
         Finding::good("memory", text)
     } else {
-        Finding::warning("memory", text, format!("it is tight: {}", fit::REMEDY))
+        Finding::warning("memory", text, format!("it is tight: {}", memory_check::REMEDY))
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{Finding, Found, Health, Measured};
 use crate::console::human_bytes;
-use crate::daily_traffic::bytes_sent_a_day;
+use crate::limits::daily_traffic::bytes_sent_a_day;
 
 /// What to expect.
 #[derive(Clone, Debug, Serialize)]

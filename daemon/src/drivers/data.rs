@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::console::note;
 use crate::engine::Picture;
-use crate::sharing::SharedData;
+use crate::setup::sharing::SharedData;
 use crate::store::ShardStore;
 use fetch::{Fetch, Fetched, Outcome};
 use peers::Peers;

@@ -8,8 +8,8 @@
 //! | `GET /api/v1/…` | the [stream of records](follow), and what the [dashboard](crate::web) asks for |
 //! | `GET /` | the dashboard |
 //! | `POST /checkpoint` | a [`SavedCheckpoint`](super::SavedCheckpoint), once it is on disk |
-//! | `POST /finish` with a [`FinishWish`] | what was ordered: [`Finishing`](crate::finishing::Finishing) |
-//! | `POST /block` with a [`BlockWish`] | who is shut out then: [`Blocked`](crate::blocking::Blocked) |
+//! | `POST /finish` with a [`FinishWish`] | what was ordered: [`Finishing`](crate::daemon::finishing::Finishing) |
+//! | `POST /block` with a [`BlockWish`] | who is shut out then: [`Blocked`](crate::daemon::blocking::Blocked) |
 //!
 //! Bodies are JSON. A `POST` changes something and needs the token of `daemon.json`.
 //!
@@ -39,13 +39,13 @@ use tokio::task::JoinSet;
 
 use self::follow::Following;
 use super::CheckpointRequests;
-use crate::blocking::{BlockWish, Blocker};
+use crate::daemon::blocking::{BlockWish, Blocker};
+use crate::daemon::finishing::{FinishWish, Finisher};
+use crate::daemon::invitation::Invitation;
 use crate::failure::{ExitCode, Failure};
-use crate::finishing::{FinishWish, Finisher};
-use crate::invitation::Invitation;
-use crate::metrics;
 use crate::observe::Hub;
-use crate::report::NodeReport;
+use crate::observe::metrics;
+use crate::observe::report::NodeReport;
 use crate::web::{self, About, Dashboard, Token};
 
 /// Connections at once; further ones are closed. Any program of this machine may ask, and files are shared with the network.

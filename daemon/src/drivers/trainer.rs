@@ -22,7 +22,7 @@ use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
-use crate::memory;
+use crate::process::memory;
 use crate::store::CheckpointWriter;
 use divergence::Divergence;
 pub(crate) use saving::Reply;

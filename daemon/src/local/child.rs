@@ -12,10 +12,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 
-use crate::background::log_path;
 use crate::daemon::Ready;
 use crate::failure::{ExitCode, Failure};
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
+use crate::process::background::log_path;
 
 /// Daemons of one machine are given each other's addresses: what finds and probes others would only cost traffic.
 const SETTINGS: &str = "[network]\nmdns = false\nkademlia = false\nnat = false\n";

@@ -8,8 +8,8 @@ use murmur_training::{DeviceChoice, LanguageModel};
 use serde::Serialize;
 
 use super::child::Child;
-use crate::base::whole_model;
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
+use crate::setup::base_model::whole_model;
 use crate::store::{Checkpoint, load_latest};
 
 /// Exchanges that each node must have had before its traffic counts as the steady state.
@@ -23,7 +23,7 @@ const SAMPLE_BYTES: usize = 600;
 pub(super) struct Summary {
     pub(super) nodes: Vec<NodeSummary>,
     /// √(1/N · Σ ‖θᵢ − θ̄‖²) over the final checkpoints of the nodes that left in order.
-    pub(super) consensus_distance: Option<f64>,
+    pub(super) disagreement: Option<f64>,
     /// On the wire, everything included, in the steady state: after the first exchanges, which take 16-bit codes.
     pub(super) bytes_per_parameter_per_exchange: Option<f64>,
     pub(super) seconds: f64,
@@ -107,7 +107,7 @@ impl Summary {
             .collect();
         Summary {
             nodes: children.iter().filter_map(|child| Some((child.number, child.last.as_ref()?))).map(node).collect(),
-            consensus_distance: consensus_distance(&models),
+            disagreement: disagreement(&models),
             bytes_per_parameter_per_exchange: traffic.bytes_per_parameter_per_exchange(children),
             seconds: elapsed.as_secs_f64(),
         }
@@ -139,7 +139,7 @@ fn latest(child: &Child) -> Option<Checkpoint> {
     load_latest(&child.directory.join("checkpoints")).0
 }
 
-fn consensus_distance(models: &[Vec<f32>]) -> Option<f64> {
+fn disagreement(models: &[Vec<f32>]) -> Option<f64> {
     let first = models.first()?;
     let count = models.len() as f64;
     let mut sum = 0.0;
@@ -171,9 +171,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn consensus_distance_is_the_root_mean_square_distance_from_the_mean() {
-        assert_eq!(consensus_distance(&[]), None);
-        assert_eq!(consensus_distance(&[vec![1.0, 2.0], vec![1.0, 2.0]]), Some(0.0));
-        assert_eq!(consensus_distance(&[vec![0.0, 0.0], vec![6.0, 8.0]]), Some(5.0));
+    fn disagreement_is_the_root_mean_square_distance_from_the_mean() {
+        assert_eq!(disagreement(&[]), None);
+        assert_eq!(disagreement(&[vec![1.0, 2.0], vec![1.0, 2.0]]), Some(0.0));
+        assert_eq!(disagreement(&[vec![0.0, 0.0], vec![6.0, 8.0]]), Some(5.0));
     }
 }

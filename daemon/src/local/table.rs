@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::console::figures::{Losses, bar, count, duration, fitted, human_bytes, percent, time_left};
 use crate::console::labelled;
 use crate::console::screen::{Size, cut};
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -187,7 +187,7 @@ pub(super) fn tail(peer: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outlook::OutlookReport;
+    use crate::observe::outlook::OutlookReport;
 
     fn report(number: usize) -> NodeReport {
         NodeReport {

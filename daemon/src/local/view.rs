@@ -12,7 +12,7 @@ use super::summary::{NodeSummary, Summary, mean};
 use super::table::{self, Column, Row, Run, shown, tail};
 use crate::console::figures::{Losses, count, counted, human_bytes};
 use crate::console::{Console, ModelText, note, print_line, screen};
-use crate::report::{NodeReport, share_of};
+use crate::observe::report::{NodeReport, share_of};
 
 /// Without a terminal to redraw, a line this often.
 const PLAIN_PERIOD: Duration = Duration::from_secs(5);
@@ -108,8 +108,8 @@ impl View {
             print_line(&format!("mean accuracy {mean:.2} % of held-out images (lowest {lowest:.2} %)"));
         }
         print_line(&format!(
-            "consensus distance {} · {} bytes per parameter and exchange · {:.0} s",
-            number(summary.consensus_distance, 4),
+            "disagreement {} · {} bytes per parameter and exchange · {:.0} s",
+            number(summary.disagreement, 4),
             number(summary.bytes_per_parameter_per_exchange, 3),
             summary.seconds
         ));

@@ -11,8 +11,8 @@ use super::hub::Hub;
 use super::record::{Body, EventFacts, ExchangeFacts, Level, Missed, PEERS_MAX, PeerFacts, Peers, Sample};
 use crate::console::{Heard, Hearing, Words};
 use crate::engine::Noticed;
-use crate::report::{MemberReport, NodeReport};
-use crate::usage;
+use crate::observe::report::{MemberReport, NodeReport};
+use crate::process::stats;
 
 /// How often it is told how the node does.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
@@ -152,7 +152,7 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         exchanges: report.exchanges_completed,
         exchanges_failed: report.exchanges_failed,
         disagreement: known(report.disagreement),
-        ratio: known(report.consensus_ratio),
+        ratio: known(report.disagreement_ratio),
         interval_steps: finite(report.interval_steps),
         sent: report.bytes_sent,
         received: report.bytes_received,
@@ -160,8 +160,8 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         resting: report.resting.clone(),
         reachable: report.reachability.text.clone(),
         boundary_share: finite(report.boundary_share()),
-        cpu_seconds: usage::processor_time().map(|time| time.as_secs_f64()),
-        memory: usage::memory(),
+        cpu_seconds: stats::processor_time().map(|time| time.as_secs_f64()),
+        memory: stats::memory(),
         peak_memory: Some(report.peak_memory_bytes).filter(|bytes| *bytes > 0),
         disk_free: disk_free(root),
     }
@@ -260,7 +260,7 @@ mod tests {
         let report = NodeReport {
             loss: Some(f64::NAN),
             progress: f64::INFINITY,
-            consensus_ratio: Some(f64::NEG_INFINITY),
+            disagreement_ratio: Some(f64::NEG_INFINITY),
             ..NodeReport::default()
         };
         let sample = sample(&report, folder.path());

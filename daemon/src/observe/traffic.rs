@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::record::PeerFacts;
 
+/// Where the totals are kept, within a data directory.
+pub(crate) const FILE: &str = "members-traffic.json";
+
 /// Members whose bytes are kept; of those beyond, who was heard longest ago is forgotten.
 const PEERS_KEPT: usize = 128;
 

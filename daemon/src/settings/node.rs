@@ -6,7 +6,7 @@ use murmur_network::Connectivity;
 use murmur_training::{DataPlace, DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::rest::{QuietHours, parse_time_zone};
+use crate::limits::rest::{QuietHours, parse_time_zone};
 
 /// One machine's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::runs::{LOCAL, sub_folders};
 use super::{DataDirectory, Run, writer};
-use crate::observe::journal;
+use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 18] = [
+const OURS: [&str; 19] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -21,6 +21,7 @@ const OURS: [&str; 18] = [
     "node.toml",
     "peers.json",
     "traffic.json",
+    traffic::FILE,
     "finish.json",
     "length.json",
     "blocked.json",

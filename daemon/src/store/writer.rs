@@ -11,7 +11,7 @@ use murmur_protocol::ModelLayout;
 use super::{Checkpoint, CheckpointError};
 use crate::console::note;
 use crate::drivers::{NotSaved, Reply, SavedCheckpoint};
-use crate::memory;
+use crate::process::memory;
 
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;

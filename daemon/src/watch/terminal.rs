@@ -11,7 +11,7 @@ use ratatui::crossterm::queue;
 use ratatui::crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::layout::Rect;
 
-use crate::signal::Signals;
+use crate::process::signal::Signals;
 
 /// The screen of a view. Dropping it gives the terminal back; so does a panic, and a signal to end.
 pub(super) struct Screen {

@@ -23,7 +23,7 @@ use crate::reputation::Reputation;
 use crate::status::Status;
 use crate::time::Time;
 
-/// Exchanges with one partner at a time of each role.
+/// At most one exchange of our own, a few of others, and what all of them have taught.
 #[derive(Debug)]
 pub(crate) struct Pairwise {
     me: PeerId,
@@ -371,7 +371,7 @@ impl Pairwise {
         status.exchanges = counters.clone();
         status.disagreement = last_distance.map(|distance| distance / SQRT_2);
         status.interval_steps = cadence.interval();
-        status.consensus_ratio = cadence.ratio();
+        status.disagreement_ratio = cadence.ratio();
         status.uplink_bytes_per_second = cadence.uplink_bytes_per_second();
         status.gamma = gain.gamma();
         status.delay_rounds = gain.delay();

@@ -1,6 +1,6 @@
 //! What gossip costs training: steps a second with it and without, in turns on the same cores.
 
-use murmur::report::NodeReport;
+use murmur::observe::report::NodeReport;
 use murmur_tests::Daemon;
 use murmur_tests::netns::{Family, Lan};
 use murmur_tests::process::{place, processor_seconds};

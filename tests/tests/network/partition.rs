@@ -44,7 +44,7 @@ fn two_halves_train_on_and_become_one_swarm_again() {
     // Look until all have had time to make it small again.
     while agreed < all.len() {
         watch(&all, 1.0);
-        let is_done = |(daemon, healed): &(&&Daemon, &murmur::report::NodeReport)| {
+        let is_done = |(daemon, healed): &(&&Daemon, &murmur::observe::report::NodeReport)| {
             let exchanges = daemon.latest().expect("it reported").exchanges_completed;
             exchanges >= healed.exchanges_completed + EXCHANGES_TO_AGREE
         };

@@ -1,6 +1,6 @@
 //! Thirty kills in a row: what is lost is what the killed ones did since their last checkpoints.
 
-use murmur::report::NodeReport;
+use murmur::observe::report::NodeReport;
 use murmur_tests::netns::{Family, Lan};
 use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
 
@@ -51,8 +51,8 @@ fn thirty_kills_cost_only_the_last_steps_of_the_killed() {
     println!("after {KILLS} kills: progress {least:.0} to {most:.0}");
     assert!(least > 0.9 * most, "they agree about how far they are: {reports:#?}");
     for report in &reports {
-        let ratio = report.consensus_ratio.expect("it has averaged");
-        println!("steps {}, loss {:?}, consensus ratio {ratio:.2}", report.steps, report.loss);
+        let ratio = report.disagreement_ratio.expect("it has averaged");
+        println!("steps {}, loss {:?}, disagreement ratio {ratio:.2}", report.steps, report.loss);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::console::note;
 use crate::failure::ExitCode;
-use crate::signal::Signals;
+use crate::process::signal::Signals;
 
 /// A flag that Ctrl-C or SIGTERM raises, for threads that look at it now and then.
 pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {

@@ -8,7 +8,7 @@ use murmur_protocol::PeerId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 use crate::settings::NetworkSettings;
 use crate::store::{keep_blocked, known_blocked};
 
@@ -153,7 +153,7 @@ fn named(text: &str, blocked: &BTreeSet<PeerId>, report: &NodeReport) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::MemberReport;
+    use crate::observe::report::MemberReport;
 
     fn peer(key: u8) -> PeerId {
         PeerId::from_public_key([key; 32])

@@ -7,9 +7,9 @@ use murmur_protocol::numerics::round_bytes;
 use murmur_training::trained_layout;
 
 use crate::console::{human_bytes, note};
-use crate::devices::Devices;
 use crate::doctor::measure_briefly;
 use crate::settings::{LimitsSettings, NodeSettings};
+use crate::setup::devices::Devices;
 
 const DAY_SECONDS: f64 = 86_400.0;
 

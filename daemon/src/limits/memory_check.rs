@@ -7,10 +7,10 @@ use murmur_training::ops::Kernels;
 use murmur_training::{MemoryEstimate, free_memory};
 
 use crate::console::human_bytes;
-use crate::devices::{Devices, name};
 use crate::failure::{ExitCode, Failure};
+use crate::process::stats::available_memory;
 use crate::settings::TrainingSettings;
-use crate::usage::available_memory;
+use crate::setup::devices::{Devices, name};
 
 /// A run that is larger than the machine is a matter of its settings, whichever command meets it.
 const DOES_NOT_FIT: ExitCode = ExitCode::Settings;

@@ -6,10 +6,10 @@ use murmur_protocol::RunManifest;
 use murmur_training::model::lora;
 use murmur_training::{Pretrained, PretrainedConfig, PretrainedError};
 
-use crate::devices::Devices;
 use crate::failure::{ExitCode, Failure};
-use crate::fit;
+use crate::limits::memory_check;
 use crate::settings::NodeSettings;
+use crate::setup::devices::Devices;
 use crate::store::Checkpoint;
 
 /// A folder that cannot be read, or not be written, with the remedy.
@@ -120,7 +120,8 @@ pub fn whole_model(checkpoint: &Checkpoint, folder: Option<&Path>) -> Result<Vec
 /// Sizes first: a model that is too large is not read.
 fn check_fit(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
     // A device that cannot be opened is told of later.
-    Devices::open(&settings.training).map_or(Ok(()), |devices| fit::check(manifest, &settings.training, &devices))
+    Devices::open(&settings.training)
+        .map_or(Ok(()), |devices| memory_check::check(manifest, &settings.training, &devices))
 }
 
 fn check_named(manifest: &RunManifest) -> Result<(), Failure> {

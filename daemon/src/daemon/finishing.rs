@@ -7,7 +7,7 @@ use murmur_protocol::{Ending, Event, FinishOrder, RunId, RunManifest};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 
 /// The decay takes this share of the steps so far where no time is given: with a tenth to a fifth a stable rate ends as low
 /// as a cosine of the same length (Hägele et al., arXiv 2405.18392).

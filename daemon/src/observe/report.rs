@@ -11,8 +11,8 @@ use crate::console::ReachabilityReport;
 use crate::console::figures::{counted, human_bytes};
 use crate::drivers::{DataView, TrainingView};
 use crate::engine::PeerTraffic;
-use crate::outlook::OutlookReport;
-use crate::rest::RestView;
+use crate::limits::rest::RestView;
+use crate::observe::outlook::OutlookReport;
 
 /// What a member said is shown in the swarm's sum when anybody has heard from it this lately, in seconds.
 const TOLD_SECONDS_MAX: u32 = 300;
@@ -91,12 +91,12 @@ pub struct NodeReport {
     pub exchanges_coarse: u64,
     /// Exchanges that broke off.
     pub exchanges_failed: u64,
-    /// Estimate of the consensus distance from the last exchange.
+    /// Estimate of the disagreement from the last exchange.
     pub disagreement: Option<f64>,
     /// Steps between own exchanges at present.
     pub interval_steps: f64,
     /// Disagreement over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
-    pub consensus_ratio: Option<f64>,
+    pub disagreement_ratio: Option<f64>,
     /// The uplink as transfers have shown it, in bytes a second; none before one was large enough to tell.
     #[serde(default)]
     pub uplink_bytes_per_second: Option<f64>,
@@ -283,7 +283,7 @@ impl NodeReport {
             exchanges_failed: status.exchanges.failed(),
             disagreement: status.disagreement,
             interval_steps: status.interval_steps,
-            consensus_ratio: status.consensus_ratio,
+            disagreement_ratio: status.disagreement_ratio,
             uplink_bytes_per_second: status.uplink_bytes_per_second,
             gamma: status.gamma,
             delay_rounds: status.delay_rounds,

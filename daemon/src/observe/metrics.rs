@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::report::NodeReport;
+use crate::observe::report::NodeReport;
 
 /// The type of the answer (OpenMetrics 1.0).
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -70,7 +70,7 @@ impl Page {
         let distance = "Distance of this node's model from its last partner's, over the square root of two";
         self.measured("disagreement", distance, report.disagreement);
         let ratio = "Disagreement over what own training does between two exchanges";
-        self.measured("consensus_ratio", ratio, report.consensus_ratio);
+        self.measured("disagreement_ratio", ratio, report.disagreement_ratio);
         self.gauge("interval_steps", "Own steps between two exchanges", None, report.interval_steps);
         self.gauge("peers_banned", "Peers that misbehaved again and again", None, report.peers_banned as f64);
         self.gauge("peers_distrusted", "Peers whose models count for little", None, report.peers_distrusted as f64);
@@ -157,7 +157,7 @@ mod tests {
             ..NodeReport::default()
         };
         let page = rendered(&known);
-        let dashboard = include_str!("../../configs/grafana/murmur.json");
+        let dashboard = include_str!("../../../configs/grafana/murmur.json");
         let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("JSON");
         let panels = dashboard["panels"].as_array().expect("a list");
         let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();

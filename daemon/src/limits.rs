@@ -1,0 +1,5 @@
+//! What a node may take of its machine: its network by the hour and the day, its memory and disk.
+
+pub(crate) mod daily_traffic;
+pub(crate) mod memory_check;
+pub(crate) mod rest;

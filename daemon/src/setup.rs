@@ -1,0 +1,5 @@
+//! What a run is set up from: devices, the base model, shared data.
+
+pub mod base_model;
+pub(crate) mod devices;
+pub mod sharing;
