@@ -100,9 +100,8 @@ impl Client {
         let mut answer = answer.map_err(|error| match error {
             ureq::Error::Timeout(_) => stranger(&"it says nothing"),
             ureq::Error::Protocol(error) => stranger(&error),
-            error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address)).hint(
-                "does it run? without an address, the daemons of this machine are found; `murmur list` shows them",
-            ),
+            error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
+                .hint("a running daemon prints its status address; without one, the daemons of this machine are found"),
         })?;
         if answer.status().is_success() {
             return answer.body_mut().read_json().map_err(|error| stranger(&error));
