@@ -94,10 +94,10 @@ fn a_daemon_is_watched_on_a_terminal_that_is_given_back_in_the_end() {
         println!("skipped: there is no tmux");
         return;
     };
-    let shown = terminal.wait_for("the first screen", |shown| shown.contains("machine ") && shown.contains("q quit"));
-    for part in ["murmur tiny", "attic", "trains alone: no member is connected", "loss own", "members 0", "q quit"] {
-        assert!(shown.contains(part), "{part}: {shown}");
-    }
+    // A machine that reads a large program from its disk may tell of nothing new for some seconds first.
+    let parts =
+        ["murmur tiny", "attic", "trains alone: no member is connected", "loss own", "members 0", "machine ", "q quit"];
+    terminal.wait_for("the first screen", |shown| parts.iter().all(|part| shown.contains(part)));
     terminal.press("4");
     terminal.wait_for("the events", |shown| shown.contains("murmur 0.1.0 begins") && !shown.contains("machine "));
     for (columns, rows) in [("20", "5"), ("120", "40"), ("80", "24")] {
