@@ -26,6 +26,9 @@ pub fn run_of_width(width: u32) -> String {
     )
 }
 
+/// More than an idle host sends of itself, less than a handshake.
+const FIRST_WORD_BYTES: u64 = 500;
+
 /// How it went.
 #[derive(Clone, Copy, Debug)]
 pub struct Joined {
@@ -33,9 +36,9 @@ pub struct Joined {
     pub parameters: u64,
     /// What the line alone takes for the parameters.
     pub line_seconds: f64,
-    /// From the start of the process until the model was taken over.
+    /// From the joiner's first word on its line until the model was taken over. Before that it is read from a disk.
     pub seconds: f64,
-    /// From the start of the process until the first chunk was there.
+    /// From its first word until the first chunk was there.
     pub first_chunk_seconds: f64,
     /// Which share of the model was there when the donor was killed.
     pub killed_at: f64,
@@ -73,9 +76,14 @@ pub fn join(program: &str, transport: Transport, kilobits: u32, run: &str) -> Op
     let line_seconds = 32.0 * parameters as f64 / (1000.0 * f64::from(kilobits));
     let ticket = swarm.daemons[1].ticket();
     let (received_before, sent_before) = swarm.lan.host(3).link_bytes();
-    let begin = Instant::now();
     let patience = Duration::from_secs_f64(3.0 * line_seconds + 30.0);
     let joiner = swarm.start(3, &["join", &ticket]).with_patience(patience);
+    let spawned = Instant::now();
+    while swarm.lan.host(3).link_bytes().1 < sent_before + FIRST_WORD_BYTES {
+        assert!(spawned.elapsed() < patience, "the joiner says nothing on its line");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let begin = Instant::now();
     let share_of =
         |copying: &Option<murmur::observe::report::CopyReport>| copying.as_ref().map_or(0.0, |copying| copying.share);
     joiner.wait_for("the first chunk", |report| report.phase != "joining" || share_of(&report.copying) > 0.0);
