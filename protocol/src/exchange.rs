@@ -39,6 +39,7 @@ mod uplink;
 pub(crate) use averaging::is_progress_odd;
 pub use gain::stability_bound;
 pub(crate) use pairwise::{Pairwise, Unfit};
+pub(crate) use responder::Admission;
 pub(crate) use starter::{Ended, Outcome};
 pub(crate) use terms::screen;
 pub(crate) use timeout::TimeoutEstimator;

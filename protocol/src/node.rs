@@ -12,7 +12,7 @@ use crate::bounds::*;
 use crate::config::{Config, Start};
 use crate::effect::{Effect, TrainerOrder, TransferId};
 use crate::event::{Event, Misbehaviour};
-use crate::exchange::{Pairwise, screen};
+use crate::exchange::{Admission, Pairwise, screen};
 use crate::finish::RunEnd;
 use crate::handshake::Refusal;
 use crate::join::{Chunking, Giving, Joining};
@@ -279,7 +279,7 @@ impl Node {
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => None,
         };
-        let admission = (refuse, weights);
+        let admission = Admission { refuse, weights };
         self.pairwise.on_propose(now, peer, propose, admission, &self.reputation, &mut self.outbox);
         Ok(())
     }

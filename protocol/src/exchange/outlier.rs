@@ -69,28 +69,28 @@ mod tests {
 
     #[test]
     fn what_several_partners_say_again_and_again_counts() {
-        let mut place = OutlierDetection::default();
-        (0..8).for_each(|key| place.record(seen(peer(key % 3), 1.0, true)));
-        assert!(place.is_outlier());
-        (0..3).for_each(|key| place.record(seen(peer(key), 1.0, false)));
-        assert!(!place.is_outlier());
+        let mut detection = OutlierDetection::default();
+        (0..8).for_each(|key| detection.record(seen(peer(key % 3), 1.0, true)));
+        assert!(detection.is_outlier());
+        (0..3).for_each(|key| detection.record(seen(peer(key), 1.0, false)));
+        assert!(!detection.is_outlier());
     }
 
     #[test]
     fn one_forged_progress_does_not_move_the_median() {
-        let mut place = OutlierDetection::default();
-        assert_eq!(place.progress(), None);
+        let mut detection = OutlierDetection::default();
+        assert_eq!(detection.progress(), None);
         [40.0, 9e8, 42.0]
             .into_iter()
             .zip(0..)
-            .for_each(|(progress, key)| place.record(seen(peer(key), progress, true)));
-        assert_eq!(place.progress(), Some(42.0));
+            .for_each(|(progress, key)| detection.record(seen(peer(key), progress, true)));
+        assert_eq!(detection.progress(), Some(42.0));
     }
 
     #[test]
     fn one_partner_alone_does_not() {
-        let mut place = OutlierDetection::default();
-        (0..100).for_each(|_| place.record(seen(peer(1), 1.0, true)));
-        assert!(!place.is_outlier());
+        let mut detection = OutlierDetection::default();
+        (0..100).for_each(|_| detection.record(seen(peer(1), 1.0, true)));
+        assert!(!detection.is_outlier());
     }
 }

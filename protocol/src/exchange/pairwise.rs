@@ -101,20 +101,18 @@ impl Pairwise {
         self.averaging.cadence.on_sent(bytes, taken);
     }
 
-    /// Answers a proposal. `refuse`: why the node as a whole takes none now; `weights`: the starter's declared speed and
-    /// our own, clamped, in tokens a second.
+    /// Answers a proposal.
     pub(crate) fn on_propose(
         &mut self,
         now: Time,
         peer: PeerId,
         propose: &Propose,
-        admission: (Option<RejectReason>, (f32, f32)),
+        mut admission: Admission,
         reputation: &Reputation,
         out: &mut Outbox,
     ) {
-        let (refuse, weights) = admission;
         let goes_first = || self.starter.goes_first(self.me, peer).then_some(RejectReason::Busy);
-        let admission = Admission { refuse: refuse.or_else(goes_first), weights };
+        admission.refuse = admission.refuse.or_else(goes_first);
         self.responder.on_propose(now, peer, propose, admission, (&self.averaging, reputation), out);
     }
 

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_shunned_until_its_end_and_the_first_to_end_makes_room() {
+    fn a_peer_is_blocked_until_its_end_and_the_first_to_end_makes_room() {
         let mut blocked = Blocklist::new(2);
         blocked.insert(second(0), peer(1), second(10));
         blocked.insert(second(0), peer(2), second(5));
