@@ -93,7 +93,7 @@ fn membership(criterion: &mut Criterion) {
     let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 0.0 };
     group.bench_function("late answer", |bencher| {
         bencher.iter(|| {
-            let message = Message::Accept(Accept { exchange: 77, starter_share: 0.5, standing });
+            let message = Message::Accept(Accept { exchange: 77, starter_share: 0.5, reference: 0, standing });
             tell(&mut settled, Time::ZERO, Event::MessageReceived { peer: peer(next() % CONNECTIONS), message });
         });
     });

@@ -50,6 +50,7 @@ impl Exchange {
             clip: f64::MAX,
             step_fraction,
             scales,
+            reference: None,
         };
         let merged = merge(&merge_job, &buffers).expect("our own bytes");
         assert_eq!(merged.masked_blocks, 0, "the benchmark's models are near each other");
@@ -98,7 +99,7 @@ fn main() {
     let fractions = [(CodeWidth::Eight, 0.2), (CodeWidth::Six, 0.2), (CodeWidth::Four, 0.5)];
     let exchanges = fractions.map(|(width, fraction)| {
         let calibrated = Exchange::new(&models, CodeWidth::Sixteen, None, fraction).merge();
-        Exchange::new(&models, width, Some(calibrated.scales), fraction)
+        Exchange::new(&models, width, calibrated.scales, fraction)
     });
     let mut targets = [vec![0f32; PARAMETERS], vec![0f32; PARAMETERS]];
     let mut work = all_work(&exchanges, &models[0], &mut targets);

@@ -46,6 +46,9 @@ pub const NUMBERS_SKIPPED_MAX: u64 = 1 << 44;
 /// Partners tried for one due exchange before it waits for the next interval.
 pub const PARTNERS_TRIED_MAX: u32 = 3;
 
+/// Links that a node has at most; each keeps a reference of two bytes a parameter.
+pub const LINKS_MAX: usize = 5;
+
 /// Exchanges answered at once. Each holds a snapshot, four bytes a parameter, until it is encoded, and then both sides'
 /// codes.
 pub const RESPONDING_MAX: usize = 2;

@@ -25,6 +25,7 @@ mod averaging;
 mod cadence;
 mod clip;
 mod gain;
+mod links;
 mod member_count;
 mod outbound;
 mod outlier;

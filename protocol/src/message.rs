@@ -102,8 +102,10 @@ pub struct Propose {
     pub part: Part,
     /// Seeds the dither that both partners add.
     pub nonce: u64,
-    /// Bits of a code: the run's, or 16 in a first exchange and towards a part of the swarm that is far off.
+    /// Bits of a code: the run's, or 16 in a first exchange and towards a part of the swarm that is far off; 1 on a link.
     pub bits: u8,
+    /// Digest of the reference that the starter keeps of this link; 0 where it has none.
+    pub reference: u64,
     /// How the starter stands.
     pub standing: Standing,
     /// The exchange is void after this long, in milliseconds.
@@ -117,6 +119,8 @@ pub struct Accept {
     pub exchange: ExchangeNumber,
     /// The starter's share of the joint weight, w_i / (w_i + w_j), as both will use it.
     pub starter_share: f32,
+    /// As proposed, where the responder keeps the same reference; 0 where the starter is to send a new one.
+    pub reference: u64,
     /// How the responder stands.
     pub standing: Standing,
 }
@@ -229,9 +233,16 @@ mod tests {
         let known = KnownPeer { peer, addresses: vec![address.clone()] };
         let profile = Profile { name: Name::new("attic"), tokens_per_second: 1000.0 };
         let peers = vec![Descriptor { known, age_seconds: 60, profile }];
-        let propose =
-            Propose { exchange: 300, part: Part::MODEL, nonce: 5, bits: 8, standing: standing(), deadline_ms: 20_000 };
-        let accept = Accept { exchange: 300, starter_share: 0.5, standing: standing() };
+        let propose = Propose {
+            exchange: 300,
+            part: Part::MODEL,
+            nonce: 5,
+            bits: 8,
+            reference: 6,
+            standing: standing(),
+            deadline_ms: 20_000,
+        };
+        let accept = Accept { exchange: 300, starter_share: 0.5, reference: 6, standing: standing() };
         let reject = Reject { exchange: 1, reason: RejectReason::Joining, retry_after_ms: 500 };
         let finish = FinishOrder { serial: 1, ending: Ending { from: 1.0, until: 2.0 }, signature: [9; 64] };
         let parties = Parties { dialer: peer, listener: peer, dialer_nonce: [1; 32], listener_nonce: [2; 32] };
@@ -275,7 +286,7 @@ mod tests {
 
     #[test]
     fn no_prefix_of_a_message_is_a_message() {
-        let accept = Message::Accept(Accept { exchange: 9, starter_share: 0.5, standing: standing() });
+        let accept = Message::Accept(Accept { exchange: 9, starter_share: 0.5, reference: 0, standing: standing() });
         let bytes = codec::encode(&accept);
         assert_eq!(codec::decode::<Message>(&bytes), Ok(accept));
         for length in 0..bytes.len() {
@@ -285,8 +296,8 @@ mod tests {
 
     const GOLDEN: [&str; 26] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a4401",
-        "01fb2c01000001050800007a440000003f0000003f0000000000406f40fb204e",
-        "02fb2c010000003f00007a440000003f0000003f0000000000406f40",
+        "01fb2c0100000105080600007a440000003f0000003f0000000000406f40fb204e",
+        "02fb2c010000003f0600007a440000003f0000003f0000000000406f40",
         "030101fbf401",
         "04010203",
         "050102",
@@ -298,11 +309,11 @@ mod tests {
         "02fb2c01",
         "03fb2c0101",
         "04010900000000000000400303030303030303030303030303030303030303030303030303030303030303",
-        "0a00014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
-        "0a000000",
-        "0a0002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
-        "0a000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
-        "0a01",
+        "0b00014030313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031303130313031",
+        "0b000000",
+        "0b0002020202020202020202020202020202020202020202020202020202020202020001fb2c01",
+        "0b000202020202020202020202020202020202020202020202020202020202020202012528ece7fd56c39e35126cbfd4d9180d5fd2c7d7d79b5a0bc354385a201a76700000",
+        "0b01",
         "0000016101142f6970342f3132372e302e302e312f7463702f31",
         "0101a2435fc136c46c12bd8027543331e39fcb7dbba05bbbb7ee6e0f606628f4e9b1",
         "0201",

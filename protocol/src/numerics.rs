@@ -5,6 +5,8 @@
 //! The method is pairwise averaging with modular quantization (Moniqua, arXiv 2002.11787): a value is sent as the low
 //! bits of its index on a dithered grid, and the partner, whose model is close, finds the difference. Both partners
 //! hold the same integers with opposite signs, so the swarm's weighted mean is kept even where a code wraps.
+//!
+//! Partners that exchange again and again keep a common [`Reference`] and send one bit a value.
 
 mod buffers;
 mod check;
@@ -13,6 +15,7 @@ mod difference;
 mod encode;
 mod grid;
 mod instruction_set;
+mod link;
 mod merge;
 mod packing;
 mod scales;
@@ -22,6 +25,7 @@ pub use buffers::Buffers;
 pub(crate) use buffers::Pooled;
 pub use encode::{EncodeJob, EncodeRole, Encoded, encode};
 pub(crate) use instruction_set::{InstructionSet, Kernel};
+pub use link::Reference;
 pub use merge::{MergeJob, MergeRole, Merged, merge};
 pub use scales::{BlockScale, Scales};
 pub use width::{CodeWidth, codes_bytes, round_bytes, scales_bytes};

@@ -58,6 +58,8 @@ pub struct Status {
     pub disagreement_ratio: Option<f64>,
     /// The uplink as transfers have shown it, in bytes a second; `None` before one was large enough to tell.
     pub uplink_bytes_per_second: Option<f64>,
+    /// Partners with whom a reference is kept.
+    pub links: usize,
     /// γ at present: the run's, or less where corrections come late.
     pub gamma: f64,
     /// τ: own rounds from a snapshot to its correction, a running mean.
@@ -97,6 +99,7 @@ impl Status {
             interval_steps: 0.0,
             disagreement_ratio: None,
             uplink_bytes_per_second: None,
+            links: 0,
             gamma: 0.0,
             delay_rounds: 0.0,
             loop_gain: 0.0,

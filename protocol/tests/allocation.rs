@@ -80,6 +80,7 @@ impl Pair {
             clip: f64::MAX,
             step_fraction: 0.2,
             scales: scales.clone(),
+            reference: None,
         };
         let responding = job(MergeRole::Responder, &responder, &starter.codes, &self.scales[1]);
         let at_responder = merge(&responding, &self.buffers[1]).expect("honest");
@@ -88,7 +89,7 @@ impl Pair {
         let at_starter = merge(&starting, &self.buffers[0]).expect("honest");
         at_starter.correction.add_to(&mut self.models[0]);
         at_responder.correction.add_to(&mut self.models[1]);
-        self.scales = [Some(at_starter.scales), Some(at_responder.scales)];
+        self.scales = [at_starter.scales, at_responder.scales];
     }
 }
 

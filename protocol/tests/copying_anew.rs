@@ -84,7 +84,7 @@ fn an_own_exchange_of_the_old_model_ends_with_it() {
     let [propose] = proposals(&effects)[..] else { panic!("it starts an exchange: {effects:?}") };
     let (exchange, gamma) = (propose.exchange, propose.standing.gamma);
     let standing = Standing { weight: 1.0, clip: 100.0, gamma, progress: 1000.0 };
-    let accept = Message::Accept(Accept { exchange, starter_share: 0.5, standing });
+    let accept = Message::Accept(Accept { exchange, starter_share: 0.5, reference: 0, standing });
     node.tell(Event::MessageReceived { peer: partner, message: accept });
     copy_anew(&mut node);
     assert_eq!(node.node.status().exchanges.failed[&ExchangeFailure::ModelReplaced], 1);

@@ -77,6 +77,7 @@ fn propose(exchange: u64, standing: Standing) -> Message {
         part: murmur_protocol::Part::MODEL,
         nonce: 1,
         bits: 8,
+        reference: 0,
         standing,
         deadline_ms: 20_000,
     })

@@ -42,6 +42,7 @@ impl Setting {
             clip: self.clip,
             step_fraction: 0.2,
             scales: None,
+            reference: None,
         };
         merge(&job, &Buffers::new())
     }
@@ -186,9 +187,16 @@ fn is_error_or_bounded(
     let Ok(merged) = result else { return Ok(()) };
     let finite = merged.correction.to_values().iter().all(|value| value.is_finite());
     require(finite && merged.distance.is_finite(), || "not finite".to_owned())?;
-    require(merged.scales.values().iter().all(|block| block.scale.is_finite() && block.scale > 0.0), || {
-        "bad scales".to_owned()
-    })?;
+    require(
+        merged
+            .scales
+            .as_ref()
+            .expect("on a grid")
+            .values()
+            .iter()
+            .all(|block| block.scale.is_finite() && block.scale > 0.0),
+        || "bad scales".to_owned(),
+    )?;
     movement_is_bounded(&merged.correction, setting, share, scales)
 }
 

@@ -25,8 +25,15 @@ fn tell(node: &mut Node, event: Event) -> Vec<Effect> {
 /// What the node says of its progress to a partner that stands at 5,000.
 fn progress_told(node: &mut Node, peer: PeerId) -> Option<f64> {
     let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: 5000.0 };
-    let propose =
-        Propose { exchange: 1, part: murmur_protocol::Part::MODEL, nonce: 1, bits: 8, standing, deadline_ms: 20_000 };
+    let propose = Propose {
+        exchange: 1,
+        part: murmur_protocol::Part::MODEL,
+        nonce: 1,
+        bits: 8,
+        reference: 0,
+        standing,
+        deadline_ms: 20_000,
+    };
     let effects = tell(node, Event::MessageReceived { peer, message: Message::Propose(propose) });
     effects.iter().find_map(|effect| match effect {
         Effect::Network(NetworkOrder::Send { message: Message::Accept(accept), .. }) => Some(accept.standing.progress),

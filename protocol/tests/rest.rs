@@ -47,7 +47,7 @@ impl Setting {
     fn proposed(&mut self, exchange: u64) -> Vec<Effect> {
         let standing = Standing { weight: 1000.0, clip: 1.0, gamma: 0.5, progress: 10.0 };
         let part = murmur_protocol::Part::MODEL;
-        let propose = Propose { exchange, part, nonce: 1, bits: 16, standing, deadline_ms: 20_000 };
+        let propose = Propose { exchange, part, nonce: 1, bits: 16, reference: 0, standing, deadline_ms: 20_000 };
         self.tell(Event::MessageReceived { peer: self.peer, message: Message::Propose(propose) })
     }
 }

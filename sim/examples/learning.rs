@@ -27,7 +27,7 @@ struct Arguments {
     /// A text to train on; without one the built-in stories.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Which questions: bars, asynchrony, traffic, optimizers, unlike-data; the first three without this.
+    /// Which questions: bars, asynchrony, traffic, optimizers, links, unlike-data; the first three without this.
     #[arg(long, value_parser = question)]
     question: Vec<Question>,
     /// Print the tables of the output as Markdown.
@@ -41,8 +41,9 @@ fn question(text: &str) -> Result<Question, String> {
         "asynchrony" => Ok(Question::Asynchrony),
         "traffic" => Ok(Question::Traffic),
         "optimizers" => Ok(Question::Optimizers),
+        "links" => Ok(Question::Links),
         "unlike-data" => Ok(Question::UnlikeData),
-        _ => Err("one of bars, asynchrony, traffic, optimizers, unlike-data".to_owned()),
+        _ => Err("one of bars, asynchrony, traffic, optimizers, links, unlike-data".to_owned()),
     }
 }
 

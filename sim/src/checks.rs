@@ -15,6 +15,7 @@ mod everybody_exchanges;
 mod exactly_once;
 mod forgotten;
 mod left_alone;
+mod links_last;
 mod local_alone;
 mod loop_gain;
 mod mean_preserved;
@@ -39,6 +40,7 @@ pub use exactly_once::exactly_once;
 pub(crate) use exactly_once::{landed_once, merged_once};
 pub use forgotten::forgotten;
 pub(crate) use left_alone::LeftAlone;
+pub use links_last::links_last;
 pub use local_alone::local_alone;
 pub use loop_gain::loop_gain;
 pub use mean_preserved::{mean_preserved, nothing_one_sided};
@@ -78,6 +80,7 @@ pub fn safety(record: &Record, parameters: usize) -> Vec<Violation> {
         forgotten(record),
         bounded(record, parameters),
         nobody_accused(record),
+        links_last(record),
     ];
     let mut found: Vec<Violation> = Vec::new();
     for violation in record.found.iter().cloned().chain(verdicts.into_iter().filter_map(Result::err)) {
@@ -130,6 +133,7 @@ pub(crate) mod forged {
             at: Time::ZERO,
             age: Duration::ZERO,
             width: CodeWidth::Six,
+            begins_reference: false,
             partner_share: 0.5,
             factor: 0.5,
             clip: 2.0 * length,

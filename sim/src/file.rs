@@ -22,7 +22,7 @@ pub use faults::*;
 pub use validate::{MEMORY_BYTES_MAX, Mistake};
 
 use murmur_protocol::bounds::STATE_CHUNK_VALUES;
-use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipKind, ModelSpec, OptimizerSpec, ScheduleSpec};
 use serde::Deserialize;
 
 /// A scenario file. Every section and key is optional; without any it is eight nodes on a calm network.
@@ -166,6 +166,8 @@ pub struct GossipSection {
     pub outer_learning_rate: Drawn<f64>,
     /// The outer momentum.
     pub outer_momentum: Drawn<f64>,
+    /// Each seed takes one of these kinds of exchanges.
+    pub kind: Vec<GossipKind>,
     /// Each seed takes one of these widths for averaging the outer momentum; 0 leaves it alone.
     pub momentum_bits: Vec<u8>,
 }
@@ -274,6 +276,7 @@ impl Default for GossipSection {
             clip_factor: Drawn::fixed(defaults.clip_factor),
             outer_learning_rate: Drawn::fixed(defaults.outer_learning_rate),
             outer_momentum: Drawn::fixed(defaults.outer_momentum),
+            kind: vec![defaults.kind],
             momentum_bits: vec![defaults.momentum_bits],
         }
     }

@@ -246,6 +246,7 @@ impl Host {
         self.tally.rounds_until = steps;
         peaks.known = peaks.known.max(status.known.len());
         peaks.connected = peaks.connected.max(status.connected.len());
+        peaks.links = peaks.links.max(status.links);
         peaks.misbehaving = peaks.misbehaving.max(status.misbehaviours.len());
     }
 

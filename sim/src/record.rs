@@ -67,6 +67,8 @@ pub struct Peaks {
     pub connected: usize,
     /// Peers in the count of misbehaviours.
     pub misbehaving: usize,
+    /// Partners with whom a node keeps a reference.
+    pub links: usize,
     /// Effects that awaited a reply at once.
     pub awaited: usize,
     /// Merges under way at once on one node.

@@ -9,7 +9,7 @@ pub mod gossip;
 pub mod plan;
 pub mod table;
 
-use murmur_protocol::manifest::{ModelSpec, OptimizerKind, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipKind, ModelSpec, OptimizerKind, OptimizerSpec, ScheduleSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::{Objective, Sharing, Text, TrainerSpec, TransformerSpec};
@@ -87,8 +87,11 @@ pub enum Method {
     },
     /// Nothing is averaged.
     LocalOnly,
-    /// Pairwise modular gossip in the simulator.
+    /// Gossip in the simulator.
     Gossip {
+        /// What partners send.
+        #[serde(default)]
+        kind: GossipKind,
         /// H.
         interval: u32,
         /// α; 0 for none.

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use murmur_protocol::Time;
+use murmur_protocol::manifest::{GossipKind, GossipSpec};
 use murmur_sim::checks::*;
 use murmur_sim::record::Record;
 use murmur_sim::{Disk, Incident, Lie, NetworkSpec, Sabotage, Scenario, Swarm};
@@ -36,6 +37,11 @@ fn lossy() -> Scenario {
         scenario = scenario.at(seconds(time), anew);
     }
     scenario.then_calm(seconds(LEARNING_SECONDS), seconds(AVERAGING_SECONDS))
+}
+
+/// Six nodes on a good network with links of one bit, then calm.
+fn linked() -> Scenario {
+    Scenario { gossip: GossipSpec { kind: GossipKind::Links, ..GossipSpec::default() }, ..calm() }
 }
 
 /// Six honest nodes and two liars.
@@ -148,6 +154,18 @@ fn corrections_that_are_too_long_are_found() {
     found.sort();
     found.dedup();
     assert_eq!(found, ["crash shift"]);
+}
+
+#[test]
+fn ends_of_a_link_with_unlike_references_are_found() {
+    assert_found(linked, Sabotage::KeepsOldReferences, &["links last"]);
+}
+
+#[test]
+fn what_is_wrong_with_an_exchange_is_found_on_a_link() {
+    assert_found(linked, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged", "clear of liars"]);
+    assert_found(linked, Sabotage::LopsidedCorrections, &["antisymmetric", "mean preserved"]);
+    assert_found(linked, Sabotage::AnswersTwice, &["answered once", "everybody exchanges", "converged"]);
 }
 
 #[test]

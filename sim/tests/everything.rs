@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use murmur_protocol::manifest::GossipKind;
 use murmur_sim::file::{Drawn, ScenarioFile, built_in};
 use murmur_sim::runner::{Trace, run_seeds};
 
@@ -44,6 +45,17 @@ fn assert_first_seeds_hold(file: &ScenarioFile, count: u64) {
 #[test]
 fn the_first_seeds_hold() {
     assert_first_seeds_hold(&file(), seeds(SEEDS));
+}
+
+/// The same with links of one bit, in models of one block and of several.
+#[test]
+fn the_first_seeds_hold_on_links() {
+    let mut file = file();
+    file.gossip.kind = vec![GossipKind::Links];
+    assert_first_seeds_hold(&file, seeds(12));
+    file.swarm.nodes = Drawn { from: 8, to: 24 };
+    (file.swarm.parameters, file.gossip.fragments) = (Drawn { from: 300, to: 3000 }, Drawn { from: 1, to: 3 });
+    assert_first_seeds_hold(&file, seeds(4));
 }
 
 /// Models of several blocks, some of which may lie beyond the grid while the others are near. Blocks that wrapped stayed

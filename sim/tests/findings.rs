@@ -25,6 +25,7 @@ fn node_after_proposals(weights: &[f32]) -> Node {
         part: murmur_protocol::Part::MODEL,
         nonce: 1,
         bits: 16,
+        reference: 0,
         standing: Standing { weight: *weight, clip: 1.0, gamma: 0.5, progress: 0.0 },
         deadline_ms: 1000,
     };
@@ -219,7 +220,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
         _ => None,
     });
     let Propose { exchange, nonce, standing, .. } = propose.expect("one is due");
-    let accept = message::Accept { exchange, starter_share: 0.5, standing };
+    let accept = message::Accept { exchange, starter_share: 0.5, reference: 0, standing };
     tell(Event::MessageReceived { peer: partner, message: Message::Accept(accept) });
     let snapshot = Snapshot::from(vec![1.0; 8]);
     tell(Event::SnapshotTaken { request: RequestId(0), snapshot, report });
@@ -242,6 +243,7 @@ fn a_refusal_after_the_reply_changes_nothing() {
         clip: f64::from(standing.clip),
         step_fraction: 0.2,
         scales: None,
+        reference: None,
     };
     let digest = numerics::merge(&job, &Buffers::new()).expect("honest").digest;
     let header = TransferHeader::ReplyCodes { exchange };

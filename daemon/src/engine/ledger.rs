@@ -221,7 +221,15 @@ mod tests {
 
     fn propose(exchange: u64, progress: f64) -> Message {
         let standing = standing(progress);
-        Message::Propose(Propose { exchange, part: Part::MODEL, nonce: 0, bits: 8, standing, deadline_ms: 1 })
+        Message::Propose(Propose {
+            exchange,
+            part: Part::MODEL,
+            nonce: 0,
+            bits: 8,
+            reference: 0,
+            standing,
+            deadline_ms: 1,
+        })
     }
 
     fn received(header: TransferHeader, bytes: usize) -> Event {
@@ -252,7 +260,7 @@ mod tests {
         ledger.on_effect(at(0), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(7, 10.0) }));
         ledger.on_effect(at(1), &Effect::Network(NetworkOrder::Send { peer: peer(1), message: propose(7, 10.0) }));
         ledger.on_event(at(1), &Event::MessageReceived { peer: peer(1), message: propose(7, 55.0) });
-        let accept = Accept { exchange: 7, starter_share: 0.5, standing: standing(44.0) };
+        let accept = Accept { exchange: 7, starter_share: 0.5, reference: 0, standing: standing(44.0) };
         ledger.on_event(at(2), &Event::MessageReceived { peer: peer(1), message: Message::Accept(accept) });
         ledger.on_effect(at(2), &started(1, TransferHeader::Scales { exchange: 7 }, 10));
         ledger.on_effect(at(2), &started(2, TransferHeader::ProposalCodes { exchange: 7 }, 100));

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::{ModelKind, ModelSpec};
+use murmur_protocol::bounds::LINKS_MAX;
+use murmur_protocol::manifest::{GossipKind, ModelKind, ModelSpec};
 
 use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
@@ -57,8 +58,10 @@ impl MemoryEstimate {
         let beside =
             if lora { whole + lora_targets_length(&model::layout(&manifest.model), &manifest.lora) as u64 } else { 0 };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
+        // A reference has two bytes a parameter.
+        let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
         // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
-        let copies = trained + moments + outer + moments + outer + trained;
+        let copies = trained + moments + outer + moments + outer + trained + links;
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let on_gpu = kernels == Kernels::Cuda;

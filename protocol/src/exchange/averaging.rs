@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::cadence::Cadence;
 use super::clip::ClipHistory;
 use super::gain::LoopGain;
+use super::links::Links;
 use super::member_count::MemberCount;
 use super::outlier::{OutlierDetection, Seen};
 use super::reunion::{Meeting, ROUNDS_APART, Reunions};
@@ -14,7 +15,7 @@ use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
 use crate::bulk::{BLOCK, Snapshot};
 use crate::event::TrainingReport;
-use crate::manifest::GossipSpec;
+use crate::manifest::{GossipKind, GossipSpec};
 use crate::message::Standing;
 use crate::notice::{ExchangeFailure, Notice};
 use crate::numerics::{CodeWidth, Merged, Scales};
@@ -40,6 +41,9 @@ const TELLING_TRAVEL: f64 = 2e-4;
 
 /// Where more than this share of the blocks wrapped, the others tell nothing.
 const MOST: f64 = 0.5;
+
+/// A link whose partner's influence falls below this is given up, for another partner (a guess).
+const LINK_INFLUENCE_MIN: f64 = 0.5;
 
 /// Weight of the newest report in the running mean of the time of a step.
 const NEWEST: f64 = 0.125;
@@ -67,6 +71,9 @@ pub(crate) struct Averaging {
     ramp_left: u32,
     step_time: StepTime,
     reunions: Reunions,
+    pub(crate) links: Links,
+    /// See [`take_travel`](Self::take_travel).
+    travel_taken: f64,
 }
 
 /// What exchanges of one part have taught.
@@ -96,6 +103,8 @@ struct StepTime {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) partner: PeerId,
+    /// Whether this side has proposed.
+    pub(super) is_starter: bool,
     /// Of the snapshot.
     pub(super) parameters: usize,
     /// Own steps at the snapshot.
@@ -105,9 +114,13 @@ pub(super) struct Circumstances {
 }
 
 impl Circumstances {
-    pub(super) fn of(partner: PeerId, snapshot: &Snapshot, report: &TrainingReport) -> Circumstances {
+    pub(super) fn of(
+        (partner, is_starter): (PeerId, bool),
+        snapshot: &Snapshot,
+        report: &TrainingReport,
+    ) -> Circumstances {
         let TrainingReport { steps: snapshot_steps, local_progress, .. } = *report;
-        Circumstances { partner, parameters: snapshot.values().len(), snapshot_steps, local_progress }
+        Circumstances { partner, is_starter, parameters: snapshot.values().len(), snapshot_steps, local_progress }
     }
 }
 
@@ -134,6 +147,8 @@ impl Averaging {
             ramp_left: 0,
             step_time: StepTime::default(),
             reunions: Reunions::default(),
+            links: Links::default(),
+            travel_taken: 0.0,
         }
     }
 
@@ -196,6 +211,12 @@ impl Averaging {
         self.last_merge.take()
     }
 
+    /// How far own training has moved the model since the last call, at most.
+    pub(crate) fn take_travel(&mut self) -> f64 {
+        let before = std::mem::replace(&mut self.travel_taken, self.training.travel);
+        self.training.travel - before
+    }
+
     /// Seconds of one step, 0 before that is known.
     pub(crate) fn step_seconds(&self) -> f64 {
         self.step_time.step_seconds
@@ -251,7 +272,11 @@ impl Averaging {
     /// The width of these bits, where this run uses it for `part`.
     pub(crate) fn accepted_width(&self, part: Part, bits: u8) -> Option<CodeWidth> {
         let steady = if part.vector == Vector::Model { self.gossip.bits } else { self.gossip.momentum_bits };
-        CodeWidth::from_bits(bits).filter(|width| bits == steady || *width == CodeWidth::Sixteen)
+        CodeWidth::from_bits(bits).filter(|width| match width {
+            CodeWidth::Sixteen => true,
+            CodeWidth::One => self.gossip.kind == GossipKind::Links && part.vector == Vector::Model,
+            _ => bits == steady,
+        })
     }
 
     /// How this node stands towards a partner of this influence, 0 to 1.
@@ -305,6 +330,13 @@ impl Averaging {
         };
         let least = TELLING_TRAVEL * self.training.travel;
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
+        if let Some(reference) = &merged.reference {
+            if reputation.influence(about.partner) >= LINK_INFLUENCE_MIN {
+                self.links.keep(about.partner, terms.part, reference.clone(), about.is_starter);
+            } else {
+                self.links.forget(about.partner);
+            }
+        }
         if is_model {
             self.last_distance = Some(merged.distance);
             // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
@@ -385,7 +417,7 @@ impl PartState {
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least.max(self.clip.least_telling());
         self.is_stuck = merged.stuck_blocks > 0;
-        self.scales = Some(merged.scales.clone());
+        self.scales.clone_from(&merged.scales);
         // Blocks that wrap are left out of the norm. A wide exchange shows how far apart they are.
         if is_wide {
             self.is_beyond_grid = is_telling && terms.is_far_apart(merged.norm);

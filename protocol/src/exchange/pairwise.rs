@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use super::averaging::Averaging;
 use super::responder::{Admission, Responder};
-use super::starter::{Ended, Outcome, Starter};
+use super::starter::{Ended, Outcome, Starter, Way};
 use crate::bounds::*;
 use crate::bulk::Payload;
 use crate::config::Config;
 use crate::effect::{TrainerOrder, TransferId};
 use crate::event::{Misbehaviour, TrainingReport};
+use crate::manifest::GossipKind;
 use crate::message::{Accept, Propose, Reject, RejectReason, TransferHeader};
 use crate::notice::Notice;
 use crate::outbox::{Outbox, Purpose, Reply};
@@ -222,12 +223,14 @@ impl Pairwise {
 
     /// No more bytes come from this peer, or go to it.
     pub(crate) fn on_partner_lost(&mut self, peer: PeerId, out: &mut Outbox) {
+        self.averaging.links.on_partner_lost(peer);
         self.starter.on_partner_lost(peer, &mut self.averaging, out);
         self.responder.on_partner_lost(peer, &mut self.averaging, out);
     }
 
     /// The model is another one.
     pub(crate) fn on_model_replaced(&mut self, out: &mut Outbox) {
+        self.averaging.links.forget_all();
         self.starter.on_model_replaced(&mut self.averaging, out);
         self.responder.on_model_replaced(&mut self.averaging, out);
     }
@@ -255,15 +258,29 @@ impl Pairwise {
             out.push(TrainerOrder::MatchBatch { members });
         }
         self.averaging.gain.on_round(self.averaging.gossip.fragments);
+        self.averaging.links.on_round(self.starter.round());
         self.schedule();
         true
     }
 
     /// Proposes an exchange to one of `partners` with whom none is under way.
-    pub(crate) fn start(&mut self, now: Time, mut partners: Vec<PeerId>, reputation: &Reputation, out: &mut Outbox) {
+    /// Links are for models that move: signs bring models near one another quickly and together slowly. So exchanges are
+    /// on the grid where they are the last ones (`is_last`), and where own training moves the model no more.
+    pub(crate) fn start(
+        &mut self,
+        now: Time,
+        (mut partners, is_last): (Vec<PeerId>, bool),
+        reputation: &Reputation,
+        out: &mut Outbox,
+    ) {
         partners.retain(|peer| !self.responder.is_busy_with(*peer));
         let part = self.averaging.part_in_turn(self.starter.round());
-        self.starter.start(now, (part, false), (&self.averaging, reputation), &partners, out);
+        let mut way = Way::Grid;
+        let has_moved = self.averaging.take_travel() > 0.0;
+        if self.averaging.gossip.kind == GossipKind::Links && has_moved && !is_last {
+            (partners, way) = (self.averaging.links.choose(partners), Way::Link);
+        }
+        self.starter.start(now, (part, way), (&self.averaging, reputation), &partners, out);
     }
 
     /// Asks one of `checkers` how far its model is from this one, in one fragment; `false` where nobody can be asked.
@@ -277,7 +294,7 @@ impl Pairwise {
     ) -> bool {
         let part = self.averaging.part_in_turn(fragment);
         self.starter.begin_anew();
-        self.starter.start(now, (part, true), (&self.averaging, reputation), checkers, out)
+        self.starter.start(now, (part, Way::Probe), (&self.averaging, reputation), checkers, out)
     }
 
     /// What became of the last exchange of our own, once.
@@ -306,7 +323,7 @@ impl Pairwise {
                 }
                 if averaging.averages_momentum() && goes_on && reputation.is_trusted(partner) {
                     let momentum = Part { vector: Vector::Momentum, ..part };
-                    self.starter.start(now, (momentum, false), (&self.averaging, reputation), &[partner], out);
+                    self.starter.start(now, (momentum, Way::Grid), (&self.averaging, reputation), &[partner], out);
                 }
             }
             Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
@@ -364,13 +381,14 @@ impl Pairwise {
 
     /// Fills in what exchanges have to say of the node.
     pub(crate) fn describe(&self, status: &mut Status) {
-        let Averaging { training, counters, last_distance, cadence, gain, timeout, .. } = &self.averaging;
+        let Averaging { training, counters, last_distance, cadence, gain, timeout, links, .. } = &self.averaging;
         status.training = *training;
         status.exchanges = counters.clone();
         status.disagreement = last_distance.map(|distance| distance / SQRT_2);
         status.interval_steps = cadence.interval();
         status.disagreement_ratio = cadence.ratio();
         status.uplink_bytes_per_second = cadence.uplink_bytes_per_second();
+        status.links = links.count();
         status.gamma = gain.gamma();
         status.delay_rounds = gain.delay();
         status.loop_gain = gain.gain();

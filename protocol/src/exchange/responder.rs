@@ -11,7 +11,7 @@ use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::notice::ExchangeFailure;
-use crate::numerics::{Encoded, MergeRole, Merged};
+use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged, Reference};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;
 use crate::peer::PeerId;
@@ -43,6 +43,8 @@ pub(crate) struct Admission {
 struct Incoming {
     terms: Terms,
     accept: Accept,
+    /// On a link: what both sides have, or once it has arrived the starter's new one.
+    reference: Option<Reference>,
     deadline: Time,
     /// The starter's codes, which may come at any time before the merge.
     received: Option<Payload>,
@@ -152,6 +154,7 @@ impl Responder {
             None => Some(RejectReason::Unacceptable),
             Some(_) if !averaging.exchanges(propose.part) => Some(RejectReason::Unacceptable),
             Some(_) if admission.refuse.is_none() && !self.has_room_for(peer) => Some(RejectReason::Busy),
+            Some(CodeWidth::One) if !averaging.links.has_room_for(peer) => Some(RejectReason::Busy),
             Some(_) => admission.refuse,
         };
         let (Some(width), None) = (width, reason) else {
@@ -172,13 +175,21 @@ impl Responder {
         if propose.standing.gamma == 0.0 {
             standing.clip = averaging.reach(propose.part);
         }
-        let accept = Accept { exchange: propose.exchange, starter_share: share(admission.weights), standing };
+        let reference = averaging.links.reference(peer, propose.part);
+        let reference = reference.filter(|kept| width == CodeWidth::One && kept.digest() == propose.reference);
+        let accept = Accept {
+            exchange: propose.exchange,
+            starter_share: share(admission.weights),
+            reference: reference.as_ref().map_or(0, Reference::digest),
+            standing,
+        };
         let terms = Terms::of_responder(propose, width, &accept);
         let timeout = Duration::from_millis(u64::from(propose.deadline_ms)).min(self.deadline_max);
         out.send(peer, Message::Accept(accept.clone()));
         let incoming = Incoming {
             terms,
             accept,
+            reference,
             deadline: now + timeout,
             received: None,
             reply: None,
@@ -217,8 +228,8 @@ impl Responder {
         let Stage::TakingSnapshot(scales) = &incoming.stage else {
             return;
         };
-        let job = incoming.terms.responder_encodes(scales.clone());
-        incoming.stage = Stage::Encoding(Circumstances::of(peer, &snapshot, report));
+        let job = incoming.terms.responder_encodes(scales.clone(), incoming.reference.clone());
+        incoming.stage = Stage::Encoding(Circumstances::of((peer, false), &snapshot, report));
         out.request(Purpose::ResponderCodes(peer, number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 
@@ -235,13 +246,14 @@ impl Responder {
             return Ok(());
         };
         let Stage::Encoding(about) = incoming.stage else { return Ok(()) };
-        let Encoded { scales, codes } = match result {
+        let Encoded { scales, codes, reference } = match result {
             Ok(encoded) => encoded,
             Err(misbehaviour) => {
                 self.fail((peer, number), ExchangeFailure::Misbehaved, averaging, out);
                 return Err(misbehaviour);
             }
         };
+        incoming.reference = reference;
         incoming.reply = Some(Outbound::new(peer, TransferHeader::ReplyCodes { exchange: number }, codes, out));
         incoming.stage = Stage::AwaitingCodes(scales, about);
         incoming.merge_once_complete(peer, number, averaging, out);
@@ -439,7 +451,8 @@ impl Incoming {
     fn merge_once_complete(&mut self, peer: PeerId, number: ExchangeNumber, averaging: &Averaging, out: &mut Outbox) {
         let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
         let Some(received) = self.received.take() else { return };
-        let own = Encoded { scales: scales.clone(), codes: reply.payload().clone() };
+        let (scales, codes) = (scales.clone(), reply.payload().clone());
+        let own = Encoded { scales, codes, reference: self.reference.take() };
         let job = self.terms.merge_job(MergeRole::Responder, about, own, received, averaging);
         self.stage = Stage::Merging(*about);
         out.request(Purpose::ResponderMerge(peer, number), |request| WorkerOrder::Merge { request, job });

@@ -9,7 +9,7 @@ use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
 use crate::event::{Misbehaviour, TrainingReport};
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
 use crate::notice::ExchangeFailure;
-use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged};
+use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged, Reference};
 use crate::outbox::{Outbox, Purpose};
 use crate::part::{Part, Selection};
 use crate::peer::PeerId;
@@ -61,6 +61,17 @@ pub(crate) enum Outcome {
     BrokenOff,
 }
 
+/// What an own exchange sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nothing is moved; codes of 16 bits tell the distance.
+    Probe,
+    /// Codes on a grid.
+    Grid,
+    /// Signs, on a link.
+    Link,
+}
+
 /// The exchange under way.
 #[derive(Debug)]
 struct Outgoing {
@@ -71,6 +82,8 @@ struct Outgoing {
     began: Time,
     began_at_steps: u64,
     is_repeated: bool,
+    /// On a link: what both sides have; `None` where this side is to send a new one.
+    reference: Option<Reference>,
     /// The first answer: a later one must say the same.
     accept: Option<Accept>,
     repeat_at: Time,
@@ -95,6 +108,8 @@ enum Stage {
 /// What both sides have sent.
 #[derive(Debug)]
 struct Correspondence {
+    /// On a link: what the codes refer to.
+    reference: Option<Reference>,
     scales: Outbound,
     codes: Outbound,
     reply: Option<Payload>,
@@ -179,12 +194,11 @@ impl Starter {
         self.outgoing.as_ref().map(|outgoing| outgoing.deadline.min(outgoing.repeat_at))
     }
 
-    /// Proposes to exchange `part` with one of `partners`, or only to measure the distance; `false` where nobody can be
-    /// asked.
+    /// Proposes to exchange `part` with one of `partners`; `false` where nobody can be asked.
     pub(crate) fn start(
         &mut self,
         now: Time,
-        (part, is_probe): (Part, bool),
+        (part, way): (Part, Way),
         (averaging, reputation): (&Averaging, &Reputation),
         partners: &[PeerId],
         out: &mut Outbox,
@@ -194,8 +208,14 @@ impl Starter {
         }
         self.tried += 1;
         let partner = partners[self.random.random_range(0..partners.len())];
-        // A probe measures how far apart two models are, and the grid may be that of a model that was replaced.
-        let width = if is_probe { CodeWidth::Sixteen } else { averaging.width(part) };
+        let is_probe = way == Way::Probe;
+        let width = match way {
+            // The grid may be that of a model that was replaced.
+            Way::Probe => CodeWidth::Sixteen,
+            Way::Grid => averaging.width(part),
+            Way::Link => CodeWidth::One,
+        };
+        let reference = averaging.links.reference(partner, part).filter(|_| way == Way::Link);
         let number = self.next_number;
         self.next_number = self.next_number.saturating_add(1);
         let mut standing = averaging.standing(part, reputation.influence(partner));
@@ -209,6 +229,7 @@ impl Starter {
             part,
             nonce: self.random.random(),
             bits: width.bits(),
+            reference: reference.as_ref().map_or(0, Reference::digest),
             standing,
             deadline_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         };
@@ -221,6 +242,7 @@ impl Starter {
             began: now,
             began_at_steps: averaging.training.steps,
             is_repeated: false,
+            reference,
             accept: None,
             repeat_at: now + self.answers.limit(),
             deadline: now + limit,
@@ -242,7 +264,7 @@ impl Starter {
         let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.is(peer, accept.exchange)) else {
             return Ok(()); // too late, or for an exchange that is over
         };
-        if let Err(misbehaviour) = screen_accept(accept) {
+        if let Err(misbehaviour) = screen_accept(&outgoing.propose, accept) {
             self.fail(ExchangeFailure::Misbehaved, averaging, out);
             return Err(misbehaviour);
         }
@@ -255,6 +277,9 @@ impl Starter {
                 }
                 let terms = Terms::of_starter(&outgoing.propose, outgoing.width, accept);
                 outgoing.accept = Some(accept.clone());
+                if accept.reference == 0 {
+                    outgoing.reference = None;
+                }
                 self.skip = NUMBERS_SKIPPED;
                 outgoing.stage = Stage::TakingSnapshot(terms);
                 let selection = Selection::Part(terms.part);
@@ -315,8 +340,8 @@ impl Starter {
         let Stage::TakingSnapshot(terms) = outgoing.stage else {
             return;
         };
-        let job = terms.starter_encodes(averaging);
-        outgoing.stage = Stage::Encoding(terms, Circumstances::of(outgoing.partner, &snapshot, report));
+        let job = terms.starter_encodes(averaging, outgoing.reference.clone());
+        outgoing.stage = Stage::Encoding(terms, Circumstances::of((outgoing.partner, true), &snapshot, report));
         out.request(Purpose::StarterCodes(number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
 
@@ -332,12 +357,12 @@ impl Starter {
         let Stage::Encoding(terms, about) = outgoing.stage else {
             return;
         };
-        let Encoded { scales, codes } = result.expect("a starter's scales are its own");
+        let Encoded { scales, codes, reference } = result.expect("a starter's scales are its own");
         let (to, exchange) = (outgoing.partner, number);
         // The scales first: with them the partner encodes while the codes are on their way.
         let scales = Outbound::new(to, TransferHeader::Scales { exchange }, scales, out);
         let codes = Outbound::new(to, TransferHeader::ProposalCodes { exchange }, codes, out);
-        let correspondence = Correspondence { scales, codes, reply: None, digest: None };
+        let correspondence = Correspondence { reference, scales, codes, reply: None, digest: None };
         outgoing.stage = Stage::AwaitingReply(terms, about, Box::new(correspondence));
     }
 
@@ -389,11 +414,13 @@ impl Starter {
     fn merge_once_complete(&mut self, averaging: &Averaging, out: &mut Outbox) {
         let Some(outgoing) = &mut self.outgoing else { return };
         let Stage::AwaitingReply(terms, about, correspondence) = &outgoing.stage else { return };
-        let Correspondence { scales, codes, reply: Some(reply), digest: Some(digest) } = &**correspondence else {
+        let Correspondence { reference, scales, codes, reply: Some(reply), digest: Some(digest) } = &**correspondence
+        else {
             return;
         };
         let (terms, about) = (*terms, *about);
-        let own = Encoded { scales: scales.payload().clone(), codes: codes.payload().clone() };
+        let (scales, codes) = (scales.payload().clone(), codes.payload().clone());
+        let own = Encoded { scales, codes, reference: reference.clone() };
         let job = terms.merge_job(MergeRole::Starter { digest: *digest }, &about, own, reply.clone(), averaging);
         outgoing.stage = Stage::Merging(terms, about);
         out.request(Purpose::StarterMerge(outgoing.number), |request| WorkerOrder::Merge { request, job });

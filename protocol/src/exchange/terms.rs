@@ -5,7 +5,7 @@ use crate::Payload;
 use crate::bounds::WEIGHT_CLAMP;
 use crate::event::Misbehaviour;
 use crate::message::{Accept, Propose, Standing};
-use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole};
+use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Reference};
 use crate::part::{Part, Vector};
 
 /// The scale of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 of it are then ±4.9 of it.
@@ -95,15 +95,23 @@ impl Terms {
     }
 
     /// How the starter encodes.
-    pub(super) fn starter_encodes(&self, averaging: &Averaging) -> EncodeJob {
-        // The scales may be newer than the proposal, but its width stands.
-        let scales = averaging.scales(self.part).filter(|_| self.width != CodeWidth::Sixteen);
-        EncodeJob { role: EncodeRole::Starter { scales }, nonce: self.nonce, width: self.width }
+    pub(super) fn starter_encodes(&self, averaging: &Averaging, reference: Option<Reference>) -> EncodeJob {
+        let role = match self.width {
+            CodeWidth::One => EncodeRole::Link { reference, received: None },
+            // The scales may be newer than the proposal, but its width stands.
+            CodeWidth::Sixteen => EncodeRole::Starter { scales: None },
+            _ => EncodeRole::Starter { scales: averaging.scales(self.part) },
+        };
+        EncodeJob { role, nonce: self.nonce, width: self.width }
     }
 
-    /// How the responder encodes, with the starter's scales.
-    pub(super) fn responder_encodes(&self, scales: Payload) -> EncodeJob {
-        EncodeJob { role: EncodeRole::Responder { scales }, nonce: self.nonce, width: self.width }
+    /// How the responder encodes, with the starter's scales, or its new reference.
+    pub(super) fn responder_encodes(&self, scales: Payload, reference: Option<Reference>) -> EncodeJob {
+        let role = match self.width {
+            CodeWidth::One => EncodeRole::Link { reference, received: Some(scales) },
+            _ => EncodeRole::Responder { scales },
+        };
+        EncodeJob { role, nonce: self.nonce, width: self.width }
     }
 
     /// `about`: this side's snapshot.
@@ -122,6 +130,7 @@ impl Terms {
         MergeJob {
             role,
             parameters: about.parameters,
+            reference: own.reference.clone(),
             own,
             received,
             width: self.width,
@@ -154,9 +163,12 @@ pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
     Ok(())
 }
 
-/// As [`screen`], for the share as well.
-pub(super) fn screen_accept(accept: &Accept) -> Result<(), Misbehaviour> {
+/// As [`screen`], for what answers this proposal.
+pub(super) fn screen_accept(propose: &Propose, accept: &Accept) -> Result<(), Misbehaviour> {
     screen(&accept.standing)?;
+    if accept.reference != 0 && accept.reference != propose.reference {
+        return Err(Misbehaviour::OutOfRange("reference"));
+    }
     // Speeds count within a factor of WEIGHT_CLAMP of a median, so no share is more lopsided than its square.
     let least = 0.99 / (1.0 + WEIGHT_CLAMP * WEIGHT_CLAMP);
     if (least..=1.0 - least).contains(&accept.starter_share) { Ok(()) } else { Err(Misbehaviour::OutOfRange("share")) }

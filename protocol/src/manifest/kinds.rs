@@ -95,6 +95,7 @@ pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bo
         "model" => MODEL_FIELDS.contains(&field),
         "optimizer" => OPTIMIZER_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
+        "gossip" => field == "kind",
         "run" => field == "founder",
         _ => false,
     };

@@ -1,5 +1,7 @@
 //! The sections of a run manifest, with ranges and defaults. The defaults together are the built-in run.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::shards::ShardHash;
@@ -212,10 +214,33 @@ impl DataSpec {
     }
 }
 
-/// How nodes average: pairwise modular gossip.
+/// What partners send each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GossipKind {
+    #[default]
+    /// Partners are drawn anew each time, and send all parameters on a grid, modulo 2^bits.
+    Pairs,
+    /// A node keeps a few partners, and with each a common reference of two bytes a parameter; they send the signs of what
+    /// differs from it, one bit a parameter.
+    Links,
+}
+
+impl fmt::Display for GossipKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            GossipKind::Pairs => "pairs",
+            GossipKind::Links => "links",
+        })
+    }
+}
+
+/// How nodes average: gossip in pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GossipSpec {
+    /// What partners send.
+    pub kind: GossipKind,
     /// H: steps between the exchanges that a node starts, 1 to 10,000; drawn anew each time within ±20 %. Where nodes
     /// begin: each then finds the smallest that a quarter of its uplink (or its owner's cap) and its processor bear, within
     /// the two limits below.
@@ -325,6 +350,7 @@ impl Default for DataSpec {
 impl Default for GossipSpec {
     fn default() -> Self {
         GossipSpec {
+            kind: GossipKind::Pairs,
             interval_steps: 10,
             interval_steps_min: 5,
             interval_steps_max: 100,

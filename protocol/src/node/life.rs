@@ -160,7 +160,8 @@ impl Node {
     pub(super) fn start_exchange(&mut self, now: Time) {
         if !self.is_resting {
             let partners = self.membership.partners(now);
-            self.pairwise.start(now, partners, &self.reputation, &mut self.outbox);
+            let is_last = self.phase != Phase::Training;
+            self.pairwise.start(now, (partners, is_last), &self.reputation, &mut self.outbox);
         }
     }
 

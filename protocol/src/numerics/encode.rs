@@ -8,6 +8,7 @@ use super::check::{self, Weights};
 use super::code::Code;
 use super::grid::{Grid, Indices, saturates};
 use super::instruction_set::{InstructionSet, Kernel};
+use super::link::{self, Reference};
 use super::scales::{
     BlockScale, Scales, WireScale, first_scale, sane_scales, scale_for_values, scale_from_wire, scale_to_wire,
 };
@@ -39,21 +40,30 @@ pub enum EncodeRole {
         /// As they were received.
         scales: Payload,
     },
+    /// Either side of an exchange on a link.
+    Link {
+        /// The one that both sides have; without one the starter makes it from its model.
+        reference: Option<Reference>,
+        /// Towards a responder without one: the starter's.
+        received: Option<Payload>,
+    },
 }
 
 /// A model on the grid of an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
-    /// The scales of the exchange, each a bfloat16.
+    /// The scales of the exchange, each a bfloat16; on a link a new reference, or nothing.
     pub scales: Payload,
-    /// Checks and codes.
+    /// Checks and codes; on a link this side's scales and signs.
     pub codes: Payload,
+    /// On a link: what the codes refer to.
+    pub reference: Option<Reference>,
 }
 
 /// Encodes a snapshot, which may be any range of whole blocks of a model, into memory from `buffers`.
 ///
 /// # Errors
-/// When the starter's scales, as a responder has received them, are not one for each block, or absurd.
+/// When the starter's scales or reference, as a responder has received them, are of a wrong length, or absurd.
 ///
 /// # Panics
 /// When a starter's own scales are not one for each block.
@@ -79,13 +89,17 @@ pub(super) fn encode_with(
             Encoding::run(instructions, values, job, ScaleSource::Chosen(previous, wire.as_chunks_mut().0), codes);
             let output = Payload::from(output);
             let part = |range| output.slice(range).expect("as long as just made");
-            Ok(Encoded { scales: part(0..scales_length), codes: part(scales_length..output.len()) })
+            let [scales, codes] = [part(0..scales_length), part(scales_length..output.len())];
+            Ok(Encoded { scales, codes, reference: None })
         }
         EncodeRole::Responder { scales } => {
             let wire = sane_scales(scales, values.len())?;
             let mut codes = buffers.take(codes_bytes(values.len(), job.width));
             Encoding::run(instructions, values, job, ScaleSource::Given(wire), &mut codes);
-            Ok(Encoded { scales: scales.clone(), codes: Payload::from(codes) })
+            Ok(Encoded { scales: scales.clone(), codes: Payload::from(codes), reference: None })
+        }
+        EncodeRole::Link { reference, received } => {
+            link::encode(instructions, snapshot, reference.as_ref(), received.as_ref(), buffers)
         }
     }
 }

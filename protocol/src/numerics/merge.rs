@@ -8,6 +8,7 @@ use super::buffers::Buffers;
 use super::difference::{Comparison, Differences, MergeTerms, Side};
 use super::encode::Encoded;
 use super::instruction_set::InstructionSet;
+use super::link::{self, Reference};
 use super::scales::{Scales, sane_scales, scale_from_wire};
 use super::width::{CodeWidth, codes_bytes};
 use crate::bulk::{BLOCK, Correction, Payload};
@@ -50,6 +51,8 @@ pub struct MergeJob {
     pub step_fraction: f64,
     /// This node's scales before the exchange.
     pub scales: Option<Scales>,
+    /// On a link: what the codes refer to.
+    pub reference: Option<Reference>,
 }
 
 impl MergeJob {
@@ -57,6 +60,28 @@ impl MergeJob {
     pub fn partner_share(&self) -> f64 {
         let starter_share = f64::from(self.starter_share);
         if self.role == MergeRole::Responder { starter_share } else { 1.0 - starter_share }
+    }
+
+    /// κ, for differences of this length.
+    pub(super) fn clip_scale(&self, norm: f64) -> f64 {
+        // Not `clip / norm` alone: a norm of zero must not become NaN.
+        if norm > self.clip { self.clip.max(0.0) / norm } else { 1.0 }
+    }
+
+    /// The digest of the differences and of the terms: terms or scales that differ would be as bad as codes that differ, for
+    /// the corrections would not cancel. The scales are in the norm.
+    ///
+    /// # Errors
+    /// When the responder has found another.
+    pub(super) fn finish_digest(&self, differences: &mut Differences) -> Result<u64, Misbehaviour> {
+        let norm_bits = differences.norm_squared.to_bits();
+        for term in [norm_bits, self.gamma.to_bits(), self.clip.to_bits(), u64::from(self.starter_share.to_bits())] {
+            differences.mix(term);
+        }
+        match self.role {
+            MergeRole::Starter { digest } if digest != differences.digest => Err(Misbehaviour::Disagreement),
+            _ => Ok(differences.digest),
+        }
     }
 }
 
@@ -77,8 +102,10 @@ pub struct Merged {
     pub stuck_blocks: u32,
     /// Digest of the differences, the mask and the terms, equal on both sides.
     pub digest: u64,
-    /// This node's scales from now on.
-    pub scales: Scales,
+    /// This node's scales from now on; a link leaves them as they were.
+    pub scales: Option<Scales>,
+    /// On a link: its reference from now on.
+    pub reference: Option<Reference>,
 }
 
 /// Compares this side's codes with the partner's; all memory comes from `buffers`.
@@ -98,6 +125,9 @@ pub(super) fn merge_with(
     job: &MergeJob,
     buffers: &Buffers,
 ) -> Result<Merged, Misbehaviour> {
+    if let Some(reference) = &job.reference {
+        return link::merge(instructions, job, reference, buffers);
+    }
     let (parameters, blocks) = (job.parameters, job.parameters.div_ceil(BLOCK));
     if let Some(scales) = &job.scales {
         assert_eq!(scales.values().len(), blocks, "one scale per block");
@@ -117,21 +147,10 @@ pub(super) fn merge_with(
     let [own, partner] = [own, received].map(|payload| Side::new(payload, blocks));
     let comparison = Comparison { parameters, terms, own, partner };
     let (codes, mut differences) = comparison.run(instructions, buffers, &mut new_scales);
-    // Terms or scales that differ would be as bad as codes that differ: the corrections would not cancel. The scales are
-    // in the norm.
-    let norm_bits = differences.norm_squared.to_bits();
-    for term in [norm_bits, job.gamma.to_bits(), job.clip.to_bits(), u64::from(job.starter_share.to_bits())] {
-        differences.mix(term);
-    }
-    let Differences { norm_squared, masked_norm_squared, masked_blocks, stuck_blocks, digest } = differences;
-    if let MergeRole::Starter { digest: partner_digest } = job.role
-        && partner_digest != digest
-    {
-        return Err(Misbehaviour::Disagreement);
-    }
+    let digest = job.finish_digest(&mut differences)?;
+    let Differences { norm_squared, masked_norm_squared, masked_blocks, stuck_blocks, .. } = differences;
     let norm = norm_squared.sqrt();
-    // Not `clip / norm` alone: a norm of zero must not become NaN.
-    let clip_scale = if norm > job.clip { job.clip.max(0.0) / norm } else { 1.0 };
+    let clip_scale = job.clip_scale(norm);
     let factor = (2.0 * job.gamma * job.partner_share()) as f32;
     let mut correction_scales = buffers.take(blocks);
     for (scaled, bytes) in correction_scales.iter_mut().zip(wire_scales) {
@@ -145,7 +164,8 @@ pub(super) fn merge_with(
         masked_blocks,
         stuck_blocks,
         digest,
-        scales: Scales::from_pooled(new_scales),
+        scales: Some(Scales::from_pooled(new_scales)),
+        reference: None,
     })
 }
 

@@ -38,6 +38,7 @@ fn job(role: MergeRole, [own, partner]: [&Encoded; 2], parameters: usize, width:
         clip: f64::MAX,
         step_fraction: 0.2,
         scales: None,
+        reference: None,
     }
 }
 
@@ -142,7 +143,7 @@ fn a_wrapped_block_is_left_out_on_both_sides_and_widens_the_grid_when_it_wraps_a
         let mut scales = scales_of(3 * BLOCK, scale).values().to_vec();
         scales[1].wraps_in_row = 2;
         let (_, at_starter, _) = exchange(models, width, Some(Scales::from_pooled(scales.into())));
-        assert!(at_starter.scales.values()[1].scale >= 4.0 * scale);
+        assert!(at_starter.scales.as_ref().expect("on a grid").values()[1].scale >= 4.0 * scale);
         assert_eq!((at_starter.masked_blocks, at_starter.stuck_blocks), (1, 1));
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn pack(codes: &[u8; BLOCK], width: CodeWidth, output: &mut [u8]) {
             }
         }
         CodeWidth::Eight => copy_block(codes, output),
-        CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
+        CodeWidth::One | CodeWidth::Sixteen => unreachable!("neither signs nor 16-bit codes are bytes"),
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn unpack(input: &[u8], width: CodeWidth, codes: &mut [u8; BLOCK]) {
             }
         }
         CodeWidth::Eight => fill_block(codes, input),
-        CodeWidth::Sixteen => unreachable!("16-bit codes are no bytes"),
+        CodeWidth::One | CodeWidth::Sixteen => unreachable!("neither signs nor 16-bit codes are bytes"),
     }
 }
 

@@ -34,10 +34,10 @@ const FIRST_SCALE_FRACTION: f32 = 1e-3;
 const SCALE_FRACTION_OF_LARGEST_MIN: f32 = 1.0 / 2_097_152.0;
 
 /// The smallest scale of all, for blocks of zeros.
-const SCALE_MIN: f32 = 1e-9;
+pub(super) const SCALE_MIN: f32 = 1e-9;
 
 /// The largest scale accepted from a peer: a model whose parameters differ by more has diverged.
-const SCALE_MAX: f32 = 1e3;
+pub(super) const SCALE_MAX: f32 = 1e3;
 
 /// The scale of a block of [`BLOCK`] parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -150,7 +150,15 @@ fn is_sane(scale: f32) -> bool {
 /// # Errors
 /// When they are not one for each block, positive, finite and within reason.
 pub(super) fn sane_scales(payload: &Payload, parameters: usize) -> Result<&[WireScale], Misbehaviour> {
-    let scales = payload.of_length(scales_bytes(parameters))?.as_chunks().0;
+    sane(payload.of_length(scales_bytes(parameters))?)
+}
+
+/// The same of the bytes alone.
+///
+/// # Errors
+/// When one is not positive, finite and within reason.
+pub(super) fn sane(bytes: &[u8]) -> Result<&[WireScale], Misbehaviour> {
+    let scales = bytes.as_chunks().0;
     if scales.iter().all(|bytes| is_sane(scale_from_wire(*bytes))) {
         Ok(scales)
     } else {

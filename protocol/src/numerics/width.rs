@@ -1,7 +1,7 @@
 //! How many bits of an index are sent, and what that makes a payload weigh.
 
 use crate::bulk::BLOCK;
-use crate::manifest::GossipSpec;
+use crate::manifest::{GossipKind, GossipSpec};
 
 /// How many bits of an index are sent.
 ///
@@ -9,6 +9,8 @@ use crate::manifest::GossipSpec;
 /// may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeWidth {
+    /// A sign, on a link.
+    One,
     /// 4 bits, two codes in a byte.
     Four,
     /// 6 bits, four codes in three bytes: the lean wire.
@@ -23,6 +25,7 @@ impl CodeWidth {
     /// From the number of bits on the wire.
     pub fn from_bits(bits: u8) -> Option<CodeWidth> {
         match bits {
+            1 => Some(CodeWidth::One),
             4 => Some(CodeWidth::Four),
             6 => Some(CodeWidth::Six),
             8 => Some(CodeWidth::Eight),
@@ -34,6 +37,7 @@ impl CodeWidth {
     /// Number of bits on the wire.
     pub fn bits(self) -> u8 {
         match self {
+            CodeWidth::One => 1,
             CodeWidth::Four => 4,
             CodeWidth::Six => 6,
             CodeWidth::Eight => 8,
@@ -54,7 +58,12 @@ pub fn scales_bytes(parameters: usize) -> usize {
     2 * parameters.div_ceil(BLOCK)
 }
 
-/// Length of a side's checks and codes for a model of so many parameters, in bytes.
+/// Length of a new reference of a link for a model of so many parameters, in bytes.
+pub(super) fn reference_bytes(parameters: usize) -> usize {
+    scales_bytes(parameters) + parameters
+}
+
+/// Length of a side's checks and codes (on a link its scales and signs) for a model of so many parameters, in bytes.
 pub fn codes_bytes(parameters: usize, width: CodeWidth) -> usize {
     2 * parameters.div_ceil(BLOCK) + width.packed_bytes(parameters)
 }
@@ -63,7 +72,11 @@ pub fn codes_bytes(parameters: usize, width: CodeWidth) -> usize {
 /// exchange that it starts, and the codes of one that it answers. With fragments a round exchanges one of them.
 pub fn round_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
     let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
-    (scales_bytes(parameters) + 2 * codes_bytes(parameters, width)) / usize::from(gossip.fragments.max(1))
+    let bytes = match gossip.kind {
+        GossipKind::Pairs => scales_bytes(parameters) + 2 * codes_bytes(parameters, width),
+        GossipKind::Links => 2 * codes_bytes(parameters, CodeWidth::One),
+    };
+    bytes / usize::from(gossip.fragments.max(1))
 }
 
 #[cfg(test)]
@@ -72,10 +85,10 @@ mod tests {
 
     #[test]
     fn a_width_survives_its_number_of_bits() {
-        for width in [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
+        for width in [CodeWidth::One, CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen] {
             assert_eq!(CodeWidth::from_bits(width.bits()), Some(width));
         }
-        assert!((0..=u8::MAX).filter(|bits| CodeWidth::from_bits(*bits).is_some()).count() == 4);
+        assert!((0..=u8::MAX).filter(|bits| CodeWidth::from_bits(*bits).is_some()).count() == 5);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub fn bounded(record: &Record, parameters: usize) -> Result<(), Violation> {
         ("merges under way", peaks.merging, RESPONDING_MAX + 1),
         ("states on their way", peaks.giving, STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX),
         ("bytes of a payload", peaks.payload_bytes, payload_bytes_max(parameters) as usize),
+        ("links", peaks.links, LINKS_MAX),
         ("effects of one event", peaks.effects, EFFECTS_MAX),
         ("wakes for nothing", record.busy_wakes as usize, 0),
     ];

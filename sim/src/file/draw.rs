@@ -73,7 +73,7 @@ impl Dice {
     }
 
     /// One of these for the whole run; there is at least one.
-    pub(super) fn choice(&mut self, key: &str, among: &[u8]) -> u8 {
+    pub(super) fn choice<T: Copy + ToString>(&mut self, key: &str, among: &[T]) -> T {
         let value = among[self.stream(key).random_range(0..among.len())];
         self.note(key, among.len() > 1, value.to_string());
         value
@@ -189,6 +189,7 @@ impl ScenarioFile {
         let steps = Drawn::between(section.interval_steps.from as usize, section.interval_steps.to as usize);
         let fragments = Drawn::between(section.fragments.from.into(), section.fragments.to.into());
         GossipSpec {
+            kind: dice.choice("gossip.kind", &section.kind),
             interval_steps: dice.count("gossip.interval_steps", steps) as u32,
             bits: dice.choice("gossip.bits", &section.bits),
             fragments: dice.count("gossip.fragments", fragments) as u16,

@@ -118,6 +118,9 @@ impl ScenarioFile {
                 return Err(mistake(key, "[]", "it lists at least one width".to_owned()));
             }
         }
+        if self.gossip.kind.is_empty() {
+            return Err(mistake("gossip.kind", "[]", "it lists at least one kind".to_owned()));
+        }
         let widths = bits.iter().flat_map(|bits| momentum_bits.iter().map(move |momentum| (*bits, *momentum)));
         for (bits, momentum_bits) in widths {
             self.validate_gossip_at(bits, momentum_bits)?;

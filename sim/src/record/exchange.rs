@@ -36,6 +36,8 @@ pub struct MergeRecord {
     pub age: Duration,
     /// Of the codes that were compared.
     pub width: CodeWidth,
+    /// On a link: whether the starter sent a new reference for it.
+    pub begins_reference: bool,
     /// The share of the joint weight that is the partner's, 0 to 1.
     pub partner_share: f64,
     /// 2γ · partner's share.

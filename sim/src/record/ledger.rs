@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use murmur_protocol::numerics::CodeWidth;
 use murmur_protocol::{Correction, Snapshot, Time};
 
 use super::{ExchangeRecord, MergeRecord, Side};
@@ -25,6 +26,10 @@ const FINISHED_KEPT: Duration = Duration::from_secs(3600);
 pub struct Totals {
     /// Corrections that nodes ordered.
     pub merges: u64,
+    /// Those among them of exchanges on a link.
+    pub on_links: u64,
+    /// Those among these whose starter sent a new reference.
+    pub begun_anew: u64,
     /// Exchanges whose two corrections both became part of a model.
     pub pairs: u64,
     /// Corrections that became part of a model while the other side's did not.
@@ -80,6 +85,8 @@ impl Ledger {
         let now = merge.at;
         self.forget_old(now);
         self.totals.merges += 1;
+        self.totals.on_links += u64::from(merge.width == CodeWidth::One);
+        self.totals.begun_anew += u64::from(merge.begins_reference);
         let mut verdicts = vec![checks::step_bounded(&merge)];
         let name = merge.exchange;
         let is_over = self.finished.contains(&name);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::bounds::SETTLING_TIMEOUT;
-use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::manifest::{GossipKind, GossipSpec};
 
 use super::{Method, Outcome, Setting, tokens_per_step};
 use crate::{LatencySpec, NetworkSpec, NodePlan, Objective, Scenario, Swarm, Text, TrainerSpec, WorkerSpec};
@@ -15,12 +15,16 @@ const STEP_TIME: Duration = Duration::from_secs(1);
 /// Steps of the four kinds of nodes in the time of one step of the slowest, where speeds differ.
 const UNEVEN_SPEEDS: [u32; 4] = [4, 4, 2, 1];
 
+/// Final exchanges after links, whose models are nearer to one another: with more of them these would be most of what such a
+/// run sends.
+const LAST_ON_LINKS: u32 = 4;
+
 /// Runs the setting.
 ///
 /// # Panics
 /// When the setting is of another method.
 pub fn run(setting: &Setting, text: &Text) -> Outcome {
-    let Method::Gossip { interval, outer_learning_rate, outer_momentum, full_precision, uneven } = setting.method
+    let Method::Gossip { kind, interval, outer_learning_rate, outer_momentum, full_precision, uneven } = setting.method
     else {
         panic!("a setting of gossip");
     };
@@ -29,11 +33,17 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
     let objective = Objective::new(&TrainerSpec::Transformer(trainer.clone()), setting.seed);
     let scenario = Scenario {
         gossip: GossipSpec {
+            kind,
             interval_steps: interval,
             interval_steps_min: interval,
             interval_steps_max: interval,
             outer_learning_rate,
             outer_momentum,
+            final_exchanges: if kind == GossipKind::Links {
+                LAST_ON_LINKS
+            } else {
+                GossipSpec::default().final_exchanges
+            },
             ..GossipSpec::default()
         },
         nodes: speeds.iter().enumerate().map(|(host, speed)| speed.plan(host, setting.nodes)).collect(),

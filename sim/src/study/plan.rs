@@ -1,6 +1,6 @@
 //! Which runs the study has, the most telling first.
 
-use murmur_protocol::manifest::OptimizerKind;
+use murmur_protocol::manifest::{GossipKind, OptimizerKind};
 
 use super::{Method, Setting, Treatment};
 
@@ -32,22 +32,22 @@ pub const SEEDS: [u64; 3] = [0, 1, 2];
 pub const DILOCO: Method = Method::Diloco { interval: INTERVAL, outer_learning_rate: OUTER.0, outer_momentum: OUTER.1 };
 
 /// Gossip as in the bars: 8 bits, equal speeds, a calm network.
-pub const GOSSIP: Method = gossip(INTERVAL, OUTER, false, false);
+pub const GOSSIP: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, false, false);
 
 /// The same without quantization.
-pub const GOSSIP_FULL_PRECISION: Method = gossip(INTERVAL, OUTER, true, false);
+pub const GOSSIP_FULL_PRECISION: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, true, false);
 
 /// The same with unequal speeds on a slow and lossy network.
-pub const GOSSIP_UNEVEN: Method = gossip(INTERVAL, OUTER, false, true);
+pub const GOSSIP_UNEVEN: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, false, true);
 
-const fn gossip(interval: u32, outer: (f64, f64), full_precision: bool, uneven: bool) -> Method {
+const fn gossip(kind: GossipKind, interval: u32, outer: (f64, f64), full_precision: bool, uneven: bool) -> Method {
     let (outer_learning_rate, outer_momentum) = outer;
-    Method::Gossip { interval, outer_learning_rate, outer_momentum, full_precision, uneven }
+    Method::Gossip { kind, interval, outer_learning_rate, outer_momentum, full_precision, uneven }
 }
 
 /// Gossip without an outer momentum.
 pub const fn plain_gossip(interval: u32) -> Method {
-    gossip(interval, (0.0, 0.5), false, false)
+    gossip(GossipKind::Pairs, interval, (0.0, 0.5), false, false)
 }
 
 const ADAMW: Treatment = Treatment { kind: OptimizerKind::AdamW, muon_learning_rate: 0.02, match_batch: false };
@@ -73,6 +73,23 @@ const OPTIMIZERS: [(Method, f64, Treatment); 11] = [
     (Method::DataParallel, 4e-3, MUON),
 ];
 
+/// Gossip on links of one bit.
+pub const fn links(interval: u32) -> Method {
+    gossip(GossipKind::Links, interval, (0.0, 0.5), false, false)
+}
+
+/// The runs of [`Question::Links`].
+const LINKS: [(Method, f64, Treatment); 8] = [
+    REFERENCE,
+    (Method::DataParallel, 8e-3, MUON),
+    (links(2), 8e-3, MUON_MATCHED),
+    (links(5), 8e-3, MUON_MATCHED),
+    (links(1), 8e-3, MUON_MATCHED),
+    (links(3), 8e-3, MUON_MATCHED),
+    (gossip(GossipKind::Links, 3, (0.0, 0.5), false, true), 8e-3, MUON_MATCHED),
+    (links(8), 8e-3, MUON_MATCHED),
+];
+
 /// One of the study's questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
@@ -84,6 +101,8 @@ pub enum Question {
     Traffic,
     /// What the optimizer is worth, against data-parallel training with AdamW, over seeds.
     Optimizers,
+    /// What links of one bit are worth, against data-parallel training with AdamW, over seeds.
+    Links,
     /// The bars where every node reads another part of the text.
     UnlikeData,
 }
@@ -114,8 +133,9 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
             let pairs = LEARNING_RATES.iter().flat_map(|rate| methods.iter().map(move |method| (*method, *rate)));
             pairs.map(|(method, rate)| setting(method, rate, SEEDS[0])).collect()
         }
-        Question::Optimizers => {
-            let pairs = SEEDS.iter().flat_map(|seed| OPTIMIZERS.iter().map(move |run| (*run, *seed)));
+        Question::Optimizers | Question::Links => {
+            let of_question = if question == Question::Links { &LINKS[..] } else { &OPTIMIZERS };
+            let pairs = SEEDS.iter().flat_map(|seed| of_question.iter().map(move |run| (*run, *seed)));
             let made = pairs.map(|((method, learning_rate, treatment), seed)| Setting {
                 treatment,
                 ..setting(method, learning_rate, seed)

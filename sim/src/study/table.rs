@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use murmur_protocol::manifest::OptimizerKind;
+use murmur_protocol::manifest::{GossipKind, OptimizerKind};
 
 use super::plan::{self, DILOCO, GOSSIP, GOSSIP_FULL_PRECISION, GOSSIP_UNEVEN, Question, SEEDS};
 use super::{Method, Outcome, Setting, Treatment};
@@ -21,14 +21,15 @@ pub fn tables(outcomes: &[Outcome]) -> String {
             let found: Vec<&Outcome> = outcomes.iter().filter(|outcome| runs.contains(&outcome.setting)).collect();
             // Runs with AdamW alone are those of other questions, too.
             let is_told = |outcome: &&Outcome| {
-                question != Question::Optimizers || outcome.setting.treatment != Treatment::default()
+                !matches!(question, Question::Optimizers | Question::Links)
+                    || outcome.setting.treatment != Treatment::default()
             };
             if found.iter().any(is_told) {
                 let (done, all) = (found.len(), runs.len());
                 let _ = writeln!(page, "### {} ({text}; {done} of {all} runs)\n", title(question));
                 page += &match question {
                     Question::Traffic => traffic(&found),
-                    Question::Optimizers => optimizers(&found),
+                    Question::Optimizers | Question::Links => optimizers(&found),
                     _ => over_seeds(question, &found),
                 };
                 page.push('\n');
@@ -44,6 +45,7 @@ fn title(question: Question) -> &'static str {
         Question::Asynchrony => "Unequal speeds, delays and losses",
         Question::Traffic => "Loss against traffic, best learning rate of each",
         Question::Optimizers => "Optimizers against data-parallel AdamW",
+        Question::Links => "Links of one bit against data-parallel AdamW",
         Question::UnlikeData => "Every node another part of the text",
     }
 }
@@ -54,11 +56,12 @@ pub fn name(method: &Method) -> String {
         Method::DataParallel => "data-parallel every step".to_owned(),
         Method::LocalOnly => "local only".to_owned(),
         Method::Diloco { interval, .. } => format!("DiLoCo, H = {interval}"),
-        Method::Gossip { interval, outer_learning_rate, full_precision, uneven, .. } => {
+        Method::Gossip { kind, interval, outer_learning_rate, full_precision, uneven, .. } => {
             let momentum = if *outer_learning_rate > 0.0 { "" } else { ", no momentum" };
             let precision = if *full_precision { ", 16 bits" } else { "" };
             let speeds = if *uneven { ", speeds 1:1:½:¼, delays, 10 % loss" } else { "" };
-            format!("gossip, H = {interval}{momentum}{precision}{speeds}")
+            let kind = if *kind == GossipKind::Links { ", links" } else { "" };
+            format!("gossip{kind}, H = {interval}{momentum}{precision}{speeds}")
         }
     }
 }
@@ -108,7 +111,7 @@ fn bars(question: Question) -> Vec<(Method, Method, f64)> {
         }
         Question::Asynchrony => vec![(GOSSIP_UNEVEN, GOSSIP, 0.02)],
         Question::UnlikeData => vec![(GOSSIP, DILOCO, 0.02), (GOSSIP, Method::LocalOnly, -0.06)],
-        Question::Traffic | Question::Optimizers => vec![],
+        Question::Traffic | Question::Optimizers | Question::Links => vec![],
     }
 }
 

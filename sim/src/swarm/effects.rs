@@ -170,7 +170,7 @@ impl Swarm {
         }
         let mut result = numerics::merge(&job, &self.buffers);
         if let Ok(result) = &mut result {
-            host.node.spoil(&job.role, job.clip, result);
+            host.node.spoil(&job, result);
             let declared = host.declared_for(job.nonce).expect("it was encoded");
             let (partner, clip) = (declared.partner, declared.clip);
             let (snapshot, taken_at) = declared.encoded.take().expect("an exchange is merged once");
@@ -183,6 +183,7 @@ impl Swarm {
                 at: now,
                 age: Duration::ZERO,
                 width: job.width,
+                begins_reference: job.reference.is_some() && !job.own.scales.is_empty(),
                 partner_share: job.partner_share(),
                 factor: 2.0 * job.gamma * job.partner_share(),
                 clip,

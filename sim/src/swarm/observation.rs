@@ -1,7 +1,7 @@
 //! Looking at a swarm from outside: records for checks, samples for plots.
 
 use super::Swarm;
-use crate::record::{Record, Sample, Spread};
+use crate::record::{Record, Sample, Spread, Traffic};
 
 impl Swarm {
     /// What checks look at, as of now.
@@ -22,6 +22,11 @@ impl Swarm {
             longest_remembered,
             ..self.history.clone()
         }
+    }
+
+    /// What each host has sent since the beginning, over all its lives.
+    pub fn traffic(&self) -> &[Traffic] {
+        &self.history.traffic
     }
 
     /// A few numbers of the whole swarm, as of now: cheap enough for hundreds of points of a plot.

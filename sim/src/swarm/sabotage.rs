@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::numerics::{MergeRole, Merged};
+use murmur_protocol::numerics::{MergeJob, MergeRole, Merged};
 use murmur_protocol::{
     Config, Correction, Effect, Event, Message, Misbehaviour, ModelLayout, NetworkOrder, Node, Notice, PeerId, Status,
     Time, WorkerOrder, message::KnownPeer,
@@ -37,6 +37,8 @@ pub enum Sabotage {
     LopsidedCorrections,
     /// Corrections are a fifth too long, as far as the clip norm lets them.
     Overreaches,
+    /// A starter does not move the references of its links.
+    KeepsOldReferences,
     /// Corrections are thrown away.
     NeverCorrects,
     /// The news of merges gets lost, and nobody notices.
@@ -173,10 +175,10 @@ impl Core {
         status
     }
 
-    /// What the worker makes of a merge; `clip` is the smaller τ.
-    pub(crate) fn spoil(&self, role: &MergeRole, clip: f64, merged: &mut Merged) {
+    /// What the worker makes of a merge.
+    pub(crate) fn spoil(&self, job: &MergeJob, merged: &mut Merged) {
         let values = || merged.correction.to_values();
-        match (self.sabotage, role) {
+        match (self.sabotage, &job.role) {
             (Some(Sabotage::WrongSignAfterWrap), _) => merged.correction = rebuilt(&flipped(values())),
             (Some(Sabotage::LopsidedCorrections), MergeRole::Starter { .. }) => {
                 let mut values = values();
@@ -185,9 +187,12 @@ impl Core {
                 largest.into_iter().for_each(|index| values[index] *= 0.5);
                 merged.correction = rebuilt(&values);
             }
-            (Some(Sabotage::Overreaches), _) if merged.norm * f64::from(OVERREACH) < clip => {
+            (Some(Sabotage::Overreaches), _) if merged.norm * f64::from(OVERREACH) < job.clip => {
                 let values: Vec<f32> = values().iter().map(|value| OVERREACH * value).collect();
                 merged.correction = rebuilt(&values);
+            }
+            (Some(Sabotage::KeepsOldReferences), MergeRole::Starter { .. }) => {
+                merged.reference.clone_from(&job.reference);
             }
             (Some(Sabotage::NeverCorrects), _) => merged.correction = rebuilt(&vec![0.0; merged.correction.len()]),
             _ => {}

@@ -11,7 +11,7 @@ const EXCHANGE: ExchangeNumber = 1;
 
 fn propose() -> Propose {
     let standing = Standing { weight: 1.0, clip: 1.0, gamma: 0.5, progress: 0.0 };
-    Propose { exchange: EXCHANGE, part: Part::MODEL, nonce: 1, bits: 16, standing, deadline_ms: 60_000 }
+    Propose { exchange: EXCHANGE, part: Part::MODEL, nonce: 1, bits: 16, reference: 0, standing, deadline_ms: 60_000 }
 }
 
 fn request(out: &mut Outbox) -> Option<Effect> {
@@ -46,7 +46,7 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
             matches!(request(&mut out), Some(Effect::Worker(WorkerOrder::Encode { .. }))),
             "a snapshot is of the model of its time"
         );
-        let encoded = Encoded { scales: Payload::default(), codes: Payload::default() };
+        let encoded = Encoded { scales: Payload::default(), codes: Payload::default(), reference: None };
         responder.on_encoded(peer, EXCHANGE, Ok(encoded), &mut averaging, &mut out).expect("sound");
         if is_late {
             responder.on_model_replaced(&mut averaging, &mut out);

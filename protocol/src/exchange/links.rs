@@ -1,0 +1,210 @@
+//! The links of a node: partners with whom it keeps a common reference, so that an exchange sends one bit a value.
+//!
+//! A node makes [`LINKS_MADE`] links, or as many as it has members, and lets others make the rest of [`LINKS_MAX`]: who
+//! wants to be all its partners can be no more than those. Its own exchanges use all of them in turn. A link has no end of
+//! its own: both ends tell each other the digest of their reference with every proposal, and where the digests differ (an
+//! exchange that one side alone has merged, a restart, a copied model) the starter sends a new reference. After [`LINK_LIFE`]
+//! exchanges both forget it, so that links move through the swarm and no part of it stays apart from the rest.
+
+use std::collections::BTreeMap;
+
+use crate::bounds::LINKS_MAX;
+use crate::numerics::Reference;
+use crate::part::Part;
+use crate::peer::PeerId;
+
+/// Links that a node makes by itself. With as many that others make a swarm of thousands has a diameter of about eight links.
+const LINKS_MADE: usize = 2;
+
+/// Exchanges after which a link ends, and by how many it may be more: both ends draw the number from the digest with which
+/// the link began. A new reference costs as much as seven exchanges.
+const LINK_LIFE: u32 = 200;
+const LINK_LIFE_SPREAD: u64 = 100;
+
+/// A link that was not used in so many own rounds is given up: its other end is gone, or has forgotten it.
+const ROUNDS_UNUSED: u64 = 20;
+
+/// What this node keeps of its links.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    /// By partner; for each fragment of the model a reference of its own.
+    links: BTreeMap<PeerId, Link>,
+    /// Own rounds so far.
+    round: u64,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    /// Whether this node has made it.
+    is_own: bool,
+    /// Whether its partner was out of reach since.
+    is_lost: bool,
+    references: BTreeMap<Part, Kept>,
+    used: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    reference: Reference,
+    /// Exchanges after which it is forgotten.
+    life: u32,
+}
+
+impl Links {
+    /// An own round begins.
+    pub(crate) fn on_round(&mut self, round: u64) {
+        self.round = round;
+        self.links.retain(|_, link| link.used + ROUNDS_UNUSED >= round);
+    }
+
+    /// What both ends have, as far as this one knows.
+    pub(crate) fn reference(&self, peer: PeerId, part: Part) -> Option<Reference> {
+        Some(self.links.get(&peer)?.references.get(&part)?.reference.clone())
+    }
+
+    /// Partners with whom a reference is kept.
+    pub(crate) fn count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether an exchange that this peer proposes needs no new link, or a new one has room.
+    pub(crate) fn has_room_for(&self, peer: PeerId) -> bool {
+        self.links.contains_key(&peer) || self.made(false).count() < LINKS_MAX - LINKS_MADE
+    }
+
+    /// The links that this node has made, or those that others have.
+    fn made(&self, is_own: bool) -> impl Iterator<Item = (&PeerId, &Link)> {
+        self.links.iter().filter(move |(_, link)| link.is_own == is_own)
+    }
+
+    /// This partner is out of reach; if it comes back soon the link goes on.
+    pub(crate) fn on_partner_lost(&mut self, peer: PeerId) {
+        self.links.entry(peer).and_modify(|link| link.is_lost = true);
+    }
+
+    /// This partner is not believed any more.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.links.remove(&peer);
+    }
+
+    /// An exchange has moved a reference, perhaps its last one. A new link for which there was room when it was agreed on may
+    /// take the place of the one that was not used for longest.
+    pub(crate) fn keep(&mut self, peer: PeerId, part: Part, reference: Reference, is_own: bool) {
+        let round = self.round;
+        let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
+        if !self.links.contains_key(&peer) && self.made(is_own).count() >= limit {
+            let least_used = self.made(is_own).min_by_key(|(_, link)| link.used).map(|(peer, _)| *peer);
+            least_used.and_then(|peer| self.links.remove(&peer));
+        }
+        self.links.entry(peer).or_insert_with(|| Link { is_own, ..Link::default() });
+        let link = self.links.entry(peer).or_default();
+        (link.used, link.is_lost) = (round, false);
+        let spread = (reference.digest() % LINK_LIFE_SPREAD) as u32;
+        let life = match link.references.get(&part) {
+            Some(kept) if reference.exchanges() > 1 => kept.life,
+            _ => LINK_LIFE + spread,
+        };
+        if reference.exchanges() < life {
+            link.references.insert(part, Kept { reference, life });
+        } else {
+            link.references.remove(&part);
+            if link.references.is_empty() {
+                self.links.remove(&peer);
+            }
+        }
+    }
+
+    /// The model is another one.
+    pub(crate) fn forget_all(&mut self) {
+        self.links.clear();
+    }
+
+    /// Of these partners, those to ask in this round: somebody new while there are too few links, else the one whose link
+    /// was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
+    pub(crate) fn choose(&self, partners: Vec<PeerId>) -> Vec<PeerId> {
+        let (linked, strangers): (Vec<_>, Vec<_>) =
+            partners.into_iter().partition(|peer| self.links.contains_key(peer));
+        let made = self.made(true).filter(|(_, link)| !link.is_lost).count();
+        if made < LINKS_MADE && !strangers.is_empty() {
+            return strangers;
+        }
+        let least_used = linked.into_iter().min_by_key(|peer| self.links.get(peer).map(|link| link.used));
+        least_used.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+    use crate::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, encode};
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_public_key([number; 32])
+    }
+
+    fn new_reference() -> Reference {
+        let role = EncodeRole::Link { reference: None, received: None };
+        let job = EncodeJob { role, nonce: 1, width: CodeWidth::One };
+        let encoded = encode(&Snapshot::from(vec![1.0; 3]), &job, &Buffers::new()).expect("its own reference");
+        encoded.reference.expect("an exchange on a link has one")
+    }
+
+    #[test]
+    fn strangers_are_asked_until_there_are_enough_links_and_then_links_take_turns() {
+        let mut links = Links::default();
+        let partners: Vec<PeerId> = (1..=5).map(peer).collect();
+        links.keep(peer(3), Part::MODEL, new_reference(), false);
+        for number in 1..=2 {
+            links.on_round(u64::from(number));
+            assert_eq!(links.choose(partners.clone()).len(), 5 - usize::from(number), "one of the strangers");
+            links.keep(peer(number), Part::MODEL, new_reference(), true);
+        }
+        for (round, number) in (3..=20).zip([3, 1, 2].into_iter().cycle()) {
+            links.on_round(round);
+            assert_eq!(links.choose(partners.clone()), [peer(number)], "in round {round}");
+            links.keep(peer(number), Part::MODEL, new_reference(), true);
+        }
+        assert_eq!(links.choose(partners[3..].to_vec()), [], "where all links are busy");
+        links.on_partner_lost(peer(2));
+        assert_eq!(links.choose(partners[3..].to_vec()), partners[3..], "one end is gone");
+        links.keep(peer(2), Part::MODEL, new_reference(), true);
+        assert_eq!(links.choose(partners[3..].to_vec()), [], "and back");
+    }
+
+    #[test]
+    fn others_make_a_few_links_and_never_take_the_place_of_own_ones() {
+        let mut links = Links::default();
+        for number in 1..=3 {
+            assert!(links.has_room_for(peer(number)));
+            links.keep(peer(number), Part::MODEL, new_reference(), false);
+        }
+        assert!(links.has_room_for(peer(1)) && !links.has_room_for(peer(4)));
+        links.keep(peer(5), Part::MODEL, new_reference(), true);
+        links.keep(peer(6), Part::MODEL, new_reference(), true);
+        links.on_round(ROUNDS_UNUSED);
+        links.keep(peer(1), Part::MODEL, new_reference(), false);
+        links.keep(peer(7), Part::MODEL, new_reference(), false);
+        assert_eq!(
+            (links.count(), links.reference(peer(2), Part::MODEL)),
+            (LINKS_MAX, None),
+            "the least used one goes"
+        );
+        links.on_round(ROUNDS_UNUSED + 1);
+        assert_eq!(links.count(), 2, "nobody has used the others");
+        links.forget(peer(1));
+        assert_eq!(links.count(), 1);
+    }
+
+    #[test]
+    fn a_link_ends_after_as_many_exchanges_at_both_ends() {
+        let mut links = Links::default();
+        let reference = new_reference();
+        links.keep(peer(1), Part::MODEL, reference.clone(), true);
+        let life = links.links[&peer(1)].references[&Part::MODEL].life;
+        assert!((LINK_LIFE..LINK_LIFE + LINK_LIFE_SPREAD as u32).contains(&life));
+        let mut other_end = Links::default();
+        other_end.keep(peer(2), Part::MODEL, reference, false);
+        assert_eq!(other_end.links[&peer(2)].references[&Part::MODEL].life, life);
+    }
+}

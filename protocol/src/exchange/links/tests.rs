@@ -1,0 +1,1 @@
+//! Links are made, used in turn, forgotten.
