@@ -6,6 +6,7 @@ mod asking;
 mod background;
 mod bench;
 mod checkpoints;
+mod compare;
 mod headings;
 mod local;
 mod node;
@@ -23,6 +24,7 @@ pub use asking::{BlockOptions, FinishOptions, IdOptions, StatusOptions};
 pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
+pub use compare::CompareOptions;
 pub use local::LocalOptions;
 pub use node::{DaemonOptions, DoctorOptions, JoinOptions, MachineOptions, NodeOptions, StartOptions};
 pub use runs::{ListOptions, RemoveOptions};
@@ -67,6 +69,9 @@ pub enum Command {
     /// Simulate a swarm on a virtual clock: the same decisions and arithmetic, any faults, replayed from a seed.
     #[command(subcommand, after_help = headings::SIM)]
     Sim(SimCommand),
+    /// Ways to train together, side by side: gossip, all-reduce, parameter servers, DiLoCo, simulated on your links and text.
+    #[command(after_help = headings::COMPARE)]
+    Compare(CompareOptions),
     /// Will this machine work, and what will it contribute: device, speed, ports, network, disk.
     #[command(after_help = headings::DOCTOR)]
     Doctor(DoctorOptions),

@@ -5,6 +5,7 @@ mod block;
 mod checkpoints;
 mod chosen;
 mod client;
+mod compare;
 mod doctor;
 mod finish;
 mod id;
@@ -52,6 +53,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Join(options) => join::run(options),
         Command::Local(options) => crate::local::run(options),
         Command::Sim(command) => sim::run(command),
+        Command::Compare(options) => compare::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Status(options) => status::run(&options),

@@ -18,6 +18,7 @@
 //! The shape follows the simulators of FoundationDB and TigerBeetle: faults on purpose, and one check per file.
 
 pub mod checks;
+pub mod compare;
 pub mod file;
 mod happening;
 mod host;

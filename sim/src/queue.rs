@@ -15,23 +15,29 @@ use crate::happening::Happening;
 type Entry = Reverse<(Time, u64, usize)>;
 
 /// The clock, and everything ahead of it.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
+#[derive(Debug)]
+pub(crate) struct Queue<T = Happening> {
     now: Time,
     next_sequence: u64,
     ahead: BinaryHeap<Entry>,
     /// The happenings ahead, in places that are used again.
-    places: Vec<Option<Happening>>,
+    places: Vec<Option<T>>,
     free: Vec<usize>,
 }
 
-impl Queue {
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Queue { now: Time::ZERO, next_sequence: 0, ahead: BinaryHeap::new(), places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Queue<T> {
     pub(crate) fn now(&self) -> Time {
         self.now
     }
 
     /// Puts `happening` at `time`, or now where that is over.
-    pub(crate) fn push(&mut self, time: Time, happening: Happening) {
+    pub(crate) fn push(&mut self, time: Time, happening: T) {
         let place = self.free.pop().unwrap_or(self.places.len());
         if place == self.places.len() {
             self.places.push(None);
@@ -42,7 +48,7 @@ impl Queue {
     }
 
     /// The next happening up to `limit`; moves the clock to it, or to `limit` where there is none.
-    pub(crate) fn pop_until(&mut self, limit: Time) -> Option<Happening> {
+    pub(crate) fn pop_until(&mut self, limit: Time) -> Option<T> {
         let is_next = self.ahead.peek().is_some_and(|Reverse((time, ..))| *time <= limit);
         if !is_next {
             self.now = self.now.max(limit);

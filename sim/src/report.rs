@@ -4,7 +4,7 @@ mod changes;
 mod comparison;
 mod plots;
 mod row;
-mod svg;
+pub(crate) mod svg;
 mod table;
 
 pub use changes::changes;

@@ -219,3 +219,92 @@ fn an_interrupted_run_writes_what_it_has_and_exits_130() {
     let ended = written["seeds"].as_array().map_or(0, Vec::len);
     assert!(ended >= 1 && written["interrupted"] == true, "{ended}");
 }
+
+/// Two methods for a few steps, in under a second.
+const SMALL_COMPARISON: [&str; 13] = [
+    "compare",
+    "--methods",
+    "ring,gossip",
+    "--nodes",
+    "3",
+    "--steps",
+    "6",
+    "--seeds",
+    "1",
+    "--faults",
+    "kill",
+    "--links",
+    "lan",
+];
+
+#[test]
+fn a_comparison_writes_a_page_that_needs_nothing_else() {
+    let folder = folder();
+    let output_folder = folder.path().join("results");
+    let arguments = [&SMALL_COMPARISON[..], &["--output", output_folder.to_str().expect("UTF-8")]].concat();
+    let output = run(MURMUR, &arguments);
+    assert!(output.status.success(), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.starts_with("On lan links with 3 nodes ") && text.contains("busiest node"), "{text}");
+    let page = std::fs::read_to_string(output_folder.join("report.html")).expect("written");
+    for part in ["prefers-color-scheme: dark", "<svg", "What was simulated", "--nodes 3 --steps 6", "In this run: "] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    for part in ["<script", "NaN", "inf ", "src=", "href=\"http"] {
+        assert!(!page.contains(part), "{part} is there");
+    }
+    let curves = std::fs::read_to_string(output_folder.join("curves.csv")).expect("written");
+    assert!(curves.lines().count() > 20 && curves.lines().all(|line| line.split(',').count() == 9), "{curves}");
+    assert!(output_folder.join("summary.txt").exists());
+}
+
+#[test]
+fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
+    let folder = folder();
+    let links = file(folder.path(), "up_mbit = 10\ndown_mbit = 0\nlatency_ms = 3\n");
+    let cases: [(&[&str], i32, &str, &str); 6] = [
+        (&["--methods", "rign"], 2, "there is no method `rign`", "did you mean `ring`?"),
+        (&["--faults", "kil"], 2, "there is no fault `kil`", "did you mean `kill`?"),
+        (&["--links", "moon"], 3, "there are no links `moon`", "lan, home or world"),
+        (&["--links", &links], 3, "down_mbit = 0 is out of range", "from 0.01 to 1000000"),
+        (&["--data", "/nowhere/book.txt"], 5, "/nowhere/book.txt", "plain text"),
+        (&["/nowhere/run.toml"], 3, "/nowhere/run.toml", "hint: "),
+    ];
+    for (arguments, code, message, hint) in cases {
+        let output = run(MURMUR, &[&["compare"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(message) && said.contains(hint) && !said.contains("panicked"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn every_method_is_explained_on_a_terminal() {
+    let text = stdout(&run(MURMUR, &["compare", "--list"]));
+    for method in
+        ["gossip", "ring", "star", "tree", "halving-doubling", "ps-async", "diloco", "noloco", "ad-psgd", "alone"]
+    {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{method} "))), "{method} is missing");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_comparison_exits_130() {
+    let folder = folder();
+    let mut child = murmur(MURMUR)
+        .args(["compare", "--steps", "100000", "--output"])
+        .arg(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    // What it is about to do: it listens for signals from then on, or ends at once.
+    lines.next().expect("a line").expect("UTF-8");
+    let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.is_ok_and(|status| status.success()));
+    drop(lines);
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130));
+}

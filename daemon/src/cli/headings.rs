@@ -47,6 +47,12 @@ Examples:
   murmur local
   murmur local -n 2 --steps 300 --data book.txt";
 
+pub(super) const COMPARE: &str = "\
+Examples:
+  murmur compare
+  murmur compare --methods gossip,ring,diloco --links world --data book.txt
+  murmur compare --list";
+
 pub(super) const DOCTOR: &str = "\
 Examples:
   murmur doctor

@@ -10,6 +10,10 @@ mod source;
 
 use murmur_sim::file::{ScenarioFile, built_ins};
 
+pub(super) use interruption::on_interruption;
+pub(super) use output::Output;
+pub(super) use progress::Progress;
+
 use crate::cli::SimCommand;
 use crate::console::print_line;
 use crate::failure::{ExitCode, Failure};
@@ -37,6 +41,6 @@ fn list() -> anyhow::Result<()> {
 }
 
 /// How a command ends that Ctrl-C has ended.
-fn interrupted(message: String) -> Failure {
+pub(super) fn interrupted(message: String) -> Failure {
     Failure::new(ExitCode::Interrupted, message)
 }

@@ -20,13 +20,16 @@ const LOGARITHMIC_FROM_RATIO: f64 = 30.0;
 const LETTER: f64 = 7.2;
 
 /// Colours of Okabe and Ito for light grounds, lighter ones for dark grounds; and dashes.
-const LINES: [(&str, &str, &str); 6] = [
+const LINES: [(&str, &str, &str); 9] = [
     ("#0072b2", "#56b4e9", ""),
     ("#d55e00", "#ff9a5c", "7 4"),
     ("#009e73", "#3cd6a8", "2 3"),
     ("#a3487e", "#f0a8cc", "10 3 2 3"),
     ("#8a6d00", "#ffc24d", "4 2"),
     ("#444444", "#dddddd", "1 2"),
+    ("#b3003c", "#ff7a9c", "12 4"),
+    ("#5a3fc0", "#b9a5ff", "6 2 1 2"),
+    ("#3f6b00", "#a8d94a", "3 6"),
 ];
 
 const GRID: &str = "class=\"grid\" stroke=\"#d8dee4\"";
@@ -34,29 +37,29 @@ const FRAME: &str = "class=\"frame\" fill=\"none\" stroke=\"#6e7781\"";
 
 /// A chart in the making.
 #[derive(Clone, Debug)]
-pub(super) struct Chart {
-    pub(super) title: String,
-    pub(super) x_label: &'static str,
-    pub(super) y_label: &'static str,
-    pub(super) curves: Vec<Curve>,
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x_label: &'static str,
+    pub(crate) y_label: &'static str,
+    pub(crate) curves: Vec<Curve>,
     /// A moment that matters, and its name.
-    pub(super) mark: Option<(f64, &'static str)>,
+    pub(crate) mark: Option<(f64, &'static str)>,
 }
 
 /// One line.
 #[derive(Clone, Debug)]
-pub(super) struct Curve {
-    pub(super) label: String,
-    pub(super) points: Vec<CurvePoint>,
+pub(crate) struct Curve {
+    pub(crate) label: String,
+    pub(crate) points: Vec<CurvePoint>,
 }
 
 /// One of its points: the smallest and largest make a band around it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CurvePoint {
-    pub(super) x: f64,
-    pub(super) y: f64,
-    pub(super) smallest: f64,
-    pub(super) largest: f64,
+pub(crate) struct CurvePoint {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) smallest: f64,
+    pub(crate) largest: f64,
 }
 
 /// From values to pixels.
@@ -69,7 +72,7 @@ struct Axis {
 }
 
 impl Chart {
-    pub(super) fn to_svg(&self) -> String {
+    pub(crate) fn to_svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT);
         let y =
@@ -131,12 +134,18 @@ impl Chart {
     }
 
     fn draw_legend(&self, svg: &mut String) {
-        let mut left = LEFT;
+        let width = |curve: &Curve| 46.0 + LETTER * curve.label.chars().count() as f64;
+        let is_in_rows = self.curves.iter().map(width).sum::<f64>() > WIDTH - LEFT;
+        let (mut left, mut middle) = (LEFT, if is_in_rows { 37.0 } else { 44.0 });
         for (index, curve) in self.curves.iter().enumerate() {
+            if left > LEFT && left + width(curve) > WIDTH {
+                (left, middle) = (LEFT, middle + 17.0);
+            }
             let (colour, end) = (index % LINES.len(), left + 26.0);
-            put(svg, &format!("<path {} d=\"M{left:.1} 44H{end:.1}\"/>\n", stroke(colour)));
-            put(svg, &format!("<text x=\"{:.1}\" y=\"48.5\">{}</text>\n", end + 6.0, escaped(&curve.label)));
-            left = end + 26.0 + LETTER * curve.label.chars().count() as f64;
+            put(svg, &format!("<path {} d=\"M{left:.1} {middle}H{end:.1}\"/>\n", stroke(colour)));
+            let (beside, base) = (end + 6.0, middle + 4.5);
+            put(svg, &format!("<text x=\"{beside:.1}\" y=\"{base}\">{}</text>\n", escaped(&curve.label)));
+            left += width(curve);
         }
     }
 }
@@ -241,8 +250,9 @@ fn stroke(colour: usize) -> String {
     format!("class=\"c{colour}\" fill=\"none\" stroke=\"{light}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dashes}")
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+/// Text as it stands in SVG and HTML.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

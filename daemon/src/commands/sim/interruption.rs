@@ -8,14 +8,16 @@ use crate::failure::ExitCode;
 use crate::process::signal::Signals;
 
 /// A flag that Ctrl-C or SIGTERM raises, for threads that look at it now and then.
-pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
+pub(in crate::commands) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&flag);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (listens, listening) = std::sync::mpsc::channel();
     // Ends with the process: nothing waits for it.
     std::thread::Builder::new().name("interruption".to_owned()).spawn(move || {
         runtime.block_on(async {
             let mut signals = Signals::new();
+            let _ = listens.send(());
             signals.first().await;
             raised.store(true, Ordering::Relaxed);
             note("interrupted: writing what there is; once more to stop at once");
@@ -23,5 +25,7 @@ pub(super) fn on_interruption() -> anyhow::Result<Arc<AtomicBool>> {
         });
         std::process::exit(ExitCode::Interrupted as i32);
     })?;
+    // From now on a signal ends nothing by itself.
+    let _ = listening.recv();
     Ok(flag)
 }

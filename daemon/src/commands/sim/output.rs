@@ -12,13 +12,13 @@ use crate::failure::{ExitCode, Failure};
 pub(super) const RESULTS: &str = "results.json";
 
 /// A directory that can be written.
-pub(super) struct Output {
+pub(in crate::commands) struct Output {
     directory: PathBuf,
 }
 
 impl Output {
     /// Makes the directory where needed, and tries to write into it.
-    pub(super) fn open(directory: Option<&Path>) -> Result<Option<Output>, Failure> {
+    pub(in crate::commands) fn open(directory: Option<&Path>) -> Result<Option<Output>, Failure> {
         let Some(directory) = directory else { return Ok(None) };
         let probe = directory.join(".murmur-sim-probe");
         let tried = std::fs::create_dir_all(directory)
@@ -36,7 +36,7 @@ impl Output {
         plots.iter().try_for_each(|plot| self.write(plot.file_name, &plot.svg))
     }
 
-    pub(super) fn write(&self, name: &str, content: &str) -> anyhow::Result<()> {
+    pub(in crate::commands) fn write(&self, name: &str, content: &str) -> anyhow::Result<()> {
         let path = self.directory.join(name);
         std::fs::write(&path, content).map_err(|error| unwritable(&path, &error))?;
         note(&format!("wrote {}", path.display()));

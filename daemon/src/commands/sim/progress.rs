@@ -11,8 +11,10 @@ const PLAIN_PERIOD: Duration = Duration::from_secs(15);
 /// Nothing is told of what takes no longer.
 const SILENT: Duration = Duration::from_secs(1);
 
-pub(super) struct Progress {
+pub(in crate::commands) struct Progress {
     total: u64,
+    /// What is counted.
+    things: &'static str,
     begin: Instant,
     redraws: bool,
     is_drawn: bool,
@@ -20,12 +22,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(total: u64) -> Progress {
+    pub(in crate::commands) fn new(total: u64, things: &'static str) -> Progress {
         let begin = Instant::now();
-        Progress { total, begin, redraws: std::io::stderr().is_terminal(), is_drawn: false, last_plain: begin }
+        Progress { total, things, begin, redraws: std::io::stderr().is_terminal(), is_drawn: false, last_plain: begin }
     }
 
-    pub(super) fn show(&mut self, finished: u64, failed: u64) {
+    pub(in crate::commands) fn show(&mut self, finished: u64, further: &str) {
         let elapsed = self.begin.elapsed();
         if elapsed < SILENT || finished == self.total {
             return;
@@ -38,7 +40,7 @@ impl Progress {
             ),
         };
         let seconds = elapsed.as_secs();
-        let line = format!("{finished} of {} seeds · {failed} failed · {seconds} s{left}", self.total);
+        let line = format!("{finished} of {} {}{further} · {seconds} s{left}", self.total, self.things);
         if self.redraws {
             self.is_drawn = true;
             let _ = write!(std::io::stderr().lock(), "\r\x1b[2K{line}");
@@ -49,7 +51,7 @@ impl Progress {
     }
 
     /// Makes room for other lines.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::commands) fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
         }

@@ -85,9 +85,9 @@ pub(super) fn simulate(
     interruption: &Arc<AtomicBool>,
 ) -> RunReport {
     let total = seeds.end - seeds.start;
-    let mut progress = Progress::new(total);
+    let mut progress = Progress::new(total, "seeds");
     let reports = run_seeds(&source.file, seeds.clone(), jobs, telling.trace, interruption, |heard| match heard {
-        Heard::Progress { finished, failed } => progress.show(finished, failed),
+        Heard::Progress { finished, failed } => progress.show(finished, &format!(" · {failed} failed")),
         Heard::Seed(ended) => {
             progress.clear();
             telling.tell(source, ended, total);

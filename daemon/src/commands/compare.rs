@@ -1,0 +1,76 @@
+//! `murmur compare`: ways to train together, side by side, simulated on the user's own links, faults and text.
+
+mod wanted;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use murmur_sim::compare::report::{Figures, curves, list, page};
+use murmur_sim::compare::{Job, Plan};
+
+use super::sim::{Output, Progress, interrupted, on_interruption};
+use crate::cli::CompareOptions;
+use crate::console::{note, print_line};
+use crate::failure::{ExitCode, Failure};
+
+/// Columns of the list of methods.
+const COLUMNS: usize = 80;
+
+pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
+    if options.list {
+        list(COLUMNS).iter().for_each(|line| print_line(line));
+        return Ok(());
+    }
+    let plan = wanted::plan(options)?;
+    let output = Output::open(Some(&options.output))?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = options.jobs.map_or(cores, usize::from).min(plan.count());
+    let interruption = on_interruption()?;
+    announce(&plan);
+    let progress = Mutex::new(Progress::new(plan.count() as u64, "runs"));
+    let tell = |done: usize, _: &Job| {
+        progress.lock().unwrap_or_else(PoisonError::into_inner).show(done as u64, "");
+    };
+    let results = plan.run(jobs, &interruption, &tell);
+    progress.into_inner().unwrap_or_else(PoisonError::into_inner).clear();
+    let Some(results) = results.filter(|_| !interruption.load(Ordering::Relaxed)) else {
+        return Err(interrupted("interrupted: there is no comparison".to_owned()).into());
+    };
+    let figures = Figures::new(&results, options.target);
+    let mut lines = vec![figures.verdict(&results), String::new()];
+    lines.extend(figures.table().lines());
+    if !plan.faults.is_empty() {
+        lines.push(String::new());
+        lines.push(format!("more time to a loss of {:.3} because of a fault", figures.target));
+        lines.extend(figures.fault_table(&plan.faults).lines());
+    }
+    lines.iter().for_each(|line| print_line(line));
+    print_line("");
+    if let Some(output) = output {
+        output.write("report.html", &page(&results, &figures, &wanted::command(options)))?;
+        output.write("curves.csv", &curves(&results))?;
+        output.write("summary.txt", &(lines.join("\n") + "\n"))?;
+    }
+    match &results.violations()[..] {
+        [] => Ok(()),
+        found => {
+            let message = format!("{} times a law of a method did not hold, the first: {}", found.len(), found[0]);
+            Err(Failure::new(ExitCode::Failure, message)
+                .hint("the figures of that method are not to be trusted; please report it with the command")
+                .into())
+        }
+    }
+}
+
+fn announce(plan: &Plan) {
+    let names: Vec<&str> = plan.methods.iter().map(|method| method.name).collect();
+    let base = &plan.base;
+    note(&format!(
+        "{} runs of {} simulated nodes, {} steps each, on {} links: {}",
+        plan.count(),
+        base.nodes,
+        base.steps,
+        base.links.name,
+        names.join(", ")
+    ));
+}

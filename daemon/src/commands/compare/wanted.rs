@@ -1,0 +1,197 @@
+//! What is to be compared, from options and files; every mistake is found before any work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use murmur_protocol::manifest::{ModelKind, ModelSpec, OptimizerSpec, RunManifest, ScheduleSpec};
+use murmur_sim::compare::{ALL, Fault, LEARNING_RATES, Links, Method, Plan, Setting};
+use murmur_sim::{LatencySpec, Text, TransformerSpec};
+use serde::Deserialize;
+
+use crate::cli::CompareOptions;
+use crate::console::quoted;
+use crate::failure::{ExitCode, Failure};
+use crate::settings::{load_run_manifest, nearest, parse};
+
+/// The default model: learns to write words in a few hundred steps of under a millisecond.
+fn small_model() -> ModelSpec {
+    ModelSpec { layers: 2, width: 64, heads: 4, feed_forward: 128, context: 64, ..ModelSpec::default() }
+}
+
+/// Sequences of the default batch.
+const BATCH_SEQUENCES: u32 = 4;
+
+/// Held-out windows of an evaluation: they cost as much as a few steps, at every point of every curve.
+const VALIDATION_SEQUENCES: u32 = 32;
+
+/// Parameters that a run may train here: every node has a model, and all of them are in memory.
+const PARAMETERS_MAX: usize = 20_000_000;
+
+/// A file for `--links`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinksFile {
+    up_mbit: f64,
+    down_mbit: f64,
+    latency_ms: f64,
+    #[serde(default)]
+    loss: f64,
+}
+
+/// What the options ask for.
+pub(super) fn plan(options: &CompareOptions) -> Result<Plan, Failure> {
+    let faults = faults(&options.faults)?;
+    let base = Setting {
+        method: ALL[0],
+        trainer: trainer(options)?,
+        nodes: options.nodes,
+        steps: options.steps,
+        step_time: Duration::from_secs_f64(options.step_seconds),
+        speeds: options.speeds.clone(),
+        links: links(&options.links)?,
+        fault: Fault::None,
+        seed: 0,
+        sabotage: None,
+    };
+    let plan = Plan {
+        base,
+        methods: methods(&options.methods)?,
+        faults,
+        seeds: options.seeds,
+        learning_rates: LEARNING_RATES.to_vec(),
+    };
+    plan.base.trainer.check(&Default::default(), options.nodes).map_err(|error| {
+        Failure::new(ExitCode::Settings, error.to_string()).hint("a longer text, a shorter context or fewer nodes")
+    })?;
+    Ok(plan)
+}
+
+/// The line that does this again.
+pub(super) fn command(options: &CompareOptions) -> String {
+    let mut words = vec!["murmur compare".to_owned()];
+    words.extend(options.file.iter().map(|file| quoted(file)));
+    if !options.methods.is_empty() {
+        words.push(format!("--methods {}", options.methods.join(",")));
+    }
+    let speeds: Vec<String> = options.speeds.iter().map(f64::to_string).collect();
+    words.push(format!("--nodes {} --steps {}", options.nodes, options.steps));
+    words.push(format!("--step-seconds {} --speeds {}", options.step_seconds, speeds.join(",")));
+    words.push(format!("--links {} --faults {}", quoted(Path::new(&options.links)), options.faults.join(",")));
+    words.extend(options.data.iter().map(|data| format!("--data {}", quoted(data))));
+    words.push(format!("--seeds {}", options.seeds));
+    words.extend(options.target.map(|target| format!("--target {target}")));
+    words.join(" ")
+}
+
+fn methods(names: &[String]) -> Result<Vec<Method>, Failure> {
+    let wanted: Vec<&str> =
+        if names.is_empty() { Method::DEFAULT.to_vec() } else { names.iter().map(String::as_str).collect() };
+    let mut methods: Vec<Method> = Vec::new();
+    for name in wanted {
+        let known: Vec<&str> = ALL.iter().map(|method| method.name).collect();
+        let method = Method::named(name).ok_or_else(|| unknown("method", name, &known))?;
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+    }
+    Ok(methods)
+}
+
+fn faults(names: &[String]) -> Result<Vec<Fault>, Failure> {
+    let mut faults = Vec::new();
+    for name in names.iter().filter(|name| *name != "none") {
+        let known: Vec<&str> = Fault::ALL.iter().map(|fault| fault.name()).chain(["none"]).collect();
+        let fault = Fault::ALL.into_iter().find(|fault| fault.name() == name);
+        let fault = fault.ok_or_else(|| unknown("fault", name, &known))?;
+        if !faults.contains(&fault) {
+            faults.push(fault);
+        }
+    }
+    Ok(faults)
+}
+
+fn unknown(kind: &str, name: &str, known: &[&str]) -> Failure {
+    let failure = Failure::new(ExitCode::CommandLine, format!("there is no {kind} `{name}`"));
+    match nearest(name, known) {
+        Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
+        None => failure.hint(format!("one of {}", known.join(", "))),
+    }
+}
+
+fn links(name: &str) -> Result<Links, Failure> {
+    if let Some(links) = Links::named(name) {
+        return Ok(links);
+    }
+    let example = "up_mbit = 10, down_mbit = 50, latency_ms = 20, loss = 0.01, a line each";
+    if !Path::new(name).exists() {
+        return Err(Failure::new(ExitCode::Settings, format!("there are no links `{name}`"))
+            .hint(format!("lan, home or world, or a file with {example}")));
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| {
+        Failure::new(ExitCode::Files, format!("cannot read {name}: {error}")).hint("lan, home or world need no file")
+    })?;
+    let file: LinksFile = parse(Path::new(name), &text, "murmur compare --help")?;
+    let ranges = [
+        ("up_mbit", file.up_mbit, 0.01, 1e6),
+        ("down_mbit", file.down_mbit, 0.01, 1e6),
+        ("latency_ms", file.latency_ms, 0.001, 60_000.0),
+        ("loss", file.loss, 0.0, 0.5),
+    ];
+    for (key, value, least, most) in ranges {
+        if !(least..=most).contains(&value) {
+            return Err(Failure::new(ExitCode::Settings, format!("{name}: {key} = {value} is out of range"))
+                .hint(format!("{key} is from {least} to {most}")));
+        }
+    }
+    let stem = Path::new(name).file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    Ok(Links {
+        name: stem,
+        latency: LatencySpec { median: Duration::from_secs_f64(file.latency_ms / 1000.0), spread: 0.3 },
+        up_bytes_per_second: file.up_mbit * 1e6 / 8.0,
+        down_bytes_per_second: file.down_mbit * 1e6 / 8.0,
+        loss: file.loss,
+    })
+}
+
+fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
+    let (model, optimizer) = match &options.file {
+        None => (small_model(), OptimizerSpec { batch_sequences: BATCH_SEQUENCES, ..OptimizerSpec::default() }),
+        Some(file) => {
+            let RunManifest { model, optimizer, .. } =
+                load_run_manifest(file).map_err(|failure| match failure.remedy() {
+                    "" => failure.hint("`murmur init` writes an annotated run file to begin with"),
+                    _ => failure,
+                })?;
+            (model, optimizer)
+        }
+    };
+    if model.kind != ModelKind::Transformer {
+        return Err(Failure::new(ExitCode::Settings, "only transformers on text can be compared")
+            .hint("model.kind = \"transformer\" in the run file"));
+    }
+    let parameters = murmur_training::parameter_count(&model);
+    if parameters > PARAMETERS_MAX {
+        let message = format!("a model of {parameters} parameters is too large to be trained on every simulated node");
+        return Err(Failure::new(ExitCode::Settings, message).hint(format!("at most {PARAMETERS_MAX} parameters")));
+    }
+    let text = match &options.data {
+        None => Text::Grammar,
+        Some(path) => Text::read(path).map_err(|error| {
+            Failure::new(ExitCode::Files, error.to_string()).hint("--data takes one file of plain text")
+        })?,
+    };
+    let total_steps = options.steps;
+    Ok(TransformerSpec {
+        model,
+        optimizer,
+        schedule: ScheduleSpec {
+            total_steps,
+            warmup_steps: total_steps / 10,
+            final_fraction: 0.1,
+            ..ScheduleSpec::default()
+        },
+        text,
+        validation_sequences: VALIDATION_SEQUENCES,
+        ..TransformerSpec::default()
+    })
+}

@@ -1,0 +1,248 @@
+//! All-reduce at every node: gradients in every step, or parameters every H steps with an outer Nesterov step (DiLoCo,
+//! Douillard et al., arXiv 2311.08105).
+
+use std::collections::BTreeMap;
+
+use murmur_protocol::Time;
+use murmur_protocol::collective::{Action, Collective, Epoch, Order, Place, Shape, SliceName, Standing, Word};
+use murmur_protocol::manifest::GossipSpec;
+use murmur_training::OuterMomentum;
+
+use super::learner::{Learner, Replica, digest};
+use super::method::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
+use super::outcome::Counted;
+use super::setting::{Sabotage, Setting};
+use super::world::{Machine, Parcel, World};
+use super::{Kind, method};
+
+/// A replica, and the outer optimizer's φ and u where there is one.
+type StateCopy = (Replica, Option<(Vec<f32>, Vec<f32>)>);
+
+struct Member {
+    collective: Collective,
+    learner: Learner,
+    outer: Option<OuterMomentum>,
+    contribution: Vec<f32>,
+    sum: Vec<f32>,
+    kept: BTreeMap<SliceName, Vec<f32>>,
+    states: BTreeMap<(Epoch, Standing), StateCopy>,
+    /// The operation that it computes a contribution to.
+    operation: u64,
+    /// Operations taken up, for the law that each is once.
+    taken_up: u64,
+}
+
+/// The members.
+pub(super) struct Collectives {
+    members: Vec<Member>,
+    /// Local steps before each reduction; 1 where gradients are reduced.
+    interval: u64,
+    steps: u64,
+    is_diloco: bool,
+    sabotage: Option<Sabotage>,
+    /// BLAKE3 of the parameters with each standing.
+    replicas: BTreeMap<Standing, blake3::Hash>,
+    violations: Vec<String>,
+}
+
+impl Collectives {
+    pub(super) fn new(setting: &Setting) -> Collectives {
+        let (shape, is_diloco) = match setting.method.kind {
+            Kind::Diloco(shape) => (shape, true),
+            Kind::DataParallel(shape) => (shape, false),
+            _ => (Shape::Ring, false),
+        };
+        let interval = if is_diloco { method::INTERVAL } else { 1 };
+        let patience = setting.patience();
+        let member = |node: usize| {
+            let learner = Learner::new(setting, node);
+            let gossip = GossipSpec {
+                outer_learning_rate: OUTER_LEARNING_RATE,
+                outer_momentum: OUTER_MOMENTUM,
+                ..GossipSpec::default()
+            };
+            Member {
+                collective: Collective::new(shape, node as Place, setting.nodes, patience),
+                outer: is_diloco.then(|| OuterMomentum::new(&gossip, learner.parameters())),
+                learner,
+                contribution: Vec::new(),
+                sum: Vec::new(),
+                kept: BTreeMap::new(),
+                states: BTreeMap::new(),
+                operation: 0,
+                taken_up: 0,
+            }
+        };
+        Collectives {
+            members: (0..setting.nodes).map(member).collect(),
+            interval,
+            steps: setting.steps,
+            is_diloco,
+            sabotage: setting.sabotage,
+            replicas: BTreeMap::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    fn drain(&mut self, world: &mut World, node: usize) {
+        while let Some(order) = self.members[node].collective.poll_order() {
+            self.carry_out(world, node, order);
+        }
+    }
+
+    fn carry_out(&mut self, world: &mut World, node: usize, order: Order) {
+        let member = &mut self.members[node];
+        match order {
+            Order::Contribute { operation } => {
+                member.operation = operation;
+                if operation * self.interval < self.steps {
+                    world.compute(node, self.interval);
+                }
+            }
+            Order::Begin { .. } => member.sum.clone_from(&member.contribution),
+            Order::Send { to, name, what } => {
+                let values = member.sum[what.slices.elements(member.sum.len())].to_vec();
+                world.send(node, usize::from(to), Parcel::Slices { name, values });
+            }
+            Order::Absorb { name, what } => {
+                let values = member.kept.remove(&name).expect("kept until it is absorbed");
+                let range = what.slices.elements(member.sum.len());
+                for (sum, value) in member.sum[range].iter_mut().zip(values) {
+                    *sum = if what.action == Action::Add { *sum + value } else { value };
+                }
+            }
+            Order::Finish { operation, standing, members } => {
+                self.finish(node, operation, members.len());
+                self.check(node, operation, standing);
+            }
+            Order::GiveState { to, standing, epoch } => {
+                let outer =
+                    member.outer.as_ref().map(|outer| (outer.slow_weights().to_vec(), outer.momentum().to_vec()));
+                let replica = member.learner.replica();
+                world.send(node, usize::from(to), Parcel::State { epoch, standing, replica, outer });
+            }
+            Order::TakeState { standing, epoch } => {
+                let (replica, outer) = member.states.remove(&(epoch, standing)).expect("kept until it is taken");
+                member.learner.take(replica);
+                if let (Some(own), Some((slow, momentum))) = (&mut member.outer, outer) {
+                    own.restore(slow, momentum);
+                }
+                member.taken_up = standing.operations;
+                member.states.clear();
+            }
+            Order::Say { to, word } => world.say(node, usize::from(to), word),
+        }
+    }
+
+    fn finish(&mut self, node: usize, operation: u64, members: usize) {
+        let member = &mut self.members[node];
+        let mean: Vec<f32> = member.sum.iter().map(|sum| sum / members as f32).collect();
+        let is_odd = node == 1 && operation == 2;
+        let times = match self.sabotage {
+            Some(Sabotage::SkipsAResult) if is_odd => 0,
+            Some(Sabotage::TakesAResultTwice) if is_odd => 2,
+            _ => 1,
+        };
+        for _ in 0..times {
+            match &mut member.outer {
+                Some(outer) => {
+                    let next = outer.advance(&mean).to_vec();
+                    member.learner.set_parameters(next);
+                }
+                None => member.learner.step_with(mean.clone(), operation as f64),
+            }
+            member.taken_up += 1;
+        }
+        member.kept.retain(|name, _| name.operation > operation);
+    }
+
+    /// The laws: each result once, and one replica everywhere.
+    fn check(&mut self, node: usize, operation: u64, standing: Standing) {
+        let member = &self.members[node];
+        if member.taken_up != operation + 1 {
+            self.violations
+                .push(format!("node {node} took result {operation} up {} times", member.taken_up - operation));
+            self.members[node].taken_up = operation + 1;
+        }
+        let hash = digest(self.members[node].learner.parameters());
+        if *self.replicas.entry(standing).or_insert(hash) != hash {
+            self.violations.push(format!("node {node} has another model after operation {operation}"));
+        }
+    }
+}
+
+impl Machine for Collectives {
+    fn begin(&mut self, world: &mut World) {
+        (0..self.members.len()).for_each(|node| self.drain(world, node));
+    }
+
+    fn computed(&mut self, world: &mut World, node: usize) {
+        let (interval, is_diloco) = (self.interval, self.is_diloco);
+        let member = &mut self.members[node];
+        if is_diloco {
+            let first = member.operation * interval;
+            (first..first + interval).for_each(|step| member.learner.step(step as f64));
+            member.contribution = member.learner.parameters();
+        } else {
+            member.contribution = member.learner.gradient();
+        }
+        member.collective.contributed(world.now(), member.operation);
+        self.drain(world, node);
+    }
+
+    fn arrived(&mut self, world: &mut World, to: usize, _from: usize, parcel: Parcel) {
+        let (now, member) = (world.now(), &mut self.members[to]);
+        match parcel {
+            Parcel::Slices { name, values } => {
+                member.kept.insert(name, values);
+                member.collective.slice_received(now, name);
+            }
+            Parcel::State { epoch, standing, replica, outer } => {
+                member.states.insert((epoch, standing), (replica, outer));
+                member.collective.state_received(now, epoch, standing);
+            }
+            _ => {}
+        }
+        self.drain(world, to);
+    }
+
+    fn heard(&mut self, world: &mut World, to: usize, from: usize, word: Word) {
+        self.members[to].collective.word_received(world.now(), from as Place, word);
+        self.drain(world, to);
+    }
+
+    fn looked(&mut self, world: &mut World, node: usize) {
+        self.members[node].collective.time_passed(world.now());
+        self.drain(world, node);
+    }
+
+    fn next_deadline(&self, node: usize) -> Option<Time> {
+        self.members[node].collective.next_deadline()
+    }
+
+    fn progress(&self, node: usize) -> f64 {
+        (self.members[node].collective.standing().operations * self.interval) as f64
+    }
+
+    /// With an outer optimizer its slow weights, which are the same everywhere.
+    fn model(&self, node: usize) -> Vec<f32> {
+        let member = &self.members[node];
+        let slow = member.outer.as_ref().map(|outer| outer.slow_weights().to_vec());
+        slow.unwrap_or_else(|| member.learner.parameters())
+    }
+
+    fn counted(&self) -> Counted {
+        let counts = || self.members.iter().map(|member| member.collective.counts());
+        Counted {
+            rounds: counts().map(|one| one.finished).sum::<u64>() as f64 / self.members.len() as f64,
+            dropped: counts().map(|one| one.dropped).max().unwrap_or(0),
+            stood_still: counts().map(|one| one.stood_still.as_secs_f64()).fold(0.0, f64::max),
+            copied: counts().map(|one| one.copied).sum(),
+            ..Counted::default()
+        }
+    }
+
+    fn violations(&self) -> Vec<String> {
+        self.violations.clone()
+    }
+}

@@ -1,0 +1,266 @@
+//! The page: one HTML file without scripts that needs nothing else; light and dark by what the reader prefers.
+
+use std::fmt::Write;
+
+use super::{Figures, explanation, mean, seconds, timeline};
+use crate::compare::setting::STRAGGLER;
+use crate::compare::world::STEPS_SHOWN;
+use crate::compare::{Fault, Method, Outcome, Point, Results};
+use crate::report::bytes;
+use crate::report::svg::{Chart, Curve, CurvePoint, escaped};
+
+const STYLE: &str = "\
+:root { color-scheme: light dark; --ground: #ffffff; --text: #24292f; --soft: #57606a; --line: #d8dee4; --work: #0072b2; \
+--send: #d55e00; --wait: #e4e8ec; }
+@media (prefers-color-scheme: dark) { :root { --ground: #0d1117; --text: #e6edf3; --soft: #9da7b3; --line: #30363d; \
+--work: #56b4e9; --send: #ff9a5c; --wait: #262c34; } }
+body { background: var(--ground); color: var(--text); font: 16px/1.5 system-ui, 'DejaVu Sans', sans-serif; max-width: 50rem; \
+margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { font-size: 1rem; margin-bottom: .2rem; }
+.verdict { font-size: 1.15rem; } .soft { color: var(--soft); } svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .88rem; } .wide { overflow-x: auto; }
+th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } code { overflow-wrap: anywhere; }
+.work { fill: var(--work); } .send { fill: var(--send); } .wait { fill: var(--wait); } .t { fill: var(--text); font-size: 12px; }
+.key { display: inline-block; width: 1em; height: .8em; margin: 0 .3em 0 .9em; vertical-align: middle; }
+";
+
+/// Title of a chart, label of its horizontal axis, and what lies on it.
+type Axis = (&'static str, &'static str, fn(&Point) -> f64);
+
+/// The whole page. `command` is what was typed.
+pub fn page(results: &Results, figures: &Figures, command: &str) -> String {
+    let mut text = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\">\n<title>Ways to train together</title>\n<style>{STYLE}</style>\
+         </head><body>\n<h1>Ways to train together, side by side</h1>\n"
+    );
+    let _ = writeln!(text, "<p class=\"verdict\">{}</p>", escaped(&figures.verdict(results)));
+    let _ = writeln!(
+        text,
+        "<p class=\"soft\">All of this was simulated, on a virtual clock: {}. See <a href=\"#how\">what was simulated</a>.</p>",
+        escaped(&conditions(results))
+    );
+    curves(&mut text, results, figures);
+    table(&mut text, figures);
+    timelines(&mut text, results, figures);
+    faults(&mut text, results, figures);
+    methods(&mut text, results, figures);
+    honesty(&mut text, results, command);
+    text + "</body></html>\n"
+}
+
+fn conditions(results: &Results) -> String {
+    let base = &results.plan.base;
+    let parameters = murmur_training::parameter_count(&base.trainer.model);
+    let whole = 4.0 * parameters as f64;
+    let per_step = whole / base.links.up_bytes_per_second / base.step_time.as_secs_f64();
+    format!(
+        "{} nodes, {} steps each of {}, a model of {parameters} parameters ({} at full precision, which one uplink carries \
+         in {per_step:.2} steps), {} links with {} up, {} down and {:.1} ms",
+        base.nodes,
+        base.steps,
+        seconds(base.step_time.as_secs_f64()),
+        bytes(whole),
+        base.links.name,
+        rate(base.links.up_bytes_per_second),
+        rate(base.links.down_bytes_per_second),
+        1000.0 * base.links.latency.median.as_secs_f64(),
+    )
+}
+
+fn rate(bytes_per_second: f64) -> String {
+    format!("{} Mbit/s", (8.0 * bytes_per_second / 1e4).round() / 100.0)
+}
+
+/// The mean over seeds, point by point, and the range of the loss.
+fn curve(results: &Results, method: &Method, x: fn(&Point) -> f64) -> Curve {
+    let runs = results.of(method);
+    let count = runs.iter().map(|run| run.points.len()).min().unwrap_or(0);
+    let point = |index: usize| {
+        let of = |value: fn(&Point) -> f64| runs.iter().map(move |run| value(&run.points[index]));
+        let losses = || of(|point| point.loss);
+        CurvePoint {
+            x: mean(runs.iter().map(|run| x(&run.points[index]))),
+            y: mean(losses()),
+            smallest: losses().fold(f64::INFINITY, f64::min),
+            largest: losses().fold(f64::NEG_INFINITY, f64::max),
+        }
+    };
+    Curve { label: method.name.to_owned(), points: (0..count).map(point).collect() }
+}
+
+fn curves(text: &mut String, results: &Results, figures: &Figures) {
+    text.push_str(
+        "<h2>Loss against time, tokens and bytes</h2>\n<p>Bands show the range over seeds. Time is what one waits for; \
+                   tokens are what a method makes of its data; the busiest node is where a line is full first.</p>\n",
+    );
+    let axes: [Axis; 3] = [
+        ("Loss against time", "simulated seconds", |point| point.seconds),
+        ("Loss against tokens", "bytes of text, all nodes together", |point| point.tokens as f64),
+        ("Loss against bytes of the busiest node", "bytes sent by the busiest node", |point| {
+            point.busiest_bytes as f64
+        }),
+    ];
+    for (title, x_label, x) in axes {
+        let curves = figures.rows.iter().map(|row| curve(results, &row.method, x)).collect();
+        let chart = Chart { title: title.to_owned(), x_label, y_label: "loss, nats per byte", curves, mark: None };
+        text.push_str(&chart.to_svg());
+    }
+}
+
+fn table(text: &mut String, figures: &Figures) {
+    let first = figures.rows.iter().find_map(|row| row.target);
+    let _ = write!(
+        text,
+        "<h2>Time and bytes to a loss of {:.3}</h2>\n<div class=\"wide\"><table><tr><th>method</th><th>time</th><th>times the \
+         first</th><th>busiest node</th><th>times the first</th><th>loss at the end</th><th>seeds</th><th>computing</th>\
+         <th>waiting</th><th>learning rate</th></tr>\n",
+        figures.target
+    );
+    for row in &figures.rows {
+        let ratio = |of: fn(&Point) -> f64| match (row.target, first) {
+            (Some(own), Some(first)) if of(&first) > 0.0 => format!("{:.2}", of(&own) / of(&first)),
+            _ => "-".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3} to {:.3}</td>\
+             <td>{:.0} %</td><td>{:.0} %</td><td>{}{}</td></tr>",
+            row.method.name,
+            row.target.map_or("never".to_owned(), |point| seconds(point.seconds)),
+            ratio(|point| point.seconds),
+            row.target.map_or("never".to_owned(), |point| bytes(point.busiest_bytes as f64)),
+            ratio(|point| point.busiest_bytes as f64),
+            row.loss.0,
+            row.loss.1,
+            row.loss.2,
+            100.0 * row.shares.0,
+            100.0 * row.shares.1,
+            row.learning_rate,
+            if row.is_at_edge { " (edge of the list)" } else { "" },
+        );
+    }
+    text.push_str("</table></div>\n");
+}
+
+fn timelines(text: &mut String, results: &Results, figures: &Figures) {
+    text.push_str(
+        "<h2>What each node does</h2>\n<p>The first part of a run.<span class=\"key\" style=\"background:var(--work)\"></span>computing\
+         <span class=\"key\" style=\"background:var(--wait)\"></span>waiting\
+         <span class=\"key\" style=\"background:var(--send)\"></span>its uplink is sending</p>\n",
+    );
+    let length = STEPS_SHOWN * results.plan.base.step_time.as_secs_f64();
+    for row in &figures.rows {
+        if let Some(run) = results.of(&row.method).first() {
+            let _ = writeln!(text, "<h3>{}</h3>", row.method.name);
+            text.push_str(&timeline::svg(run, 0.0, length));
+        }
+    }
+}
+
+fn faults(text: &mut String, results: &Results, figures: &Figures) {
+    let faults = &results.plan.faults;
+    if faults.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "<h2>What faults cost</h2>\n<p>More time to a loss of {:.3} than without the fault.</p>",
+        figures.target
+    );
+    text.push_str("<div class=\"wide\"><table><tr><th>method</th>");
+    for fault in faults {
+        let _ = write!(text, "<th>{}</th>", fault.name());
+    }
+    text.push_str("</tr>\n");
+    for row in &figures.rows {
+        let _ = write!(text, "<tr><td>{}</td>", row.method.name);
+        for cost in figures.costs.iter().filter(|cost| cost.method == row.method) {
+            let still = if cost.stood_still > 0.0 {
+                format!(" ({} dropped)", seconds(cost.stood_still))
+            } else {
+                String::new()
+            };
+            let _ = write!(text, "<td>{}{still}</td>", escaped(&cost.words()));
+        }
+        text.push_str("</tr>\n");
+    }
+    text.push_str("</table></div>\n<p class=\"soft\">");
+    for fault in faults {
+        let _ = write!(text, "{}: {}. ", fault.name(), fault.title());
+    }
+    text.push_str("In brackets: how long the operations had taken that were dropped and begun anew.</p>\n");
+    let base = &results.plan.base;
+    let begin = base.fault_at().as_secs_f64();
+    let length = STEPS_SHOWN * base.step_time.as_secs_f64();
+    for fault in faults.iter().filter(|fault| matches!(fault, Fault::Kill | Fault::KillFirst)).take(1) {
+        for row in &figures.rows {
+            if let Some(run) = results.with(&row.method, *fault).first() {
+                let _ = writeln!(text, "<h3>{} when {}</h3>", row.method.name, fault.title());
+                text.push_str(&timeline::svg(run, begin - length / 4.0, begin + 0.75 * length));
+            }
+        }
+    }
+}
+
+fn methods(text: &mut String, results: &Results, figures: &Figures) {
+    text.push_str("<h2>How each method works</h2>\n");
+    for row in &figures.rows {
+        let method = row.method;
+        let _ = writeln!(
+            text,
+            "<h3>{}: {}</h3>\n<p>{}",
+            method.name,
+            escaped(method.title),
+            escaped(&method.sentences.join(" "))
+        );
+        let _ = writeln!(text, "{}", escaped(&explanation(results, row)));
+        let _ = writeln!(text, "<span class=\"soft\">Source: {}.</span></p>", escaped(method.source));
+    }
+}
+
+fn honesty(text: &mut String, results: &Results, command: &str) {
+    let plan = &results.plan;
+    let rates: Vec<String> = plan.learning_rates.iter().map(f64::to_string).collect();
+    let _ = writeln!(
+        text,
+        "<h2 id=\"how\">What was simulated, and what was not</h2>\n<ul>\n<li>Real: the models, their gradients and \
+         optimizers, and every vector that is averaged. They were computed by the engine that trains in the daemon.</li>\n\
+         <li>Real: the decisions of each method. Gossip is the daemon's own; the others are state machines that know neither \
+         a clock nor a network.</li>\n<li>Simulated: time and links. {}. A node's line carries one transfer after the other \
+         each way; lost transfers are sent again.</li>\n<li>Simulated: computing takes a set time a step, {} on a node of speed \
+         1. Sums, encoding and evaluation take no time.</li>\n<li>The learning rate was chosen for each method from the same \
+         list ({}) by the loss at the end of a run with the first seed, which is told with the others.</li>\n<li>All methods \
+         begin with the same model, read the same data in the same order on each node, and take the same number of \
+         steps on average. {} seed{} from {} on; faults were run with the first.</li>\n<li>A straggler is {STRAGGLER} times slower. \
+         DiLoCo and NoLoCo exchange every {} steps here; their papers take more. Their loss is that of the slow weights, which \
+         move once a round.</li>\n<li>Vectors of all methods but gossip \
+         travel as 32-bit floats.</li>\n</ul>\n",
+        escaped(&conditions(results)),
+        seconds(plan.base.step_time.as_secs_f64()),
+        rates.join(", "),
+        plan.seeds,
+        if plan.seeds == 1 { "" } else { "s" },
+        plan.base.seed,
+        crate::compare::method::INTERVAL,
+    );
+    let violations = results.violations();
+    let words = match violations.len() {
+        0 => "All laws held in all runs: each result once, one model after a synchronous round, staleness within its bound, no \
+              wait beyond its deadline."
+            .to_owned(),
+        count => format!("{count} times a law did not hold, the first: {}", violations[0]),
+    };
+    let _ = writeln!(text, "<p>{}</p>\n<p>The command: <code>{}</code></p>", escaped(&words), escaped(command));
+    let unfinished: Vec<&Outcome> = results.runs.iter().filter(|run| !run.is_complete).collect();
+    for run in unfinished {
+        let _ = writeln!(
+            text,
+            "<p class=\"soft\">{} did not do all its steps with fault {}: nobody went on after {}.</p>",
+            run.method.name,
+            run.fault.name(),
+            seconds(run.nodes.iter().map(|node| node.lived).fold(0.0, f64::max))
+        );
+    }
+}

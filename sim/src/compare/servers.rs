@@ -1,0 +1,203 @@
+//! A parameter server: the first node, or the first few with a shard each, hold the parameters and the optimizer; all
+//! nodes are workers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use murmur_protocol::Time;
+use murmur_protocol::collective::{Members, Place};
+use murmur_protocol::server::{Server, ServerOrder};
+
+use super::Kind;
+use super::learner::Learner;
+use super::outcome::Counted;
+use super::setting::{Sabotage, Setting};
+use super::world::{Machine, Parcel, World};
+
+struct Shard {
+    server: Server,
+    /// Holds the parameters; only those of the shard are ever read.
+    optimizer: Learner,
+    gradients: BTreeMap<(Place, u64), Vec<f32>>,
+}
+
+struct Worker {
+    learner: Learner,
+    parameters: Vec<f32>,
+    /// Of the gradient that it computes, as each shard counts; they differ once a shard has given the worker up.
+    ticks: Vec<u64>,
+    /// Shards that have answered for them.
+    answered: Vec<bool>,
+    /// Gradients that have arrived at the first shard.
+    pushed: u64,
+}
+
+/// Servers and workers.
+pub(super) struct Servers {
+    shards: Vec<Shard>,
+    workers: Vec<Worker>,
+    length: usize,
+    bound: Option<u64>,
+    has_fault: bool,
+    violations: Vec<String>,
+}
+
+impl Servers {
+    pub(super) fn new(setting: &Setting) -> Servers {
+        let (bound, shards) = match setting.method.kind {
+            Kind::Server { bound, shards } => (bound, shards.min(setting.nodes)),
+            _ => (None, 1),
+        };
+        let kept = bound.filter(|_| setting.sabotage != Some(Sabotage::ForgetsTheBound));
+        let members = Members::first(setting.nodes);
+        let shard = |node| Shard {
+            server: Server::new(members, kept, setting.patience()),
+            optimizer: Learner::new(setting, node),
+            gradients: BTreeMap::new(),
+        };
+        let worker = |node| {
+            let learner = Learner::new(setting, node);
+            Worker {
+                parameters: learner.parameters(),
+                learner,
+                ticks: vec![0; shards],
+                answered: vec![true; shards],
+                pushed: 0,
+            }
+        };
+        let workers: Vec<Worker> = (0..setting.nodes).map(worker).collect();
+        Servers {
+            shards: (0..shards).map(shard).collect(),
+            length: workers[0].parameters.len(),
+            workers,
+            bound,
+            has_fault: setting.fault != super::Fault::None,
+            violations: Vec::new(),
+        }
+    }
+
+    fn range(&self, shard: usize) -> Range<usize> {
+        self.length * shard / self.shards.len()..self.length * (shard + 1) / self.shards.len()
+    }
+
+    fn drain(&mut self, world: &mut World, shard: usize) {
+        while let Some(order) = self.shards[shard].server.poll_order() {
+            let (range, workers) = (self.range(shard), self.workers.len() as f64);
+            let Shard { server, optimizer, gradients } = &mut self.shards[shard];
+            match order {
+                ServerOrder::Step { of, .. } => {
+                    let mut mean = vec![0.0; self.length];
+                    for name in &of {
+                        let gradient = gradients.remove(name).expect("kept until it is used, and used once");
+                        for (mean, value) in mean[range.clone()].iter_mut().zip(gradient) {
+                            *mean += value / of.len() as f32;
+                        }
+                    }
+                    let used = server.counts().gradients - of.len() as u64;
+                    optimizer.step_with(mean, used as f64 / workers);
+                }
+                ServerOrder::Answer { to, tick } => {
+                    let values = optimizer.parameters()[range].to_vec();
+                    world.send(shard, usize::from(to), Parcel::Parameters { shard, tick, values });
+                }
+            }
+        }
+    }
+
+    /// The law of staleness, held by what workers do and not by what the server believes.
+    fn check(&mut self, node: usize) {
+        let Some(bound) = self.bound.filter(|_| !self.has_fault) else { return };
+        let slowest = self.workers.iter().map(|worker| worker.pushed).min().unwrap_or(0);
+        if self.workers[node].ticks[0] > slowest + bound {
+            self.violations.push(format!("worker {node} is {} ticks ahead", self.workers[node].ticks[0] - slowest));
+        }
+    }
+}
+
+impl Machine for Servers {
+    fn begin(&mut self, world: &mut World) {
+        (0..self.workers.len()).for_each(|node| world.compute(node, 1));
+    }
+
+    fn computed(&mut self, world: &mut World, node: usize) {
+        let worker = &mut self.workers[node];
+        worker.learner.set_parameters(worker.parameters.clone());
+        let gradient = worker.learner.gradient();
+        let ticks = worker.ticks.clone();
+        worker.answered.fill(false);
+        for (shard, tick) in ticks.into_iter().enumerate() {
+            let values = gradient[self.range(shard)].to_vec();
+            world.send(node, shard, Parcel::Gradient { shard, tick, values });
+        }
+    }
+
+    fn arrived(&mut self, world: &mut World, to: usize, from: usize, parcel: Parcel) {
+        match parcel {
+            Parcel::Gradient { shard, tick, values } => {
+                let (now, name) = (world.now(), (from as Place, tick));
+                let Shard { server, gradients, .. } = &mut self.shards[shard];
+                gradients.insert(name, values);
+                if !server.pushed(now, from as Place, tick) {
+                    gradients.remove(&name);
+                } else if shard == 0 {
+                    self.workers[from].pushed = tick + 1;
+                }
+                self.drain(world, shard);
+            }
+            Parcel::Parameters { shard, tick, values } => {
+                let range = self.range(shard);
+                let worker = &mut self.workers[to];
+                // One that comes twice is older than the tick that the worker computes.
+                if worker.answered[shard] || tick <= worker.ticks[shard] {
+                    return;
+                }
+                worker.parameters[range].copy_from_slice(&values);
+                worker.answered[shard] = true;
+                worker.ticks[shard] = tick;
+                if worker.answered.iter().all(|answered| *answered) {
+                    self.check(to);
+                    world.compute(to, 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn looked(&mut self, world: &mut World, node: usize) {
+        if let Some(shard) = self.shards.get_mut(node) {
+            shard.server.time_passed(world.now());
+            self.drain(world, node);
+        }
+    }
+
+    fn next_deadline(&self, node: usize) -> Option<Time> {
+        self.shards.get(node).and_then(|shard| shard.server.next_deadline())
+    }
+
+    fn progress(&self, node: usize) -> f64 {
+        self.workers[node].ticks[0] as f64
+    }
+
+    /// What the servers hold.
+    fn model(&self, _node: usize) -> Vec<f32> {
+        let parts =
+            (0..self.shards.len()).map(|shard| self.shards[shard].optimizer.parameters()[self.range(shard)].to_vec());
+        parts.flatten().collect()
+    }
+
+    fn counted(&self) -> Counted {
+        let counts = || self.shards.iter().map(|shard| shard.server.counts());
+        let steps: u64 = counts().map(|one| one.steps).sum();
+        Counted {
+            rounds: steps as f64 / self.shards.len() as f64,
+            staleness_mean: counts().map(|one| one.staleness_sum).sum::<u64>() as f64 / steps.max(1) as f64,
+            staleness_max: counts().map(|one| one.staleness_max).max().unwrap_or(0),
+            missed: counts().map(|one| one.given_up).sum(),
+            ..Counted::default()
+        }
+    }
+
+    fn violations(&self) -> Vec<String> {
+        self.violations.clone()
+    }
+}

@@ -1,0 +1,161 @@
+//! The laws of the methods, held on real transformers; and sabotage that each law finds.
+
+use std::time::Duration;
+
+use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+
+use super::*;
+use crate::TransformerSpec;
+
+fn setting(name: &str, fault: Fault) -> Setting {
+    let steps = 24;
+    let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
+    Setting {
+        method: Method::named(name).expect("a method"),
+        trainer: TransformerSpec {
+            model,
+            optimizer: OptimizerSpec { batch_sequences: 2, learning_rate: 8e-3, ..OptimizerSpec::default() },
+            schedule: ScheduleSpec { total_steps: steps, warmup_steps: 2, ..ScheduleSpec::default() },
+            validation_sequences: 8,
+            ..TransformerSpec::default()
+        },
+        nodes: 5,
+        steps,
+        step_time: Duration::from_millis(100),
+        speeds: vec![1.0, 0.8],
+        links: Links::named("home").expect("built in"),
+        fault,
+        seed: 1,
+        sabotage: None,
+    }
+}
+
+fn run(setting: &Setting) -> Outcome {
+    setting.run(&|| false).expect("nobody interrupts")
+}
+
+#[test]
+fn every_method_learns_ends_and_keeps_its_laws() {
+    for method in ALL {
+        let outcome = run(&setting(method.name, Fault::None));
+        assert_eq!(outcome.violations, [] as [String; 0], "{}", method.name);
+        assert!(outcome.is_complete, "{}", method.name);
+        let (first, last) = (outcome.points[0], *outcome.end());
+        assert!(last.loss < first.loss - 0.3, "{}: {} to {}", method.name, first.loss, last.loss);
+        let (computing, waiting, _) = outcome.shares();
+        assert!(computing > 0.05 && (computing + waiting - 1.0).abs() < 0.1, "{}: {computing}, {waiting}", method.name);
+        assert!((last.busiest_bytes == 0) == (method.name == "alone"), "{}", method.name);
+    }
+}
+
+#[test]
+fn every_method_keeps_its_laws_through_every_fault_and_on_lossy_links() {
+    for method in ALL {
+        for fault in Fault::ALL {
+            let mut setting = setting(method.name, fault);
+            setting.links.loss = 0.05;
+            let outcome = run(&setting);
+            assert_eq!(outcome.violations, [] as [String; 0], "{} through {}", method.name, fault.name());
+            // Without its server a parameter server stands still; everything else goes on.
+            let is_server = matches!(method.kind, Kind::Server { .. });
+            assert_eq!(
+                outcome.is_complete,
+                !(is_server && fault == Fault::KillFirst),
+                "{}, {}",
+                method.name,
+                fault.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn runs_are_the_same_from_the_same_seed_and_differ_between_seeds() {
+    for name in ["gossip", "ring", "ps-async", "diloco", "noloco", "ad-psgd"] {
+        let mut setting = setting(name, Fault::Partition);
+        setting.links.loss = 0.1;
+        let one = run(&setting);
+        assert_eq!(one, run(&setting), "{name}");
+        setting.seed = 2;
+        assert_ne!(one.points, run(&setting).points, "{name}");
+    }
+}
+
+#[test]
+fn all_shapes_of_an_all_reduce_learn_alike_and_send_what_the_formulas_say() {
+    let outcomes = ["ring", "star", "tree", "halving-doubling"].map(|name| run(&setting(name, Fault::None)));
+    let parameters = murmur_training::parameter_count(&setting("ring", Fault::None).trainer.model) as f64;
+    let steps = 24.0;
+    for (outcome, factor) in outcomes.iter().zip([2.0 * 4.0 / 5.0, 4.0, 3.0, 2.0 * 3.0 / 4.0 + 1.0]) {
+        // Sums differ in their order alone.
+        assert!((outcome.end().loss - outcomes[0].end().loss).abs() < 2e-3, "{}", outcome.method.name);
+        let expected = steps * factor * 4.0 * parameters;
+        let sent = outcome.end().busiest_bytes as f64;
+        assert!((sent / expected - 1.0).abs() < 0.02, "{}: {sent} of {expected}", outcome.method.name);
+    }
+}
+
+/// The same without a network, a clock or a machine: means of all nodes' gradients, summed in double precision.
+fn plain_loop(setting: &Setting) -> f64 {
+    let mut learners: Vec<learner::Learner> =
+        (0..setting.nodes).map(|node| learner::Learner::new(setting, node)).collect();
+    for step in 0..setting.steps {
+        let gradients: Vec<Vec<f32>> = learners.iter_mut().map(learner::Learner::gradient).collect();
+        let views: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();
+        let mean = crate::trainer::mean(&views, views[0].len());
+        learners.iter_mut().for_each(|learner| learner.step_with(mean.clone(), step as f64));
+    }
+    let objective = crate::Objective::new(&crate::TrainerSpec::Transformer(setting.trainer.clone()), setting.seed);
+    objective.loss(&learners[0].parameters())
+}
+
+#[test]
+fn data_parallel_training_equals_a_plain_loop() {
+    for name in ["ring", "star", "tree", "halving-doubling"] {
+        let mut lossy = setting(name, Fault::None);
+        lossy.links.loss = 0.1;
+        let (plain, simulated) = (plain_loop(&lossy), run(&lossy).end().loss);
+        assert!((plain - simulated).abs() < 1e-4, "{name}: {plain} and {simulated}");
+    }
+}
+
+#[test]
+fn a_server_that_waits_for_everybody_learns_like_data_parallel_training() {
+    let mut synchronous = setting("ps-async", Fault::None);
+    synchronous.method.kind = Kind::Server { bound: Some(0), shards: 1 };
+    let (server, star) = (run(&synchronous), run(&setting("star", Fault::None)));
+    assert!((server.end().loss - star.end().loss).abs() < 2e-3, "{} and {}", server.end().loss, star.end().loss);
+    assert_eq!(server.counted.staleness_max, 0);
+    assert!(run(&setting("ps-async", Fault::None)).counted.staleness_max > 0);
+}
+
+#[test]
+fn a_death_costs_methods_that_wait_and_is_counted() {
+    let killed = run(&setting("ring", Fault::Kill));
+    assert!(killed.counted.stood_still > 0.2 && killed.counted.dropped > 0, "{:?}", killed.counted);
+    let calm = run(&setting("ring", Fault::None));
+    assert_eq!((calm.counted.dropped, calm.counted.stood_still), (0, 0.0));
+    let mut longer = setting("ring", Fault::Partition);
+    longer.steps = 120;
+    assert!(run(&longer).counted.copied > 0, "those cut off copy the state");
+}
+
+#[test]
+fn sabotage_is_found_by_the_law_that_it_breaks() {
+    let cases = [
+        ("ring", Fault::None, Sabotage::SkipsAResult, "took result 2 up 0 times"),
+        ("star", Fault::None, Sabotage::TakesAResultTwice, "another model after operation"),
+        ("ps-stale", Fault::None, Sabotage::ForgetsTheBound, "ticks ahead"),
+        ("ring", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),
+        ("noloco", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),
+    ];
+    for (name, fault, sabotage, expected) in cases {
+        let mut setting = Setting { sabotage: Some(sabotage), ..setting(name, fault) };
+        setting.speeds = vec![1.0, 1.0, 0.25];
+        setting.steps = if name == "noloco" { 240 } else { 24 };
+        let found = run(&setting).violations;
+        assert!(found.iter().any(|violation| violation.contains(expected)), "{name}, {sabotage:?}: {found:?}");
+        let sound = run(&Setting { sabotage: None, ..setting });
+        assert_eq!(sound.violations, [] as [String; 0], "{name}: the law holds without the sabotage");
+    }
+}
