@@ -85,8 +85,15 @@ fn control_events(criterion: &mut Criterion) {
     measure("time passed", &|_| Event::TimePassed);
     let standing = Standing { weight: 1e4, clip: 1.0, gamma: 0.5, progress: 1.0 };
     measure("proposal", &|number| {
-        let propose =
-            Propose { exchange: number, part: Part::MODEL, nonce: number, bits: 8, standing, deadline_ms: 20_000 };
+        let propose = Propose {
+            exchange: number,
+            part: Part::MODEL,
+            nonce: number,
+            bits: 8,
+            reference: 0,
+            standing,
+            deadline_ms: 20_000,
+        };
         Event::MessageReceived { peer: peer(1 + number % 8), message: Message::Propose(propose) }
     });
     measure("shuffle", &|number| {
