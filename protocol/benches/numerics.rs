@@ -58,6 +58,32 @@ impl Exchange {
         Exchange { models, encodes: [starter, responder], merge: merge_job, correction, buffers }
     }
 
+    /// On a link that has had its first exchange.
+    fn on_link(models: &[Snapshot; 2]) -> Exchange {
+        let (buffers, width) = (Buffers::new(), CodeWidth::One);
+        let job = |reference| EncodeJob { role: EncodeRole::Link { reference, received: None }, nonce: 2, width };
+        let reference = encode(&models[0], &job(None), &buffers).expect("a new reference").reference;
+        let [starter, responder] = [(); 2].map(|()| job(reference.clone()));
+        let encoded = |model, job| encode(model, job, &buffers).expect("our own reference");
+        let (proposal, own) = (encoded(&models[0], &starter), encoded(&models[1], &responder));
+        let merge_job = MergeJob {
+            role: MergeRole::Responder,
+            parameters: PARAMETERS,
+            own,
+            received: proposal.codes,
+            width,
+            nonce: 2,
+            gamma: 0.5,
+            starter_share: 0.5,
+            clip: f64::MAX,
+            step_fraction: 0.2,
+            scales: None,
+            reference,
+        };
+        let correction = merge(&merge_job, &buffers).expect("our own bytes").correction;
+        Exchange { models: models.clone(), encodes: [starter, responder], merge: merge_job, correction, buffers }
+    }
+
     fn encode(&self, side: usize) -> Encoded {
         encode(&self.models[side], &self.encodes[side], &self.buffers).expect("our own scales")
     }
@@ -78,13 +104,19 @@ fn all_work<'a>(exchanges: &'a [Exchange], source: &'a Snapshot, targets: &'a mu
     for exchange in exchanges {
         let bits = exchange.merge.width.bits();
         let (scales, codes) = (exchange.merge.own.scales.len(), exchange.merge.own.codes.len());
+        // A reference is read by all, and written anew by a merge.
+        let references = if bits == 1 { 2 * PARAMETERS } else { 0 };
         let mut add = |name: &str, bytes, run: Box<dyn FnMut() + 'a>| {
             work.push((format!("{name}, {bits} bits"), bytes, run));
         };
         for (side, name) in ["encode as starter", "encode as responder"].into_iter().enumerate() {
-            add(name, 4 * PARAMETERS + scales + codes, Box::new(move || drop(black_box(exchange.encode(side)))));
+            add(
+                name,
+                4 * PARAMETERS + references + scales + codes,
+                Box::new(move || drop(black_box(exchange.encode(side)))),
+            );
         }
-        add("merge", scales + 2 * codes + PARAMETERS, Box::new(|| drop(black_box(exchange.merge()))));
+        add("merge", scales + 2 * codes + PARAMETERS + 2 * references, Box::new(|| drop(black_box(exchange.merge()))));
     }
     work.push(("add correction".to_owned(), 9 * PARAMETERS, Box::new(move || correction.add_to(black_box(moved)))));
     work
@@ -97,10 +129,11 @@ fn main() {
     let models = [Snapshot::from(one), Snapshot::from(other)];
     // A first exchange calibrates the scales for 8 bits; fewer bits take wider ones, so that nothing wraps.
     let fractions = [(CodeWidth::Eight, 0.2), (CodeWidth::Six, 0.2), (CodeWidth::Four, 0.5)];
-    let exchanges = fractions.map(|(width, fraction)| {
+    let on_grids = fractions.map(|(width, fraction)| {
         let calibrated = Exchange::new(&models, CodeWidth::Sixteen, None, fraction).merge();
         Exchange::new(&models, width, calibrated.scales, fraction)
     });
+    let exchanges: Vec<Exchange> = on_grids.into_iter().chain([Exchange::on_link(&models)]).collect();
     let mut targets = [vec![0f32; PARAMETERS], vec![0f32; PARAMETERS]];
     let mut work = all_work(&exchanges, &models[0], &mut targets);
     report_each(&mut work);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::handshake::Refusal;
+use murmur_protocol::manifest::GossipKind;
 use murmur_protocol::message::{Accept, Reject, RejectReason};
 use murmur_protocol::numerics::{Buffers, encode, merge};
 use murmur_protocol::*;
@@ -45,8 +46,9 @@ impl Side {
     fn new(key: u8, value: f32, tokens_per_second: f64) -> Side {
         let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
         let report = TrainingReport { steps: 0, progress: 0.0, tokens_per_second, travel: 10.0, local_progress: 1.0 };
-        let config =
-            Config { training: report, first_number: FIRST_NUMBER, ..Config::founder(&RunManifest::default()) };
+        let mut manifest = RunManifest::default();
+        manifest.gossip.kind = GossipKind::Pairs;
+        let config = Config { training: report, first_number: FIRST_NUMBER, ..Config::founder(&manifest) };
         let me = PeerId::from_public_key([key; 32]);
         let node = Node::new(config, me, layout, key.into(), Time::ZERO);
         let model = (0..PARAMETERS).map(|place| value + place as f32 / 1000.0).collect();

@@ -36,6 +36,8 @@ const FINDINGS_MAX: usize = 1000;
 pub struct Record {
     /// Every life of every host, the dead first.
     pub lives: Vec<LifeRecord>,
+    /// Fragments in which models are exchanged, each with references of its own.
+    pub fragments: u64,
     /// The trainers' objective at the model that the first founder began with.
     pub first_loss: f64,
     /// All corrections that nodes ordered, summed up.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use murmur_protocol::manifest::GossipKind;
 use murmur_protocol::message::{Propose, Standing};
 use murmur_protocol::numerics::{Buffers, CodeWidth, EncodeJob, EncodeRole, codes_bytes, scales_bytes};
 use murmur_protocol::status::Phase;
@@ -163,7 +164,8 @@ fn a_leaver_takes_no_reply_with_it() {
 #[test]
 fn a_slow_reply_is_sent_once() {
     let mut scenario = Scenario::calm(2);
-    scenario.parameters = 50_000;
+    (scenario.parameters, scenario.gossip.kind) = (50_000, GossipKind::Pairs);
+    scenario.gossip.interval_steps = 10;
     // The 100 kB of a first exchange take over six seconds each way; a proposal is repeated after four.
     let scenario = scenario.with_bandwidth(16_000.0).at(Duration::from_millis(1500), Incident::StopReporting);
     let mut swarm = Swarm::new(scenario, 1);
@@ -205,7 +207,9 @@ fn a_newer_proposal_takes_the_place_of_an_older_one() {
 fn a_refusal_after_the_reply_changes_nothing() {
     let [me, partner] = [1, 2].map(|key| PeerId::from_public_key([key; 32]));
     let layout = Arc::new(ModelLayout::new([("model".to_owned(), vec![8])]));
-    let mut node = Node::new(Config::founder(&RunManifest::default()), me, layout, 1, Time::ZERO);
+    let mut manifest = RunManifest::default();
+    manifest.gossip.kind = GossipKind::Pairs;
+    let mut node = Node::new(Config::founder(&manifest), me, layout, 1, Time::ZERO);
     let mut tell = |event| {
         while node.poll_effect().is_some() {}
         node.handle(Time::ZERO, event);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::Time;
-use murmur_protocol::manifest::{GossipSpec, ModelSpec, OptimizerSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipKind, GossipSpec, ModelSpec, OptimizerSpec, ScheduleSpec};
 use murmur_sim::checks::*;
 use murmur_sim::study::baselines::average_all;
 use murmur_sim::{
@@ -168,7 +168,8 @@ fn a_swarm_of_transformers_keeps_the_laws_and_repeats_itself() {
 fn full_precision_sends_two_bytes_a_parameter_and_learns_alike() {
     let spec = tiny(60);
     let run = |full_precision| {
-        let mut scenario = scenario(2, &spec, gossip(3, 0.0));
+        let gossip = GossipSpec { kind: GossipKind::Pairs, ..gossip(3, 0.0) };
+        let mut scenario = scenario(2, &spec, gossip);
         scenario.worker.full_precision = full_precision;
         let mut swarm = Swarm::new(scenario, 1);
         swarm.run_until(Duration::from_secs(15));

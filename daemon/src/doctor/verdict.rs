@@ -54,6 +54,8 @@ fn bytes_per_day(manifest: &RunManifest, measured: &Measured) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::GossipKind;
+
     use super::*;
 
     fn measured() -> Measured {
@@ -70,12 +72,14 @@ mod tests {
 
     #[test]
     fn a_day_of_exchanges_is_counted() {
-        let manifest = RunManifest::default();
+        let mut manifest = RunManifest::default();
         let rounds = 86_400.0 / (0.4 * f64::from(manifest.gossip.interval_steps_min));
-        let bytes = verdict(&manifest, Some(&measured()), None, &[]).bytes_per_day.expect("the speed is known");
-        // Two exchanges of about one byte a parameter each way.
-        let expected = rounds * 4e6;
-        assert!((bytes as f64) > expected && (bytes as f64) < 1.1 * expected, "{bytes}");
+        // Two exchanges each way, of about one bit or one byte a parameter.
+        for (kind, expected) in [(GossipKind::Links, 0.5e6 * rounds), (GossipKind::Pairs, 4e6 * rounds)] {
+            manifest.gossip.kind = kind;
+            let bytes = verdict(&manifest, Some(&measured()), None, &[]).bytes_per_day.expect("the speed is known");
+            assert!((bytes as f64) > expected && (bytes as f64) < 1.1 * expected, "{kind}: {bytes}");
+        }
     }
 
     #[test]

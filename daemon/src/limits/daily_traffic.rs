@@ -60,15 +60,20 @@ fn describe_exchange(manifest: &RunManifest) -> String {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::GossipKind;
+
     use super::*;
 
     #[test]
     fn a_day_of_exchanges_is_counted_at_the_shortest_interval_of_the_run() {
-        let manifest = RunManifest::default();
+        let mut manifest = RunManifest::default();
         let rounds = DAY_SECONDS / (0.4 * f64::from(manifest.gossip.interval_steps_min));
-        let bytes = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
-        // One byte a parameter for the own exchange, and one for that which is answered.
-        assert!(bytes > 2e6 * rounds && bytes < 1.05 * 2e6 * rounds, "{bytes}");
+        // The own exchange, and one that is answered: a bit or a byte a parameter each.
+        for (kind, expected) in [(GossipKind::Links, 0.25e6 * rounds), (GossipKind::Pairs, 2e6 * rounds)] {
+            manifest.gossip.kind = kind;
+            let bytes = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
+            assert!(bytes > expected && bytes < 1.07 * expected, "{kind}: {bytes}");
+        }
     }
 
     #[test]

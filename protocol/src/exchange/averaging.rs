@@ -43,7 +43,7 @@ const TELLING_TRAVEL: f64 = 2e-4;
 const MOST: f64 = 0.5;
 
 /// A link whose partner's influence falls below this is given up, for another partner (a guess).
-const LINK_INFLUENCE_MIN: f64 = 0.5;
+pub(super) const LINK_INFLUENCE_MIN: f64 = 0.5;
 
 /// Weight of the newest report in the running mean of the time of a step.
 const NEWEST: f64 = 0.125;
@@ -331,11 +331,8 @@ impl Averaging {
         let least = TELLING_TRAVEL * self.training.travel;
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if let Some(reference) = &merged.reference {
-            if reputation.influence(about.partner) >= LINK_INFLUENCE_MIN {
-                self.links.keep(about.partner, terms.part, reference.clone(), about.is_starter);
-            } else {
-                self.links.forget(about.partner);
-            }
+            let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
+            self.links.keep(about.partner, terms.part, reference.clone(), (about.is_starter, is_believed));
         }
         if is_model {
             self.last_distance = Some(merged.distance);

@@ -147,9 +147,16 @@ fn running_mean(mean: Option<f64>, newest: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::GossipKind;
 
     fn gossip() -> GossipSpec {
-        GossipSpec { interval_steps: 10, interval_steps_min: 5, interval_steps_max: 100, ..GossipSpec::default() }
+        GossipSpec {
+            kind: GossipKind::Pairs,
+            interval_steps: 10,
+            interval_steps_min: 5,
+            interval_steps_max: 100,
+            ..GossipSpec::default()
+        }
     }
 
     fn cadence() -> Cadence {

@@ -39,6 +39,8 @@ struct Link {
     is_own: bool,
     /// Whether its partner was out of reach since.
     is_lost: bool,
+    /// Whether its partner's word counts.
+    is_believed: bool,
     references: BTreeMap<Part, Kept>,
     used: u64,
 }
@@ -69,7 +71,8 @@ impl Links {
 
     /// Whether an exchange that this peer proposes needs no new link, or a new one has room.
     pub(crate) fn has_room_for(&self, peer: PeerId) -> bool {
-        self.links.contains_key(&peer) || self.made(false).count() < LINKS_MAX - LINKS_MADE
+        let believed = self.made(false).filter(|(_, link)| link.is_believed);
+        self.links.contains_key(&peer) || believed.count() < LINKS_MAX - LINKS_MADE
     }
 
     /// The links that this node has made, or those that others have.
@@ -82,23 +85,24 @@ impl Links {
         self.links.entry(peer).and_modify(|link| link.is_lost = true);
     }
 
-    /// This partner is not believed any more.
-    pub(crate) fn forget(&mut self, peer: PeerId) {
-        self.links.remove(&peer);
-    }
-
     /// An exchange has moved a reference, perhaps its last one. A new link for which there was room when it was agreed on may
-    /// take the place of the one that was not used for longest.
-    pub(crate) fn keep(&mut self, peer: PeerId, part: Part, reference: Reference, is_own: bool) {
+    /// take the place of one whose partner is not believed, or of the one that was not used for longest. An own link whose
+    /// partner is not believed any more is given up, one that the partner has made goes on: it costs less than anew each time.
+    pub(crate) fn keep(&mut self, peer: PeerId, part: Part, reference: Reference, (is_own, is_believed): (bool, bool)) {
         let round = self.round;
+        if !is_believed && self.links.get(&peer).map_or(is_own, |link| link.is_own) {
+            self.links.remove(&peer);
+            return;
+        }
         let limit = if is_own { LINKS_MADE } else { LINKS_MAX - LINKS_MADE };
         if !self.links.contains_key(&peer) && self.made(is_own).count() >= limit {
-            let least_used = self.made(is_own).min_by_key(|(_, link)| link.used).map(|(peer, _)| *peer);
+            let least_used =
+                self.made(is_own).min_by_key(|(_, link)| (link.is_believed, link.used)).map(|(peer, _)| *peer);
             least_used.and_then(|peer| self.links.remove(&peer));
         }
         self.links.entry(peer).or_insert_with(|| Link { is_own, ..Link::default() });
         let link = self.links.entry(peer).or_default();
-        (link.used, link.is_lost) = (round, false);
+        (link.used, link.is_lost, link.is_believed) = (round, false, is_believed);
         let spread = (reference.digest() % LINK_LIFE_SPREAD) as u32;
         let life = match link.references.get(&part) {
             Some(kept) if reference.exchanges() > 1 => kept.life,
@@ -121,9 +125,11 @@ impl Links {
 
     /// Of these partners, those to ask in this round: somebody new while there are too few links, else the one whose link
     /// was not used for longest. Nobody where all links are busy: a new one costs more than a round that is left out.
-    pub(crate) fn choose(&self, partners: Vec<PeerId>) -> Vec<PeerId> {
-        let (linked, strangers): (Vec<_>, Vec<_>) =
+    /// Whose word counts for little is not asked; the links that it makes go on, so that it can come nearer.
+    pub(crate) fn choose(&self, partners: Vec<PeerId>, is_believed: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+        let (linked, mut strangers): (Vec<_>, Vec<_>) =
             partners.into_iter().partition(|peer| self.links.contains_key(peer));
+        strangers.retain(|peer| is_believed(*peer));
         let made = self.made(true).filter(|(_, link)| !link.is_lost).count();
         if made < LINKS_MADE && !strangers.is_empty() {
             return strangers;
@@ -154,22 +160,31 @@ mod tests {
     fn strangers_are_asked_until_there_are_enough_links_and_then_links_take_turns() {
         let mut links = Links::default();
         let partners: Vec<PeerId> = (1..=5).map(peer).collect();
-        links.keep(peer(3), Part::MODEL, new_reference(), false);
+        links.keep(peer(3), Part::MODEL, new_reference(), (false, true));
         for number in 1..=2 {
             links.on_round(u64::from(number));
-            assert_eq!(links.choose(partners.clone()).len(), 5 - usize::from(number), "one of the strangers");
-            links.keep(peer(number), Part::MODEL, new_reference(), true);
+            assert_eq!(links.choose(partners.clone(), |_| true).len(), 5 - usize::from(number), "one of the strangers");
+            links.keep(peer(number), Part::MODEL, new_reference(), (true, true));
         }
         for (round, number) in (3..=20).zip([3, 1, 2].into_iter().cycle()) {
             links.on_round(round);
-            assert_eq!(links.choose(partners.clone()), [peer(number)], "in round {round}");
-            links.keep(peer(number), Part::MODEL, new_reference(), true);
+            assert_eq!(links.choose(partners.clone(), |_| true), [peer(number)], "in round {round}");
+            links.keep(peer(number), Part::MODEL, new_reference(), (true, true));
         }
-        assert_eq!(links.choose(partners[3..].to_vec()), [], "where all links are busy");
+        let choose = |links: &Links| links.choose(partners[3..].to_vec(), |_| true);
+        assert_eq!(choose(&links), [], "where all links are busy");
         links.on_partner_lost(peer(2));
-        assert_eq!(links.choose(partners[3..].to_vec()), partners[3..], "one end is gone");
-        links.keep(peer(2), Part::MODEL, new_reference(), true);
-        assert_eq!(links.choose(partners[3..].to_vec()), [], "and back");
+        assert_eq!(choose(&links), partners[3..], "one end is gone");
+        links.keep(peer(2), Part::MODEL, new_reference(), (true, true));
+        assert_eq!(choose(&links), [], "and back");
+    }
+
+    #[test]
+    fn who_is_not_believed_is_not_asked() {
+        let mut links = Links::default();
+        links.keep(peer(1), Part::MODEL, new_reference(), (true, true));
+        assert_eq!(links.choose(vec![peer(1), peer(2)], |other| other == peer(1)), [peer(1)]);
+        assert_eq!(links.choose(vec![peer(1), peer(2)], |_| true), [peer(2)]);
     }
 
     #[test]
@@ -177,14 +192,14 @@ mod tests {
         let mut links = Links::default();
         for number in 1..=3 {
             assert!(links.has_room_for(peer(number)));
-            links.keep(peer(number), Part::MODEL, new_reference(), false);
+            links.keep(peer(number), Part::MODEL, new_reference(), (false, true));
         }
         assert!(links.has_room_for(peer(1)) && !links.has_room_for(peer(4)));
-        links.keep(peer(5), Part::MODEL, new_reference(), true);
-        links.keep(peer(6), Part::MODEL, new_reference(), true);
+        links.keep(peer(5), Part::MODEL, new_reference(), (true, true));
+        links.keep(peer(6), Part::MODEL, new_reference(), (true, true));
         links.on_round(ROUNDS_UNUSED);
-        links.keep(peer(1), Part::MODEL, new_reference(), false);
-        links.keep(peer(7), Part::MODEL, new_reference(), false);
+        links.keep(peer(1), Part::MODEL, new_reference(), (false, true));
+        links.keep(peer(7), Part::MODEL, new_reference(), (false, true));
         assert_eq!(
             (links.count(), links.reference(peer(2), Part::MODEL)),
             (LINKS_MAX, None),
@@ -192,19 +207,27 @@ mod tests {
         );
         links.on_round(ROUNDS_UNUSED + 1);
         assert_eq!(links.count(), 2, "nobody has used the others");
-        links.forget(peer(1));
-        assert_eq!(links.count(), 1);
+        links.keep(peer(1), Part::MODEL, new_reference(), (false, false));
+        assert_eq!(links.count(), 2, "what the partner has made goes on");
+        links.keep(peer(8), Part::MODEL, new_reference(), (true, true));
+        links.keep(peer(8), Part::MODEL, new_reference(), (true, false));
+        assert_eq!(links.count(), 2, "what this node has made does not");
+        for number in 9..=10 {
+            assert!(links.has_room_for(peer(number)), "one who is not believed takes no place");
+            links.keep(peer(number), Part::MODEL, new_reference(), (false, true));
+        }
+        assert_eq!((links.has_room_for(peer(11)), links.reference(peer(1), Part::MODEL)), (false, None));
     }
 
     #[test]
     fn a_link_ends_after_as_many_exchanges_at_both_ends() {
         let mut links = Links::default();
         let reference = new_reference();
-        links.keep(peer(1), Part::MODEL, reference.clone(), true);
+        links.keep(peer(1), Part::MODEL, reference.clone(), (true, true));
         let life = links.links[&peer(1)].references[&Part::MODEL].life;
         assert!((LINK_LIFE..LINK_LIFE + LINK_LIFE_SPREAD as u32).contains(&life));
         let mut other_end = Links::default();
-        other_end.keep(peer(2), Part::MODEL, reference, false);
+        other_end.keep(peer(2), Part::MODEL, reference, (false, true));
         assert_eq!(other_end.links[&peer(2)].references[&Part::MODEL].life, life);
     }
 }

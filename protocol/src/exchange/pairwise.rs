@@ -6,7 +6,7 @@
 use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
-use super::averaging::Averaging;
+use super::averaging::{Averaging, LINK_INFLUENCE_MIN};
 use super::responder::{Admission, Responder};
 use super::starter::{Ended, Outcome, Starter, Way};
 use crate::bounds::*;
@@ -278,7 +278,8 @@ impl Pairwise {
         let mut way = Way::Grid;
         let has_moved = self.averaging.take_travel() > 0.0;
         if self.averaging.gossip.kind == GossipKind::Links && has_moved && !is_last {
-            (partners, way) = (self.averaging.links.choose(partners), Way::Link);
+            let is_believed = |peer| reputation.influence(peer) >= LINK_INFLUENCE_MIN;
+            (partners, way) = (self.averaging.links.choose(partners, is_believed), Way::Link);
         }
         self.starter.start(now, (part, way), (&self.averaging, reputation), &partners, out);
     }

@@ -218,9 +218,9 @@ impl DataSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GossipKind {
-    #[default]
     /// Partners are drawn anew each time, and send all parameters on a grid, modulo 2^bits.
     Pairs,
+    #[default]
     /// A node keeps a few partners, and with each a common reference of two bytes a parameter; they send the signs of what
     /// differs from it, one bit a parameter.
     Links,
@@ -350,9 +350,9 @@ impl Default for DataSpec {
 impl Default for GossipSpec {
     fn default() -> Self {
         GossipSpec {
-            kind: GossipKind::Pairs,
-            interval_steps: 10,
-            interval_steps_min: 5,
+            kind: GossipKind::Links,
+            interval_steps: 4,
+            interval_steps_min: 2,
             interval_steps_max: 100,
             bits: 8,
             fragments: 1,
@@ -362,7 +362,7 @@ impl Default for GossipSpec {
             outer_learning_rate: 0.0,
             outer_momentum: 0.5,
             momentum_bits: 0,
-            final_exchanges: 10,
+            final_exchanges: 4,
         }
     }
 }

@@ -219,7 +219,8 @@ impl Connections {
     /// Who may be asked for an exchange now.
     pub(super) fn partners(&self, now: Time) -> Vec<PeerId> {
         let may_be_asked = |connection: &Connection| {
-            connection.is_healthy(now) && connection.is_direct && connection.avoid_until <= now
+            let is_there = connection.is_healthy(now) && !connection.has_left;
+            is_there && connection.is_direct && connection.avoid_until <= now
         };
         self.members.iter().filter(|(_, connection)| may_be_asked(connection)).map(|(peer, _)| *peer).collect()
     }
@@ -314,6 +315,13 @@ mod tests {
         assert!(!connection.on_silence(now, &mut random), "counted from the beginning");
         (2..SILENCES_MAX).for_each(|_| assert!(!connection.on_silence(now, &mut random)));
         assert!(connection.on_silence(now, &mut random), "one too many");
+    }
+
+    #[test]
+    fn who_has_taken_leave_is_no_partner_until_its_connection_closes() {
+        let mut connections = connected(2);
+        connections.get_mut(peer(0)).expect("connected").has_left = true;
+        assert_eq!(connections.partners(second(2)), [peer(1)]);
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl Node {
         if is_merged && self.phase == Phase::Settling {
             self.final_exchanges_left = self.final_exchanges_left.saturating_sub(1);
         }
-        let goes_on = self.phase == Phase::Training && !self.is_resting;
+        let is_there = self.membership.partners(now).contains(&partner);
+        let goes_on = self.phase == Phase::Training && !self.is_resting && is_there;
         self.pairwise.conclude(now, &ended, goes_on, &self.reputation, &mut self.outbox);
         if matches!(outcome, Outcome::Rejected) && self.phase != Phase::Completed {
             self.start_exchange(now);

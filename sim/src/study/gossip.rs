@@ -15,9 +15,8 @@ const STEP_TIME: Duration = Duration::from_secs(1);
 /// Steps of the four kinds of nodes in the time of one step of the slowest, where speeds differ.
 const UNEVEN_SPEEDS: [u32; 4] = [4, 4, 2, 1];
 
-/// Final exchanges after links, whose models are nearer to one another: with more of them these would be most of what such a
-/// run sends.
-const LAST_ON_LINKS: u32 = 4;
+/// Final exchanges of pairs; links need fewer, for their models are nearer to one another.
+const LAST_OF_PAIRS: u32 = 10;
 
 /// Runs the setting.
 ///
@@ -39,10 +38,9 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
             interval_steps_max: interval,
             outer_learning_rate,
             outer_momentum,
-            final_exchanges: if kind == GossipKind::Links {
-                LAST_ON_LINKS
-            } else {
-                GossipSpec::default().final_exchanges
+            final_exchanges: match kind {
+                GossipKind::Links => GossipSpec::default().final_exchanges,
+                GossipKind::Pairs => LAST_OF_PAIRS,
             },
             ..GossipSpec::default()
         },
