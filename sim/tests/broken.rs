@@ -173,8 +173,7 @@ fn ends_of_a_link_with_unlike_references_are_found() {
 
 #[test]
 fn what_is_wrong_with_an_exchange_is_found_on_a_link() {
-    let follows = ["mean preserved", "converged", "clear of liars", "links last"];
-    assert_found(linked, Sabotage::AppliesTwice, &[&["exactly once"], &follows[..]].concat());
+    assert_found(linked, Sabotage::AppliesTwice, &["exactly once", "mean preserved", "converged", "clear of liars"]);
     assert_found(linked, Sabotage::LopsidedCorrections, &["antisymmetric", "mean preserved"]);
     assert_found(linked, Sabotage::AnswersTwice, &["answered once", "everybody exchanges", "converged"]);
 }
