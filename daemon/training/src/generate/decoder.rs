@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{CpuStorage, D, DType, Device, Result, Storage, Tensor};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::{AttentionBias, ModelSpec};
 use rayon::prelude::*;
 
 use crate::ops::exponential::dot;
@@ -88,15 +88,13 @@ impl<'a> Decoder<'a> {
         &self.weights[format!("{name}.weight").as_str()]
     }
 
-    /// A weight or a bias of attention, where the model has it.
-    fn of_attention(&self, layer: u32, part: &str) -> Option<&Tensor> {
-        self.weights.get(format!("model.layers.{layer}.self_attn.{part}").as_str())
-    }
-
     /// Through one of attention's four projections: `q`, `k`, `v` or `o`.
     fn project(&self, layer: u32, input: &Tensor, name: &str) -> Result<Tensor> {
         let result = self.multiply(input, self.weight(&format!("model.layers.{layer}.self_attn.{name}_proj")))?;
-        match self.of_attention(layer, &format!("{name}_proj.bias")) {
+        // Most models have none: nothing is looked up for them.
+        let may_have = self.spec.attention_bias != AttentionBias::None;
+        let bias = || self.weights.get(format!("model.layers.{layer}.self_attn.{name}_proj.bias").as_str());
+        match may_have.then(bias).flatten() {
             Some(bias) => bias::composed(&result, bias),
             None => Ok(result),
         }
@@ -105,9 +103,11 @@ impl<'a> Decoder<'a> {
     /// Queries or keys, `q` or `k`, normalised and turned as the model has it.
     fn heads(&self, layer: u32, input: &Tensor, name: &str, places: &RotaryTables) -> Result<Tensor> {
         let heads = self.project(layer, input, name)?;
-        let heads = match self.of_attention(layer, &format!("{name}_norm.weight")) {
-            Some(scale) => head_norm::composed(&heads, scale, self.spec.norm_epsilon)?,
-            None => heads,
+        let heads = if self.spec.head_norm {
+            let scale = self.weight(&format!("model.layers.{layer}.self_attn.{name}_norm"));
+            head_norm::composed(&heads, scale, self.spec.norm_epsilon)?
+        } else {
+            heads
         };
         if self.spec.has_rope(layer) { places.composed(&heads) } else { Ok(heads) }
     }
