@@ -319,11 +319,10 @@ impl Model for Transformer {
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
+    use murmur_protocol::manifest::RopeScaling;
 
     use super::*;
     use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
-    use murmur_protocol::manifest::RopeScaling;
-
     use crate::ops::gradient_check::{random_tokens, random_values};
 
     /// The built-in kind, and those with everything else.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use murmur_protocol::manifest::{LoraSpec, ModelSpec, RopeScaling};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::*;
 use crate::model::lora::lora_layout;
-use murmur_protocol::manifest::{LoraSpec, ModelSpec, RopeScaling};
 
 fn config() -> PretrainedConfig {
     PretrainedConfig::of(&ModelSpec {
