@@ -132,7 +132,9 @@ __device__ void bias_backward(const T *gradient, float *to_bias, u32 rows, u32 r
     u32 end = begin + strip < rows ? begin + strip : rows;
     float sum = 0;
     if (column < width) {
-        for (u32 row = begin + warp; row < end; row += warps) sum += load(gradient + (size_t)row * row_width + first + column);
+        for (u32 row = begin + warp; row < end; row += warps) {
+            sum += load(gradient + (size_t)row * row_width + first + column);
+        }
     }
     sums[warp][lane] = sum;
     __syncthreads();

@@ -1,5 +1,5 @@
-//! Models from elsewhere: Hugging Face checkpoints of Llama and its relatives (`family.rs` lists them), read as the base of a run and written as its
-//! result.
+//! Models from elsewhere: Hugging Face checkpoints of Llama and its relatives (`family.rs` lists them), read as the base
+//! of a run and written as its result.
 //!
 //! A folder holds `config.json` and the weights, as `model.safetensors` or as several files with
 //! `model.safetensors.index.json`. What this project cannot compute exactly is refused by name, never ignored: a model

@@ -139,7 +139,8 @@ fn a_sliding_window_bounds_the_context() {
     assert_eq!(bound(Family::Mistral, r#""sliding_window": 64"#), whole);
     assert_eq!(bound(Family::Mistral, r#""sliding_window": null"#), whole);
     assert_eq!(bound(Family::Qwen3, r#""head_dim": 8, "sliding_window": 48"#), whole);
-    let slides = r#""head_dim": 8, "sliding_window": 48, "use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"]"#;
+    let slides = r#""head_dim": 8, "sliding_window": 48, "use_sliding_window": true,
+        "layer_types": ["full_attention", "sliding_attention"]"#;
     assert_eq!(bound(Family::Qwen3, slides), (48, "sliding_window"));
     assert_eq!(bound(Family::SmolLm3, slides), (48, "sliding_window"));
     let slides = r#""layer_types": ["full_attention", "sliding_attention"]"#;
