@@ -60,6 +60,16 @@ def rotate(heads, cosines, sines):
     return heads * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
+# What is not computed here, at the values that take nothing.
+PLAIN = {
+    "head_width": 0,
+    "rope_scaling": "none",
+    "layers_without_rope": [],
+    "attention_bias": "none",
+    "head_norm": False,
+}
+
+
 class Model(torch.nn.Module):
     """Returns the mean cross-entropy in nats."""
 
@@ -102,6 +112,9 @@ def main():
     parser.add_argument("--steps", type=int, help="take so many steps, print, end")
     options = parser.parse_args()
     spec, settings = json.loads(options.model), json.loads(options.optimizer)
+    for key, plain in PLAIN.items():
+        if spec.get(key, plain) != plain:
+            sys.exit(f"model.{key} = {spec[key]} is not computed by this script")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(1)

@@ -8,6 +8,7 @@ mod crowd;
 mod cuda_scripts;
 mod dashboard;
 mod doctor;
+mod families;
 mod finish;
 mod first_hour;
 mod identity;

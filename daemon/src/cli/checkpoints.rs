@@ -75,6 +75,9 @@ pub struct ExportOptions {
     /// Folder of the base model: needed where the run trains adapters, which are merged into it; else for its tokenizer.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = DATA)]
     pub base: Option<PathBuf>,
+    /// Write the adapters by themselves, for PEFT: adapter_config.json and adapter_model.safetensors. Needs no base.
+    #[arg(long, help_heading = DATA)]
+    pub adapters: bool,
 }
 
 /// The types in which weights can be written.

@@ -26,7 +26,7 @@ pub struct LocalOptions {
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
     pub threads: Option<usize>,
-    /// Folder of a Llama model to begin from.
+    /// Folder of a model of Hugging Face to begin from.
     #[arg(long, value_name = "FOLDER", help_heading = TRAINING)]
     pub base: Option<PathBuf>,
     /// Files and folders to train on; with the built-in run, texts to read instead of its stories.

@@ -80,7 +80,7 @@ pub struct MachineOptions {
     #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
         value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
     pub threads: Option<usize>,
-    /// Folder of a Llama model (config.json, safetensors) to begin from.
+    /// Folder of a model of Hugging Face (config.json, safetensors) to begin from.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = TRAINING)]
     pub base: Option<PathBuf>,
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
 use murmur_training::generate::Sampling;
+use murmur_training::model::trained_layout;
 use murmur_training::pretrained::{self, ExportType};
 use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, Tokenizer};
 use serde_json::json;
@@ -132,6 +133,37 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
 
 pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
+    let export_type = match options.dtype {
+        WeightType::F32 => ExportType::F32,
+        WeightType::F16 => ExportType::F16,
+        WeightType::Bf16 => ExportType::Bf16,
+    };
+    if options.adapters {
+        export_adapters(&checkpoint, export_type, options)?;
+    } else {
+        export_whole(&checkpoint, export_type, options)?;
+    }
+    note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
+    print_line(&options.to.display().to_string());
+    Ok(())
+}
+
+fn export_adapters(checkpoint: &Checkpoint, export_type: ExportType, options: &ExportOptions) -> Result<(), Failure> {
+    let (manifest, adapters) = (&checkpoint.manifest, &checkpoint.state.parameters);
+    if !manifest.lora.is_on() {
+        let failure = Failure::new(ExitCode::Settings, "this run trains all weights: it has no adapters");
+        return Err(failure.hint("leave --adapters out"));
+    }
+    let layout = trained_layout(manifest);
+    // PEFT looks for the base from wherever it runs.
+    let base = options.base.as_deref().map(|base| std::path::absolute(base).unwrap_or_else(|_| base.to_owned()));
+    let (to, base) = (&options.to, base.as_deref());
+    pretrained::export_adapters(&manifest.lora, &layout, adapters, export_type, base, to, options.force)
+        .map_err(|error| pretrained_failure(&error))
+}
+
+/// All weights, with adapters merged into their base.
+fn export_whole(checkpoint: &Checkpoint, export_type: ExportType, options: &ExportOptions) -> Result<(), Failure> {
     let base = options.base.as_deref();
     let own = PretrainedConfig::of(&checkpoint.manifest.model);
     let config = match base {
@@ -140,22 +172,14 @@ pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
             let config = PretrainedConfig::read(folder).map_err(|error| pretrained_failure(&error))?;
             if !config.computes_as(&own) {
                 let message = format!("{} holds another architecture than the run's", folder.display());
-                return Err(Failure::new(ExitCode::Files, message).hint("give the run's own base").into());
+                return Err(Failure::new(ExitCode::Files, message).hint("give the run's own base"));
             }
             config
         }
     };
-    let parameters = base_model::whole_model(&checkpoint, base)?;
-    let export_type = match options.dtype {
-        WeightType::F32 => ExportType::F32,
-        WeightType::F16 => ExportType::F16,
-        WeightType::Bf16 => ExportType::Bf16,
-    };
+    let parameters = base_model::whole_model(checkpoint, base)?;
     pretrained::export(&config, &parameters, export_type, base, &options.to, options.force)
-        .map_err(|error| pretrained_failure(&error))?;
-    note(&format!("{} · step {}", checkpoint.manifest.run.name, checkpoint.state.counters.steps));
-    print_line(&options.to.display().to_string());
-    Ok(())
+        .map_err(|error| pretrained_failure(&error))
 }
 
 /// The data directory that a path is, or that the checkpoint there lies in.

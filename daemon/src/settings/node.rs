@@ -73,8 +73,8 @@ pub enum AfterCompletion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSettings {
-    /// A folder with config.json and safetensors files of a Llama model; empty: none. The founder's becomes the run's;
-    /// where the run trains adapters, every node needs it.
+    /// A folder with config.json and safetensors files of a model of Hugging Face; empty: none. The founder's becomes the
+    /// run's; where the run trains adapters, every node needs it.
     pub base: PathBuf,
 }
 

@@ -58,9 +58,10 @@ pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<R
     let Some(folder) = settings.model.base() else { return Ok(manifest) };
     let config = PretrainedConfig::read(folder).map_err(|error| pretrained_failure(&error))?;
     let context = manifest.model.context;
-    if context > config.context_max {
-        let longest = config.context_max;
-        let message = format!("model.context = {context}, but the model in {} knows {longest}", folder.display());
+    let (longest, key) = (config.spec.context, config.context_key);
+    if context > longest {
+        let folder = folder.display();
+        let message = format!("model.context = {context}, but the model in {folder} knows {longest} ({key})");
         return Err(Failure::new(ExitCode::Settings, message).hint(format!("at most {longest} tokens of context")));
     }
     manifest.model = config.model(context);
@@ -129,7 +130,8 @@ fn check_named(manifest: &RunManifest) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("lora.rank = {}: adapters need a base model, and this run names none", manifest.lora.rank);
-    Err(Failure::new(ExitCode::Settings, message).hint("give a Llama model's folder with --base FOLDER"))
+    Err(Failure::new(ExitCode::Settings, message)
+        .hint("give a model's folder with --base FOLDER; GUIDE.md lists those accepted"))
 }
 
 fn read_as_named(manifest: &RunManifest, folder: Option<&Path>) -> Result<Pretrained, Failure> {

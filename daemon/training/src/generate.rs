@@ -137,6 +137,8 @@ impl Continuation<'_> {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::AttentionBias;
+
     use super::*;
 
     fn spec() -> ModelSpec {
@@ -157,9 +159,16 @@ mod tests {
 
     #[test]
     fn the_cache_changes_no_logits() -> Result<()> {
-        for spec in [spec(), ModelSpec { tied_head: true, ..spec() }, ModelSpec { key_value_heads: 2, ..spec() }] {
-            let (model, reference) = (language_model(&spec)?, Transformer::new(&spec));
-            let (parameters, text) = (reference.initial_parameters(1), bytes(b"once upon a time in a m"));
+        let qwen = ModelSpec { head_width: 6, head_norm: true, attention_bias: AttentionBias::All, ..spec() };
+        let smol = ModelSpec { key_value_heads: 2, layers_without_rope: vec![0], tied_head: true, ..spec() };
+        let bias = ModelSpec { attention_bias: AttentionBias::Qkv, ..spec() };
+        for spec in [spec(), smol, qwen, bias] {
+            let reference = Transformer::new(&spec);
+            let (mut parameters, text) = (reference.initial_parameters(1), bytes(b"once upon a time in a m"));
+            // Biases of zero and scales of one would hide a mistake.
+            let alike = parameters.iter_mut().enumerate().filter(|(_, value)| **value == 0.0 || **value == 1.0);
+            alike.for_each(|(index, value)| *value += (index % 7) as f32 / 20.0);
+            let model = LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu)?;
             let mut decoder = model.decoder()?;
             let mut read = 0;
             for next in [5, 6, 7, 15, 16, text.len()] {

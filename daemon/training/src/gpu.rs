@@ -47,6 +47,9 @@ const SUM_BLOCKS: usize = 512;
 /// Rows of a block that sums columns.
 const STRIP: usize = if cfg!(test) { 16 } else { 256 };
 
+/// Columns of a head that one thread sums where heads are normalised: `HEAD_COLUMNS` of the kernels.
+const HEAD_COLUMNS: usize = 4;
+
 /// What a tensor holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
@@ -161,8 +164,12 @@ const KERNELS: [&str; 15] = [
     "muon_polynomial",
     "muon_step",
 ];
-const KERNELS_OF_A_KIND: [&str; 8] = [
+const KERNELS_OF_A_KIND: [&str; 12] = [
     "rms_norm",
+    "add_bias",
+    "bias_backward",
+    "head_norm",
+    "head_norm_backward",
     "turn_heads",
     "move_heads",
     "causal_softmax",

@@ -13,10 +13,10 @@ use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
 /// Computing activations again does not count.
 pub fn operations_per_token(spec: &ModelSpec) -> f64 {
     let (width, layers, context) = (f64::from(spec.width), f64::from(spec.layers), f64::from(spec.context));
-    let key_width = width / f64::from(spec.heads) * f64::from(spec.resolved_key_value_heads());
-    let block = 2.0 * width * width + 2.0 * width * key_width + 3.0 * width * f64::from(spec.feed_forward);
+    let (query_width, key_width) = (f64::from(spec.query_width()), f64::from(spec.key_width()));
+    let block = 2.0 * width * query_width + 2.0 * width * key_width + 3.0 * width * f64::from(spec.feed_forward);
     let weights = layers * block + width * f64::from(spec.vocabulary);
-    6.0 * weights + 6.0 * layers * context * width
+    6.0 * weights + 6.0 * layers * context * query_width
 }
 
 /// Seconds and operations of products of matrices as in the feed-forward part of `spec`, `rows` tokens at once: the rate
@@ -89,6 +89,9 @@ mod tests {
         let spec = ModelSpec { layers: 2, width: 4, heads: 2, feed_forward: 8, context: 16, ..ModelSpec::default() };
         // Weights: 2 · (4 · 16 + 3 · 32) + 4 · 256; attention: 6 · 2 · 16 · 4.
         assert_eq!(operations_per_token(&spec), 6.0 * (320.0 + 1024.0) + 768.0);
+        // Twice as wide heads: twice the projections and twice the attention.
+        let wide = ModelSpec { head_width: 4, ..spec };
+        assert_eq!(operations_per_token(&wide), 6.0 * (2.0 * (2.0 * 4.0 * 16.0 + 96.0) + 1024.0) + 2.0 * 768.0);
     }
 
     #[test]

@@ -135,19 +135,21 @@ fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
 fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, recompute: bool, kernels: Kernels, threads: u64) -> u64 {
     let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), u64::from(spec.layers));
     let (heads, context, vocabulary) = (u64::from(spec.heads), u64::from(spec.context), u64::from(spec.vocabulary));
-    let joint = width + 2 * (width / heads) * u64::from(spec.resolved_key_value_heads());
+    let (queries, keys) = (u64::from(spec.query_width()), u64::from(spec.key_width()));
+    let joint = queries + 2 * keys;
+    let raw = if spec.head_norm { queries + keys } else { 0 };
     let rows = sequences * context;
     match kernels {
         Kernels::Fused => {
             // As in `model/transformer/workspace.rs`: streams, what blocks keep, scratch.
-            let kept = if recompute { 1 } else { layers } * (joint + 2 * width + 2 * inner);
-            let per_row = (layers + 1) * width + kept + 3 * width + joint + inner;
+            let kept = if recompute { 1 } else { layers } * (joint + raw + queries + width + 2 * inner);
+            let per_row = (layers + 1) * width + kept + 2 * width + width.max(queries) + joint + inner;
             let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
             rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)
         }
         Kernels::Composed | Kernels::Cuda => {
             // Every operation keeps its result and its gradient, attention tables of all pairs of positions: measured.
-            let per_row = layers * (28 * width + 5 * joint + 10 * inner) + 10 * vocabulary;
+            let per_row = layers * (20 * width + 8 * queries + 5 * joint + 8 * raw + 10 * inner) + 10 * vocabulary;
             rows * per_row + layers * 8 * sequences * heads * context * context
         }
     }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::{AttentionBias, ModelSpec};
 use murmur_training::memory::MemoryEstimate;
 use murmur_training::ops::Kernels;
 use murmur_training::{Corpus, Device, Engine, TrainingOptions};
@@ -54,6 +54,9 @@ fn the_estimate_is_near_what_training_takes() {
     let small = ModelSpec { layers: 2, width: 128, heads: 4, feed_forward: 256, context: 128, ..ModelSpec::default() };
     let deep = ModelSpec { layers: 6, width: 64, feed_forward: 176, vocabulary: 4096, ..small.clone() };
     let grouped = ModelSpec { key_value_heads: 1, tied_head: true, context: 256, ..small.clone() };
+    // Queries twice as wide as the stream.
+    let qwen = ModelSpec { head_width: 64, key_value_heads: 2, head_norm: true, ..small.clone() };
+    let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };
     for (spec, rank, options) in [
@@ -62,6 +65,8 @@ fn the_estimate_is_near_what_training_takes() {
         (deep, 0, TrainingOptions { recompute: true, ..plain }),
         (small.clone(), 0, TrainingOptions { micro_batch: Some(2), ..plain }),
         (grouped, 0, plain),
+        (qwen.clone(), 0, plain),
+        (qwen, 0, composed),
         (small.clone(), 8, plain),
         (small, 0, composed),
     ] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use candle_core::{Device, Tensor};
-use murmur_protocol::manifest::{LoraSpec, ModelSpec};
+use murmur_protocol::manifest::{AttentionBias, LoraSpec, ModelSpec, RopeScaling};
 use murmur_training::data::{Batch, TokenBatch};
 use murmur_training::model::{self, Model, lora};
 use murmur_training::pretrained::{ExportType, export};
@@ -82,10 +82,23 @@ fn logits_are_those_of_the_transformers_library() {
     };
     let tied = ModelSpec { tied_head: true, rope_theta: 50_000.0, norm_epsilon: 1e-5, ..plain.clone() };
     let grouped = ModelSpec { key_value_heads: 2, ..plain.clone() };
+    let llama3 = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
+    let llama3 = ModelSpec { rope_high_factor: 2.0, rope_original_context: 16, ..llama3 };
+    let llama3 = ModelSpec { head_width: 12, attention_bias: AttentionBias::All, ..llama3 };
+    let mistral = ModelSpec { rope_scaling: RopeScaling::Linear, rope_factor: 4.0, ..grouped.clone() };
+    let mistral = ModelSpec { head_width: 10, rope_theta: 5_000.0, ..mistral };
+    let qwen2 = ModelSpec { attention_bias: AttentionBias::Qkv, tied_head: true, ..grouped.clone() };
+    let qwen3 = ModelSpec { head_norm: true, head_width: 12, ..grouped.clone() };
+    let smollm3 = ModelSpec { layers_without_rope: vec![1], rope_theta: 2e6, ..grouped.clone() };
     for (spec, golden) in [
         (plain, [-0.591_884, -0.110_548, 0.004_479, -0.290_157, -0.667_977, 0.231_803]),
         (tied, [-1.210_368, 0.373_136, -0.043_081, -1.258_172, -1.356_835, 0.712_72]),
         (grouped, [1.103_007, 0.554_411, 0.182_58, 0.378_519, 0.516_726, 0.228_069]),
+        (llama3, [1.017_585, 0.870_3, 0.132_596, -1.378_964, -0.801_068, 1.912_6]),
+        (mistral, [0.574_88, -0.409_476, -0.616_578, -1.016_881, -1.697_802, 0.844_589]),
+        (qwen2, [0.757_324, -1.256_738, 1.208_496, -1.243_346, 1.462_823, -0.643_37]),
+        (qwen3, [-0.078_988, 0.059_977, -1.358_669, 0.453_235, 1.977_329, 0.026_21]),
+        (smollm3, [1.074_839, 0.444_423, 0.187_54, 0.282_147, 0.671_851, 0.170_082]),
     ] {
         let parameters = by_formula(&spec);
         let model = LanguageModel::from_parameters(&spec, &parameters, &Device::Cpu).expect("memory");
@@ -138,11 +151,13 @@ fn write(config: &PretrainedConfig, parameters: &[f32], folder: &Path) {
 
 #[test]
 fn models_go_to_the_transformers_library_and_back() {
-    const VARIANTS: [&str; 6] = ["plain", "tied", "grouped", "sharded", "half", "brain"];
+    const LLAMA: [&str; 7] = ["plain", "tied", "grouped", "sharded", "half", "brain", "llama3"];
+    const OTHERS: [&str; 5] = ["mistral", "qwen2", "qwen3", "qwen3-bias", "smollm3"];
+    let variants = [&LLAMA[..], &OTHERS[..]].concat();
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let Some(expected) = check(&[&["save", text(folder.path())], &VARIANTS[..]].concat()) else { return };
+    let Some(expected) = check(&[&["save", text(folder.path())], &variants[..]].concat()) else { return };
     let mut written: Vec<PathBuf> = Vec::new();
-    for (variant, expected) in VARIANTS.iter().zip(&expected) {
+    for (variant, expected) in variants.iter().zip(&expected) {
         let model = Pretrained::read(&folder.path().join(variant)).unwrap_or_else(|error| panic!("{variant}: {error}"));
         let spec = model.config.model(16);
         assert_computes(&spec, &model.parameters, expected, variant);

@@ -9,11 +9,20 @@ use super::{DataSource, DataSpec, ManifestError, ModelKind, ModelSpec, RunManife
 /// All names of classes together, in bytes: a manifest holds them. For 1,000 classes of eight letters each.
 const CLASS_NAMES_BYTES_MAX: usize = 8 * 1024;
 
-const MODEL_FIELDS: [&str; 11] = [
+const MODEL_FIELDS: [&str; 20] = [
+    "head_width",
     "key_value_heads",
     "vocabulary",
     "tied_head",
     "rope_theta",
+    "rope_scaling",
+    "rope_factor",
+    "rope_low_factor",
+    "rope_high_factor",
+    "rope_original_context",
+    "layers_without_rope",
+    "attention_bias",
+    "head_norm",
     "norm_epsilon",
     "image_height",
     "image_width",

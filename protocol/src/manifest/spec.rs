@@ -22,7 +22,7 @@ pub struct RunSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// Llama-style decoder: RMSNorm, rotary positions, SwiGLU, no biases.
+    /// Llama-style decoder: RMSNorm, rotary positions, SwiGLU.
     Transformer,
     /// Image classifier of fully connected layers with ReLU between them.
     Mlp,
@@ -37,6 +37,33 @@ impl ModelKind {
     }
 }
 
+/// How the angles of rotary positions are made to reach further than those of the first training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RopeScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// All frequencies are divided by `rope_factor` (Chen et al., arXiv 2306.15595).
+    Linear,
+    /// Long wavelengths are divided by `rope_factor`, short ones stay, those between are blended (Llama 3.1, arXiv
+    /// 2407.21783).
+    Llama3,
+}
+
+/// Which projections of attention have a bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionBias {
+    /// None of them.
+    #[default]
+    None,
+    /// Those of queries, keys and values (Qwen2).
+    Qkv,
+    /// That of the output as well.
+    All,
+}
+
 /// The model's kind and size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -45,10 +72,12 @@ pub struct ModelSpec {
     pub kind: ModelKind,
     /// Number of blocks, 1 to 128.
     pub layers: u32,
-    /// Width of the residual stream, a multiple of `heads`, up to 16,384.
+    /// Width of the residual stream, up to 16,384; a multiple of `heads` where `head_width` is 0.
     pub width: u32,
-    /// Attention heads; `width / heads` must be even, for the rotary positions.
+    /// Attention heads, 1 to 256.
     pub heads: u32,
+    /// Width of a head, even for the rotary positions, up to 1,024; 0 for `width / heads`.
+    pub head_width: u32,
     /// Heads of keys and values, shared by equal groups of attention heads (Ainslie et al., arXiv 2305.13245): a divisor
     /// of `heads`, or 0 for as many as `heads`.
     pub key_value_heads: u32,
@@ -62,6 +91,22 @@ pub struct ModelSpec {
     pub tied_head: bool,
     /// Base of the rotary positions' angles, 1 to 1e9.
     pub rope_theta: f64,
+    /// What becomes of these angles.
+    pub rope_scaling: RopeScaling,
+    /// By how much the scaling reaches further, 1 to 10,000; 1 without a scaling.
+    pub rope_factor: f64,
+    /// Of `llama3`: wavelengths above `rope_original_context` over this are divided by the factor, above 0, at most 1,000.
+    pub rope_low_factor: f64,
+    /// Of `llama3`: wavelengths below `rope_original_context` over this stay, above `rope_low_factor`, at most 1,000.
+    pub rope_high_factor: f64,
+    /// Of `llama3`: tokens of context of the first training, 1 to 2²⁴.
+    pub rope_original_context: u32,
+    /// Numbers of the layers, from 0 and rising, whose queries and keys are not turned by their positions (SmolLM3).
+    pub layers_without_rope: Vec<u32>,
+    /// Which projections of attention have a bias.
+    pub attention_bias: AttentionBias,
+    /// Whether each head's query and key go through an RMSNorm before they are turned (Qwen3).
+    pub head_norm: bool,
     /// Added to RMSNorm's mean square, above 0, at most 0.01.
     pub norm_epsilon: f64,
     /// Of models that read images: rows of pixels, 1 to 1,024.
@@ -82,6 +127,26 @@ impl ModelSpec {
     /// Heads of keys and values, with 0 resolved.
     pub fn resolved_key_value_heads(&self) -> u32 {
         if self.key_value_heads == 0 { self.heads } else { self.key_value_heads }
+    }
+
+    /// Width of a head, with 0 resolved.
+    pub fn resolved_head_width(&self) -> u32 {
+        if self.head_width == 0 { self.width / self.heads } else { self.head_width }
+    }
+
+    /// Width of all queries of a token, and of what attention gives.
+    pub fn query_width(&self) -> u32 {
+        self.heads * self.resolved_head_width()
+    }
+
+    /// Width of all keys of a token, and of all values.
+    pub fn key_width(&self) -> u32 {
+        self.resolved_key_value_heads() * self.resolved_head_width()
+    }
+
+    /// Whether this layer turns queries and keys by their positions.
+    pub fn has_rope(&self, layer: u32) -> bool {
+        !self.layers_without_rope.contains(&layer)
     }
 }
 
@@ -283,12 +348,22 @@ impl Default for ModelSpec {
             layers: 4,
             width: 64,
             heads: 4,
+            head_width: 0,
             key_value_heads: 0,
             feed_forward: 176,
             context: 128,
             vocabulary: 256,
             tied_head: false,
             rope_theta: 10_000.0,
+            rope_scaling: RopeScaling::None,
+            rope_factor: 1.0,
+            // Llama 3.1's.
+            rope_low_factor: 1.0,
+            rope_high_factor: 4.0,
+            rope_original_context: 8192,
+            layers_without_rope: Vec::new(),
+            attention_bias: AttentionBias::None,
+            head_norm: false,
             norm_epsilon: 1e-5,
             // MNIST's.
             image_height: 28,

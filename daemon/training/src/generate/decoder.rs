@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use candle_core::{CpuStorage, D, DType, Device, Result, Storage, Tensor};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::{AttentionBias, ModelSpec};
 use rayon::prelude::*;
 
 use crate::ops::exponential::dot;
 use crate::ops::rotary::RotaryTables;
 use crate::ops::vector::vectorised;
-use crate::ops::{embedding, linear, rms_norm, swiglu};
+use crate::ops::{bias, embedding, head_norm, linear, rms_norm, swiglu};
 
 /// Tokens of a prompt that go through the model at once: their attention scores take `heads · this · context` values.
 const PROMPT_TOKENS: usize = 128;
@@ -40,13 +40,12 @@ struct Cache {
 impl<'a> Decoder<'a> {
     /// A decoder that has read nothing; `parameters` in the order of `layout`.
     pub(super) fn new(spec: &'a ModelSpec, layout: &'a ModelLayout, parameters: Vec<Tensor>) -> Result<Decoder<'a>> {
-        let (context, head_width) = (spec.context as usize, (spec.width / spec.heads) as usize);
         let device = parameters.first().map_or(Device::Cpu, |tensor| tensor.device().clone());
-        let shape = (context, head_width * spec.resolved_key_value_heads() as usize);
+        let shape = (spec.context as usize, spec.key_width() as usize);
         let place = || Tensor::zeros(shape, DType::F32, &device);
         let cache = |_| Ok(Cache { keys: place()?, values: place()? });
         let layers = (0..spec.layers).map(cache).collect::<Result<_>>()?;
-        let rotary = RotaryTables::new(head_width, context, spec.rope_theta);
+        let rotary = RotaryTables::of(spec);
         let weights = layout.tensors().iter().map(|tensor| tensor.name.as_str()).zip(parameters).collect();
         Ok(Decoder { spec, weights, rotary, layers, length: 0 })
     }
@@ -76,10 +75,9 @@ impl<'a> Decoder<'a> {
         let table = self.weight("model.embed_tokens");
         let count = tokens.len();
         let mut stream = embedding::composed(table, &Tensor::from_slice(tokens, (1, count), table.device())?)?;
-        for (layer, cache) in self.layers.iter().enumerate() {
-            let weight = |part: &str| self.weight(&format!("model.layers.{layer}.{part}"));
-            stream = (&stream + self.attend(&weight, cache, &stream)?)?;
-            stream = (&stream + self.feed_forward(&weight, &stream)?)?;
+        for (layer, cache) in (0..).zip(&self.layers) {
+            stream = (&stream + self.attend(layer, cache, &stream)?)?;
+            stream = (&stream + self.feed_forward(layer, &stream)?)?;
         }
         let last = self.normalise(&stream.narrow(1, count - 1, 1)?.contiguous()?, self.weight("model.norm"))?;
         let head = if self.spec.tied_head { table } else { self.weight("lm_head") };
@@ -90,18 +88,44 @@ impl<'a> Decoder<'a> {
         &self.weights[format!("{name}.weight").as_str()]
     }
 
-    fn attend<'w>(&self, weight: &impl Fn(&str) -> &'w Tensor, cache: &Cache, stream: &Tensor) -> Result<Tensor> {
-        let (_, count, width) = stream.dims3()?;
-        let normalised = self.normalise(stream, weight("input_layernorm"))?;
+    /// Through one of attention's four projections: `q`, `k`, `v` or `o`.
+    fn project(&self, layer: u32, input: &Tensor, name: &str) -> Result<Tensor> {
+        let result = self.multiply(input, self.weight(&format!("model.layers.{layer}.self_attn.{name}_proj")))?;
+        // Most models have none: nothing is looked up for them.
+        let may_have = self.spec.attention_bias != AttentionBias::None;
+        let bias = || self.weights.get(format!("model.layers.{layer}.self_attn.{name}_proj.bias").as_str());
+        match may_have.then(bias).flatten() {
+            Some(bias) => bias::composed(&result, bias),
+            None => Ok(result),
+        }
+    }
+
+    /// Queries or keys, `q` or `k`, normalised and turned as the model has it.
+    fn heads(&self, layer: u32, input: &Tensor, name: &str, places: &RotaryTables) -> Result<Tensor> {
+        let heads = self.project(layer, input, name)?;
+        let heads = if self.spec.head_norm {
+            let scale = self.weight(&format!("model.layers.{layer}.self_attn.{name}_norm"));
+            head_norm::composed(&heads, scale, self.spec.norm_epsilon)?
+        } else {
+            heads
+        };
+        if self.spec.has_rope(layer) { places.composed(&heads) } else { Ok(heads) }
+    }
+
+    fn attend(&self, layer: u32, cache: &Cache, stream: &Tensor) -> Result<Tensor> {
+        let (_, count, _) = stream.dims3()?;
+        let norm = self.weight(&format!("model.layers.{layer}.input_layernorm"));
+        let normalised = self.normalise(stream, norm)?;
         let places = self.rotary.part(self.length..self.length + count);
-        let query = places.composed(&self.multiply(&normalised, weight("self_attn.q_proj"))?)?;
-        let key = places.composed(&self.multiply(&normalised, weight("self_attn.k_proj"))?)?;
-        let value = self.multiply(&normalised, weight("self_attn.v_proj"))?;
+        let (query, key) =
+            (self.heads(layer, &normalised, "q", &places)?, self.heads(layer, &normalised, "k", &places)?);
+        let value = self.project(layer, &normalised, "v")?;
         cache.keys.slice_set(&key.squeeze(0)?.contiguous()?, 0, self.length)?;
         cache.values.slice_set(&value.squeeze(0)?.contiguous()?, 0, self.length)?;
 
         let (heads, groups) = (self.spec.heads as usize, self.spec.resolved_key_value_heads() as usize);
-        let (sharing, head_width, total) = (heads / groups, width / heads, self.length + count);
+        let (sharing, total) = (heads / groups, self.length + count);
+        let (width, head_width) = (self.spec.query_width() as usize, self.spec.resolved_head_width() as usize);
         // `[groups, sharing · count, head width]`: the heads of a group stand one below the other.
         let query = query.reshape((count, groups, sharing, head_width))?.permute((1, 2, 0, 3))?.contiguous()?;
         let query = query.reshape((groups, sharing * count, head_width))?;
@@ -110,7 +134,7 @@ impl<'a> Decoder<'a> {
         let probabilities = softmax(&self.hide_later(scores, count, sharing)?)?;
         let mixed = probabilities.matmul(&seen(&cache.values)?)?.reshape((groups, sharing, count, head_width))?;
         let mixed = mixed.permute((2, 0, 1, 3))?.reshape((1, count, width))?;
-        self.multiply(&mixed, weight("self_attn.o_proj"))
+        self.project(layer, &mixed, "o")
     }
 
     /// The first `total` rows as `[groups, total, head width]`.
@@ -134,7 +158,8 @@ impl<'a> Decoder<'a> {
         scores.broadcast_add(&mask)
     }
 
-    fn feed_forward<'w>(&self, weight: &impl Fn(&str) -> &'w Tensor, stream: &Tensor) -> Result<Tensor> {
+    fn feed_forward(&self, layer: u32, stream: &Tensor) -> Result<Tensor> {
+        let weight = |part: &str| self.weight(&format!("model.layers.{layer}.{part}"));
         let normalised = self.normalise(stream, weight("post_attention_layernorm"))?;
         let gate = self.multiply(&normalised, weight("mlp.gate_proj"))?;
         let up = self.multiply(&normalised, weight("mlp.up_proj"))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Result;
 use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{ModelSpec, OptimizerKind, OptimizerSpec};
+use murmur_protocol::manifest::{AttentionBias, ModelSpec, OptimizerKind, OptimizerSpec};
 
 use super::{Accelerator, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
@@ -28,6 +28,8 @@ fn spec() -> ModelSpec {
         width: heads.0 * heads.1,
         heads: heads.0,
         key_value_heads: 2,
+        attention_bias: AttentionBias::All,
+        head_norm: true,
         feed_forward: if cfg!(test) { 66 } else { 520 },
         context: if cfg!(test) { 10 } else { 40 },
         vocabulary: if cfg!(test) { 70 } else { 300 },
@@ -50,7 +52,12 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
         let optimizer = OptimizerSpec { kind, match_batch, gradient_norm_max: 0.1, ..OptimizerSpec::default() };
         let spec = spec();
         let model = build(&spec);
-        let (layout, parameters) = (model.layout().clone(), model.initial_parameters(1));
+        let (layout, mut parameters) = (model.layout().clone(), model.initial_parameters(1));
+        // Biases of zero and scales of one would hide what is not computed.
+        for tensor in layout.tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
+            let values = parameters[tensor.range()].iter_mut().enumerate();
+            values.for_each(|(index, value)| *value += ((index % 7) as f32 - 3.0) / 50.0);
+        }
         let options = TrainingOptions { precision, ..TrainingOptions::default() };
         let (examples, device) = (3, device.clone());
         let mut on_device =

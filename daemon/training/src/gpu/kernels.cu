@@ -113,6 +113,99 @@ extern "C" __global__ void rms_scale_backward(const float *input, const float *t
     }
 }
 
+// Biases: of `width` columns from `first` on of rows that are `row_width` wide.
+
+template <typename T> __device__ void add_bias(T *values, const float *bias, u32 row_width, u32 first, u32 width) {
+    T *row = values + (size_t)blockIdx.x * row_width + first;
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        store(row + column, load(row + column) + bias[column]);
+    }
+}
+
+/// Adds to `to_bias`. Blocks and warps share out columns and rows as in `rms_scale_backward`.
+template <typename T>
+__device__ void bias_backward(const T *gradient, float *to_bias, u32 rows, u32 row_width, u32 first, u32 width,
+                              u32 strip) {
+    __shared__ float sums[32][33];
+    u32 groups = (width + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    u32 column = blockIdx.x % groups * 32 + lane, begin = blockIdx.x / groups * strip;
+    u32 end = begin + strip < rows ? begin + strip : rows;
+    float sum = 0;
+    if (column < width) {
+        for (u32 row = begin + warp; row < end; row += warps) {
+            sum += load(gradient + (size_t)row * row_width + first + column);
+        }
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && column < width) {
+        for (u32 other = 1; other < warps; ++other) sum += sums[other][lane];
+        atomicAdd(to_bias + column, sum);
+    }
+}
+
+// Norms of heads: RMSNorm of each head's query and key in rows [sequences, length, query | key | value]. `raw` [rows, query |
+// key] keeps what was normalised.
+
+/// One block handles one head of one row.
+template <typename T>
+__device__ void head_norm(T *rows, T *raw, const float *query_scale, const float *key_scale, u32 heads, u32 key_heads,
+                          u32 head_width, float epsilon) {
+    u32 normalised = heads + key_heads, slot = blockIdx.x % normalised;
+    T *head = rows + ((size_t)(blockIdx.x / normalised) * (normalised + key_heads) + slot) * head_width;
+    T *kept = raw + (size_t)blockIdx.x * head_width;
+    const float *scale = slot < heads ? query_scale : key_scale;
+    float squares = 0;
+    for (u32 column = threadIdx.x; column < head_width; column += blockDim.x) {
+        float value = load(head + column);
+        squares += value * value;
+    }
+    float factor = rsqrtf(block_sum(squares) / head_width + epsilon);
+    for (u32 column = threadIdx.x; column < head_width; column += blockDim.x) {
+        kept[column] = head[column];
+        store(head + column, load(head + column) * factor * scale[column]);
+    }
+}
+
+/// Columns of a head that one thread sums: 1,024 with 256 threads.
+#define HEAD_COLUMNS 4
+
+/// Replaces the gradient of what was normalised by that of `raw`, and adds to the scales'. One block handles one head of a
+/// strip of `strip` rows.
+template <typename T>
+__device__ void head_norm_backward(T *to_rows, const T *raw, const float *query_scale, const float *key_scale,
+                                   float *to_query_scale, float *to_key_scale, u32 rows, u32 heads, u32 key_heads,
+                                   u32 head_width, u32 strip, float epsilon) {
+    u32 normalised = heads + key_heads, slot = blockIdx.x % normalised, begin = blockIdx.x / normalised * strip;
+    u32 end = begin + strip < rows ? begin + strip : rows;
+    const float *scale = slot < heads ? query_scale : key_scale;
+    float sums[HEAD_COLUMNS] = {};
+    for (u32 row = begin; row < end; ++row) {
+        T *gradient = to_rows + ((size_t)row * (normalised + key_heads) + slot) * head_width;
+        const T *input = raw + ((size_t)row * normalised + slot) * head_width;
+        float squares = 0, product = 0;
+        for (u32 column = threadIdx.x; column < head_width; column += blockDim.x) {
+            float value = load(input + column);
+            squares += value * value;
+            product += load(gradient + column) * scale[column] * value;
+        }
+        float factor = rsqrtf(block_sum(squares) / head_width + epsilon);
+        float shrink = block_sum(product) * factor * factor * factor / head_width;
+        for (u32 part = 0; part < HEAD_COLUMNS; ++part) {
+            u32 column = part * blockDim.x + threadIdx.x;
+            if (column >= head_width) continue;
+            float value = load(input + column), to_output = load(gradient + column);
+            sums[part] += to_output * value * factor;
+            store(gradient + column, to_output * scale[column] * factor - value * shrink);
+        }
+    }
+    float *to_scale = slot < heads ? to_query_scale : to_key_scale;
+    for (u32 part = 0; part < HEAD_COLUMNS; ++part) {
+        u32 column = part * blockDim.x + threadIdx.x;
+        if (column < head_width) atomicAdd(to_scale + column, sums[part]);
+    }
+}
+
 // Heads: rows [sequences, length, query | key | value] to and from heads [sequences, heads, length, head width], with queries
 // and keys turned by their position (RoPE), Hugging Face's halves of a head paired.
 
@@ -334,6 +427,24 @@ extern "C" __global__ void adamw(float *values, const float *gradient, const flo
     extern "C" __global__ void rms_norm_##T(const float *input, const float *scale, T *output, u32 width,              \
                                             float epsilon) {                                                          \
         rms_norm(input, scale, output, width, epsilon);                                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void add_bias_##T(T *values, const float *bias, u32 row_width, u32 first, u32 width) {       \
+        add_bias(values, bias, row_width, first, width);                                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void bias_backward_##T(const T *gradient, float *to_bias, u32 rows, u32 row_width,           \
+                                                 u32 first, u32 width, u32 strip) {                                    \
+        bias_backward(gradient, to_bias, rows, row_width, first, width, strip);                                        \
+    }                                                                                                                  \
+    extern "C" __global__ void head_norm_##T(T *rows, T *raw, const float *query_scale, const float *key_scale,        \
+                                             u32 heads, u32 key_heads, u32 head_width, float epsilon) {                \
+        head_norm(rows, raw, query_scale, key_scale, heads, key_heads, head_width, epsilon);                           \
+    }                                                                                                                  \
+    extern "C" __global__ void head_norm_backward_##T(T *to_rows, const T *raw, const float *query_scale,              \
+                                                      const float *key_scale, float *to_query_scale,                   \
+                                                      float *to_key_scale, u32 rows, u32 heads, u32 key_heads,         \
+                                                      u32 head_width, u32 strip, float epsilon) {                      \
+        head_norm_backward(to_rows, raw, query_scale, key_scale, to_query_scale, to_key_scale, rows, heads, key_heads, \
+                           head_width, strip, epsilon);                                                                \
     }                                                                                                                  \
     extern "C" __global__ void turn_heads_##T(T *rows, T *query, T *key, T *value, const float *cosines,               \
                                               const float *sines, u32 length, u32 heads, u32 key_heads, u32 half,      \

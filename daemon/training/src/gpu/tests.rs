@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
+use murmur_protocol::manifest::{AttentionBias, LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec, RopeScaling};
 use murmur_protocol::{Correction, ModelLayout};
 
 use super::check::check;
@@ -38,14 +38,19 @@ fn real() -> Option<Arc<dyn Accelerator>> {
     }
 }
 
-/// The built-in kind, one with everything else, and one wider than a block has threads.
-fn specs() -> [ModelSpec; 3] {
+/// The built-in kind, one with everything else of Llama's, one wider than a block has threads, and two of other families.
+fn specs() -> [ModelSpec; 5] {
     let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
     let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
     let other = ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other };
     let wide =
         ModelSpec { layers: 1, width: 132, heads: 3, feed_forward: 40, context: 40, vocabulary: 50, ..plain.clone() };
-    [plain, other, wide]
+    // Heads wider than a block has threads; queries wider than the stream, and narrower.
+    let qwen = ModelSpec { head_width: 70, heads: 2, key_value_heads: 1, head_norm: true, ..plain.clone() };
+    let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
+    let smol = ModelSpec { head_width: 6, layers_without_rope: vec![1], ..plain.clone() };
+    let smol = ModelSpec { rope_scaling: RopeScaling::Linear, rope_factor: 2.0, ..smol };
+    [plain, other, wide, qwen, smol]
 }
 
 fn batch(spec: &ModelSpec, sequences: usize, seed: u64) -> Batch {
@@ -127,7 +132,8 @@ fn gradients_and_losses_are_those_of_the_cpu() -> Result<()> {
 
 #[test]
 fn sixteen_bits_give_nearly_the_gradient_of_thirty_two() -> Result<()> {
-    for (device, spec) in on_all_devices(&specs()[..2]) {
+    let [plain, other, _, qwen, smol] = &specs();
+    for (device, spec) in on_all_devices([plain, other, qwen, smol]) {
         let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
         let (mut host, mut gpu) = pair(spec, device, &options)?;
         let batch = batch(spec, 3, 1);
@@ -208,7 +214,8 @@ fn the_estimate_is_what_is_allocated() -> Result<()> {
             let Some(device) = Emulated::open() else { return Ok(()) };
             let options = TrainingOptions { recompute, precision, ..TrainingOptions::default() };
             let (_, mut gpu) = pair(&spec, device.clone(), &options)?;
-            let (before, tables) = (device.allocated(), spec.context * spec.width / spec.heads);
+            let sets = if spec.layers_without_rope.is_empty() { 1 } else { 2 };
+            let (before, tables) = (device.allocated(), sets * spec.context * spec.resolved_head_width());
             gpu.compute_gradient(&batch(&spec, 2, 1))?;
             let allocated = device.allocated() - before + 4 * tables as usize;
             assert_eq!(activation_values(&spec, 2, precision, recompute), allocated.div_ceil(4));
@@ -231,8 +238,9 @@ fn a_device_whose_kernels_compute_something_else_is_found_out() {
 #[test]
 fn adapters_train_as_on_the_cpu() -> Result<()> {
     let lora = LoraSpec { rank: 3, ..LoraSpec::default() };
-    for (device, (precision, tolerance)) in on_all_devices([(Precision::F32, 1e-4), (Precision::Bf16, 0.05)]) {
-        let (spec, options) = (&specs()[1], TrainingOptions { precision, ..TrainingOptions::default() });
+    let cases = [(Precision::F32, 1e-4, 1), (Precision::Bf16, 0.05, 1), (Precision::F32, 1e-4, 3)];
+    for (device, (precision, tolerance, index)) in on_all_devices(cases) {
+        let (spec, options) = (&specs()[index], TrainingOptions { precision, ..TrainingOptions::default() });
         let (base, optimizer) = (build(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
         let adapters = Adapters::new(device.clone(), base.layout(), &weights, &lora, precision.kind())?;

@@ -10,7 +10,7 @@ use candle_core::{Result, bail};
 use murmur_protocol::manifest::ModelSpec;
 
 use super::weights::Weights;
-use super::{Accelerator, Argument, Kind, Matrix, Memory, Product, Span};
+use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Matrix, Memory, Product, Span, THREADS};
 use super::{bytes_of, count, launch_for_each, of_kind, size};
 use crate::data::TokenBatch;
 use crate::model::transformer::transformer_layout;
@@ -18,6 +18,7 @@ use crate::ops::rotary::RotaryTables;
 
 mod attention;
 mod backward;
+mod families;
 mod workspace;
 
 pub(crate) use workspace::activation_values;
@@ -32,6 +33,8 @@ pub(crate) struct GpuTransformer {
     inner: usize,
     heads: usize,
     key_heads: usize,
+    head_width: usize,
+    has_head_norm: bool,
     vocabulary: usize,
     context: usize,
     epsilon: f32,
@@ -39,9 +42,10 @@ pub(crate) struct GpuTransformer {
     last_norm: Range<usize>,
     head: Range<usize>,
     blocks: Vec<Block>,
-    /// `[context, half a head's width]`.
-    cosines: Memory,
-    sines: Memory,
+    /// Of layers that turn queries and keys.
+    angles: Angles,
+    /// Of layers that do not, where there are some: no turn.
+    no_angles: Option<Angles>,
     /// Of the largest batch so far.
     workspace: Option<Workspace>,
 }
@@ -57,6 +61,33 @@ struct Block {
     gate: Range<usize>,
     up: Range<usize>,
     down: Range<usize>,
+    /// Of queries, keys and values.
+    joint_biases: Option<[Range<usize>; 3]>,
+    output_bias: Option<Range<usize>>,
+    /// The scales of queries' heads and of keys' heads.
+    head_norms: Option<[Range<usize>; 2]>,
+    has_rope: bool,
+}
+
+/// By which queries and keys are turned, each `[context, half a head's width]`.
+struct Angles {
+    cosines: Memory,
+    sines: Memory,
+}
+
+impl Angles {
+    fn new(device: &dyn Accelerator, cosines: &[f32], sines: &[f32]) -> Result<Angles> {
+        let table = |values: &[f32]| {
+            let memory = device.allocate(Kind::F32, values.len())?;
+            device.upload(bytes_of(values), memory.span())?;
+            Ok::<Memory, candle_core::Error>(memory)
+        };
+        Ok(Angles { cosines: table(cosines)?, sines: table(sines)? })
+    }
+
+    fn spans(&self) -> [Span; 2] {
+        [self.cosines.span(), self.sines.span()]
+    }
 }
 
 /// The batch that is being computed.
@@ -75,9 +106,14 @@ impl GpuTransformer {
         recompute: bool,
     ) -> Result<GpuTransformer> {
         let layout = transformer_layout(spec);
-        let place = |name: &str| layout.tensor(name).expect("the layout has every tensor of the model").range();
+        let find = |name: &str| layout.tensor(name).map(|tensor| tensor.range());
+        let place = |name: &str| find(name).expect("the layout has every tensor of the model");
         let block = |layer: u32| {
+            let find = |part: &str| find(&format!("model.layers.{layer}.{part}"));
             let place = |part: &str| place(&format!("model.layers.{layer}.{part}.weight"));
+            // All of these have one, or none has.
+            let biases = ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"].map(find);
+            let norms = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(find);
             Block {
                 first_norm: place("input_layernorm"),
                 query: place("self_attn.q_proj"),
@@ -88,16 +124,22 @@ impl GpuTransformer {
                 gate: place("mlp.gate_proj"),
                 up: place("mlp.up_proj"),
                 down: place("mlp.down_proj"),
+                joint_biases: all(biases),
+                output_bias: find("self_attn.o_proj.bias"),
+                head_norms: all(norms),
+                has_rope: spec.has_rope(layer),
             }
         };
         let embedding = place("model.embed_tokens.weight");
         let context = spec.context as usize;
-        let tables = RotaryTables::new((spec.width / spec.heads) as usize, context, spec.rope_theta);
-        let table = |values: &[f32]| {
-            let memory = device.allocate(Kind::F32, values.len())?;
-            device.upload(bytes_of(values), memory.span())?;
-            Ok::<Memory, candle_core::Error>(memory)
-        };
+        let tables = RotaryTables::of(spec);
+        let head_width = spec.resolved_head_width() as usize;
+        assert!(head_width <= HEAD_COLUMNS * THREADS, "the ranges of a run's model");
+        let values = tables.cosines().len();
+        let angles = Angles::new(&*device, tables.cosines(), tables.sines())?;
+        let no_angles = (!spec.layers_without_rope.is_empty())
+            .then(|| Angles::new(&*device, &vec![1.0; values], &vec![0.0; values]))
+            .transpose()?;
         Ok(GpuTransformer {
             kind,
             recompute,
@@ -105,6 +147,8 @@ impl GpuTransformer {
             inner: spec.feed_forward as usize,
             heads: spec.heads as usize,
             key_heads: spec.resolved_key_value_heads() as usize,
+            head_width,
+            has_head_norm: spec.head_norm,
             vocabulary: spec.vocabulary as usize,
             context,
             epsilon: spec.norm_epsilon as f32,
@@ -112,15 +156,19 @@ impl GpuTransformer {
             head: if spec.tied_head { embedding.clone() } else { place("lm_head.weight") },
             embedding,
             blocks: (0..spec.layers).map(block).collect(),
-            cosines: table(tables.cosines())?,
-            sines: table(tables.sines())?,
+            angles,
+            no_angles,
             workspace: None,
             device,
         })
     }
 
     fn head_width(&self) -> usize {
-        self.width / self.heads
+        self.head_width
+    }
+
+    fn query_width(&self) -> usize {
+        self.head_width * self.heads
     }
 
     fn key_width(&self) -> usize {
@@ -128,7 +176,7 @@ impl GpuTransformer {
     }
 
     fn joint_width(&self) -> usize {
-        self.width + 2 * self.key_width()
+        self.query_width() + 2 * self.key_width()
     }
 
     /// Uploads a batch that fits this model.
@@ -213,18 +261,21 @@ impl GpuTransformer {
     /// All of a block that its backward needs.
     fn activate(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width) = (frame.rows, self.width);
+        let (rows, width, queries) = (frame.rows, self.width, self.query_width());
         let stream = work.streams[layer].span();
         self.normalise(frame, weights, stream, &block.first_norm)?;
         self.project(frame, weights, &self.joint(block))?;
-        self.turn_heads(frame, &kept.heads, false)?;
+        self.add_joint_biases(frame, weights, block)?;
+        self.normalise_heads(frame, weights, block, kept)?;
+        self.turn_heads(frame, layer, &kept.heads, false)?;
         self.attend(frame, kept)?;
         self.move_heads(frame, kept.attended.span(), false)?;
         self.device.copy(stream.first(rows * width), kept.middle.span().first(rows * width))?;
-        let weight = Matrix::new(weights.for_products.part(block.output.clone()), width).transposed();
+        let weight = Matrix::new(weights.for_products.part(block.output.clone()), queries).transposed();
         let (attended, middle) = (kept.attended.span(), kept.middle.span());
         let target = Matrix::new(middle, width);
-        self.multiply(Product::new(Matrix::new(attended, width), weight, target, [rows, width, width]).adds())?;
+        self.multiply(Product::new(Matrix::new(attended, queries), weight, target, [rows, width, queries]).adds())?;
+        self.add_output_bias(frame, weights, block, middle)?;
         self.normalise(frame, weights, middle, &block.second_norm)?;
         self.project(frame, weights, &self.gate_up(block, kept))?;
         self.swiglu(frame, kept)
@@ -241,13 +292,15 @@ impl GpuTransformer {
     }
 
     fn joint(&self, block: &Block) -> Projections {
-        let (width, key_width, joint_width) = (self.width, self.key_width(), self.joint_width());
-        let parts = vec![
-            (block.query.clone(), 0..width),
-            (block.key.clone(), width..width + key_width),
-            (block.value.clone(), width + key_width..joint_width),
-        ];
-        Projections { results: self.work().joint.span(), row: joint_width, parts }
+        let [query, key, value] = self.joint_columns();
+        let parts = vec![(block.query.clone(), query), (block.key.clone(), key), (block.value.clone(), value)];
+        Projections { results: self.work().joint.span(), row: self.joint_width(), parts }
+    }
+
+    /// Columns of queries, keys and values in a joint row.
+    fn joint_columns(&self) -> [Range<usize>; 3] {
+        let (queries, keys) = (self.query_width(), self.query_width() + self.key_width());
+        [0..queries, queries..keys, keys..self.joint_width()]
     }
 
     fn gate_up(&self, block: &Block, kept: &Kept) -> Projections {
@@ -313,6 +366,12 @@ impl GpuTransformer {
         self.device.clear(work.to_stream.span().first(frame.rows * width))?;
         self.normalise_backward(frame, weights, stream, &self.last_norm, gradient)
     }
+}
+
+/// Every one of them, where there are any.
+fn all<const N: usize>(places: [Option<Range<usize>>; N]) -> Option<[Range<usize>; N]> {
+    let places: Option<Vec<Range<usize>>> = places.into_iter().collect();
+    places.and_then(|places| places.try_into().ok())
 }
 
 /// Several products of what was normalised, side by side in rows of so many columns.

@@ -17,8 +17,8 @@ const GAIN: f64 = 0.5;
 /// The standard deviation of embeddings. A guess that suits small widths: the first RMSNorm rescales it anyway.
 const EMBEDDING_DEVIATION: f64 = 0.1;
 
-/// All parameters, flat in the order of `layout`. Norms are ones; projections back into the residual stream are scaled
-/// down by `√(2 · layers)`, so that its variance does not grow with depth (GPT-2).
+/// All parameters, flat in the order of `layout`. Norms are ones, biases zeros; projections back into the residual stream
+/// are scaled down by `√(2 · layers)`, so that its variance does not grow with depth (GPT-2).
 pub fn initial_parameters(layout: &ModelLayout, layers: u32, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; layout.parameters()];
     for tensor in layout.tensors() {
@@ -45,6 +45,9 @@ pub fn initial_classifier(layout: &ModelLayout, seed: u64) -> Vec<f32> {
 
 /// `None` for the scales of norms.
 fn deviation(tensor: &TensorSpec, layers: u32) -> Option<f64> {
+    if tensor.name.ends_with(".bias") {
+        return Some(0.0);
+    }
     let &[_, inputs] = tensor.shape.as_slice() else { return None };
     if tensor.name.ends_with("embed_tokens.weight") {
         return Some(EMBEDDING_DEVIATION);

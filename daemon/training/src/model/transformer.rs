@@ -1,14 +1,15 @@
-//! A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, causal attention with grouped queries, no biases.
+//! A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, causal attention with grouped queries; where the run says so,
+//! with biases in attention, norms of its heads, and layers without positions.
 //!
-//! Tensors have the names of Hugging Face's Llama checkpoints and rotary positions its convention (halves of a head are
-//! paired), so that weights load here and elsewhere.
+//! Tensors have the names of Hugging Face's Llama checkpoints (and those of its relatives) and rotary positions their
+//! convention (halves of a head are paired), so that weights load here and elsewhere.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::manifest::{AttentionBias, ModelSpec};
 
 use super::initial::initial_parameters;
 use super::{Evaluation, Model, Task, Write};
@@ -16,7 +17,7 @@ use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::attention::Attention;
 use crate::ops::rotary::RotaryTables;
-use crate::ops::{attention, embedding, linear, rms_norm, swiglu};
+use crate::ops::{attention, bias, embedding, head_norm, linear, rms_norm, swiglu};
 
 mod block;
 mod head;
@@ -46,7 +47,7 @@ pub struct Transformer {
 /// Names and shapes of such a model's parameters.
 pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
     let (width, inner, vocabulary) = (spec.width as usize, spec.feed_forward as usize, spec.vocabulary as usize);
-    let key_width = (spec.width / spec.heads * spec.resolved_key_value_heads()) as usize;
+    let (query_width, key_width) = (spec.query_width() as usize, spec.key_width() as usize);
     let mut tensors = vec![
         ("model.embed_tokens.weight".to_owned(), vec![vocabulary, width]),
         ("model.norm.weight".to_owned(), vec![width]),
@@ -57,18 +58,37 @@ pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
     for layer in 0..spec.layers {
         let parts = [
             ("input_layernorm", vec![width]),
-            ("self_attn.q_proj", vec![width, width]),
+            ("self_attn.q_proj", vec![query_width, width]),
             ("self_attn.k_proj", vec![key_width, width]),
             ("self_attn.v_proj", vec![key_width, width]),
-            ("self_attn.o_proj", vec![width, width]),
+            ("self_attn.o_proj", vec![width, query_width]),
             ("post_attention_layernorm", vec![width]),
             ("mlp.gate_proj", vec![inner, width]),
             ("mlp.up_proj", vec![inner, width]),
             ("mlp.down_proj", vec![width, inner]),
         ];
         tensors.extend(parts.map(|(part, shape)| (format!("model.layers.{layer}.{part}.weight"), shape)));
+        let attention = optional_tensors(spec).into_iter();
+        tensors.extend(attention.map(|(part, size)| (format!("model.layers.{layer}.self_attn.{part}"), vec![size])));
     }
     ModelLayout::new(tensors)
+}
+
+/// Names and sizes of the vectors that attention has in some families only.
+fn optional_tensors(spec: &ModelSpec) -> Vec<(&'static str, usize)> {
+    let (query_width, key_width) = (spec.query_width() as usize, spec.key_width() as usize);
+    let mut vectors = Vec::new();
+    if spec.attention_bias != AttentionBias::None {
+        vectors.extend([("q_proj.bias", query_width), ("k_proj.bias", key_width), ("v_proj.bias", key_width)]);
+    }
+    if spec.attention_bias == AttentionBias::All {
+        vectors.push(("o_proj.bias", spec.width as usize));
+    }
+    if spec.head_norm {
+        let head_width = spec.resolved_head_width() as usize;
+        vectors.extend([("q_norm.weight", head_width), ("k_norm.weight", head_width)]);
+    }
+    vectors
 }
 
 impl Transformer {
@@ -76,8 +96,8 @@ impl Transformer {
     pub fn new(spec: &ModelSpec) -> Transformer {
         let layout = transformer_layout(spec);
         Transformer {
-            rotary: RotaryTables::new((spec.width / spec.heads) as usize, spec.context as usize, spec.rope_theta),
-            blocks: (0..spec.layers).map(|layer| Block::new(&layout, layer)).collect(),
+            rotary: RotaryTables::of(spec),
+            blocks: (0..spec.layers).map(|layer| Block::new(&layout, spec, layer)).collect(),
             head: Head::new(&layout),
             layout: Arc::new(layout),
             spec: spec.clone(),
@@ -119,7 +139,7 @@ impl Transformer {
             length,
             heads: spec.heads as usize,
             key_heads: spec.resolved_key_value_heads() as usize,
-            head_width: (spec.width / spec.heads) as usize,
+            head_width: spec.resolved_head_width() as usize,
         };
         let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
         Ok(Frame {
@@ -128,6 +148,7 @@ impl Transformer {
             inner,
             epsilon: spec.norm_epsilon as f32,
             rotary: &self.rotary,
+            has_head_norm: spec.head_norm,
             threads: rayon::current_num_threads(),
         })
     }
@@ -182,16 +203,30 @@ impl Transformer {
         loss
     }
 
-    fn attend<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+    fn attend<'a>(&self, layer: u32, part: &impl Fn(&str) -> Option<&'a Tensor>, stream: &Tensor) -> Result<Tensor> {
+        let weight = weights(part);
+        let project = |input: &Tensor, name: &str| {
+            let result = linear::composed(input, weight(&format!("self_attn.{name}_proj")))?;
+            match part(&format!("self_attn.{name}_proj.bias")) {
+                Some(bias) => bias::composed(&result, bias),
+                None => Ok(result),
+            }
+        };
+        let turned = |heads: Tensor, name: &str| {
+            let heads = match part(&format!("self_attn.{name}_norm.weight")) {
+                Some(scale) => head_norm::composed(&heads, scale, self.spec.norm_epsilon)?,
+                None => heads,
+            };
+            if self.spec.has_rope(layer) { self.rotary.composed(&heads) } else { Ok(heads) }
+        };
         let normalised = self.normalised(stream, weight("input_layernorm"))?;
-        let query = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.q_proj"))?)?;
-        let key = self.rotary.composed(&linear::composed(&normalised, weight("self_attn.k_proj"))?)?;
-        let value = linear::composed(&normalised, weight("self_attn.v_proj"))?;
-        let attended = attention::composed(&query, &key, &value, self.spec.heads as usize)?;
-        linear::composed(&attended, weight("self_attn.o_proj"))?.to_dtype(DType::F32)
+        let (query, key) = (turned(project(&normalised, "q")?, "q")?, turned(project(&normalised, "k")?, "k")?);
+        let attended = attention::composed(&query, &key, &project(&normalised, "v")?, self.spec.heads as usize)?;
+        project(&attended, "o")?.to_dtype(DType::F32)
     }
 
-    fn feed_forward<'a>(&self, weight: &impl Fn(&str) -> &'a Tensor, stream: &Tensor) -> Result<Tensor> {
+    fn feed_forward<'a>(&self, part: &impl Fn(&str) -> Option<&'a Tensor>, stream: &Tensor) -> Result<Tensor> {
+        let weight = weights(part);
         let normalised = self.normalised(stream, weight("post_attention_layernorm"))?;
         let gate = linear::composed(&normalised, weight("mlp.gate_proj"))?;
         let up = linear::composed(&normalised, weight("mlp.up_proj"))?;
@@ -204,6 +239,11 @@ impl Transformer {
     }
 }
 
+/// The weight of a layer's part, of which a tensor's full name is made.
+fn weights<'a>(part: &impl Fn(&str) -> Option<&'a Tensor>) -> impl Fn(&str) -> &'a Tensor {
+    |name| part(&format!("{name}.weight")).expect("the layout has every tensor of the model")
+}
+
 impl Model for Transformer {
     fn layout(&self) -> &Arc<ModelLayout> {
         &self.layout
@@ -214,17 +254,18 @@ impl Model for Transformer {
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        let named = |name: &str| {
+        let find = |name: &str| {
             let index = self.layout.tensors().binary_search_by(|tensor| tensor.name.as_str().cmp(name));
-            &parameters[index.expect("the layout has every tensor of the model")]
+            index.ok().map(|index| &parameters[index])
         };
+        let named = |name: &str| find(name).expect("the layout has every tensor of the model");
         let table = named("model.embed_tokens.weight");
         let tokens = batch.tokens()?.to_tensor(table.device())?;
         let mut stream = embedding::composed(table, &tokens)?;
         for layer in 0..self.spec.layers {
-            let weight = |part: &str| named(&format!("model.layers.{layer}.{part}.weight"));
-            stream = (&stream + self.attend(&weight, &stream)?)?;
-            stream = (&stream + self.feed_forward(&weight, &stream)?)?;
+            let part = |part: &str| find(&format!("model.layers.{layer}.{part}"));
+            stream = (&stream + self.attend(layer, &part, &stream)?)?;
+            stream = (&stream + self.feed_forward(&part, &stream)?)?;
         }
         let normalised = self.normalised(&stream, named("model.norm.weight"))?;
         let head = if self.spec.tied_head { table } else { named("lm_head.weight") };
@@ -278,16 +319,33 @@ impl Model for Transformer {
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
+    use murmur_protocol::manifest::RopeScaling;
 
     use super::*;
     use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
-    use crate::ops::gradient_check::random_tokens;
+    use crate::ops::gradient_check::{random_tokens, random_values};
 
-    /// The built-in kind, and one with everything else.
-    fn specs() -> [ModelSpec; 2] {
+    /// The built-in kind, and those with everything else.
+    fn specs() -> [ModelSpec; 5] {
         let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
         let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
-        [plain, ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }]
+        let scaled = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
+        let scaled = ModelSpec { rope_original_context: 8, attention_bias: AttentionBias::Qkv, ..scaled };
+        // Queries wider than the stream, and narrower.
+        let qwen = ModelSpec { head_width: 12, heads: 4, key_value_heads: 2, head_norm: true, ..plain.clone() };
+        let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
+        let smol = ModelSpec { head_width: 6, layers_without_rope: vec![1], tied_head: true, ..plain.clone() };
+        [plain, ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }, scaled, qwen, smol]
+    }
+
+    /// Parameters in which neither biases nor scales are all alike.
+    fn parameters_of(model: &Transformer) -> Vec<f32> {
+        let mut parameters = model.initial_parameters(1);
+        for tensor in model.layout().tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
+            let noise = random_values(tensor.len(), 5);
+            parameters[tensor.range()].iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.2 * noise);
+        }
+        parameters
     }
 
     fn batch(spec: &ModelSpec) -> Batch {
@@ -297,7 +355,7 @@ mod tests {
 
     fn compare_with_autograd(spec: &ModelSpec) -> Result<()> {
         let (mut model, batch) = (Transformer::new(spec), batch(spec));
-        let parameters = model.initial_parameters(1);
+        let parameters = parameters_of(&model);
         let mut gradient = vec![f32::NAN; parameters.len()];
         let rows = batch.predictions() as f64;
         let task = Task::alone(1.0 / rows as f32, Write::Replace);
@@ -340,7 +398,7 @@ mod tests {
     fn gradients_of_parts_add_up() -> Result<()> {
         for spec in specs() {
             let mut model = Transformer::new(&spec);
-            let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
+            let (parameters, batch) = (parameters_of(&model), batch(&spec));
             let (mut whole, mut parts) = (vec![0.0; parameters.len()], vec![f32::NAN; parameters.len()]);
             let loss = model.gradient(&parameters, &batch, &Task::alone(0.1, Write::Replace), &mut whole)?;
             let first =
@@ -357,7 +415,7 @@ mod tests {
     fn products_of_sixteen_bits_give_nearly_the_same_gradient_of_32_bits() -> Result<()> {
         for spec in specs() {
             let mut model = Transformer::new(&spec);
-            let variables = tensors_of(model.layout(), &model.initial_parameters(1))?;
+            let variables = tensors_of(model.layout(), &parameters_of(&model))?;
             let variables = variables.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
             let (exact_loss, exact) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
             model.set_precision(Precision::Bf16);
@@ -378,7 +436,7 @@ mod tests {
     fn evaluation_agrees_with_the_composed_model() -> Result<()> {
         for spec in specs() {
             let model = Transformer::new(&spec);
-            let (parameters, batch) = (model.initial_parameters(1), batch(&spec));
+            let (parameters, batch) = (parameters_of(&model), batch(&spec));
             let fused = model.evaluate(&parameters, &batch)?;
             let composed =
                 Evaluation::of(&model.logits(&tensors_of(model.layout(), &parameters)?, &batch)?, batch.targets())?;

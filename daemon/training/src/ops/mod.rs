@@ -8,6 +8,7 @@
 //! Every sum has a fixed order: equal inputs give equal bits for any number of threads.
 
 pub(crate) mod attention;
+pub(crate) mod bias;
 pub(crate) mod convolution;
 pub(crate) mod cross_entropy;
 pub(crate) mod dense;
@@ -15,6 +16,7 @@ pub(crate) mod embedding;
 pub(crate) mod exponential;
 #[cfg(test)]
 pub(crate) mod gradient_check;
+pub(crate) mod head_norm;
 pub(crate) mod linear;
 pub(crate) mod product;
 pub(crate) mod rms_norm;

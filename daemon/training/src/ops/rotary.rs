@@ -1,7 +1,10 @@
 //! Rotary positions: pairs of a head's values turned by an angle that grows with the position (RoPE, Su et al., arXiv
 //! 2104.09864), in Hugging Face's Llama convention: value `i` of a head pairs with value `i + half`.
 
+use std::f64::consts::TAU;
+
 use candle_core::{D, Device, Result, Tensor};
+use murmur_protocol::manifest::{ModelSpec, RopeScaling};
 use rayon::prelude::*;
 
 use super::TASK_ROWS;
@@ -26,14 +29,11 @@ pub(crate) enum Turn {
 }
 
 impl RotaryTables {
-    /// Tables for heads of `head_width` (even) and positions below `context`; `theta` is the base of the angles' geometric
-    /// series.
-    pub(crate) fn new(head_width: usize, context: usize, theta: f64) -> RotaryTables {
-        let half = head_width / 2;
-        let angle = |index: usize| {
-            let (position, pair) = (index / half, index % half);
-            position as f64 * theta.powf(-(pair as f64) / half as f64)
-        };
+    /// Tables for the heads of a model and all positions of its context.
+    pub(crate) fn of(spec: &ModelSpec) -> RotaryTables {
+        let frequencies = frequencies(spec);
+        let (half, context) = (frequencies.len(), spec.context as usize);
+        let angle = |index: usize| (index / half) as f64 * frequencies[index % half];
         RotaryTables {
             cosines: (0..context * half).map(|index| angle(index).cos() as f32).collect(),
             sines: (0..context * half).map(|index| angle(index).sin() as f32).collect(),
@@ -93,6 +93,24 @@ impl RotaryTables {
     }
 }
 
+/// The angle from one position to the next, for each pair of a head's values: a geometric series, and what the model's
+/// scaling makes of it.
+fn frequencies(spec: &ModelSpec) -> Vec<f64> {
+    let half = (spec.resolved_head_width() / 2) as usize;
+    let unscaled = (0..half).map(|pair| spec.rope_theta.powf(-(pair as f64) / half as f64));
+    let (low, high) = (spec.rope_low_factor, spec.rope_high_factor);
+    let scaled = |frequency: f64| match spec.rope_scaling {
+        RopeScaling::None => frequency,
+        RopeScaling::Linear => frequency / spec.rope_factor,
+        RopeScaling::Llama3 => {
+            let turns = f64::from(spec.rope_original_context) * frequency / TAU;
+            let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            frequency * (kept + (1.0 - kept) / spec.rope_factor)
+        }
+    };
+    unscaled.map(scaled).collect()
+}
+
 vectorised! {
     fn turn_heads(heads: &mut [f32], cosines: &[f32], sines: &[f32], sign: f32) {
         let half = cosines.len();
@@ -112,10 +130,38 @@ mod tests {
     use super::*;
     use crate::ops::gradient_check::{assert_close, by_autograd, random, random_values, values};
 
+    fn spec(head_width: usize, context: u32) -> ModelSpec {
+        ModelSpec { head_width: head_width as u32, context, rope_theta: 500.0, ..ModelSpec::default() }
+    }
+
+    #[test]
+    fn scalings_stretch_what_they_say() {
+        let plain = spec(16, 64);
+        let unscaled = frequencies(&plain);
+        assert_eq!((unscaled[0], unscaled.len()), (1.0, 8));
+        let linear = ModelSpec { rope_scaling: RopeScaling::Linear, rope_factor: 4.0, ..plain.clone() };
+        assert!(frequencies(&linear).iter().zip(&unscaled).all(|(found, unscaled)| *found == unscaled / 4.0));
+        let llama = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 4.0, ..plain };
+        let llama = ModelSpec { rope_low_factor: 1.0, rope_high_factor: 3.0, rope_original_context: 64, ..llama };
+        for (found, unscaled) in frequencies(&llama).into_iter().zip(unscaled) {
+            let wavelength = TAU / unscaled;
+            // The three cases as Llama 3.1's authors write them.
+            let expected = if wavelength < 64.0 / 3.0 {
+                unscaled
+            } else if wavelength > 64.0 {
+                unscaled / 4.0
+            } else {
+                let smooth = (64.0 / wavelength - 1.0) / (3.0 - 1.0);
+                (1.0 - smooth) * unscaled / 4.0 + smooth * unscaled
+            };
+            assert!((found / expected - 1.0).abs() < 1e-12, "{wavelength}: {found}, not {expected}");
+        }
+    }
+
     #[test]
     fn rotary_agrees_with_autograd_and_leaves_other_columns_alone() {
         for (batch, length, heads, head_width) in [(1, 1, 1, 2), (2, 9, 3, 4), (7, 16, 2, 16)] {
-            let tables = RotaryTables::new(head_width, 16, 500.0);
+            let tables = RotaryTables::of(&spec(head_width, 16));
             let (rows, turned) = (batch * length, heads * head_width);
             let input = random(&[batch, length, turned + 3], 1);
             let gradient = random_values(rows * (turned + 3), 2);
@@ -133,6 +179,6 @@ mod tests {
 
     #[test]
     fn more_positions_than_the_context_are_an_error() {
-        assert!(RotaryTables::new(4, 8, 1e4).composed(random(&[1, 9, 4], 1).as_tensor()).is_err());
+        assert!(RotaryTables::of(&spec(4, 8)).composed(random(&[1, 9, 4], 1).as_tensor()).is_err());
     }
 }

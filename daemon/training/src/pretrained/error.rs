@@ -134,9 +134,7 @@ impl PretrainedError {
             }
             PretrainedError::Damaged { .. } | PretrainedError::NotFinite { .. } => "get the file again",
             PretrainedError::OutOfRange { .. } => "use a smaller base model",
-            PretrainedError::Unsupported { .. } => {
-                "use another base model: one that LlamaForCausalLM computes without it"
-            }
+            PretrainedError::Unsupported { .. } => "use another base model: GUIDE.md lists what is accepted",
             PretrainedError::MissingKey { .. } => "is this the config.json that came with the weights?",
             PretrainedError::Missing { .. }
             | PretrainedError::Extra { .. }

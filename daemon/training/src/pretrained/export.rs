@@ -48,6 +48,33 @@ impl View for Outgoing<'_> {
     }
 }
 
+/// Where an export goes, and what may happen to what is there.
+pub(super) struct Target<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) overwrites: bool,
+}
+
+impl Target<'_> {
+    /// Has `write` fill the folder, which is there whole or not at all.
+    pub(super) fn fill(&self, write: impl FnOnce(&Path) -> Result<(), PretrainedError>) -> Result<(), PretrainedError> {
+        let folder = self.folder;
+        if folder.exists() && !self.overwrites {
+            return Err(PretrainedError::Exists(folder.to_owned()));
+        }
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let temporary = folder.with_file_name(format!(".{name}.tmp"));
+        let _ = std::fs::remove_dir_all(&temporary);
+        let result = std::fs::create_dir_all(&temporary)
+            .map_err(|error| PretrainedError::Io { path: temporary.clone(), error })
+            .and_then(|()| write(&temporary))
+            .and_then(|()| put_in_place(&temporary, folder));
+        if result.is_err() {
+            let _ = std::fs::remove_dir_all(&temporary);
+        }
+        result
+    }
+}
+
 /// Writes `parameters`, flat in the order of the model's layout, and `config.json` into `folder`; with `base` the files
 /// beside the base model's weights (its tokenizer) as well. The folder is there whole or not at all.
 ///
@@ -66,47 +93,39 @@ pub fn export(
 ) -> Result<(), PretrainedError> {
     let layout = config.layout();
     assert_eq!(parameters.len(), layout.parameters(), "one value per parameter");
-    if folder.exists() && !overwrites {
-        return Err(PretrainedError::Exists(folder.to_owned()));
-    }
-    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let temporary = folder.with_file_name(format!(".{name}.tmp"));
-    let result = write_files(config, &layout, parameters, export_type, base, &temporary)
-        .and_then(|()| put_in_place(&temporary, folder));
-    if result.is_err() {
-        let _ = std::fs::remove_dir_all(&temporary);
-    }
-    result
+    Target { folder, overwrites }.fill(|folder| {
+        write_weights(&layout, parameters, export_type, &folder.join(WEIGHTS_FILE))?;
+        write_file(&folder.join(CONFIG_FILE), &config.to_json(export_type))?;
+        for name in COMPANIONS {
+            if let Some(source) = base.map(|base| base.join(name)).filter(|source| source.exists()) {
+                std::fs::copy(&source, folder.join(name))
+                    .map_err(|error| PretrainedError::Io { path: source, error })?;
+            }
+        }
+        Ok(())
+    })
 }
 
-fn write_files(
-    config: &PretrainedConfig,
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PretrainedError> {
+    std::fs::write(path, bytes).map_err(|error| PretrainedError::Io { path: path.to_owned(), error })
+}
+
+/// A safetensors file of `parameters`, on the disk when this returns.
+pub(super) fn write_weights(
     layout: &ModelLayout,
     parameters: &[f32],
     export_type: ExportType,
-    base: Option<&Path>,
-    folder: &Path,
+    path: &Path,
 ) -> Result<(), PretrainedError> {
-    let io = |error| PretrainedError::Io { path: folder.to_owned(), error };
-    let _ = std::fs::remove_dir_all(folder);
-    std::fs::create_dir_all(folder).map_err(io)?;
+    let io = |error| PretrainedError::Io { path: path.to_owned(), error };
     let tensors = layout.tensors().iter().map(|spec| {
         let values = &parameters[spec.range()];
         (spec.name.clone(), Outgoing { spec, values, export_type })
     });
     // The transformers library refuses files that do not say which framework they are for.
     let about = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
-    let path = folder.join(WEIGHTS_FILE);
-    safetensors::serialize_to_file(tensors, Some(about), &path)
-        .map_err(|error| PretrainedError::Io { path: path.clone(), error: std::io::Error::other(error) })?;
-    std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(io)?;
-    std::fs::write(folder.join(CONFIG_FILE), config.to_json(export_type)).map_err(io)?;
-    for name in COMPANIONS {
-        if let Some(source) = base.map(|base| base.join(name)).filter(|source| source.exists()) {
-            std::fs::copy(&source, folder.join(name)).map_err(|error| PretrainedError::Io { path: source, error })?;
-        }
-    }
-    Ok(())
+    safetensors::serialize_to_file(tensors, Some(about), path).map_err(|error| io(std::io::Error::other(error)))?;
+    std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(io)
 }
 
 /// Replaces what is there only once the new folder is complete.

@@ -1,17 +1,21 @@
-//! Models from elsewhere: Hugging Face checkpoints of the Llama family, read as the base of a run and written as its
-//! result.
+//! Models from elsewhere: Hugging Face checkpoints of Llama and its relatives (`family.rs` lists them), read as the base
+//! of a run and written as its result.
 //!
 //! A folder holds `config.json` and the weights, as `model.safetensors` or as several files with
 //! `model.safetensors.index.json`. What this project cannot compute exactly is refused by name, never ignored: a model
 //! that loads with other numbers than it was trained with is worse than one that does not load.
 
+mod adapters;
 mod config;
 mod convert;
 mod error;
 mod export;
+mod family;
 mod files;
+mod reader;
 mod weights;
 
+pub use adapters::export_adapters;
 pub use config::{CONFIG_FILE, PretrainedConfig};
 pub use convert::ExportType;
 pub use error::PretrainedError;

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use murmur_protocol::manifest::{LoraSpec, ModelSpec, RopeScaling};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::*;
-use murmur_protocol::manifest::ModelSpec;
+use crate::model::lora::lora_layout;
 
 fn config() -> PretrainedConfig {
     PretrainedConfig::of(&ModelSpec {
@@ -67,9 +68,16 @@ fn a_written_model_reads_back_in_every_type() {
         let mut other = same.clone();
         other.parameters[3] += 1.0;
         assert_ne!(other.digest(), same.digest());
-        let mut other = same.clone();
-        other.config.rope_theta = 500.0;
-        assert_ne!(other.digest(), same.digest(), "shapes are the same, results are not");
+        let changes: [fn(&mut ModelSpec); 3] = [
+            |spec| spec.rope_theta = 500.0,
+            |spec| (spec.rope_scaling, spec.rope_factor) = (RopeScaling::Linear, 2.0),
+            |spec| spec.layers_without_rope = vec![0],
+        ];
+        for change in changes {
+            let mut other = same.clone();
+            change(&mut other.config.spec);
+            assert_ne!(other.digest(), same.digest(), "shapes are the same, results are not");
+        }
     }
 }
 
@@ -199,6 +207,43 @@ fn an_export_overwrites_nothing_unasked_and_brings_the_tokenizer_along() {
     export(&config, &other, ExportType::F32, None, &target, true).expect("written");
     assert_eq!(Pretrained::read(&target).expect("a model").parameters, other);
     assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 2, "nothing temporary is left");
+}
+
+/// The id of a run on a base holds its digest: printed once by this very test.
+#[test]
+fn digests_of_plain_models_have_not_changed() {
+    let config = config();
+    let digest = Pretrained { parameters: weights(&config), config }.digest();
+    assert_eq!(digest[..16], *"eb087b31556c6079");
+}
+
+#[test]
+fn adapters_are_written_for_peft_beside_their_configuration() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (target, base) = (folder.path().join("adapters"), folder.path().join("base"));
+    let lora = LoraSpec { rank: 2, alpha: 6.0, ..LoraSpec::default() };
+    let layout = lora_layout(&config().layout(), &lora);
+    let values: Vec<f32> = (0..layout.parameters()).map(|index| index as f32 / 8.0).collect();
+    let write =
+        |overwrites| export_adapters(&lora, &layout, &values, ExportType::F32, Some(&base), &target, overwrites);
+    write(false).expect("written");
+    let text = std::fs::read_to_string(target.join("adapter_config.json")).expect("there");
+    let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&found["peft_type"], &found["r"], &found["lora_alpha"]), (&"LORA".into(), &2.into(), &6.into()));
+    assert_eq!(found["target_modules"], serde_json::json!(["q_proj", "v_proj"]));
+    assert_eq!(found["base_model_name_or_path"], base.display().to_string());
+    let bytes = std::fs::read(target.join("adapter_model.safetensors")).expect("there");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("intact");
+    assert_eq!(file.len(), layout.tensors().len());
+    for tensor in layout.tensors() {
+        let found = file.tensor(&tensor.name).expect("by PEFT's name");
+        assert_eq!(
+            (found.shape(), found.data()),
+            (&tensor.shape[..], &ExportType::F32.bytes_of(&values[tensor.range()])[..])
+        );
+    }
+    assert!(matches!(write(false), Err(PretrainedError::Exists(_))));
+    write(true).expect("overwritten");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
+use murmur_protocol::manifest::{ModelSpec, RopeScaling};
 
 use super::config::PretrainedConfig;
 use super::error::PretrainedError;
@@ -37,14 +38,29 @@ impl Pretrained {
         let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 base model");
         hasher.update(self.config.layout().digest());
         // What does not show in shapes, but in what the model computes.
-        let PretrainedConfig { heads, key_value_heads, rope_theta, norm_epsilon, .. } = self.config;
+        let ModelSpec { heads, rope_theta, norm_epsilon, .. } = self.config.spec;
+        let key_value_heads = self.config.spec.resolved_key_value_heads();
         hasher.update(format!("{heads} {key_value_heads} {rope_theta:?} {norm_epsilon:?}\n").as_bytes());
+        hasher.update(positions(&self.config.spec).as_bytes());
         for values in self.parameters.chunks(HASHED_VALUES) {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             hasher.update(&bytes);
         }
         hasher.finalize().to_hex().to_string()
     }
+}
+
+/// What a model does otherwise with positions than a plain one; nothing of it keeps the digests that these had before.
+fn positions(spec: &ModelSpec) -> String {
+    let without = &spec.layers_without_rope;
+    let skipped = if without.is_empty() { String::new() } else { format!("without {without:?}\n") };
+    let ModelSpec { rope_factor: factor, rope_low_factor: low, rope_high_factor: high, .. } = *spec;
+    let scaled = match spec.rope_scaling {
+        RopeScaling::None => String::new(),
+        RopeScaling::Linear => format!("linear {factor:?}\n"),
+        RopeScaling::Llama3 => format!("llama3 {factor:?} {low:?} {high:?} {}\n", spec.rope_original_context),
+    };
+    scaled + &skipped
 }
 
 /// Values that are hashed at a time: 4 MiB.

@@ -5,7 +5,7 @@ import sys
 
 try:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 except ImportError as error:
     print(error)
     sys.exit(77)
@@ -18,7 +18,19 @@ SIZES = dict(
     intermediate_size=48,
     num_hidden_layers=2,
     num_attention_heads=4,
+    num_key_value_heads=4,
     max_position_embeddings=64,
+    # Larger than the vocabulary in some families.
+    pad_token_id=None,
+)
+
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=10000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=2.0,
+    original_max_position_embeddings=16,
 )
 
 VARIANTS = {
@@ -28,6 +40,18 @@ VARIANTS = {
     "sharded": dict(num_key_value_heads=1, tie_word_embeddings=True),
     "half": {},
     "brain": {},
+    "llama3": dict(head_dim=12, attention_bias=True, rope_parameters=LLAMA3),
+    "mistral": dict(
+        model_type="mistral",
+        num_key_value_heads=2,
+        head_dim=10,
+        sliding_window=None,
+        rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=5000.0),
+    ),
+    "qwen2": dict(model_type="qwen2", num_key_value_heads=2, tie_word_embeddings=True),
+    "qwen3": dict(model_type="qwen3", num_key_value_heads=2, head_dim=12),
+    "qwen3-bias": dict(model_type="qwen3", num_key_value_heads=1, head_dim=6, attention_bias=True),
+    "smollm3": dict(model_type="smollm3", num_key_value_heads=2, no_rope_layers=[1, 0]),
 }
 
 DTYPES = {"half": torch.float16, "brain": torch.bfloat16}
@@ -36,8 +60,13 @@ DTYPES = {"half": torch.float16, "brain": torch.bfloat16}
 def create(variant):
     torch.manual_seed(1)
     # Wider than usual, so that logits differ by more than rounding.
-    config = LlamaConfig(**SIZES, **VARIANTS[variant], initializer_range=0.3)
-    return LlamaForCausalLM(config)
+    settings = {"model_type": "llama", "tie_word_embeddings": False, **SIZES, **VARIANTS[variant]}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings, initializer_range=0.3))
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            # Biases of zero and scales of one would hide a mistake.
+            parameter.data += 0.3 * torch.randn(parameter.shape)
+    return model
 
 
 def by_formula(variant):
@@ -72,7 +101,7 @@ def save(variant, folder):
 
 
 def load(folder):
-    model, info = LlamaForCausalLM.from_pretrained(folder, output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     unloaded = {kind: list(names) for kind, names in info.items() if names}
     assert not unloaded, unloaded
     return logits(model).tolist()

@@ -7,9 +7,10 @@ use super::{Frame, GpuTransformer};
 use crate::gpu::{Argument, Matrix, Product, Span, of_kind, size};
 
 impl GpuTransformer {
-    /// Between joint rows and turned heads.
-    pub(super) fn turn_heads(&self, frame: Frame, heads: &Heads, backwards: bool) -> Result<()> {
-        let tables = [self.cosines.span(), self.sines.span()];
+    /// Between joint rows and turned heads of a layer.
+    pub(super) fn turn_heads(&self, frame: Frame, layer: usize, heads: &Heads, backwards: bool) -> Result<()> {
+        let without = self.no_angles.as_ref().filter(|_| !self.blocks[layer].has_rope);
+        let tables = without.unwrap_or(&self.angles).spans();
         let spans = [self.work().joint.span(), heads.query.span(), heads.key.span(), heads.value.span()];
         let sizes = [frame.length, self.heads, self.key_heads, self.head_width() / 2, usize::from(backwards)];
         let arguments = [&spans[..], &tables[..]].concat().into_iter().map(Argument::from);

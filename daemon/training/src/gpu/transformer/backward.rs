@@ -85,21 +85,23 @@ impl GpuTransformer {
         gradient: Span,
     ) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width) = (frame.rows, self.width);
-        let weight = |place: &Range<usize>| Matrix::new(weights.for_products.part(place.clone()), width);
-        let to_weight = |place: &Range<usize>| Matrix::new(gradient.part(place.clone()), width);
+        let (rows, width, queries) = (frame.rows, self.width, self.query_width());
+        let weight = Matrix::new(weights.for_products.part(block.output.clone()), queries);
+        let to_weight = Matrix::new(gradient.part(block.output.clone()), queries);
         let to_output = Matrix::new(self.rounded_gradient(frame)?, width);
-        let attended = Matrix::new(kept.attended.span(), width);
-        let product = Product::new(to_output.transposed(), attended, to_weight(&block.output), [width, width, rows]);
+        let attended = Matrix::new(kept.attended.span(), queries);
+        let product = Product::new(to_output.transposed(), attended, to_weight, [width, queries, rows]);
         self.multiply(product.adds())?;
+        self.output_bias_backward(frame, block, gradient)?;
         // What was normalised is computed again below.
         let to_attended = work.normalised.span();
-        let product =
-            Product::new(to_output, weight(&block.output), Matrix::new(to_attended, width), [rows, width, width]);
+        let product = Product::new(to_output, weight, Matrix::new(to_attended, queries), [rows, queries, width]);
         self.multiply(product)?;
         self.move_heads(frame, to_attended, true)?;
         self.attend_backward(frame, kept)?;
-        self.turn_heads(frame, &work.to_heads, true)?;
+        self.turn_heads(frame, layer, &work.to_heads, true)?;
+        self.head_norm_backward(frame, weights, block, kept, gradient)?;
+        self.joint_biases_backward(frame, block, gradient)?;
         let stream = work.streams[layer].span();
         self.normalise(frame, weights, stream, &block.first_norm)?;
         self.project_backward(frame, weights, &self.joint(block), gradient)?;

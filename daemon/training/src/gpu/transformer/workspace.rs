@@ -24,7 +24,8 @@ pub(super) struct Workspace {
     /// Before each block and after the last `[rows, width]`.
     pub(super) streams: Vec<Memory>,
     pub(super) kept: Vec<Kept>,
-    /// `[rows, width]`: after a norm, in rows and in heads, and the gradient of the stream rounded.
+    /// `[rows, width]`: after a norm, in rows and in heads, and the gradient of the stream rounded. The first two hold what
+    /// attention gives as well, `[rows, query width]`.
     pub(super) normalised: Memory,
     pub(super) in_heads: Memory,
     pub(super) rounded: Memory,
@@ -49,7 +50,9 @@ pub(super) struct Workspace {
 /// What the backward needs of a block's forward.
 pub(super) struct Kept {
     pub(super) heads: Heads,
-    /// `[rows, width]`, of the products' kind.
+    /// Queries and keys before the norm of heads, where there is one `[rows, query | key]`, of the products' kind.
+    pub(super) raw: Option<Memory>,
+    /// `[rows, query width]`, of the products' kind.
     pub(super) attended: Memory,
     /// `[rows, gate | up]`, of the products' kind.
     pub(super) gate_up: Memory,
@@ -79,11 +82,17 @@ pub(crate) fn activation_values(spec: &ModelSpec, sequences: usize, precision: P
     let [width, inner, length] = [spec.width, spec.feed_forward, spec.context].map(|size| size as usize);
     let [layers, heads, vocabulary] = [spec.layers, spec.heads, spec.vocabulary].map(|size| size as usize);
     let key_heads = spec.resolved_key_value_heads() as usize;
-    let (rows, joint) = (sequences * length, width + 2 * (width / heads * key_heads));
+    let [queries, keys, head_width] =
+        [spec.query_width(), spec.key_width(), spec.resolved_head_width()].map(|size| size as usize);
+    let (rows, joint) = (sequences * length, queries + 2 * keys);
+    let raw = if spec.head_norm { queries + keys } else { 0 };
     let kept = if recompute { 1 } else { layers };
-    let exact = rows * ((layers + 1 + kept + 2) * width + 5) + length * (width / heads);
+    // Angles once more, of no turn, for layers without positions.
+    let tables = if spec.layers_without_rope.is_empty() { 1 } else { 2 };
+    let exact = rows * ((layers + 1 + kept + 2) * width + 5) + tables * length * head_width;
     let scores = units_at_once(heads, key_heads, sequences, length) * (heads / key_heads) * length * length;
-    let rounded = rows * (kept * (joint + width + 2 * inner) + 3 * width + 2 * joint + 2 * inner);
+    let of_batch = width.max(queries) + queries + width + 2 * joint + 2 * inner;
+    let rounded = rows * (kept * (joint + raw + queries + 2 * inner) + of_batch);
     let rounded = rounded + 2 * scores + vocabulary * logit_rows_at_once(vocabulary, rows);
     exact + (rounded * precision.kind().size()).div_ceil(Kind::F32.size())
 }
@@ -102,12 +111,15 @@ impl GpuTransformer {
         );
         let heads = || {
             let key = || rounded(rows * self.key_width());
-            Ok::<Heads, candle_core::Error>(Heads { query: rounded(rows * self.width)?, key: key()?, value: key()? })
+            let query = rounded(rows * self.query_width())?;
+            Ok::<Heads, candle_core::Error>(Heads { query, key: key()?, value: key()? })
         };
+        let raw_values = self.has_head_norm.then(|| rows * (self.query_width() + self.key_width()));
         let kept = || {
             Ok::<Kept, candle_core::Error>(Kept {
                 heads: heads()?,
-                attended: rounded(rows * self.width)?,
+                raw: raw_values.map(&rounded).transpose()?,
+                attended: rounded(rows * self.query_width())?,
                 gate_up: rounded(rows * 2 * self.inner)?,
                 middle: exact(rows * self.width)?,
             })
@@ -122,8 +134,8 @@ impl GpuTransformer {
             targets: self.device.allocate(Kind::U32, rows)?,
             streams: (0..=self.blocks.len()).map(|_| exact(rows * self.width)).collect::<Result<_>>()?,
             kept: (0..kept_blocks).map(|_| kept()).collect::<Result<_>>()?,
-            normalised: rounded(rows * self.width)?,
-            in_heads: rounded(rows * self.width)?,
+            normalised: rounded(rows * self.width.max(self.query_width()))?,
+            in_heads: rounded(rows * self.query_width())?,
             rounded: rounded(rows * self.width)?,
             joint: rounded(rows * self.joint_width())?,
             to_heads: heads()?,

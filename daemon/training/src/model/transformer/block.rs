@@ -1,5 +1,6 @@
 //! One block, forward and backward over flat buffers: attention and feed-forward, each behind a norm and around the
-//! residual stream.
+//! residual stream. What not every family of models has (biases, norms of heads, layers without positions) costs nothing
+//! where it is not there.
 //!
 //! Only what the backward cannot cheaply make again is kept: norms and the feed-forward's hidden values are computed
 //! anew. Gradients of weights go straight to their place in the flat gradient.
@@ -7,13 +8,15 @@
 use std::ops::Range;
 
 use murmur_protocol::ModelLayout;
+use murmur_protocol::manifest::ModelSpec;
 
 use super::workspace::{Kept, Scratch};
 use crate::ops::attention::Attention;
+use crate::ops::head_norm::HeadNorm;
 use crate::ops::linear;
 use crate::ops::product::{Matrix, MatrixMut, Write};
 use crate::ops::rotary::{RotaryTables, Turn};
-use crate::ops::{rms_norm, swiglu};
+use crate::ops::{bias, rms_norm, swiglu};
 
 /// Where one block's weights lie in the flat vector.
 pub(super) struct Block {
@@ -26,6 +29,13 @@ pub(super) struct Block {
     /// Gate and up lie side by side, so they are one matrix `[2 · inner, width]`.
     gate_up: Range<usize>,
     down: Range<usize>,
+    /// Of queries, keys and values.
+    joint_biases: Option<[Range<usize>; 3]>,
+    output_bias: Option<Range<usize>>,
+    /// The scales of queries' heads and of keys' heads.
+    head_norms: Option<[Range<usize>; 2]>,
+    /// Whether queries and keys are turned by their positions.
+    has_rope: bool,
 }
 
 /// What all blocks have in common for the batch at hand.
@@ -37,6 +47,8 @@ pub(super) struct Frame<'a> {
     pub(super) inner: usize,
     pub(super) epsilon: f32,
     pub(super) rotary: &'a RotaryTables,
+    /// Whether blocks keep queries and keys as they were before the norms of heads.
+    pub(super) has_head_norm: bool,
     /// That products are shared out among.
     pub(super) threads: usize,
 }
@@ -60,15 +72,21 @@ impl Gradient<'_> {
         let place = MatrixMut::dense(&mut self.values[range.clone()], gradient.width(), input.width());
         linear::to_weight(self.threads, place, self.write, gradient, input);
     }
+
+    /// Writes the gradient of the bias in `range`, which was added to the columns from `first` on of rows of this width.
+    fn of_bias(&mut self, range: &Range<usize>, gradient: &[f32], row_width: usize, first: usize) {
+        bias::backward((&mut self.values[range.clone()], self.write), gradient, row_width, first);
+    }
 }
 
 impl Block {
     /// Of the layer of this number.
-    pub(super) fn new(layout: &ModelLayout, layer: u32) -> Block {
-        let part = |part: &str| {
-            let tensor = layout.tensor(&format!("model.layers.{layer}.{part}.weight"));
-            tensor.expect("the layout has every tensor of the model").range()
-        };
+    pub(super) fn new(layout: &ModelLayout, spec: &ModelSpec, layer: u32) -> Block {
+        let place = |part: &str| layout.tensor(&format!("model.layers.{layer}.{part}")).map(|tensor| tensor.range());
+        let part = |part: &str| place(&format!("{part}.weight")).expect("the layout has every tensor of the model");
+        // All three have one, or none has.
+        let biases = ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"].map(place);
+        let norms = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(place);
         let (gate, up) = (part("mlp.gate_proj"), part("mlp.up_proj"));
         assert_eq!(gate.end, up.start, "the layout sorts tensors by name");
         Block {
@@ -80,6 +98,16 @@ impl Block {
             feed_forward_norm: part("post_attention_layernorm"),
             gate_up: gate.start..up.end,
             down: part("mlp.down_proj"),
+            joint_biases: match biases {
+                [Some(query), Some(key), Some(value)] => Some([query, key, value]),
+                _ => None,
+            },
+            output_bias: place("self_attn.o_proj.bias"),
+            head_norms: match norms {
+                [Some(query), Some(key)] => Some([query, key]),
+                _ => None,
+            },
+            has_rope: spec.has_rope(layer),
         }
     }
 
@@ -92,7 +120,7 @@ impl Block {
         kept: &mut Kept,
         scratch: &mut Scratch,
     ) {
-        let (rows, width) = (frame.rows(), frame.width);
+        let (rows, width, queries) = (frame.rows(), frame.width, frame.attention.query_width());
         rms_norm::forward(&mut scratch.normalised, input, &parameters[self.attention_norm.clone()], frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
         for (weight, columns) in self.joint(frame) {
@@ -106,12 +134,22 @@ impl Block {
                 weight,
             );
         }
-        frame.turn(&mut kept.joint, Turn::Forwards);
+        for (bias, (_, columns)) in self.joint_biases.iter().flatten().zip(self.joint(frame)) {
+            let bias = &parameters[bias.clone()];
+            bias::forward(&mut kept.joint, frame.attention.joint_width(), columns.start, bias);
+        }
+        if let Some(norm) = self.head_norm(frame, parameters) {
+            norm.forward(&frame.attention, &mut kept.joint, &mut kept.raw);
+        }
+        self.turn(frame, &mut kept.joint, Turn::Forwards);
         frame.attention.forward(&mut kept.attended, &kept.joint);
         kept.middle.copy_from_slice(input);
-        let attended = Matrix::dense(&kept.attended, rows, width);
-        let weight = Matrix::dense(&parameters[self.output.clone()], width, width);
+        let attended = Matrix::dense(&kept.attended, rows, queries);
+        let weight = Matrix::dense(&parameters[self.output.clone()], width, queries);
         linear::forward(frame.threads, MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
+        if let Some(bias) = &self.output_bias {
+            bias::forward(&mut kept.middle, width, 0, &parameters[bias.clone()]);
+        }
         let scale = &parameters[self.feed_forward_norm.clone()];
         rms_norm::forward(&mut scratch.normalised, &kept.middle, scale, frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
@@ -188,14 +226,25 @@ impl Block {
         stream: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let (rows, width) = (frame.rows(), frame.width);
+        let (rows, width, queries) = (frame.rows(), frame.width, frame.attention.query_width());
         let to_middle = Matrix::dense(stream, rows, width);
-        gradient.of_weight(&self.output, to_middle, Matrix::dense(&kept.attended, rows, width));
-        let weight = Matrix::dense(&parameters[self.output.clone()], width, width);
-        let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
+        gradient.of_weight(&self.output, to_middle, Matrix::dense(&kept.attended, rows, queries));
+        if let Some(bias) = &self.output_bias {
+            gradient.of_bias(bias, stream, width, 0);
+        }
+        let weight = Matrix::dense(&parameters[self.output.clone()], width, queries);
+        let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, queries);
         linear::to_input(frame.threads, to_attended, Write::Replace, to_middle, weight);
         frame.attention.backward(&mut scratch.to_joint, &kept.joint, &scratch.to_normalised);
-        frame.turn(&mut scratch.to_joint, Turn::Backwards);
+        self.turn(frame, &mut scratch.to_joint, Turn::Backwards);
+        if let (Some(norm), Some(places)) = (self.head_norm(frame, parameters), &self.head_norms) {
+            let scales = gradient.values.get_disjoint_mut(places.clone());
+            let [to_query, to_key] = scales.expect("tensors of a layout do not overlap");
+            norm.backward(&frame.attention, &mut scratch.to_joint, &kept.raw, (to_query, to_key), gradient.write);
+        }
+        for (bias, (_, columns)) in self.joint_biases.iter().flatten().zip(self.joint(frame)) {
+            gradient.of_bias(bias, &scratch.to_joint, frame.attention.joint_width(), columns.start);
+        }
         let scale = &parameters[self.attention_norm.clone()];
         rms_norm::forward(&mut scratch.normalised, input, scale, frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
@@ -222,12 +271,18 @@ impl Block {
             (self.value.clone(), query + key..query + 2 * key),
         ]
     }
-}
 
-impl Frame<'_> {
+    /// The norm of heads, where there is one.
+    fn head_norm<'a>(&self, frame: &Frame<'_>, parameters: &'a [f32]) -> Option<HeadNorm<'a>> {
+        let [query, key] = self.head_norms.as_ref()?.clone().map(|place| &parameters[place]);
+        Some(HeadNorm { query, key, epsilon: frame.epsilon })
+    }
+
     /// Queries and keys by their positions.
-    fn turn(&self, joint: &mut [f32], turn: Turn) {
-        let turned = self.attention.query_width() + self.attention.key_width();
-        self.rotary.turn(joint, self.attention.joint_width(), turned, self.attention.length, turn);
+    fn turn(&self, frame: &Frame<'_>, joint: &mut [f32], turn: Turn) {
+        if self.has_rope {
+            let turned = frame.attention.query_width() + frame.attention.key_width();
+            frame.rotary.turn(joint, frame.attention.joint_width(), turned, frame.attention.length, turn);
+        }
     }
 }

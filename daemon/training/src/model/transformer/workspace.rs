@@ -6,7 +6,9 @@ use super::block::Frame;
 pub(super) struct Kept {
     /// Queries, keys and values side by side, positions turned: `[rows, joint width]`.
     pub(super) joint: Vec<f32>,
-    /// What attention gives: `[rows, width]`.
+    /// Queries and keys before the norm of heads, where there is one: `[rows, query width + key width]`.
+    pub(super) raw: Vec<f32>,
+    /// What attention gives: `[rows, query width]`.
     pub(super) attended: Vec<f32>,
     /// The stream between attention and feed-forward: `[rows, width]`.
     pub(super) middle: Vec<f32>,
@@ -18,7 +20,7 @@ pub(super) struct Kept {
 pub(super) struct Scratch {
     /// `[rows, width]`.
     pub(super) normalised: Vec<f32>,
-    /// `[rows, width]`.
+    /// `[rows, width]`, and of what attention gives `[rows, query width]`.
     pub(super) to_normalised: Vec<f32>,
     /// `[rows, joint width]`.
     pub(super) to_joint: Vec<f32>,
@@ -45,9 +47,11 @@ impl Workspace {
     pub(super) fn new(frame: &Frame<'_>, layers: usize, kept: usize, logits: usize) -> Workspace {
         let rows = frame.rows();
         let buffer = |width: usize| vec![0.0; rows * width];
+        let (queries, keys) = (frame.attention.query_width(), frame.attention.key_width());
         let kept_one = |_| Kept {
             joint: buffer(frame.attention.joint_width()),
-            attended: buffer(frame.width),
+            raw: buffer(if frame.has_head_norm { queries + keys } else { 0 }),
+            attended: buffer(queries),
             middle: buffer(frame.width),
             gate_up: buffer(2 * frame.inner),
         };
@@ -57,7 +61,7 @@ impl Workspace {
             kept: (0..kept).map(kept_one).collect(),
             scratch: Scratch {
                 normalised: buffer(frame.width),
-                to_normalised: buffer(frame.width),
+                to_normalised: buffer(frame.width.max(queries)),
                 to_joint: buffer(frame.attention.joint_width()),
                 hidden: buffer(frame.inner),
             },

@@ -1,0 +1,60 @@
+//! Writes adapters by themselves, as a folder that PEFT loads beside their base.
+
+use std::path::Path;
+
+use murmur_protocol::layout::ModelLayout;
+use murmur_protocol::manifest::LoraSpec;
+use serde_json::{Value, json};
+
+use super::ExportType;
+use super::error::PretrainedError;
+use super::export::{Target, write_file, write_weights};
+
+const CONFIG_FILE: &str = "adapter_config.json";
+const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+
+/// Writes `adapters`, flat in the order of their `layout`, and what PEFT needs to know of them into `folder`; with `base` also
+/// where their base lies. The folder is there whole or not at all.
+///
+/// # Errors
+/// When `folder` exists, unless `overwrites`, or the disk is full; nothing has changed then.
+///
+/// # Panics
+/// When `adapters` is of another layout.
+pub fn export_adapters(
+    spec: &LoraSpec,
+    layout: &ModelLayout,
+    adapters: &[f32],
+    export_type: ExportType,
+    base: Option<&Path>,
+    folder: &Path,
+    overwrites: bool,
+) -> Result<(), PretrainedError> {
+    assert_eq!(adapters.len(), layout.parameters(), "one value per parameter");
+    Target { folder, overwrites }.fill(|folder| {
+        write_weights(layout, adapters, export_type, &folder.join(WEIGHTS_FILE))?;
+        let mut text = serde_json::to_vec_pretty(&config(spec, base)).expect("JSON values can be written");
+        text.push(b'\n');
+        write_file(&folder.join(CONFIG_FILE), &text)
+    })
+}
+
+fn config(spec: &LoraSpec, base: Option<&Path>) -> Value {
+    // PEFT's own type is a whole number; it computes with others as well.
+    let whole = spec.alpha.fract() == 0.0;
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.map(|base| base.display().to_string()),
+        "r": spec.rank,
+        "lora_alpha": if whole { json!(spec.alpha as u64) } else { json!(spec.alpha) },
+        "lora_dropout": 0.0,
+        "target_modules": spec.targets,
+        "modules_to_save": null,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "use_rslora": false,
+        "use_dora": false,
+        "inference_mode": true,
+    })
+}
