@@ -28,6 +28,7 @@ mod gain;
 mod links;
 mod member_count;
 mod outbound;
+mod outcome;
 mod outlier;
 mod pairwise;
 mod responder;
@@ -39,8 +40,8 @@ mod uplink;
 
 pub(crate) use averaging::is_progress_odd;
 pub use gain::stability_bound;
+pub(crate) use outcome::{Ended, Outcome};
 pub(crate) use pairwise::{Pairwise, Unfit};
 pub(crate) use responder::Admission;
-pub(crate) use starter::{Ended, Outcome};
 pub(crate) use terms::screen;
 pub(crate) use timeout::TimeoutEstimator;

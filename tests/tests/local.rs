@@ -37,9 +37,9 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     }
     assert!(summary["disagreement"].as_f64() > Some(0.0), "{summary}");
     assert!(summary["seconds"].as_f64() > Some(0.0), "{summary}");
-    // A tiny model: framing weighs more than it does on a real one, where 1.05 is the limit.
+    // A tiny model: framing, references and final exchanges weigh more than on a real one, where it is 0.14 to 0.2.
     let bytes = summary["bytes_per_parameter_per_exchange"].as_f64().expect("a number");
-    assert!((1.0..1.6).contains(&bytes), "{summary}");
+    assert!((0.13..0.8).contains(&bytes), "{summary}");
 }
 
 const SIDE: u32 = 10;

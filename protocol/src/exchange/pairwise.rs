@@ -7,8 +7,9 @@ use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
 use super::averaging::{Averaging, LINK_INFLUENCE_MIN};
+use super::outcome::{Ended, Outcome, Way};
 use super::responder::{Admission, Responder};
-use super::starter::{Ended, Outcome, Starter, Way};
+use super::starter::Starter;
 use crate::bounds::*;
 use crate::bulk::Payload;
 use crate::config::Config;

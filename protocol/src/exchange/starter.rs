@@ -2,6 +2,7 @@
 
 use super::averaging::{Averaging, Circumstances, answer_timeout};
 use super::outbound::Outbound;
+use super::outcome::{Ended, Outcome, Way};
 use super::terms::{Terms, screen_accept};
 use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
@@ -36,40 +37,6 @@ pub(crate) struct Starter {
     outgoing: Option<Outgoing>,
     /// What became of the last exchange, until the node asks.
     ended: Option<Ended>,
-}
-
-/// How an own exchange ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub(crate) partner: PeerId,
-    pub(crate) part: Part,
-    pub(crate) outcome: Outcome,
-}
-
-/// What came of an own exchange.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Outcome {
-    /// Merged, this many own steps after the proposal.
-    Merged { steps: u64 },
-    /// The distance is known, but where a block was beyond the grid.
-    Probed { distance: Option<f64>, partner_clip: f64, progress_difference: f64 },
-    /// The partner would not; another may.
-    Rejected,
-    /// The partner never answered.
-    Unanswered,
-    /// It broke off later.
-    BrokenOff,
-}
-
-/// What an own exchange sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Nothing is moved; codes of 16 bits tell the distance.
-    Probe,
-    /// Codes on a grid.
-    Grid,
-    /// Signs, on a link.
-    Link,
 }
 
 /// The exchange under way.
