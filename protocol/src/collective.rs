@@ -127,7 +127,7 @@ pub enum Order {
     },
     /// Send slices of the sum as it is now.
     Send {
-        /// To whom.
+        /// The member that receives it.
         to: Place,
         /// The slices' name; the receiver tells it to [`Collective::slice_received`].
         name: SliceName,
@@ -152,7 +152,7 @@ pub enum Order {
     },
     /// Send a copy of the whole state; the receiver tells it to [`Collective::state_received`].
     GiveState {
-        /// To whom.
+        /// The member that receives it.
         to: Place,
         /// The state's name.
         standing: Standing,
@@ -168,9 +168,9 @@ pub enum Order {
     },
     /// Say something.
     Say {
-        /// To whom.
+        /// The member that receives it.
         to: Place,
-        /// What.
+        /// What is said.
         word: Word,
     },
 }

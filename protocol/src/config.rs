@@ -50,7 +50,7 @@ pub enum Start {
 pub struct Bootstrap {
     /// Who is there, where that is known.
     pub peer: Option<PeerId>,
-    /// Where.
+    /// The address.
     pub address: Address,
 }
 

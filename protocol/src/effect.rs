@@ -61,7 +61,7 @@ pub enum NetworkOrder {
         peer: PeerId,
         /// What the payload is.
         header: TransferHeader,
-        /// The bulk.
+        /// The bytes.
         payload: Payload,
     },
 }
@@ -124,7 +124,7 @@ pub enum WorkerOrder {
         request: RequestId,
         /// The model.
         snapshot: Snapshot,
-        /// How.
+        /// How it is to be encoded.
         job: EncodeJob,
     },
     /// Compare our codes with a partner's: [`numerics::merge`](crate::numerics::merge).

@@ -13,14 +13,14 @@ use crate::peer::{Address, PeerId};
 pub enum Event {
     /// A peer of this run passed the handshake; messages can flow.
     PeerConnected {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
         /// Where it says it listens.
         addresses: Vec<Address>,
     },
     /// The last connection to a peer is gone. Its unfinished transfers have failed before.
     PeerDisconnected {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
     },
     /// A dial came to nothing.
@@ -34,19 +34,19 @@ pub enum Event {
     },
     /// A handshake ended in a refusal, by us or by the peer.
     HandshakeRefused {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
-        /// Why.
+        /// The reason that was given.
         refusal: Refusal,
     },
     /// This node can be reached at one more address.
     AddressFound {
-        /// Where.
+        /// The address.
         address: Address,
     },
     /// This node can be reached at an address no longer.
     AddressLost {
-        /// Where.
+        /// The address.
         address: Address,
     },
     /// Somebody said where members may be: a table of the run that all nodes hold parts of, or the local network. Hints
@@ -58,49 +58,49 @@ pub enum Event {
     /// The way to a connected peer has changed: direct, or through a relay, which carries messages and no transfers.
     /// A new connection counts as direct until this says otherwise.
     PathChanged {
-        /// Which peer.
+        /// The peer's id.
         peer: PeerId,
         /// Whether transfers are possible.
         is_direct: bool,
     },
     /// A control message arrived.
     MessageReceived {
-        /// From whom.
+        /// The peer's id.
         peer: PeerId,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// A transfer arrived whole.
     TransferReceived {
-        /// From whom.
+        /// The peer's id.
         peer: PeerId,
         /// What it is.
         header: TransferHeader,
-        /// The bulk.
+        /// The bytes.
         payload: Payload,
     },
     /// The receiver confirmed a transfer of ours.
     TransferFinished {
-        /// Which.
+        /// The transfer's number, as the order gave it.
         transfer: TransferId,
     },
     /// A transfer of ours broke off.
     TransferFailed {
-        /// Which.
+        /// The transfer's number, as the order gave it.
         transfer: TransferId,
         /// Why, for people.
         reason: String,
     },
     /// A peer sent what no honest peer sends; the driver has dropped it.
     PeerMisbehaved {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
-        /// How.
+        /// What was wrong.
         misbehaviour: Misbehaviour,
     },
     /// Two connections of one peer lead to two live nodes with one identity.
     IdentityDoubled {
-        /// Whose.
+        /// The peer's id.
         peer: PeerId,
     },
     /// The trainer is this far. Reported now and then, not for every step.

@@ -77,7 +77,7 @@ fn signed_bytes(run: RunId, serial: u64, ending: Ending) -> Vec<u8> {
 /// What a node knows of its run's end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunEnd {
-    /// Which run.
+    /// The run's id.
     pub run: RunId,
     /// Who may finish it; `None` where nobody can.
     pub founder: Option<PeerId>,

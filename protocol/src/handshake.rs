@@ -143,7 +143,7 @@ impl Denial {
 /// What a node knows of a run: enough to prove membership, or to hear that it cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
     /// Its secret, where it is closed.
     pub secret: Option<Secret>,

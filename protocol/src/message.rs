@@ -40,7 +40,7 @@ pub enum Message {
     RequestState {
         /// Chosen by the asker, returned with each chunk.
         request: u64,
-        /// Which.
+        /// The chunks that are asked for.
         chunks: Chunks,
     },
     /// The model cannot be had here for now.
@@ -77,7 +77,7 @@ pub struct Descriptor {
 /// A member and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct KnownPeer {
-    /// Who.
+    /// The peer's id.
     pub peer: PeerId,
     /// Where; at most [`ADDRESSES_TOLD_MAX`].
     pub addresses: Vec<Address>,
@@ -143,7 +143,7 @@ pub struct Standing {
 pub struct Reject {
     /// From the proposal.
     pub exchange: ExchangeNumber,
-    /// Why.
+    /// Why it is rejected.
     pub reason: RejectReason,
     /// When to ask again, in milliseconds.
     pub retry_after_ms: u32,
@@ -171,22 +171,22 @@ pub enum RejectReason {
 pub enum TransferHeader {
     /// The scales of an exchange, from its starter, ahead of its codes: with them the responder encodes.
     Scales {
-        /// Which exchange.
+        /// The exchange's number, as its starter gave it.
         exchange: ExchangeNumber,
     },
     /// The starter's checks and codes.
     ProposalCodes {
-        /// Which exchange.
+        /// The exchange's number, as its starter gave it.
         exchange: ExchangeNumber,
     },
     /// The responder's checks and codes.
     ReplyCodes {
-        /// Which exchange.
+        /// The exchange's number, as its starter gave it.
         exchange: ExchangeNumber,
     },
     /// Nothing but the news that the responder has merged: now the starter may. (A transfer, for it is confirmed.)
     Merged {
-        /// Which exchange.
+        /// The exchange's number, as its starter gave it.
         exchange: ExchangeNumber,
         /// Of the integer differences, the mask and the terms: the starter drops the exchange where its own differs.
         digest: u64,

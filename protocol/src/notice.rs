@@ -16,7 +16,7 @@ pub enum Notice {
     PeerJoined(PeerId),
     /// A member is gone.
     PeerLeft {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
         /// Whether it said so.
         announced: bool,
@@ -37,7 +37,7 @@ pub enum Notice {
     },
     /// A joiner has got what it asked for of the model.
     StateSent {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
         /// How many chunks.
         chunks: u32,
@@ -46,7 +46,7 @@ pub enum Notice {
     },
     /// An exchange is done on this side.
     ExchangeCompleted {
-        /// With whom.
+        /// The other side of the exchange.
         partner: PeerId,
         /// What was averaged.
         part: Part,
@@ -61,49 +61,49 @@ pub enum Notice {
     },
     /// An exchange came to nothing.
     ExchangeFailed {
-        /// With whom.
+        /// The other side of the exchange.
         partner: PeerId,
-        /// Why.
+        /// Why it came to nothing.
         failure: ExchangeFailure,
     },
     /// A handshake ended in a refusal.
     PeerRefused {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
-        /// Why.
+        /// The reason that was given.
         refusal: Refusal,
     },
     /// A peer did what no honest peer does.
     PeerMisbehaved {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
-        /// How.
+        /// What was wrong.
         misbehaviour: Misbehaviour,
     },
     /// Two live nodes have one identity: a copied data directory, a cloned machine, a backup.
     IdentityDoubled {
-        /// Whose.
+        /// The peer's id.
         peer: PeerId,
     },
     /// A copied model was not found to be near those of other members.
     StateUnchecked {
         /// Who sent the model.
         donors: Vec<PeerId>,
-        /// Why.
+        /// Why nobody has compared it.
         why: Unchecked,
         /// Whether it is copied again, from somebody else; otherwise it is believed.
         is_copied_again: bool,
     },
     /// A peer that misbehaved is not dealt with for this long.
     PeerBanned {
-        /// Who.
+        /// The peer's id.
         peer: PeerId,
-        /// How long.
+        /// How long the ban lasts.
         duration: Duration,
     },
     /// The first exchange with a peer that had been out of reach: two parts of the swarm become one.
     Reunited {
-        /// With whom.
+        /// The other side of the exchange.
         partner: PeerId,
         /// How long it was out of reach.
         away: Duration,

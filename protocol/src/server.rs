@@ -27,7 +27,7 @@ pub enum ServerOrder {
     },
     /// Send the parameters as they are now.
     Answer {
-        /// To whom.
+        /// The member that receives it.
         to: Place,
         /// The worker's next tick.
         tick: u64,

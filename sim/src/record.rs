@@ -86,9 +86,9 @@ pub struct Peaks {
 /// A node took another one for misbehaving.
 #[derive(Clone, Debug)]
 pub struct Accusation {
-    /// When.
+    /// The virtual time.
     pub at: Time,
-    /// By whom.
+    /// The host that accuses.
     pub by: HostIndex,
     /// Whom, where the identity is a host's.
     pub of: Option<HostIndex>,

@@ -48,7 +48,7 @@ pub struct RunReport {
 /// One seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeedReport {
-    /// Which.
+    /// The seed.
     pub seed: u64,
     /// Hosts over the whole run, joiners included.
     pub nodes: usize,
@@ -85,7 +85,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(into = "Row", from = "Row")]
 pub struct Point {
-    /// When.
+    /// Virtual time of the point, in seconds.
     pub seconds: f64,
     /// Honest nodes with a model.
     pub nodes: usize,

@@ -172,7 +172,7 @@ pub enum Incident {
     StopReporting,
     /// The founder orders at this host that the run be finished.
     Finish {
-        /// Where.
+        /// The host.
         at: HostIndex,
         /// Steps of swarm progress from then on until the run is complete.
         steps: f64,

@@ -275,7 +275,7 @@ pub enum Level {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Missed {
-    /// How many.
+    /// Number of those that were lost.
     pub count: u64,
     /// Of what: records, or notices of the core.
     pub of: String,

@@ -262,7 +262,7 @@ pub fn newest_checkpoint(folder: &Path) -> Option<PathBuf> {
 #[derive(Debug)]
 pub struct Refused {
     path: PathBuf,
-    /// Why.
+    /// Why it cannot be read.
     pub error: CheckpointError,
 }
 

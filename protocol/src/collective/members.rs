@@ -18,7 +18,7 @@ impl Members {
         (0..count as Place).collect()
     }
 
-    /// How many.
+    /// Number of members.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }

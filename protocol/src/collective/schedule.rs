@@ -12,7 +12,7 @@ use super::MEMBERS_MAX;
 /// Neighbouring slices of a vector that is cut into equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slices {
-    /// The first.
+    /// The first slice.
     pub start: u16,
     /// The one behind the last.
     pub end: u16,
@@ -79,9 +79,9 @@ pub enum Action {
 pub struct Move {
     /// When: a member begins a round once it has absorbed all that it receives in earlier ones.
     pub round: u16,
-    /// Who sends.
+    /// The member that sends.
     pub from: u16,
-    /// Who receives.
+    /// The member that receives.
     pub to: u16,
     /// Which slices of the vector.
     pub slices: Slices,

@@ -165,7 +165,7 @@ pub enum OptimizerKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSpec {
-    /// Which.
+    /// The optimizer of the hidden matrices.
     pub kind: OptimizerKind,
     /// AdamW's peak learning rate, above 0, at most 1.
     pub learning_rate: f64,

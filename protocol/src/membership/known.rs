@@ -111,7 +111,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Hearsay.
+    /// A member of which only another one has told.
     pub(super) fn told(now: Time, teller: Teller, descriptor: &Descriptor) -> Known {
         let mut addresses = Box::default();
         remember_addresses(&mut addresses, &descriptor.known.addresses);

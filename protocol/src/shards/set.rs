@@ -55,7 +55,7 @@ impl ShardSet {
         ShardSet(self.0 & !other.0)
     }
 
-    /// How many.
+    /// Number of shards in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }

@@ -85,7 +85,7 @@ pub struct BreaksSection {
 pub struct PartitionSection {
     /// How many groups; 2 to the number of nodes.
     pub groups: Drawn<usize>,
-    /// When.
+    /// When it begins, in seconds of virtual time.
     pub at_seconds: Drawn<f64>,
     /// For how long.
     pub seconds: Drawn<f64>,

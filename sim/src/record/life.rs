@@ -7,7 +7,7 @@ use crate::scenario::HostIndex;
 /// One life of a host.
 #[derive(Clone, Debug)]
 pub struct LifeRecord {
-    /// Whose.
+    /// The host's number.
     pub host: HostIndex,
     /// Whether it still lives, has a model and takes part.
     pub active: bool,

@@ -27,7 +27,7 @@ const BYTES_PER_CONTROL: usize = 20;
 pub struct LeftOut {
     /// The file or folder.
     pub path: PathBuf,
-    /// Why.
+    /// Why it is left out.
     pub reason: Reason,
 }
 
