@@ -5,6 +5,7 @@ mod configured;
 mod double;
 pub mod finishing;
 pub(crate) mod invitation;
+mod leaving;
 mod length;
 mod networking;
 mod observing;
@@ -34,6 +35,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::limits::daily_traffic;
 use crate::limits::memory_check;
 use crate::limits::rest::Rest;
+use crate::limits::stay::{Stay, StayFacts};
 use crate::observe::report::NodeReport;
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
@@ -47,6 +49,7 @@ use crate::store::{
 use crate::web::About;
 use configured::{node_config, start, trainer_settings};
 use double::watch_for_double;
+use leaving::Hurry;
 pub use length::AskedLength;
 use length::{finish_after, length};
 pub(crate) use networking::network_config;
@@ -284,6 +287,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         watch::channel(Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
     let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
+    let stay = Stay::begin(&plan.settings.stay, &plan.settings.limits, SystemTime::now());
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
     let shared = model.shared.zip(shelf);
@@ -296,6 +300,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let reporter = Reporter {
         run: run.clone(),
         name: plan.settings.network.name.trim().to_owned(),
+        stay: StayFacts::of(&plan.settings.stay, first_step),
         own_steps: (plan.settings.training.steps > 0).then_some(plan.settings.training.steps),
         state_bytes: bounds::state_bytes(parameters) as u64,
         writing,
@@ -339,6 +344,7 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         root: directory.root().to_owned(),
         secret: plan.secret.clone(),
     });
+    let requests = checkpoints.clone();
     let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub, about };
     let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
     let listener = ports::listen_for_status(&plan.settings.status).await?;
@@ -380,7 +386,12 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let exits = plan.settings.training.after_completion == AfterCompletion::Exit;
     let double = network.double();
     let doubling = tokio::spawn(watch_for_double(network.clone(), stop.clone()));
-    tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits));
+    let wire = network.clone();
+    let stay = stay.over(move || wire.traffic());
+    tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits, stay));
+    let leave_within = Some(plan.settings.stay.leave_seconds).filter(|seconds| *seconds > 0.0);
+    let hurry = leave_within.map(|limit| Hurry::prepare(stop_view.clone(), Duration::from_secs_f64(limit), requests));
+    let wished = stop_view.clone();
     let channels = Channels { events: inbox, pictures, notices };
     let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
@@ -395,7 +406,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     directory.remember_peers(&stopped.status.known);
     let next = next_commands(directory.root(), &plan.manifest);
     let known_end = stopped.status.end.clone();
-    let result = finish(stopped, &reporter, &plan.console, &next).await;
+    let hurry = hurry.filter(|_| *wished.borrow());
+    let result = finish(stopped, &reporter, hurry, &plan.console, &next).await;
     observing.end(reporter.outcome(&known_end)).await;
     reporting.abort();
     console.abort();
@@ -422,11 +434,22 @@ fn announce(directory: &DataDirectory, status_address: Option<String>, token: St
     announced.inspect_err(|error| note(&format!("warning: cannot write daemon.json: {error}"))).ok()
 }
 
-/// After the node has left: last evaluation and checkpoint, then the network.
-async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: &[String]) -> Result<(), Failure> {
+/// After the node has left: last evaluation and checkpoint (the latter alone in a `hurry`), then the network.
+async fn finish(
+    stopped: Stopped,
+    reporter: &Reporter,
+    hurry: Option<Hurry>,
+    console: &Console,
+    next: &[String],
+) -> Result<(), Failure> {
     let Stopped { trainer, network, has_trained, status, peers } = stopped;
     let view = trainer.view();
-    let finished = tokio::task::spawn_blocking(move || trainer.finish(has_trained));
+    let completes = has_trained && hurry.is_none();
+    let kept = match hurry {
+        Some(hurry) => hurry.save().await,
+        None => Ok(()),
+    };
+    let finished = tokio::task::spawn_blocking(move || trainer.finish(completes));
     let saved = match tokio::time::timeout(FINISH_TIMEOUT, finished).await {
         Ok(Ok(saved)) => saved,
         Ok(Err(error)) => Err(error.to_string()),
@@ -436,6 +459,9 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: 
     network.close().await;
     console.show_last(&report);
     if *console == Console::Text {
+        if let Some(stay) = reporter.stay {
+            note(&format!("stay        {}", stay.described(&report)));
+        }
         note("next:");
         next.iter().for_each(|command| note(&format!("  {command}")));
     }
@@ -444,7 +470,7 @@ async fn finish(stopped: Stopped, reporter: &Reporter, console: &Console, next: 
             "the last checkpoint is of before: `murmur export` it, and go on with --base and a lower learning rate",
         ));
     }
-    saved.map_err(|reason| {
+    kept.and(saved).map_err(|reason| {
         Failure::new(ExitCode::Files, reason)
             .hint("is the disk full? a checkpoint from before, where there is one, is still there")
     })

@@ -46,6 +46,20 @@ impl Machine {
         lines.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect()
     }
 
+    /// What `murmur status` says once the daemon has made so many steps.
+    fn status_after_steps(&self, steps: u64) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let (code, text, errors) = self.run(&["status", "--format", "json"]);
+            assert_eq!(code, 0, "{errors}");
+            let status: Value = serde_json::from_str(&text).expect("a report");
+            if status["steps"].as_u64() >= Some(steps) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it trains: {status}");
+        }
+    }
+
     fn process(&self, name: &str) -> Option<String> {
         let path = self.home.path().join("murmur").join(name).join("daemon.json");
         let daemon: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
@@ -78,17 +92,8 @@ fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_
     assert!(errors.contains("murmur stop ") && errors.contains("murmur logs -f "), "{errors}");
 
     // On a quiet machine all of this happens before its first step.
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let (code, text, errors) = machine.run(&["status", "--format", "json"]);
-        assert_eq!(code, 0, "{errors}");
-        let status: Value = serde_json::from_str(&text).expect("a report");
-        assert!(status["peer"].as_str().expect("a peer").starts_with("12D3KooW"), "{status}");
-        if status["steps"].as_u64() >= Some(10) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "it trains: {status}");
-    }
+    let status = machine.status_after_steps(10);
+    assert!(status["peer"].as_str().expect("a peer").starts_with("12D3KooW"), "{status}");
     let (code, ticket, errors) = machine.run(&["ticket"]);
     assert!(code == 0 && ticket.starts_with("murmur join "), "{errors}");
     // Its first checkpoint is 20 s away: it is asked to write one.
@@ -129,6 +134,35 @@ fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_
     let (code, text, errors) = machine.run(&["remove", "tiny", "--yes"]);
     assert!(code == 0 && text.starts_with("removed "), "{errors}");
     assert!(!directory.exists() && machine.list().is_empty());
+}
+
+#[test]
+fn a_providers_notice_ends_a_stay_in_time_with_a_checkpoint_and_says_what_the_machine_has_done() {
+    let machine = Machine::new();
+    let run_file = write_run(machine.home.path(), TINY_RUN);
+    let run_file = run_file.to_str().expect("UTF-8");
+    let (code, _, errors) = machine.run(&["start", run_file, "--until", "6"]);
+    assert!(code == 3 && errors.contains("--until takes a time of day such as 06:00"), "{errors}");
+
+    let settings = machine.home.path().join("node.toml");
+    let notice = machine.home.path().join("notice");
+    let stay = format!("[stay]\nnotice_file = {notice:?}\nleave_seconds = 20\nprice_per_hour = 3600\n");
+    let text = std::fs::read_to_string(&settings).expect("a file") + &stay;
+    std::fs::write(&settings, text).expect("written");
+    let (code, _, errors) = machine.run(&[&["start", "-d", run_file], &QUIET[..]].concat());
+    assert_eq!(code, 0, "{errors}");
+    machine.status_after_steps(10);
+    std::fs::write(&notice, "").expect("written");
+    let (noticed, root) = (Instant::now(), machine.home.path().join("murmur/tiny"));
+    while root.join("daemon.json").exists() {
+        assert!(noticed.elapsed() < Duration::from_secs(20), "it leaves within its leave_seconds");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    let (_, log, _) = machine.run(&["logs"]);
+    assert!(log.contains("leaving the swarm: notice from ") && log.contains("left "), "{log}");
+    assert!(log.contains("million tokens trained on") && log.contains("; costs "), "{log}");
+    let checkpoints = std::fs::read_dir(root.join("checkpoints")).expect("a folder").count();
+    assert!(checkpoints >= 1, "a checkpoint 20 s before the first regular one");
 }
 
 #[test]

@@ -8,6 +8,8 @@ pub(super) const DATA: &str = "Data";
 pub(super) const NETWORK: &str = "Network";
 /// What it takes of the network, and when.
 pub(super) const LIMITS: &str = "Limits";
+/// When it leaves by itself.
+pub(super) const STAY: &str = "Stay";
 /// Who may take part.
 pub(super) const PRIVACY: &str = "Privacy";
 /// Programs that draw how it goes.
@@ -39,6 +41,7 @@ pub(super) const JOIN: &str = "\
 Examples:
   murmur join murmur1H6vG…
   murmur join --bootstrap /ip4/192.0.2.7/tcp/4711 --upload-mbit 10
+  murmur join murmur1H6vG… --until 06:00 --max-gigabytes 20
 
 Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
 

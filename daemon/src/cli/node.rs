@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, TRACKING, TRAINING};
+use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, STAY, TRACKING, TRAINING};
 use super::numbers::{decimal, whole};
 use crate::console::Console;
-use crate::settings::{LimitsSettings, THREADS_MAX};
+use crate::settings::{LimitsSettings, StaySettings, THREADS_MAX};
 
 /// Options of `start`.
 #[derive(Debug, Args)]
@@ -151,6 +151,18 @@ pub struct DaemonOptions {
     /// Of those hours and days, such as Europe/Berlin or +02:00 [default: this machine's].
     #[arg(long, env = "MURMUR_TIME_ZONE", value_name = "ZONE", allow_hyphen_values = true, help_heading = LIMITS)]
     pub time_zone: Option<String>,
+
+    /// Leave when a clock next shows this, such as 06:00.
+    #[arg(long, env = "MURMUR_UNTIL", value_name = "TIME", help_heading = STAY)]
+    pub until: Option<String>,
+    /// Leave after so many hours; 0 sets no limit.
+    #[arg(long, env = "MURMUR_MAX_HOURS", value_name = "N", help_heading = STAY,
+        value_parser = decimal(StaySettings::is_hours, StaySettings::HOURS_RULE))]
+    pub max_hours: Option<f64>,
+    /// Leave after so many gigabytes, both ways together; 0 sets no limit.
+    #[arg(long, env = "MURMUR_MAX_GIGABYTES", value_name = "GB", help_heading = STAY,
+        value_parser = decimal(StaySettings::is_gigabytes, StaySettings::GIGABYTES_RULE))]
+    pub max_gigabytes: Option<f64>,
 
     /// What others see beside this node's id: at most 32 bytes that can be seen.
     #[arg(long, env = "MURMUR_NAME", value_name = "NAME", help_heading = NETWORK)]

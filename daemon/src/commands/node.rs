@@ -95,7 +95,7 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
 }
 
 fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
-    let NodeSettings { training, network, tensorboard, mlflow, status, limits, .. } = settings;
+    let NodeSettings { training, network, tensorboard, mlflow, status, limits, stay, .. } = settings;
     training.steps = options.steps.unwrap_or(training.steps);
     if options.exit {
         training.after_completion = AfterCompletion::Exit;
@@ -126,6 +126,11 @@ fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     if let Some(zone) = &options.time_zone {
         limits.time_zone = zone.clone();
     }
+    if let Some(until) = &options.until {
+        stay.until.clone_from(until);
+    }
+    stay.max_hours = options.max_hours.unwrap_or(stay.max_hours);
+    stay.max_gigabytes = options.max_gigabytes.unwrap_or(stay.max_gigabytes);
 }
 
 /// Opens the data directory of a node that joins a run.

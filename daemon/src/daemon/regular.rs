@@ -13,6 +13,7 @@ use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataView, TrainingView};
 use crate::engine::Picture;
 use crate::limits::rest::RestView;
+use crate::limits::stay::StayFacts;
 use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
 use crate::observe::report::{NodeReport, Surroundings};
@@ -30,6 +31,8 @@ const INVITATION_PERIOD: Duration = Duration::from_secs(1);
 /// Puts reports together from what the parts show of themselves.
 #[derive(Clone)]
 pub(super) struct Reporter {
+    /// What is told of its stay at the end, where it has limits or a price.
+    pub(super) stay: Option<StayFacts>,
     pub(super) run: String,
     pub(super) prediction: &'static str,
     pub(super) parameters: usize,

@@ -1,4 +1,4 @@
-//! What ends a daemon: a signal, the end of standard input, the end of its run.
+//! What ends a daemon: a signal, the end of standard input, of its run or of its stay.
 
 use std::io::Read;
 
@@ -9,13 +9,14 @@ use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
 use crate::process::signal::Signals;
 
-/// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, the end of the run. A
-/// Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
+/// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, of the run or of the `stay`,
+/// which says why. A Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
 pub(super) async fn watch_for_stop(
     stop: watch::Sender<bool>,
     until_stdin_closes: bool,
     mut training: watch::Receiver<TrainingView>,
     exits: bool,
+    stay: impl Future<Output = String>,
 ) {
     let mut signals = Signals::new();
     let (closed, mut stdin_closed) = mpsc::channel(1);
@@ -30,6 +31,7 @@ pub(super) async fn watch_for_stop(
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
     tokio::select! {
         () = signals.first() => note("leaving the swarm (once more to end at once)"),
+        why = stay => note(&format!("leaving the swarm: {why}")),
         _ = stdin_closed.recv(), if until_stdin_closes => {}
         _ = training.wait_for(over) => {}
     }

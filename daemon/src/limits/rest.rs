@@ -67,8 +67,13 @@ pub(crate) fn parse_time_zone(text: &str) -> Option<TimeZone> {
     if text.is_empty() { Some(TimeZone::system()) } else { DateTimeParser::new().parse_time_zone(text).ok() }
 }
 
+/// The owner's clock at this time.
+pub(crate) fn owners_clock(limits: &LimitsSettings, now: SystemTime) -> Zoned {
+    Rules::new(limits).clock(now)
+}
+
 /// Reads "07:30" as minutes from midnight.
-fn parse_time(text: &str) -> Option<u32> {
+pub(crate) fn parse_time(text: &str) -> Option<u32> {
     let (hours, minutes) = text.trim().split_once(':')?;
     let number = |digits: &str| -> Option<u32> {
         (digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_digit())).then(|| digits.parse().ok())?

@@ -6,6 +6,7 @@ use murmur_network::Connectivity;
 use murmur_training::{DataPlace, DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
+use super::StaySettings;
 use crate::limits::rest::{QuietHours, parse_time_zone};
 
 /// One machine's own settings.
@@ -32,6 +33,8 @@ pub struct NodeSettings {
     pub status: StatusSettings,
     /// What it takes of the network.
     pub limits: LimitsSettings,
+    /// How long it stays.
+    pub stay: StaySettings,
 }
 
 /// How a machine trains.
@@ -426,6 +429,7 @@ impl NodeSettings {
             }
         }
         self.limits.validate()?;
+        self.stay.validate()?;
         if network.upnp && !cfg!(feature = "upnp") {
             return Err(("network.upnp", "true".to_owned(), "false: this murmur is built without the feature upnp"));
         }

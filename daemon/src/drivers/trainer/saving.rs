@@ -143,6 +143,12 @@ impl CheckpointRequests {
         CheckpointRequests::channel().0
     }
 
+    /// With what a test answers.
+    #[cfg(test)]
+    pub(crate) fn of_a_test() -> (CheckpointRequests, mpsc::Receiver<Reply>) {
+        CheckpointRequests::channel()
+    }
+
     /// Has a checkpoint written at the next step boundary, and waits until it is on disk. Training goes on meanwhile.
     ///
     /// # Errors

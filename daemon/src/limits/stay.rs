@@ -1,0 +1,264 @@
+//! How long a node stays: until a time of day, for so many hours or gigabytes, or until the machine's provider gives notice
+//! that it takes the machine back (spot and preemptible machines).
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Zoned;
+use jiff::civil::Time;
+use murmur_network::Traffic;
+use tokio::process::Command;
+
+use crate::console::{human_bytes, note};
+use crate::limits::rest::{owners_clock, parse_time};
+use crate::observe::report::NodeReport;
+use crate::settings::{LimitsSettings, StaySettings};
+
+/// How often clock, bytes and the notice's file are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How often the provider is asked, and how long it may take to answer: five seconds is what Amazon advises for its spot
+/// machines, whose notice comes two minutes before the end; Google's and Microsoft's come 30 s before.
+const ASK_PERIOD: Duration = Duration::from_secs(5);
+
+/// What ends a node's stay.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    /// With what is shown of it.
+    ends_at: Option<(SystemTime, String)>,
+    hours: Option<f64>,
+    gigabytes: Option<f64>,
+    notice_file: Option<PathBuf>,
+    notice_command: Vec<String>,
+    begun: Instant,
+}
+
+impl Stay {
+    /// A stay that begins now.
+    pub(crate) fn begin(settings: &StaySettings, limits: &LimitsSettings, now: SystemTime) -> Stay {
+        let ends_at = parse_time(&settings.until).and_then(|minute| {
+            let clock = owners_clock(limits, now);
+            let end = next(minute, &clock)?;
+            Some((SystemTime::from(end.timestamp()), format!("it is {} {}", settings.until, clock.strftime("%Z"))))
+        });
+        Stay {
+            ends_at,
+            hours: (settings.max_hours > 0.0).then_some(settings.max_hours),
+            gigabytes: (settings.max_gigabytes > 0.0).then_some(settings.max_gigabytes),
+            notice_file: (!settings.notice_file.as_os_str().is_empty()).then(|| settings.notice_file.clone()),
+            notice_command: settings.notice_command.clone(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Waits until it is over, and says why. `traffic`: of the process so far.
+    pub(crate) async fn over(self, traffic: impl Fn() -> Traffic) -> String {
+        tokio::select! {
+            why = self.limit(traffic) => why,
+            why = self.notice() => why,
+        }
+    }
+
+    async fn limit(&self, traffic: impl Fn() -> Traffic) -> String {
+        loop {
+            if let Some(why) = self.why(SystemTime::now(), self.begun.elapsed(), traffic()) {
+                return why;
+            }
+            if let Some(file) = self.notice_file.as_ref().filter(|file| file.exists()) {
+                return format!("notice from {}", file.display());
+            }
+            tokio::time::sleep(LOOK_PERIOD).await;
+        }
+    }
+
+    /// Which limit is reached, in words.
+    fn why(&self, now: SystemTime, stayed: Duration, traffic: Traffic) -> Option<String> {
+        if let Some((_, words)) = self.ends_at.as_ref().filter(|(end, _)| now >= *end) {
+            return Some(words.clone());
+        }
+        if let Some(hours) = self.hours.filter(|hours| stayed.as_secs_f64() >= 3600.0 * hours) {
+            return Some(format!("{hours} h are over"));
+        }
+        let bytes = (traffic.sent + traffic.received) as f64;
+        let gigabytes = self.gigabytes.filter(|gigabytes| bytes >= 1e9 * gigabytes)?;
+        Some(format!("{gigabytes} GB are used up"))
+    }
+
+    /// Asks the provider until it gives notice.
+    async fn notice(&self) -> String {
+        let Some((program, arguments)) = self.notice_command.split_first() else { return std::future::pending().await };
+        let mut ticks = tokio::time::interval(ASK_PERIOD);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut is_warned = false;
+        loop {
+            ticks.tick().await;
+            let mut command = Command::new(program);
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            // One that hangs is ended, for it is dropped.
+            let asked = tokio::time::timeout(ASK_PERIOD, command.kill_on_drop(true).status()).await;
+            match asked {
+                Ok(Ok(status)) if status.success() => return format!("notice from {program}"),
+                Ok(Err(error)) if !is_warned => {
+                    is_warned = true;
+                    note(&format!("warning: cannot run stay.notice_command ({program}): {error}; it is tried again"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What has to be known to tell what came of a stay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StayFacts {
+    /// Own steps before it.
+    first_step: u64,
+    /// Of an hour, in any currency; 0: not known.
+    price_per_hour: f64,
+}
+
+impl StayFacts {
+    /// Of a stay that has a limit or a price.
+    pub(crate) fn of(settings: &StaySettings, first_step: u64) -> Option<StayFacts> {
+        (*settings != StaySettings::default())
+            .then_some(StayFacts { first_step, price_per_hour: settings.price_per_hour })
+    }
+
+    /// What the node has done, and what that costs.
+    pub(crate) fn described(self, report: &NodeReport) -> String {
+        let hours = report.seconds / 3600.0;
+        let steps = report.steps.saturating_sub(self.first_step) as f64;
+        let tokens = steps * report.tokens_per_second * report.step_seconds;
+        let training = 100.0 * (report.seconds_in_training / report.seconds.max(1e-9)).min(1.0);
+        let predictions = if report.prediction == "image" { "images" } else { "tokens" };
+        let bytes = human_bytes(report.bytes_sent + report.bytes_received);
+        let mut text = format!(
+            "{hours:.2} h, {training:.0} % of them in training; {:.2} million {predictions} trained on; {bytes} sent and \
+             received",
+            tokens / 1e6
+        );
+        if self.price_per_hour > 0.0 {
+            let cost = self.price_per_hour * hours;
+            text += &format!("; costs {cost:.2}");
+            if tokens > 0.0 {
+                text += &format!(", {:.3} a million", cost / (tokens / 1e6));
+            }
+        }
+        text
+    }
+}
+
+/// When the owner's clock next shows this minute of the day. Where the clock skips it (summer time begins), a moment later.
+fn next(minute: u32, now: &Zoned) -> Option<Zoned> {
+    let (hour, minute) = (i8::try_from(minute / 60 % 24).ok()?, i8::try_from(minute % 60).ok()?);
+    let at = |date: jiff::civil::Date| {
+        date.to_datetime(Time::new(hour, minute, 0, 0).ok()?).to_zoned(now.time_zone().clone()).ok()
+    };
+    let today = at(now.date())?;
+    if &today > now { Some(today) } else { at(now.date().tomorrow().ok()?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stay(settings: StaySettings, now: &str) -> Stay {
+        let limits = LimitsSettings { time_zone: "Europe/Berlin".to_owned(), ..LimitsSettings::default() };
+        Stay::begin(&settings, &limits, at(now))
+    }
+
+    fn at(text: &str) -> SystemTime {
+        text.parse::<jiff::Timestamp>().expect("a time").into()
+    }
+
+    const NOTHING: Traffic = Traffic { sent: 0, received: 0 };
+
+    #[test]
+    fn a_time_of_day_is_the_next_one_of_the_owners_clock() {
+        let until =
+            |text: &str, now: &str| stay(StaySettings { until: text.to_owned(), ..StaySettings::default() }, now);
+        // 23:30 in Berlin.
+        let night = until("06:00", "2026-01-10T22:30:00Z");
+        let why = |stay: &Stay, now: &str| stay.why(at(now), Duration::ZERO, NOTHING);
+        assert_eq!(why(&night, "2026-01-11T04:59:59Z"), None);
+        assert_eq!(why(&night, "2026-01-11T05:00:00Z").as_deref(), Some("it is 06:00 CET"));
+        assert!(why(&night, "2026-01-11T09:00:00Z").is_some(), "the machine slept past it");
+        let early = until("06:00", "2026-01-11T04:00:00Z");
+        assert!(why(&early, "2026-01-11T05:00:00Z").is_some());
+        let exactly = until("06:00", "2026-01-11T05:00:00Z");
+        assert_eq!(why(&exactly, "2026-01-11T05:00:01Z"), None, "tomorrow's is meant");
+        // The clock goes from 02:00 to 03:00.
+        let skipped = until("02:30", "2026-03-28T23:00:00Z");
+        assert_eq!(why(&skipped, "2026-03-29T01:29:00Z"), None);
+        assert!(why(&skipped, "2026-03-29T01:30:00Z").is_some());
+        let midnight = until("24:00", "2026-01-10T20:00:00Z");
+        assert_eq!(why(&midnight, "2026-01-10T22:59:59Z"), None);
+        assert!(why(&midnight, "2026-01-10T23:00:00Z").is_some());
+    }
+
+    #[test]
+    fn hours_and_gigabytes_of_both_ways_end_a_stay() {
+        let limited = stay(
+            StaySettings { max_hours: 3.0, max_gigabytes: 0.001, ..StaySettings::default() },
+            "2026-01-10T22:30:00Z",
+        );
+        let why = |seconds, sent, received| {
+            limited.why(at("2026-01-10T22:30:00Z"), Duration::from_secs(seconds), Traffic { sent, received })
+        };
+        assert_eq!(why(10_799, 499_999, 500_000), None);
+        assert_eq!(why(10_800, 0, 0).as_deref(), Some("3 h are over"));
+        assert_eq!(why(0, 500_000, 500_000).as_deref(), Some("0.001 GB are used up"));
+        let free = stay(StaySettings::default(), "2026-01-10T22:30:00Z");
+        assert_eq!(
+            free.why(at("2036-01-10T22:30:00Z"), Duration::from_secs(1 << 30), Traffic { sent: 1 << 60, received: 0 }),
+            None
+        );
+    }
+
+    #[test]
+    fn what_a_machine_has_done_is_told_with_what_it_costs() {
+        let report = NodeReport {
+            seconds: 7200.0,
+            seconds_in_training: 6480.0,
+            steps: 1500,
+            tokens_per_second: 2000.0,
+            step_seconds: 0.5,
+            prediction: "byte".to_owned(),
+            bytes_sent: 3_000_000_000,
+            bytes_received: 2_000_000_000,
+            ..NodeReport::default()
+        };
+        let described =
+            |report: &NodeReport, price_per_hour| StayFacts { first_step: 500, price_per_hour }.described(report);
+        let text = described(&report, 0.35);
+        assert_eq!(
+            text,
+            "2.00 h, 90 % of them in training; 1.00 million tokens trained on; 5.00 GB sent and received; costs 0.70, 0.700 a \
+             million"
+        );
+        assert!(described(&report, 0.0).ends_with("5.00 GB sent and received"));
+        let nothing = described(&NodeReport::default(), 1.0);
+        assert!(nothing.ends_with("costs 0.00"), "{nothing}");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_providers_notice_ends_a_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("notice");
+        let command = |script: String| vec!["sh".to_owned(), "-c".to_owned(), script];
+        let by_command = stay(
+            StaySettings { notice_command: command(format!("test -e {}", file.display())), ..StaySettings::default() },
+            "2026-01-10T22:30:00Z",
+        );
+        let by_file =
+            stay(StaySettings { notice_file: file.clone(), ..StaySettings::default() }, "2026-01-10T22:30:00Z");
+        let within = |seconds, stay: Stay| tokio::time::timeout(Duration::from_secs(seconds), stay.over(|| NOTHING));
+        let settings = StaySettings { notice_command: command("exit 1".to_owned()), ..StaySettings::default() };
+        assert!(within(1, stay(settings, "2026-01-10T22:30:00Z")).await.is_err(), "no notice");
+        std::fs::write(&file, "").expect("written");
+        assert_eq!(within(60, by_command).await.as_deref(), Ok("notice from sh"));
+        assert_eq!(within(60, by_file).await, Ok(format!("notice from {}", file.display())));
+    }
+}
