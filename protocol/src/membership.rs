@@ -207,11 +207,20 @@ impl Membership {
 
     /// Members with addresses, to be shown or remembered: first those that are connected, and so alive.
     pub(crate) fn known(&self) -> Vec<KnownPeer> {
+        let described = |(peer, addresses): (PeerId, &[Address])| KnownPeer { peer, addresses: addresses.to_vec() };
+        self.with_addresses().map(described).collect()
+    }
+
+    /// How many those are.
+    pub(crate) fn known_count(&self) -> usize {
+        self.with_addresses().count()
+    }
+
+    fn with_addresses(&self) -> impl Iterator<Item = (PeerId, &[Address])> {
         let connected = self.connections.iter().filter(|(_, connection)| !connection.has_left);
         let connected = connected.map(|(peer, connection)| (peer, connection.addresses()));
         let others = self.view.iter().map(|(peer, known)| (peer, &*known.addresses));
-        let described = |(peer, addresses): (PeerId, &[Address])| KnownPeer { peer, addresses: addresses.to_vec() };
-        connected.chain(others).filter(|(_, addresses)| !addresses.is_empty()).map(described).collect()
+        connected.chain(others).filter(|(_, addresses)| !addresses.is_empty())
     }
 
     /// What is known of members that are connected or in the view; at most [`VIEW_MAX`].

@@ -23,7 +23,7 @@ use crate::notice::Notice;
 use crate::outbox::{Outbox, Reply};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
-use crate::status::{Phase, Status};
+use crate::status::{Counts, Phase, Status};
 use crate::time::Time;
 
 mod ending;
@@ -152,6 +152,18 @@ impl Node {
         };
         self.pairwise.describe(&mut status);
         status
+    }
+
+    /// How much the node holds now.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            phase: self.phase,
+            connected: self.membership.connected().count(),
+            known: self.membership.known_count(),
+            links: self.pairwise.link_count(),
+            misbehaving: self.misbehaviours.len(),
+            interval_steps: self.pairwise.interval_steps(),
+        }
     }
 
     fn dispatch(&mut self, now: Time, event: Event) {

@@ -6,7 +6,7 @@ mod step_clock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, RequestId, Snapshot, Time, TransferId};
+use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, Phase, RequestId, Snapshot, Time, TransferId};
 
 pub(crate) use clock::Clock;
 pub(crate) use step_clock::StepClock;
@@ -237,17 +237,17 @@ impl Host {
         peaks.giving = peaks.giving.max(giving);
     }
 
-    /// Raises the peaks to what the node shows of itself: this makes a status, so it is for now and then.
+    /// Raises the peaks to what the node holds, which looks at all that it knows: for now and then.
     pub(crate) fn measure_node(&mut self, peaks: &mut Peaks) {
-        let status = self.node.status();
+        let counts = self.node.counts();
         let steps = self.trainer.steps - self.first_steps;
-        self.tally.interval_steps = status.interval_steps.max(1.0);
+        self.tally.interval_steps = counts.interval_steps.max(1.0);
         self.tally.rounds += (steps - self.tally.rounds_until) as f64 / self.tally.interval_steps;
         self.tally.rounds_until = steps;
-        peaks.known = peaks.known.max(status.known.len());
-        peaks.connected = peaks.connected.max(status.connected.len());
-        peaks.links = peaks.links.max(status.links);
-        peaks.misbehaving = peaks.misbehaving.max(status.misbehaviours.len());
+        peaks.known = peaks.known.max(counts.known);
+        peaks.connected = peaks.connected.max(counts.connected);
+        peaks.links = peaks.links.max(counts.links);
+        peaks.misbehaving = peaks.misbehaving.max(counts.misbehaving);
     }
 
     pub(crate) fn begin_training(&mut self, now: Time) {
@@ -278,6 +278,7 @@ impl Host {
         LifeRecord {
             host: self.index,
             active: is_alive && self.trainer.has_model && !self.has_stopped,
+            is_completed: !self.trainer.is_training && self.node.counts().phase == Phase::Completed,
             is_honest: self.liar.is_none(),
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),

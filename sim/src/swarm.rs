@@ -36,7 +36,7 @@ use crate::trainer::{Objective, Saved};
 /// How often a host is woken in one instant before it counts as busy for nothing.
 const WAKES_IN_ONE_INSTANT_MAX: u32 = 3;
 
-/// A node's own picture of itself is costly; it is looked at on one of so many wakes.
+/// What a node holds takes some time to count: that is done on one of so many wakes.
 const WAKES_PER_MEASUREMENT: u64 = 16;
 
 /// A simulated swarm.
@@ -142,6 +142,12 @@ impl Swarm {
     /// Keeps the last events and effects in words from now on, for [`last_lines`](Self::last_lines).
     pub fn keep_lines(&mut self, count: usize) {
         self.trace.keep_lines(count);
+    }
+
+    /// For measurements of speed: events and effects are counted, and the fingerprint says nothing.
+    pub fn without_fingerprint(mut self) -> Swarm {
+        self.trace.only_counts = true;
+        self
     }
 
     /// Lets everything happen up to and including `time`.
