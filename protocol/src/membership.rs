@@ -233,6 +233,15 @@ impl Membership {
         viewed.chain(connected).collect()
     }
 
+    /// How many [`members`](Self::members) there are.
+    pub(crate) fn member_count(&self, now: Time) -> usize {
+        let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
+        let is_here =
+            |peer| self.connections.get(peer).is_some_and(|it| it.state != ConnectionState::Closing && !it.has_left);
+        let connected = self.connections.iter().filter(|(peer, _)| is_here(*peer)).count();
+        connected + viewed.filter(|(peer, _)| !is_here(*peer)).count()
+    }
+
     /// This node trains at this speed now, in tokens a second: finite, at least 0.
     pub(crate) fn on_speed(&mut self, tokens_per_second: f64) {
         self.profile.set_speed(tokens_per_second as f32);

@@ -17,6 +17,7 @@ fn node() -> Node {
     let mut node = Node::new(Config::founder(&manifest), PeerId::from_public_key([1; 32]), layout, 1, Time::ZERO);
     for key in 2..2 + MEMBERS {
         let peer = PeerId::from_public_key([key; 32]);
+        std::iter::from_fn(|| node.poll_effect()).for_each(drop);
         node.handle(Time::ZERO, Event::PeerConnected { peer, addresses: vec![] });
     }
     node

@@ -53,8 +53,9 @@ pub(crate) struct Host {
     pub(crate) left_alone: LeftAlone,
     /// Names of the exchanges that were proposed to this node, by starter and number.
     pub(crate) proposed: VecDeque<(PeerId, u64, u64)>,
-    /// What this node declared for its exchanges.
-    pub(crate) declared: VecDeque<Declared>,
+    /// What this node declared for its exchanges, and how each is called: names apart, for they are what is looked through.
+    declared: VecDeque<Declared>,
+    declared_names: VecDeque<u64>,
     /// Number of the last deadline put into the queue, and the node's time of it.
     pub(crate) wake: (u64, Time),
     /// Number of the last moment put into the queue at which the trainer is due, and that moment.
@@ -74,7 +75,6 @@ pub(crate) struct Host {
 /// How a node takes part in an exchange.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    exchange: u64,
     pub(crate) partner: Option<HostIndex>,
     /// τ
     pub(crate) clip: f64,
@@ -152,6 +152,7 @@ impl Host {
             left_alone: LeftAlone::default(),
             proposed: VecDeque::new(),
             declared: VecDeque::new(),
+            declared_names: VecDeque::new(),
             wake: (0, Time::ZERO),
             due: (0, None),
             idle_boundary_is_set: false,
@@ -206,8 +207,10 @@ impl Host {
         }
         if self.declared.len() == DECLARED_MAX {
             self.declared.pop_front();
+            self.declared_names.pop_front();
         }
-        self.declared.push_back(Declared { exchange, partner, clip, encoded: None });
+        self.declared.push_back(Declared { partner, clip, encoded: None });
+        self.declared_names.push_back(exchange);
     }
 
     /// Remembers how an exchange is called that a peer has proposed.
@@ -226,7 +229,8 @@ impl Host {
 
     /// What this node has declared for an exchange.
     pub(crate) fn declared_for(&mut self, exchange: u64) -> Option<&mut Declared> {
-        self.declared.iter_mut().rev().find(|declared| declared.exchange == exchange)
+        let found = self.declared_names.iter().rposition(|name| *name == exchange)?;
+        self.declared.get_mut(found)
     }
 
     /// Raises the peaks to what this host holds now.

@@ -236,6 +236,11 @@ impl Pairwise {
         self.responder.on_model_replaced(&mut self.averaging, out);
     }
 
+    /// Own training is over: only final exchanges are still to come.
+    pub(crate) fn on_training_over(&mut self) {
+        self.averaging.links.rest();
+    }
+
     /// The next round is due an interval from now.
     pub(crate) fn schedule(&mut self) {
         self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
