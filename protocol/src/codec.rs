@@ -6,6 +6,7 @@
 //! bincode's place.
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
+use bincode::enc::write::SizeWriter;
 use bincode::{Decode, Encode};
 
 /// The longest encoded control message or transfer header, in bytes. The longest of ours, a handshake, holds a
@@ -36,6 +37,16 @@ const FORMAT: Format = bincode::config::standard().with_limit::<CONTROL_BYTES_MA
 /// When our own message is over [`CONTROL_BYTES_MAX`]: every list in one is bounded far below that.
 pub fn encode<Wire: Encode>(message: &Wire) -> Vec<u8> {
     bincode::encode_to_vec(message, FORMAT).expect("our own control messages are bounded")
+}
+
+/// How many bytes [`encode`] makes of it.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encoded_length<Wire: Encode>(message: &Wire) -> usize {
+    let mut counter = SizeWriter::default();
+    bincode::encode_into_writer(message, &mut counter, FORMAT).expect("our own control messages are bounded");
+    counter.bytes_written
 }
 
 /// Reads a control message from exactly these bytes.

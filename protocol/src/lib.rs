@@ -82,6 +82,6 @@ pub use part::{Fragment, Part, Selection, Vector};
 pub use peer::{Address, PeerId};
 pub use profile::{MemberView, Name, Profile};
 pub use secret::Secret;
-pub use status::{ExchangeCounters, Phase, Status};
+pub use status::{Counts, ExchangeCounters, Phase, Status};
 pub use ticket::Ticket;
 pub use time::Time;

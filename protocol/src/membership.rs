@@ -207,11 +207,20 @@ impl Membership {
 
     /// Members with addresses, to be shown or remembered: first those that are connected, and so alive.
     pub(crate) fn known(&self) -> Vec<KnownPeer> {
+        let described = |(peer, addresses): (PeerId, &[Address])| KnownPeer { peer, addresses: addresses.to_vec() };
+        self.with_addresses().map(described).collect()
+    }
+
+    /// How many those are.
+    pub(crate) fn known_count(&self) -> usize {
+        self.with_addresses().count()
+    }
+
+    fn with_addresses(&self) -> impl Iterator<Item = (PeerId, &[Address])> {
         let connected = self.connections.iter().filter(|(_, connection)| !connection.has_left);
         let connected = connected.map(|(peer, connection)| (peer, connection.addresses()));
         let others = self.view.iter().map(|(peer, known)| (peer, &*known.addresses));
-        let described = |(peer, addresses): (PeerId, &[Address])| KnownPeer { peer, addresses: addresses.to_vec() };
-        connected.chain(others).filter(|(_, addresses)| !addresses.is_empty()).map(described).collect()
+        connected.chain(others).filter(|(_, addresses)| !addresses.is_empty())
     }
 
     /// What is known of members that are connected or in the view; at most [`VIEW_MAX`].
@@ -222,6 +231,15 @@ impl Membership {
         let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
         let viewed = viewed.map(|(peer, known)| (peer, known.shown(now)));
         viewed.chain(connected).collect()
+    }
+
+    /// How many [`members`](Self::members) there are.
+    pub(crate) fn member_count(&self, now: Time) -> usize {
+        let viewed = self.view.iter().filter(|(_, known)| !known.is_too_old(now));
+        let is_here =
+            |peer| self.connections.get(peer).is_some_and(|it| it.state != ConnectionState::Closing && !it.has_left);
+        let connected = self.connections.iter().filter(|(peer, _)| is_here(*peer)).count();
+        connected + viewed.filter(|(peer, _)| !is_here(*peer)).count()
     }
 
     /// This node trains at this speed now, in tokens a second: finite, at least 0.

@@ -23,7 +23,7 @@ use crate::notice::Notice;
 use crate::outbox::{Outbox, Reply};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
-use crate::status::{Phase, Status};
+use crate::status::{Counts, Phase, Status};
 use crate::time::Time;
 
 mod ending;
@@ -48,8 +48,8 @@ pub struct Node {
     final_exchanges_left: u32,
     /// Models of a run that is over and no further apart than this are one model: a Euclidean norm. 0: not known.
     settled_distance: f64,
-    /// How often a node of a finished run has settled once more because blocks wrapped.
-    settlings_on_wraps: u32,
+    /// How often a node of a finished run has settled once more without knowing whether it is far off.
+    settlings_untold: u32,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
@@ -80,7 +80,7 @@ impl Node {
             end: config.end,
             final_exchanges_left: config.gossip.final_exchanges,
             settled_distance: 0.0,
-            settlings_on_wraps: 0,
+            settlings_untold: 0,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
             offences: BTreeMap::new(),
@@ -152,6 +152,18 @@ impl Node {
         };
         self.pairwise.describe(&mut status);
         status
+    }
+
+    /// How much the node holds now.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            phase: self.phase,
+            connected: self.membership.connected().count(),
+            known: self.membership.known_count(),
+            links: self.pairwise.link_count(),
+            misbehaving: self.misbehaviours.len(),
+            interval_steps: self.pairwise.interval_steps(),
+        }
     }
 
     fn dispatch(&mut self, now: Time, event: Event) {

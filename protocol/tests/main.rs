@@ -7,6 +7,7 @@ mod membership;
 mod numerics_properties;
 mod pair;
 mod progress;
+mod refusals;
 mod relayed;
 mod responding;
 mod rest;

@@ -9,6 +9,7 @@ mod antisymmetric;
 mod bounded;
 mod bounded_views;
 mod clear_of_liars;
+mod completed;
 mod converged;
 mod crash_shift;
 mod everybody_exchanges;
@@ -33,6 +34,7 @@ pub use antisymmetric::antisymmetric;
 pub use bounded::bounded;
 pub use bounded_views::bounded_views;
 pub use clear_of_liars::clear_of_liars;
+pub use completed::completed;
 pub use converged::converged;
 pub use crash_shift::crash_shift;
 pub use everybody_exchanges::everybody_exchanges;
@@ -93,13 +95,14 @@ pub fn safety(record: &Record, parameters: usize) -> Vec<Violation> {
 
 /// Checks what a calm phase brings about: `present` honest nodes take part, no model further than `disagreement_max`
 /// from their mean, nobody without a connection, everybody still exchanging until the calm phase's end, and nobody gone
-/// astray. Among liars there is no one model to converge to: an infinite `disagreement_max` asks for the rest.
+/// astray; where the founder has ended the run, it is over for everybody. Among liars there is no one model to converge to: an infinite `disagreement_max` asks for the rest.
 pub fn liveness(record: &Record, present: usize, disagreement_max: f64) -> Vec<Violation> {
     let verdicts = [
         converged(record, present, disagreement_max),
         nobody_isolated(record),
         everybody_exchanges(record),
         clear_of_liars(record),
+        completed(record),
     ];
     verdicts.into_iter().filter_map(Result::err).collect()
 }
@@ -159,6 +162,7 @@ pub(crate) mod forged {
         LifeRecord {
             host,
             active: true,
+            is_completed: false,
             is_honest: true,
             first_model: vec![0.0; 2],
             model: model.to_vec(),

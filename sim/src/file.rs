@@ -89,6 +89,8 @@ pub struct ScenarioFile {
     pub liars: Option<LiarsSection>,
     /// Many that join at once.
     pub crowd: Option<CrowdSection>,
+    /// A founder who ends the run.
+    pub finish: Option<FinishSection>,
 }
 
 /// What a scenario is about.

@@ -6,7 +6,7 @@ mod step_clock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, RequestId, Snapshot, Time, TransferId};
+use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, Phase, RequestId, Snapshot, Time, TransferId};
 
 pub(crate) use clock::Clock;
 pub(crate) use step_clock::StepClock;
@@ -53,8 +53,9 @@ pub(crate) struct Host {
     pub(crate) left_alone: LeftAlone,
     /// Names of the exchanges that were proposed to this node, by starter and number.
     pub(crate) proposed: VecDeque<(PeerId, u64, u64)>,
-    /// What this node declared for its exchanges.
-    pub(crate) declared: VecDeque<Declared>,
+    /// What this node declared for its exchanges, and how each is called: names apart, for they are what is looked through.
+    declared: VecDeque<Declared>,
+    declared_names: VecDeque<u64>,
     /// Number of the last deadline put into the queue, and the node's time of it.
     pub(crate) wake: (u64, Time),
     /// Number of the last moment put into the queue at which the trainer is due, and that moment.
@@ -74,7 +75,6 @@ pub(crate) struct Host {
 /// How a node takes part in an exchange.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    exchange: u64,
     pub(crate) partner: Option<HostIndex>,
     /// τ
     pub(crate) clip: f64,
@@ -152,6 +152,7 @@ impl Host {
             left_alone: LeftAlone::default(),
             proposed: VecDeque::new(),
             declared: VecDeque::new(),
+            declared_names: VecDeque::new(),
             wake: (0, Time::ZERO),
             due: (0, None),
             idle_boundary_is_set: false,
@@ -206,8 +207,10 @@ impl Host {
         }
         if self.declared.len() == DECLARED_MAX {
             self.declared.pop_front();
+            self.declared_names.pop_front();
         }
-        self.declared.push_back(Declared { exchange, partner, clip, encoded: None });
+        self.declared.push_back(Declared { partner, clip, encoded: None });
+        self.declared_names.push_back(exchange);
     }
 
     /// Remembers how an exchange is called that a peer has proposed.
@@ -226,7 +229,8 @@ impl Host {
 
     /// What this node has declared for an exchange.
     pub(crate) fn declared_for(&mut self, exchange: u64) -> Option<&mut Declared> {
-        self.declared.iter_mut().rev().find(|declared| declared.exchange == exchange)
+        let found = self.declared_names.iter().rposition(|name| *name == exchange)?;
+        self.declared.get_mut(found)
     }
 
     /// Raises the peaks to what this host holds now.
@@ -237,17 +241,17 @@ impl Host {
         peaks.giving = peaks.giving.max(giving);
     }
 
-    /// Raises the peaks to what the node shows of itself: this makes a status, so it is for now and then.
+    /// Raises the peaks to what the node holds, which looks at all that it knows: for now and then.
     pub(crate) fn measure_node(&mut self, peaks: &mut Peaks) {
-        let status = self.node.status();
+        let counts = self.node.counts();
         let steps = self.trainer.steps - self.first_steps;
-        self.tally.interval_steps = status.interval_steps.max(1.0);
+        self.tally.interval_steps = counts.interval_steps.max(1.0);
         self.tally.rounds += (steps - self.tally.rounds_until) as f64 / self.tally.interval_steps;
         self.tally.rounds_until = steps;
-        peaks.known = peaks.known.max(status.known.len());
-        peaks.connected = peaks.connected.max(status.connected.len());
-        peaks.links = peaks.links.max(status.links);
-        peaks.misbehaving = peaks.misbehaving.max(status.misbehaviours.len());
+        peaks.known = peaks.known.max(counts.known);
+        peaks.connected = peaks.connected.max(counts.connected);
+        peaks.links = peaks.links.max(counts.links);
+        peaks.misbehaving = peaks.misbehaving.max(counts.misbehaving);
     }
 
     pub(crate) fn begin_training(&mut self, now: Time) {
@@ -278,6 +282,7 @@ impl Host {
         LifeRecord {
             host: self.index,
             active: is_alive && self.trainer.has_model && !self.has_stopped,
+            is_completed: !self.trainer.is_training && self.node.counts().phase == Phase::Completed,
             is_honest: self.liar.is_none(),
             first_model: vectors(self.trainer.first_values()),
             model: vectors(&self.trainer.values()),

@@ -45,8 +45,8 @@ struct Line {
 pub(crate) struct Network {
     pub(crate) spec: NetworkSpec,
     random: Generator,
-    links: BTreeMap<LinkId, Link>,
-    next_link: LinkId,
+    /// By number; those that both ends have closed are gone.
+    links: Vec<Option<Box<Link>>>,
     lines: Vec<Line>,
     /// One side of a split; empty where there is none.
     secluded: BTreeSet<HostIndex>,
@@ -69,8 +69,7 @@ impl Network {
         Network {
             spec,
             random: stream(seed, "simulated network", &[]),
-            links: BTreeMap::new(),
-            next_link: 0,
+            links: Vec::new(),
             lines: plans.iter().map(line).collect(),
             secluded: BTreeSet::new(),
             deaf: BTreeSet::new(),
@@ -143,37 +142,44 @@ impl Network {
 
     /// Makes a link of dialer and target whose dialer's end opens at `dialer_opens_at`.
     pub(crate) fn connect(&mut self, ends: [HostIndex; 2], peers: [PeerId; 2], dialer_opens_at: Time) -> LinkId {
-        let link = self.next_link;
-        self.next_link += 1;
         let made = Link { ends, peers, dialer_opens_at, broken: false, is_closed: [false; 2] };
-        self.links.insert(link, made);
-        link
+        self.links.push(Some(Box::new(made)));
+        (self.links.len() - 1) as LinkId
     }
 
     /// A link, unless both of its ends have closed it.
     pub(crate) fn link(&self, link: LinkId) -> Option<&Link> {
-        self.links.get(&link)
+        self.links.get(link as usize)?.as_deref()
+    }
+
+    fn link_mut(&mut self, link: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(link as usize)?.as_deref_mut()
+    }
+
+    /// All but those that both ends have closed, in the order of their making.
+    fn all_links(&self) -> impl Iterator<Item = (LinkId, &Link)> {
+        self.links.iter().zip(0..).filter_map(|(link, id)| Some((id, link.as_deref()?)))
     }
 
     /// Links of these two hosts that are not broken.
     pub(crate) fn links_between(&self, one: HostIndex, other: HostIndex) -> Vec<LinkId> {
         let joins = |link: &Link| link.ends == [one, other] || link.ends == [other, one];
-        self.links.iter().filter(|(_, link)| !link.broken && joins(link)).map(|(id, _)| *id).collect()
+        self.all_links().filter(|(_, link)| !link.broken && joins(link)).map(|(id, _)| id).collect()
     }
 
     /// Marks a link as broken; its ends, where it was not broken already.
     pub(crate) fn break_link(&mut self, link: LinkId) -> Option<[HostIndex; 2]> {
-        let known = self.links.get_mut(&link).filter(|link| !link.broken)?;
+        let known = self.link_mut(link).filter(|link| !link.broken)?;
         known.broken = true;
         Some(known.ends)
     }
 
     /// One end knows that the link is broken, or is no more; forgets the link with the second of them.
     pub(crate) fn close_end(&mut self, link: LinkId, host: HostIndex) {
-        let Some(known) = self.links.get_mut(&link).filter(|link| link.broken) else { return };
+        let Some(known) = self.link_mut(link).filter(|link| link.broken) else { return };
         known.is_closed[usize::from(known.ends[0] != host)] = true;
         if known.is_closed == [true; 2] {
-            self.links.remove(&link);
+            self.links[link as usize] = None;
         }
     }
 
@@ -238,7 +244,7 @@ impl Network {
                 let (there, back) = (self.is_open(one, other), self.is_open(other, one));
                 !link.broken && if both { !there && !back } else { there != back }
             };
-            self.links.iter().filter(move |(_, link)| is_cut(link)).map(|(id, _)| *id).collect()
+            self.all_links().filter(move |(_, link)| is_cut(link)).map(|(id, _)| id).collect()
         };
         (of(true), of(false))
     }

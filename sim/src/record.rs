@@ -40,6 +40,8 @@ pub struct Record {
     pub fragments: u64,
     /// The trainers' objective at the model that the first founder began with.
     pub first_loss: f64,
+    /// The end of the run, where the founder has ordered it.
+    pub end: Option<OrderedEnd>,
     /// All corrections that nodes ordered, summed up.
     pub exchanges: Totals,
     /// What checks found while the run went on, at most 1000.
@@ -81,6 +83,15 @@ pub struct Peaks {
     pub payload_bytes: usize,
     /// Effects of one event.
     pub effects: usize,
+}
+
+/// The end of a run, as its founder has ordered it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OrderedEnd {
+    /// Swarm progress at which the run is over, in steps.
+    pub until: f64,
+    /// The largest Euclidean distance of an honest model from their mean when that was ordered.
+    pub disagreement: f64,
 }
 
 /// A node took another one for misbehaving.

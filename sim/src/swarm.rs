@@ -36,7 +36,7 @@ use crate::trainer::{Objective, Saved};
 /// How often a host is woken in one instant before it counts as busy for nothing.
 const WAKES_IN_ONE_INSTANT_MAX: u32 = 3;
 
-/// A node's own picture of itself is costly; it is looked at on one of so many wakes.
+/// What a node holds takes some time to count: that is done on one of so many wakes.
 const WAKES_PER_MEASUREMENT: u64 = 16;
 
 /// A simulated swarm.
@@ -69,6 +69,8 @@ pub struct Swarm {
     is_reporting: bool,
     dead: Vec<LifeRecord>,
     ledger: Ledger,
+    /// Whether exchanges are written into the ledger.
+    has_books: bool,
     exchanges: (u64, u64),
     /// All but the lives and the sums of corrections, which [`record`](Self::record) adds.
     history: Record,
@@ -124,6 +126,7 @@ impl Swarm {
             is_reporting: true,
             dead: Vec::new(),
             ledger: Ledger::new(liars),
+            has_books: true,
             exchanges: (0, 0),
             history: Record { traffic: vec![Default::default(); count], ..Record::default() },
             trace: Trace::default(),
@@ -142,6 +145,14 @@ impl Swarm {
     /// Keeps the last events and effects in words from now on, for [`last_lines`](Self::last_lines).
     pub fn keep_lines(&mut self, count: usize) {
         self.trace.keep_lines(count);
+    }
+
+    /// For measurements of size and speed: events and effects are counted, and the fingerprint says nothing; exchanges are
+    /// not compared side by side, so that of the checks those of whole exchanges find nothing.
+    pub fn without_books(mut self) -> Swarm {
+        self.trace.only_counts = true;
+        self.has_books = false;
+        self
     }
 
     /// Lets everything happen up to and including `time`.

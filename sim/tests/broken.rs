@@ -209,6 +209,39 @@ fn a_node_that_pursues_who_has_left_is_found() {
     assert_eq!(found(Some(Sabotage::PursuesLeavers)), ["left alone"]);
 }
 
+/// Six honest nodes that average as pairs, and one that does this.
+fn with_one(lie: Lie) -> Scenario {
+    let mut scenario = Scenario { gossip: pairs(), ..Scenario::calm(7) };
+    scenario.parameters = 100;
+    scenario.nodes[4].lie = Some(lie);
+    scenario
+}
+
+#[test]
+fn a_node_that_pursues_whom_it_has_banned_is_found() {
+    assert_found(|| with_one(Lie::Garbage), Sabotage::PursuesBanned, &["left alone"]);
+}
+
+#[test]
+fn payloads_that_were_corrupted_on_their_way_and_are_merged_all_the_same_are_found() {
+    assert_found(|| with_one(Lie::BitFlips), Sabotage::IgnoresDigests, &["antisymmetric", "mean preserved"]);
+}
+
+#[test]
+fn a_run_that_goes_on_beyond_its_end_is_found() {
+    let found = |sabotage: Option<Sabotage>| {
+        let scenario = calm().at(seconds(20), Incident::Finish { at: 2, steps: 100.0 });
+        let mut swarm = match sabotage {
+            Some(sabotage) => Swarm::sabotaged(scenario, 1, sabotage),
+            None => Swarm::new(scenario, 1),
+        };
+        swarm.run_until(seconds(60));
+        completed(&swarm.record())
+    };
+    assert_eq!(found(None), Ok(()));
+    assert!(found(Some(Sabotage::IgnoresEnd)).is_err());
+}
+
 #[test]
 fn a_view_that_forgets_nobody_is_found() {
     let found = |sabotage| forgotten(&without_one(Incident::Crash(3), sabotage, 1200));

@@ -7,5 +7,6 @@ mod findings;
 mod finish;
 mod hostile;
 mod learning;
+mod mechanisms;
 mod membership;
 mod scenarios;

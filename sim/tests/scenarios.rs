@@ -54,11 +54,17 @@ fn the_scenario_of_everything_has_every_kind_of_fault() {
         full_disks,
         liars,
         crowd,
+        rests,
+        relays,
+        lost_addresses,
+        hints,
+        finish,
         ..
     } = scenario("everything");
     assert!(crashes.is_some() && leaves.is_some() && churn.is_some() && pauses.is_some() && breaks.is_some());
     assert!(partition.is_some() && stragglers.is_some() && slowdowns.is_some() && slow_lines.is_some());
     assert!(bad_links.is_some() && clocks.is_some() && full_disks.is_some() && liars.is_some() && crowd.is_some());
+    assert!(rests.is_some() && relays.is_some() && lost_addresses.is_some() && hints.is_some() && finish.is_some());
 }
 
 #[test]

@@ -72,8 +72,10 @@ pub(crate) struct Averaging {
     step_time: StepTime,
     reunions: Reunions,
     pub(crate) links: Links,
-    /// See [`take_travel`](Self::take_travel).
-    travel_taken: f64,
+    /// How far own training had moved the model when the round began.
+    travel_before: f64,
+    /// Whether it moved the model between the last two rounds.
+    pub(crate) has_moved: bool,
 }
 
 /// What exchanges of one part have taught.
@@ -148,7 +150,8 @@ impl Averaging {
             step_time: StepTime::default(),
             reunions: Reunions::default(),
             links: Links::default(),
-            travel_taken: 0.0,
+            travel_before: 0.0,
+            has_moved: false,
         }
     }
 
@@ -211,10 +214,10 @@ impl Averaging {
         self.last_merge.take()
     }
 
-    /// How far own training has moved the model since the last call, at most.
-    pub(crate) fn take_travel(&mut self) -> f64 {
-        let before = std::mem::replace(&mut self.travel_taken, self.training.travel);
-        self.training.travel - before
+    /// An own round begins.
+    pub(crate) fn on_round(&mut self) {
+        self.has_moved = self.training.travel > self.travel_before;
+        self.travel_before = self.training.travel;
     }
 
     /// Seconds of one step, 0 before that is known.

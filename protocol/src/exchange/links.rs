@@ -31,6 +31,8 @@ pub(crate) struct Links {
     links: BTreeMap<PeerId, Link>,
     /// Own rounds so far.
     round: u64,
+    /// Whether there will be no more own rounds, by which links that others have given up are told.
+    is_at_rest: bool,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +61,11 @@ impl Links {
         self.links.retain(|_, link| link.used + ROUNDS_UNUSED >= round);
     }
 
+    /// There are no more own rounds: the run is over for this node, which answers those that still train.
+    pub(crate) fn rest(&mut self) {
+        self.is_at_rest = true;
+    }
+
     /// What both ends have, as far as this one knows.
     pub(crate) fn reference(&self, peer: PeerId, part: Part) -> Option<Reference> {
         Some(self.links.get(&peer)?.references.get(&part)?.reference.clone())
@@ -69,10 +76,11 @@ impl Links {
         self.links.len()
     }
 
-    /// Whether an exchange that this peer proposes needs no new link, or a new one has room.
+    /// Whether an exchange that this peer proposes needs no new link, or a new one has room. At rest there always is:
+    /// a member that comes back to a run that is over for all others would find nobody to exchange with.
     pub(crate) fn has_room_for(&self, peer: PeerId) -> bool {
         let believed = self.made(false).filter(|(_, link)| link.is_believed);
-        self.links.contains_key(&peer) || believed.count() < LINKS_MAX - LINKS_MADE
+        self.is_at_rest || self.links.contains_key(&peer) || believed.count() < LINKS_MAX - LINKS_MADE
     }
 
     /// The links that this node has made, or those that others have.
@@ -217,6 +225,10 @@ mod tests {
             links.keep(peer(number), Part::MODEL, new_reference(), (false, true));
         }
         assert_eq!((links.has_room_for(peer(11)), links.reference(peer(1), Part::MODEL)), (false, None));
+        links.rest();
+        assert!(links.has_room_for(peer(11)), "nobody tells any more which of them are used");
+        links.keep(peer(11), Part::MODEL, new_reference(), (false, true));
+        assert!(links.count() <= LINKS_MAX && links.reference(peer(11), Part::MODEL).is_some());
     }
 
     #[test]

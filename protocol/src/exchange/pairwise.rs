@@ -236,6 +236,11 @@ impl Pairwise {
         self.responder.on_model_replaced(&mut self.averaging, out);
     }
 
+    /// Own training is over: only final exchanges are still to come.
+    pub(crate) fn on_training_over(&mut self) {
+        self.averaging.links.rest();
+    }
+
     /// The next round is due an interval from now.
     pub(crate) fn schedule(&mut self) {
         self.starter.schedule(self.averaging.training.steps, self.averaging.cadence.interval());
@@ -258,6 +263,7 @@ impl Pairwise {
         if let Some(members) = self.averaging.member_count.on_round(members()) {
             out.push(TrainerOrder::MatchBatch { members });
         }
+        self.averaging.on_round();
         self.averaging.gain.on_round(self.averaging.gossip.fragments);
         self.averaging.links.on_round(self.starter.round());
         self.schedule();
@@ -277,8 +283,7 @@ impl Pairwise {
         partners.retain(|peer| !self.responder.is_busy_with(*peer));
         let part = self.averaging.part_in_turn(self.starter.round());
         let mut way = Way::Grid;
-        let has_moved = self.averaging.take_travel() > 0.0;
-        if self.averaging.gossip.kind == GossipKind::Links && has_moved && !is_last {
+        if self.averaging.gossip.kind == GossipKind::Links && self.averaging.has_moved && !is_last {
             let is_believed = |peer| reputation.influence(peer) >= LINK_INFLUENCE_MIN;
             (partners, way) = (self.averaging.links.choose(partners, is_believed), Way::Link);
         }
@@ -368,6 +373,16 @@ impl Pairwise {
     /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
     pub(crate) fn usual_distance(&self) -> f64 {
         self.averaging.usual_distance()
+    }
+
+    /// Partners with whom a reference is kept.
+    pub(crate) fn link_count(&self) -> usize {
+        self.averaging.links.count()
+    }
+
+    /// Steps between own exchanges at present.
+    pub(crate) fn interval_steps(&self) -> f64 {
+        self.averaging.cadence.interval()
     }
 
     /// Exchanges of our own at the end of a run.

@@ -15,9 +15,10 @@ use crate::time::Time;
 /// exchanges halve the distance each).
 const SETTLED_SHARE: f64 = 0.05;
 
-/// Times that a node settles once more because blocks wrapped, until a member comes back: by then the exchanges are wide where
-/// models are far apart, and show the distance.
-const SETTLINGS_ON_WRAPS_MAX: u32 = 3;
+/// Times that a node settles once more where it cannot tell whether it is far off, until a member comes back: because blocks
+/// wrapped (by then the exchanges are wide where models are far apart, and show the distance), or because it has had too few
+/// exchanges to know what is usual.
+const SETTLINGS_UNTOLD_MAX: u32 = 3;
 
 impl Node {
     /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
@@ -47,7 +48,7 @@ impl Node {
     pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
         self.tell_finish(peer);
         if self.phase == Phase::Completed && (was_away || self.final_exchanges_left > 0) {
-            self.settlings_on_wraps = 0;
+            self.settlings_untold = 0;
             self.begin_settling(now);
         }
     }
@@ -55,6 +56,7 @@ impl Node {
     pub(super) fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
         self.pairwise.on_report(now, report);
         if self.phase == Phase::Training {
+            self.pairwise.on_training_over();
             self.settled_distance = SETTLED_SHARE * self.pairwise.usual_distance();
             self.begin_settling(now);
         }
@@ -88,13 +90,14 @@ impl Node {
         let Some((distance, partner_progress)) = self.pairwise.take_last_merge() else { return };
         // Both sides have averaged their progress, which rounds.
         let is_over = |end: f64| partner_progress >= end - 0.5;
-        let is_apart = match distance {
+        let told = distance.filter(|_| self.settled_distance > 0.0);
+        let is_apart = match told {
             Some(distance) => distance > self.settled_distance,
             // The grid of models that have become one is so fine that rounding errors wrap.
-            None => self.settlings_on_wraps < SETTLINGS_ON_WRAPS_MAX,
+            None => self.settlings_untold < SETTLINGS_UNTOLD_MAX,
         };
-        if self.settled_distance > 0.0 && is_apart && self.end.at().is_some_and(is_over) {
-            self.settlings_on_wraps += u32::from(distance.is_none());
+        if is_apart && self.end.at().is_some_and(is_over) {
+            self.settlings_untold += u32::from(told.is_none());
             self.begin_settling(now);
         }
     }

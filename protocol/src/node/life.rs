@@ -151,7 +151,7 @@ impl Node {
     }
 
     fn start_due_exchange(&mut self, now: Time) {
-        let members = || self.membership.members(now).len();
+        let members = || self.membership.member_count(now);
         if self.pairwise.begin_due_round(members, &mut self.outbox) {
             self.start_exchange(now);
         }

@@ -238,6 +238,18 @@ pub struct CrowdSection {
     pub within_seconds: Drawn<f64>,
 }
 
+/// A founder who orders the end of the run: final exchanges, and then nobody trains any more.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FinishSection {
+    /// Chance that a run is ended; 0 to 1.
+    pub chance: Drawn<f64>,
+    /// When that is ordered, at the first node.
+    pub at_seconds: Drawn<f64>,
+    /// Steps of swarm progress from then on until the run is over, 1 to 1,000,000.
+    pub steps: Drawn<f64>,
+}
+
 /// Where a file does not say when: after the swarm has met, and early enough to matter.
 const SOME_TIME: Drawn<f64> = Drawn::between(10.0, 30.0);
 
@@ -304,6 +316,12 @@ impl Default for StragglersSection {
 impl Default for CrowdSection {
     fn default() -> Self {
         CrowdSection { share: Drawn::fixed(2.0), at_seconds: Drawn::fixed(20.0), within_seconds: Drawn::fixed(2.0) }
+    }
+}
+
+impl Default for FinishSection {
+    fn default() -> Self {
+        FinishSection { chance: Drawn::fixed(1.0), at_seconds: SOME_TIME, steps: Drawn::between(100.0, 1000.0) }
     }
 }
 

@@ -13,7 +13,7 @@ use murmur_protocol::random::{Generator, RngExt};
 use super::ScenarioFile;
 use super::draw::Dice;
 use crate::scenario::{HostIndex, Incident, Scenario};
-use departures::{churn, crashes, crowd, leaves};
+use departures::{churn, crashes, crowd, finish, leaves};
 use disturbances::{bad_links, breaks, full_disks, hints, lost_addresses, partition, pauses, relays, rests, slowdowns};
 
 /// A node that has just begun is left alone for so long: a process takes a moment before anything can happen to it.
@@ -104,6 +104,9 @@ impl ScenarioFile {
         }
         if let Some(section) = &self.churn {
             churn(section, dice, schedule);
+        }
+        if let Some(section) = &self.finish {
+            finish(section, dice, schedule);
         }
     }
 

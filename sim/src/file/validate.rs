@@ -193,6 +193,11 @@ impl ScenarioFile {
             within("crowd.within_seconds", crowd.within_seconds, 0.0, 1e6)?;
             self.in_time("crowd.within_seconds", last)?;
         }
+        if let Some(finish) = &self.finish {
+            share("finish.chance", finish.chance)?;
+            within("finish.steps", finish.steps, 1.0, 1e6)?;
+            self.in_time("finish.at_seconds", finish.at_seconds)?;
+        }
         Ok(())
     }
 

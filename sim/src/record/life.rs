@@ -11,6 +11,8 @@ pub struct LifeRecord {
     pub host: HostIndex,
     /// Whether it still lives, has a model and takes part.
     pub active: bool,
+    /// Whether its node holds the run for over, and its trainer stands still.
+    pub is_completed: bool,
     /// Whether it deceives nobody.
     pub is_honest: bool,
     /// The model that it began with, own or copied; empty for the dead.

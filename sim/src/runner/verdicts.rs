@@ -28,8 +28,12 @@ const SAFETY: [&str; 14] = [
 ];
 
 /// What [`liveness`] asks.
-const LIVENESS: [&str; 5] =
-    ["converged", "nobody isolated", "everybody exchanges", "clear of liars", "nothing one-sided"];
+const LIVENESS: [&str; 6] =
+    ["converged", "nobody isolated", "everybody exchanges", "clear of liars", "completed", "nothing one-sided"];
+
+/// Models of a run that has ended are at most this share of what they were apart when that was ordered: members settle
+/// again where they are further apart than a twentieth of the usual distance.
+const SETTLED_SHARE_MAX: f64 = 0.05;
 
 /// Share of the exchanges whose reply may come after its deadline, on lines that were drawn slow: three times the most
 /// that 160 seeds show.
@@ -43,7 +47,10 @@ pub(super) fn verdicts(plan: &Plan, record: &Record) -> Vec<Verdict> {
     let expectations = &plan.expectations;
     let asked: Vec<&str> = SAFETY.iter().chain(&LIVENESS).copied().collect();
     let mut found = safety(record, plan.scenario.layout().parameters());
-    found.extend(liveness(record, expectations.present.len(), expectations.disagreement_max));
+    // Once a run is over, nothing brings models nearer that count as one.
+    let settled = record.end.map_or(0.0, |end| SETTLED_SHARE_MAX * end.disagreement);
+    let disagreement_max = expectations.disagreement_max.max(settled);
+    found.extend(liveness(record, expectations.present.len(), disagreement_max));
     let (since, allowed) =
         if expectations.lossless { (Duration::ZERO, 0.0) } else { (plan.faults_end + AFTERMATH, ONE_SIDED_SHARE_MAX) };
     found.extend(nothing_one_sided(record, Time::from_start(since), allowed).err());

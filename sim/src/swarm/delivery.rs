@@ -120,9 +120,9 @@ impl Swarm {
     }
 
     pub(super) fn on_message_arrived(&mut self, link: LinkId, to: HostIndex, message: Message) {
-        let Some(peer) = self.sender_on(link, to) else { return };
-        let sender = self.host_of(peer).and_then(|from| self.hosts[from].as_mut());
-        let garbled = sender.and_then(|host| host.liar.as_mut()).and_then(|liar| liar.garbles());
+        let Some((peer, from)) = self.sender_on(link, to) else { return };
+        let liar = self.hosts[from].as_mut().and_then(|host| host.liar.as_mut());
+        let garbled = liar.and_then(|liar| liar.garbles());
         let event = match garbled {
             Some(misbehaviour) => Event::PeerMisbehaved { peer, misbehaviour },
             None => Event::MessageReceived { peer, message },
@@ -132,7 +132,7 @@ impl Swarm {
 
     pub(super) fn on_transfer_arrived(&mut self, transfer: TransferArrived) {
         let TransferArrived { link, to, from: (from, life), transfer, header, payload, confirmed } = transfer;
-        let Some(peer) = self.sender_on(link, to).filter(|_| self.network.is_direct(from, to)) else { return };
+        let Some((peer, _)) = self.sender_on(link, to).filter(|_| self.network.is_direct(from, to)) else { return };
         let back = self.queue.now() + self.network.latency(to, from);
         self.queue.push(back, Happening::TransferEnded { host: from, life, transfer, finished: confirmed });
         self.tell(to, Event::TransferReceived { peer, header, payload });
@@ -156,12 +156,12 @@ impl Swarm {
         self.network.link(link).is_some_and(|link| !link.broken)
     }
 
-    /// Who sent what arrives at `to` on `link`; `None` where the link is gone.
-    fn sender_on(&self, link: LinkId, to: HostIndex) -> Option<PeerId> {
+    /// Who sent what arrives at `to` on `link`, and its host; `None` where the link is gone.
+    fn sender_on(&self, link: LinkId, to: HostIndex) -> Option<(PeerId, HostIndex)> {
         let known = self.network.link(link).filter(|link| !link.broken)?;
         let peer = known.other_peer(to);
         let host = self.hosts[to].as_ref()?;
-        host.links.contains(&(peer, link)).then_some(peer)
+        host.links.contains(&(peer, link)).then(|| (peer, known.other_end(to)))
     }
 
     fn lose_soon(&mut self, index: HostIndex, link: LinkId) {

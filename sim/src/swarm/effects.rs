@@ -132,8 +132,10 @@ impl Swarm {
         let landing = Landing { exchange, part, correction: correction.clone(), snapshot, taken_at, factor };
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         let number = host.keep_landing(landing);
-        let verdicts = self.ledger.ordered(merging.record, merging.snapshot, correction.clone());
-        verdicts.into_iter().for_each(|verdict| self.history.find(verdict));
+        if self.has_books {
+            let verdicts = self.ledger.ordered(merging.record, merging.snapshot, correction.clone());
+            verdicts.into_iter().for_each(|verdict| self.history.find(verdict));
+        }
         number
     }
 
@@ -234,7 +236,10 @@ impl Swarm {
     }
 
     fn send(&mut self, index: HostIndex, peer: PeerId, message: Message) {
-        let partner = self.host_of(peer);
+        let partner = match &message {
+            Message::Propose(_) | Message::Accept(_) => self.host_of(peer),
+            _ => None,
+        };
         let host = self.hosts[index].as_mut().expect("an order comes from a running node");
         let answer = match &message {
             Message::Propose(propose) => {
@@ -270,7 +275,7 @@ impl Swarm {
         let Some(link) = self.hosts[index].as_ref().and_then(|host| host.link_to(peer)) else { return };
         let traffic = &mut self.history.traffic[index];
         traffic.control_messages += 1;
-        traffic.control_bytes += codec::encode(&message).len() as u64;
+        traffic.control_bytes += codec::encoded_length(&message) as u64;
         let Some(known) = self.network.link(link) else { return };
         let to = known.other_end(index);
         let opens_at = known.opens_at(to);

@@ -5,6 +5,7 @@ use murmur_protocol::{Ending, Event};
 use super::Swarm;
 use crate::happening::Happening;
 use crate::network::KEEP_ALIVE;
+use crate::record::OrderedEnd;
 use crate::scenario::{Disk, HostIndex, Incident};
 
 impl Swarm {
@@ -67,7 +68,10 @@ impl Swarm {
         self.catch_up(index);
         let Some(host) = self.hosts[index].as_ref().filter(|host| host.trainer.has_model) else { return };
         let from = host.trainer.progress;
-        let order = self.founder.order(self.queue.now(), Ending { from, until: from + steps });
+        let until = from + steps;
+        let order = self.founder.order(self.queue.now(), Ending { from, until });
+        self.catch_up_everywhere();
+        self.history.end = Some(OrderedEnd { until, disagreement: self.disagreement() });
         self.tell(index, Event::FinishOrdered { order });
     }
 

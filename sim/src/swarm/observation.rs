@@ -25,6 +25,13 @@ impl Swarm {
         }
     }
 
+    /// The largest Euclidean distance of an honest model from their mean, as of the steps that were caught up with.
+    pub(super) fn disagreement(&self) -> f64 {
+        let honest = self.hosts.iter().flatten().filter(|host| host.liar.is_none() && host.trainer.has_model);
+        let values: Vec<_> = honest.map(|host| host.trainer.values()).collect();
+        Spread::of(&values.iter().map(|values| &values[..]).collect::<Vec<&[f32]>>()).worst
+    }
+
     /// What each host has sent since the beginning, over all its lives.
     pub fn traffic(&self) -> &[Traffic] {
         &self.history.traffic

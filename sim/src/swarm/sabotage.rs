@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::numerics::{MergeJob, MergeRole, Merged};
+use murmur_protocol::numerics::{Buffers, Encoded, MergeJob, MergeRole, Merged, merge};
 use murmur_protocol::{
-    Config, Correction, Effect, Event, Message, Misbehaviour, ModelLayout, NetworkOrder, Node, Notice, PeerId, Status,
-    Time, WorkerOrder, message::KnownPeer,
+    Config, Correction, Counts, Effect, Event, Message, Misbehaviour, ModelLayout, NetworkOrder, Node, Notice, PeerId,
+    Status, Time, TrainerOrder, WorkerOrder, message::KnownPeer,
 };
 
 /// A mistake, made by all nodes of a swarm alike.
@@ -47,6 +47,12 @@ pub enum Sabotage {
     Accuses,
     /// Who takes leave is dialed at once.
     PursuesLeavers,
+    /// Who is banned is dialed at once.
+    PursuesBanned,
+    /// A starter merges whatever the responder has merged.
+    IgnoresDigests,
+    /// Trainers hear nothing of the run's end.
+    IgnoresEnd,
     /// The node asks to be woken at once, for ever.
     NeverSleeps,
     /// Dials are forgotten.
@@ -142,6 +148,11 @@ impl Core {
         let mut effect = self.node.poll_effect()?;
         match (self.sabotage, &mut effect) {
             (Some(Sabotage::NeverDials), Effect::Network(NetworkOrder::Dial { .. })) => return self.poll_effect(),
+            (Some(Sabotage::IgnoresEnd), Effect::Trainer(TrainerOrder::Finish(_))) => return self.poll_effect(),
+            (Some(Sabotage::PursuesBanned), Effect::Notice(Notice::PeerBanned { peer, .. })) => {
+                self.extra.push(Effect::Network(NetworkOrder::Dial { peer: Some(*peer), addresses: Vec::new() }));
+            }
+            (Some(Sabotage::IgnoresDigests), Effect::Worker(WorkerOrder::Merge { job, .. })) => ignore_digest(job),
             (Some(Sabotage::NeverClips), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.clip = f64::MAX,
             (Some(Sabotage::CorrectsLate), Effect::Worker(WorkerOrder::Merge { job, .. })) => job.gamma = FULL_GAMMA,
             (_, Effect::Network(NetworkOrder::Send { message: Message::Propose(_), .. })) => self.is_exchanging = true,
@@ -167,6 +178,11 @@ impl Core {
             Some(Sabotage::NeverSleeps) => Some(Time::ZERO),
             _ => self.node.next_deadline(),
         }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let counts = self.node.counts();
+        Counts { known: counts.known + self.ever_known.len(), ..counts }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -197,6 +213,20 @@ impl Core {
             (Some(Sabotage::NeverCorrects), _) => merged.correction = rebuilt(&vec![0.0; merged.correction.len()]),
             _ => {}
         }
+    }
+}
+
+/// Puts the digest that the starter will find in place of what the responder has told: it is that of a responder with the
+/// same payloads.
+fn ignore_digest(job: &mut MergeJob) {
+    if job.role == MergeRole::Responder {
+        return;
+    }
+    let own = Encoded { codes: job.received.clone(), ..job.own.clone() };
+    let (own, received) = (own, job.own.codes.clone());
+    let responder = MergeJob { role: MergeRole::Responder, own, received, ..job.clone() };
+    if let Ok(merged) = merge(&responder, &Buffers::new()) {
+        job.role = MergeRole::Starter { digest: merged.digest };
     }
 }
 

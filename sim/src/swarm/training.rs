@@ -163,7 +163,10 @@ impl Swarm {
         let Landing { exchange, part, correction, .. } = landing;
         let parameters = host.trainer.values().len();
         let range = (part.vector == Vector::Model).then(|| part.fragment.range(parameters));
-        let verdict = self.ledger.landed(exchange, now, range.clone(), &correction);
+        let verdict = match self.has_books {
+            true => self.ledger.landed(exchange, now, range.clone(), &correction),
+            false => Ok(()),
+        };
         // What must not land explains nothing.
         if let (Ok(()), Some(range)) = (&verdict, range) {
             add_scaled(&mut host.tally.landed, range, &correction, 1.0);

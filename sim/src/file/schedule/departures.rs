@@ -1,4 +1,4 @@
-//! Nodes that come and go: crowds, crashes, leavers, churn.
+//! Nodes that come and go: crowds, crashes, leavers, churn; and runs that end.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use murmur_protocol::random::RngExt;
 
 use super::{Schedule, share_of, take};
 use crate::file::draw::{Dice, some_addresses, time_between};
-use crate::file::{ChurnSection, CrashesSection, CrowdSection, LeavesSection};
+use crate::file::{ChurnSection, CrashesSection, CrowdSection, FinishSection, LeavesSection};
 use crate::scenario::{Disk, Incident, NodePlan};
 
 pub(super) fn crowd(section: &CrowdSection, addresses: usize, dice: &mut Dice, schedule: &mut Schedule) {
@@ -82,5 +82,14 @@ pub(super) fn churn(section: &ChurnSection, dice: &mut Dice, schedule: &mut Sche
             schedule.add(time, Incident::Restart { host, same_identity: false, disk: Disk::Lost });
         }
         time += period;
+    }
+}
+
+pub(super) fn finish(section: &FinishSection, dice: &mut Dice, schedule: &mut Schedule) {
+    let chance = dice.amount("finish.chance", section.chance);
+    let time = Duration::from_secs_f64(dice.amount("finish.at_seconds", section.at_seconds));
+    let steps = dice.amount("finish.steps", section.steps);
+    if dice.stream("finish").random::<f64>() < chance {
+        schedule.add(time, Incident::Finish { at: 0, steps });
     }
 }

@@ -1,1 +1,0 @@
-//! Links are made, used in turn, forgotten.

@@ -1,0 +1,64 @@
+//! A node whose proposal is refused asks the next partner, in the way in which it asked the first one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use murmur_protocol::manifest::GossipKind;
+use murmur_protocol::message::{Propose, Reject, RejectReason};
+use murmur_protocol::*;
+
+const MEMBERS: u8 = 4;
+
+/// A node on links that is connected to a few members.
+fn node() -> Node {
+    let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![300])]));
+    let mut manifest = RunManifest::default();
+    manifest.gossip.kind = GossipKind::Links;
+    let mut node = Node::new(Config::founder(&manifest), PeerId::from_public_key([1; 32]), layout, 1, Time::ZERO);
+    for key in 2..2 + MEMBERS {
+        let peer = PeerId::from_public_key([key; 32]);
+        std::iter::from_fn(|| node.poll_effect()).for_each(drop);
+        node.handle(Time::ZERO, Event::PeerConnected { peer, addresses: vec![] });
+    }
+    node
+}
+
+/// What the node proposes when it is told this.
+fn proposal_after(node: &mut Node, now: Time, event: Event) -> Option<(PeerId, Propose)> {
+    std::iter::from_fn(|| node.poll_effect()).for_each(drop);
+    node.handle(now, event);
+    std::iter::from_fn(|| node.poll_effect()).find_map(|effect| match effect {
+        Effect::Network(NetworkOrder::Send { peer, message: Message::Propose(propose) }) => Some((peer, propose)),
+        _ => None,
+    })
+}
+
+/// How the proposals of one round are encoded where all partners refuse.
+fn bits_of_a_round(node: &mut Node, second: u64, report: TrainingReport) -> Vec<u8> {
+    let now = Time::ZERO + Duration::from_secs(second);
+    let mut bits = Vec::new();
+    let mut proposal = proposal_after(node, now, Event::StepsCompleted(report));
+    while let Some((peer, Propose { exchange, bits: width, .. })) = proposal {
+        bits.push(width);
+        let reject = Reject { exchange, reason: RejectReason::Busy, retry_after_ms: 5000 };
+        proposal = proposal_after(node, now, Event::MessageReceived { peer, message: Message::Reject(reject) });
+    }
+    bits
+}
+
+/// The second partner of a round was asked for an exchange on the grid, eight times as dear: own training had not moved the
+/// model since the first one was asked.
+#[test]
+fn the_next_partner_of_a_round_is_asked_for_a_link_as_the_first_one_was() {
+    let mut node = node();
+    let report = |steps: u64, travel: f64| TrainingReport {
+        steps,
+        progress: steps as f64,
+        tokens_per_second: 1000.0,
+        travel,
+        local_progress: 1.0,
+    };
+    assert_eq!(bits_of_a_round(&mut node, 60, report(1000, 3.0)), [1; 3]);
+    assert_eq!(bits_of_a_round(&mut node, 120, report(2000, 3.0)), [16; 3], "where training moves the model no more");
+    assert_eq!(bits_of_a_round(&mut node, 180, report(3000, 4.0)), [1; 3]);
+}
