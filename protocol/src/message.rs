@@ -5,6 +5,7 @@
 
 use bincode::{Decode, Encode};
 
+use crate::collective::{self, Epoch, SliceName, Word};
 use crate::finish::FinishOrder;
 use crate::part::Part;
 use crate::peer::{Address, PeerId};
@@ -60,6 +61,8 @@ pub enum Message {
     },
     /// The founder's order to finish the run, passed on.
     Finish(FinishOrder),
+    /// Between members of a synchronous run: who takes part in the all-reduce.
+    Synchronous(Word),
 }
 
 /// A member as one node describes it to another.
@@ -202,6 +205,15 @@ pub enum TransferHeader {
         progress: f64,
         /// Digest of the model's layout.
         layout: [u8; 32],
+    },
+    /// Slices of an all-reduce: values as little-endian `f32`.
+    Slices(SliceName),
+    /// A replica for another member of a synchronous run, which has other bits or none.
+    Replica {
+        /// The epoch that it takes part in with it.
+        epoch: Epoch,
+        /// Names the replica.
+        standing: collective::Standing,
     },
 }
 

@@ -12,13 +12,27 @@ use crate::random::{Generator, RngExt, stream};
 /// Elements of a contribution: no multiple of most numbers of members.
 const LENGTH: usize = 37;
 
+/// Numbers a member of a test.
+type Place = u16;
+
+fn id(place: Place) -> PeerId {
+    PeerId::from_public_key([place as u8; 32])
+}
+
+fn place(peer: PeerId) -> Place {
+    peer.as_bytes()[0].into()
+}
+
 /// What an owner may do wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sabotage {
     None,
     AddsTwice,
     DropsASlice,
+    /// And nobody compares digests.
     KeepsItsOldState,
+    /// A bit of one member's state flips after an operation.
+    FlipsABit,
     NeverLooksAtTheClock,
 }
 
@@ -48,11 +62,18 @@ struct World {
     next: u64,
     dice: Generator,
     /// Places beyond the split.
-    apart: Members,
+    apart: Vec<Place>,
     lost: f64,
     sabotage: Sabotage,
+    shape: Shape,
+    patience: Patience,
     states: BTreeMap<Standing, i64>,
     broken: Vec<String>,
+}
+
+/// Of a state, never 0.
+fn digest(state: i64) -> u64 {
+    (state as u64).max(1)
 }
 
 fn contribution(place: Place, operation: u64) -> Vec<i64> {
@@ -61,9 +82,19 @@ fn contribution(place: Place, operation: u64) -> Vec<i64> {
 
 impl World {
     fn new(shape: Shape, members: usize, seed: u64, sabotage: Sabotage) -> World {
-        let patience = Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500) };
+        World::with(shape, members, seed, sabotage, Split::Quorum)
+    }
+
+    fn with(shape: Shape, members: usize, seed: u64, sabotage: Sabotage, split: Split) -> World {
+        let patience = Patience {
+            initial: Duration::from_secs(5),
+            floor: Duration::from_millis(500),
+            listening: (split == Split::EachGoesOn).then_some(Duration::from_millis(300)),
+            split,
+        };
+        let all: Members = (0..members as Place).map(id).collect();
         let owner = |place| Owner {
-            collective: Collective::new(shape, place, members, patience),
+            collective: Collective::new(shape, id(place), Beginning::Together(all.clone()), patience),
             sum: vec![0; LENGTH],
             kept: BTreeMap::new(),
             state: 1,
@@ -77,14 +108,67 @@ impl World {
             happenings: BTreeMap::new(),
             next: 0,
             dice: stream(seed, "collective", &[]),
-            apart: Members::default(),
+            apart: Vec::new(),
             lost: 0.0,
             sabotage,
+            shape,
+            patience,
             states: BTreeMap::new(),
             broken: Vec::new(),
         };
         (0..members as Place).for_each(|place| world.drain(place));
         world
+    }
+
+    /// Somebody comes that seeks a group, with a state of so many operations or without one.
+    fn add(&mut self, operations: Option<u64>) -> Place {
+        let place = self.owners.len() as Place;
+        let epoch = Epoch { number: 1_000_000 + u64::from(place), leader: id(place) };
+        let beginning = Beginning::Seeking { epoch, operations, until: self.now };
+        let patience = self.patience;
+        self.owners.push(Owner {
+            collective: Collective::new(self.shape, id(place), beginning, patience),
+            sum: vec![0; LENGTH],
+            kept: BTreeMap::new(),
+            state: 1000 + i64::from(place),
+            states: BTreeMap::new(),
+            is_dead: false,
+        });
+        for other in 0..place {
+            self.connect(place, other);
+        }
+        self.later(0, Happening::Look { at: place });
+        place
+    }
+
+    fn connect(&mut self, one: Place, other: Place) {
+        self.owners[usize::from(one)].collective.peer_connected(id(other));
+        self.owners[usize::from(other)].collective.peer_connected(id(one));
+        self.drain(one);
+        self.drain(other);
+    }
+
+    /// From now on these do not reach the others, and notice it.
+    fn split(&mut self, apart: Vec<Place>) {
+        self.apart = apart;
+        let count = self.owners.len() as Place;
+        for (one, other) in (0..count).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            if self.apart.contains(&one) == self.apart.contains(&other) {
+                self.connect(one, other);
+            } else {
+                self.owners[usize::from(one)].collective.peer_lost(self.now, id(other));
+                self.owners[usize::from(other)].collective.peer_lost(self.now, id(one));
+            }
+        }
+        (0..count).for_each(|place| self.drain(place));
+    }
+
+    fn lose(&mut self, victim: Place) {
+        let now = self.now;
+        for at in 0..self.owners.len() as Place {
+            self.owners[usize::from(at)].collective.peer_lost(now, id(victim));
+            self.drain(at);
+        }
     }
 
     fn later(&mut self, milliseconds: u64, happening: Happening) {
@@ -95,7 +179,7 @@ impl World {
     }
 
     fn travel(&mut self, from: Place, to: Place, happening: Happening, is_word: bool) {
-        let is_cut = self.apart.contains(from) != self.apart.contains(to);
+        let is_cut = self.apart.contains(&from) != self.apart.contains(&to);
         let is_lost = is_word && self.dice.random::<f64>() < self.lost;
         if !is_cut && !is_lost {
             let time = self.dice.random_range(5..40);
@@ -129,7 +213,10 @@ impl World {
             return;
         }
         match happening {
-            Happening::Contributed { operation, .. } => owner.collective.contributed(now, operation),
+            Happening::Contributed { operation, .. } => {
+                let digest = if sabotage == Sabotage::KeepsItsOldState { 1 } else { digest(owner.state) };
+                owner.collective.contributed(now, operation, digest);
+            }
             Happening::Slices { name, values, .. } => {
                 owner.kept.insert(name, values);
                 owner.collective.slice_received(now, name);
@@ -138,7 +225,7 @@ impl World {
                 owner.states.insert((epoch, standing), state);
                 owner.collective.state_received(now, epoch, standing);
             }
-            Happening::Word { from, word, .. } => owner.collective.word_received(now, from, word),
+            Happening::Word { from, word, .. } => owner.collective.word_received(now, id(from), word),
             Happening::Look { .. } => {
                 if sabotage != Sabotage::NeverLooksAtTheClock {
                     owner.collective.time_passed(now);
@@ -169,6 +256,7 @@ impl World {
                 let values = owner.sum[range].to_vec();
                 // Now and then twice, as a network may.
                 for _ in 0..self.dice.random_range(1..3) {
+                    let to = place(to);
                     self.travel(at, to, Happening::Slices { at: to, name, values: values.clone() }, false);
                 }
             }
@@ -187,7 +275,7 @@ impl World {
             }
             Order::Finish { operation, standing, members } => {
                 let expected: Vec<i64> = (0..LENGTH)
-                    .map(|place| members.iter().map(|member| contribution(member, operation)[place]).sum())
+                    .map(|element| members.iter().map(|member| contribution(place(member), operation)[element]).sum())
                     .collect();
                 owner.state = owner.sum.iter().fold(owner.state, |state, value| {
                     state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(*value)
@@ -197,12 +285,15 @@ impl World {
                 if owner.sum != expected {
                     self.broken.push(format!("{at}: the sum of operation {operation}"));
                 }
+                if sabotage == Sabotage::FlipsABit && at == 2 && operation == 5 {
+                    owner.state ^= 1 << 40;
+                }
                 if *self.states.entry(standing).or_insert(state) != state {
                     self.broken.push(format!("{at}: two states of {standing:?}"));
                 }
             }
             Order::GiveState { to, standing, epoch } => {
-                let state = owner.state;
+                let (state, to) = (owner.state, place(to));
                 self.travel(at, to, Happening::State { at: to, epoch, standing, state }, false);
             }
             Order::TakeState { standing, epoch } => {
@@ -210,7 +301,11 @@ impl World {
                     owner.state = owner.states[&(epoch, standing)];
                 }
             }
-            Order::Say { to, word } => self.travel(at, to, Happening::Word { at: to, from: at, word }, true),
+            Order::Say { to, word } => {
+                assert!(word.is_sound(), "{word:?}");
+                let to = place(to);
+                self.travel(at, to, Happening::Word { at: to, from: at, word }, true);
+            }
         }
     }
 
@@ -255,7 +350,7 @@ fn a_member_that_dies_costs_a_deadline_and_the_others_go_on() {
                 assert!(world.finished(place) > before + 20, "{shape:?} without {victim}: {}", world.finished(place));
                 let collective = &world.owners[place].collective;
                 assert_eq!(collective.members().len(), 6);
-                let stood_still = collective.counts().stood_still;
+                let stood_still = collective.counts(world.now).stood_still;
                 assert!((Duration::from_millis(500)..seconds(6)).contains(&stood_still), "{stood_still:?}");
             }
         }
@@ -269,11 +364,11 @@ fn the_larger_part_goes_on_and_the_smaller_one_comes_back_with_its_state() {
             let mut world = World::new(shape, 7, seed, Sabotage::None);
             world.begin_looking();
             world.run(seconds(5));
-            world.apart = [1, 4].into_iter().collect();
+            world.apart = vec![1, 4];
             world.run(seconds(20));
             let (inside, outside) = (world.finished(0), world.finished(4));
             assert!(inside > outside + 10, "{shape:?}: {inside} and {outside}");
-            world.apart = Members::default();
+            world.apart = Vec::new();
             world.run(seconds(60));
             assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
             let (least, most) = (0..7)
@@ -281,7 +376,7 @@ fn the_larger_part_goes_on_and_the_smaller_one_comes_back_with_its_state() {
                 .fold((u64::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
             assert!(most - least <= 1 && least > inside + 20, "{shape:?}: {least} to {most}");
             assert!((0..7).all(|place| world.owners[place].collective.members().len() == 7), "{shape:?}");
-            assert!(world.owners[4].collective.counts().copied >= 1);
+            assert!(world.owners[4].collective.counts(world.now).copied >= 1);
         }
     }
 }
@@ -311,7 +406,7 @@ fn laws_hold_under_random_faults() {
                 world.apart = (0..members as Place).filter(|place| place % 3 == apart % 3).collect();
                 at += fate.random_range(1000..8000);
                 world.run(Duration::from_millis(at));
-                world.apart = Members::default();
+                world.apart = Vec::new();
             }
         }
         world.lost = 0.0;
@@ -323,6 +418,71 @@ fn laws_hold_under_random_faults() {
             assert!(world.finished(place) > before[place] + 10, "seed {seed}, {shape:?} of {members}: {place} stands");
         }
     }
+}
+
+#[test]
+fn a_member_with_other_bits_is_noticed_before_the_next_sum_and_copies_the_state_of_the_others() {
+    for shape in Shape::ALL {
+        let mut world = World::with(shape, 5, 7, Sabotage::FlipsABit, Split::EachGoesOn);
+        world.begin_looking();
+        world.run(seconds(20));
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+        let counts: Vec<Counts> = world.owners.iter().map(|owner| owner.collective.counts(world.now)).collect();
+        assert!(counts.iter().any(|one| one.differed > 0), "{shape:?}: {counts:?}");
+        assert_eq!(counts.iter().map(|one| one.copied).collect::<Vec<_>>(), [0, 0, 1, 0, 0], "{shape:?}");
+        assert!((0..5).all(|place| world.finished(place) > 20), "{shape:?}");
+    }
+}
+
+/// A member that comes, one that dies, and a group that is split and meets again, where every part goes on.
+#[test]
+fn every_part_goes_on_and_the_smaller_one_copies_when_they_meet() {
+    for shape in Shape::ALL {
+        let mut world = World::with(shape, 5, 11, Sabotage::None, Split::EachGoesOn);
+        world.begin_looking();
+        world.run(seconds(4));
+        let newcomer = world.add(None);
+        world.run(seconds(10));
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+        assert!((0..6).all(|place| world.owners[place].collective.members().len() == 6), "{shape:?}: {newcomer}");
+        world.split(vec![1, 4]);
+        world.run(seconds(25));
+        let sizes: Vec<usize> = world.owners.iter().map(|owner| owner.collective.members().len()).collect();
+        assert_eq!(sizes, [4, 2, 4, 4, 2, 4], "{shape:?}");
+        let before: Vec<u64> = (0..6).map(|place| world.finished(place)).collect();
+        world.run(seconds(30));
+        assert!((0..6).all(|place| world.finished(place) > before[place] + 5), "{shape:?}: somebody stands");
+        world.split(Vec::new());
+        world.run(seconds(60));
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+        assert!((0..6).all(|place| world.owners[place].collective.members().len() == 6), "{shape:?}");
+        assert!([1, 4].iter().all(|place| world.owners[*place].collective.counts(world.now).copied > 0), "{shape:?}");
+        // Down to the last one: nobody needs a quorum.
+        for victim in 0..5 {
+            world.owners[victim].is_dead = true;
+            world.lose(victim as Place);
+            let before = world.finished(5);
+            world.run(seconds(70 + 10 * victim as u64));
+            assert!(world.finished(5) > before + 10, "{shape:?}: {} after {before}", world.finished(5));
+        }
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+    }
+}
+
+#[test]
+fn a_member_that_begins_alone_goes_on_alone_and_one_without_a_state_waits() {
+    let mut world = World::with(Shape::Ring, 0, 3, Sabotage::None, Split::EachGoesOn);
+    world.add(Some(7));
+    world.add(None);
+    world.split(vec![0]);
+    world.begin_looking();
+    world.run(seconds(5));
+    assert!(world.finished(0) > 20 && world.finished(1) == 0, "{} and {}", world.finished(0), world.finished(1));
+    world.split(Vec::new());
+    world.run(seconds(10));
+    assert_eq!(world.finished(0).abs_diff(world.finished(1)) / 2, 0);
+    assert_eq!(world.owners[1].collective.members().len(), 2);
+    assert_eq!(world.broken, [] as [String; 0]);
 }
 
 #[test]
@@ -341,9 +501,9 @@ fn sabotage_is_found() {
     let mut world = World::new(Shape::Ring, 7, 1, Sabotage::KeepsItsOldState);
     world.begin_looking();
     world.run(seconds(5));
-    world.apart = [1, 4].into_iter().collect();
+    world.apart = vec![1, 4];
     world.run(seconds(20));
-    world.apart = Members::default();
+    world.apart = Vec::new();
     world.run(seconds(60));
     assert!(world.broken.iter().any(|what| what.contains("two states")), "{:?}", world.broken);
     let mut world = World::new(Shape::Ring, 4, 1, Sabotage::NeverLooksAtTheClock);
