@@ -97,7 +97,12 @@ impl Synchronous {
         let operations = (config.start == Start::WithModel).then_some(done as u64);
         let knows_nobody = config.bootstrap.is_empty() && config.remembered.is_empty();
         let until = if knows_nobody { now } else { now + SEEKING };
-        let patience = Patience { listening: Some(LISTENING), split: Split::EachGoesOn, ..Patience::default() };
+        let patience = Patience {
+            listening: Some(LISTENING),
+            split: Split::EachGoesOn,
+            members_min: spec.members_min as usize,
+            ..Patience::default()
+        };
         let beginning = Beginning::Seeking { epoch, operations, until };
         Some(Synchronous {
             spec,

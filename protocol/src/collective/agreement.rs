@@ -182,6 +182,7 @@ impl Collective {
             .filter_map(|(_, said)| said.standing.map(|standing| (!said.members.is_empty(), standing)))
             .max()
             .map(|(_, standing)| standing);
+        let may_go_on = may_go_on && present.len() >= self.patience.members_min;
         let (Some(standing), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {
             return self.stall(now);
         };

@@ -23,6 +23,8 @@ pub struct Patience {
     pub listening: Option<Duration>,
     /// What becomes of a group that is split.
     pub split: Split,
+    /// Members below which nobody goes on, at least 1.
+    pub members_min: usize,
 }
 
 impl Default for Patience {
@@ -33,6 +35,7 @@ impl Default for Patience {
             floor: Duration::from_secs(1),
             listening: None,
             split: Split::Quorum,
+            members_min: 1,
         }
     }
 }

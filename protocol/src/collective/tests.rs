@@ -91,6 +91,7 @@ impl World {
             floor: Duration::from_millis(500),
             listening: (split == Split::EachGoesOn).then_some(Duration::from_millis(300)),
             split,
+            members_min: 1,
         };
         let all: Members = (0..members as Place).map(id).collect();
         let owner = |place| Owner {

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{ManifestError, RunManifest, check};
-use crate::collective::Shape;
+use crate::collective::{MEMBERS_MAX, Shape};
 
 /// Who sends what to whom in an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,11 +60,13 @@ pub struct SynchronousSpec {
     /// Steps between two averages, 1 to 10,000. 1: the gradients of each step are averaged, so that all members together are
     /// one node with all their batches. More: the models are, with `gossip.outer_learning_rate` as DiLoCo does it.
     pub every_steps: u32,
+    /// Members below which nobody trains, but waits for more, 1 to 64: with fewer the batch of all together is smaller.
+    pub members_min: u32,
 }
 
 impl Default for SynchronousSpec {
     fn default() -> Self {
-        SynchronousSpec { topology: Topology::None, every_steps: 1 }
+        SynchronousSpec { topology: Topology::None, every_steps: 1, members_min: 1 }
     }
 }
 
@@ -84,6 +86,8 @@ pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     let RunManifest { synchronous, gossip, optimizer, .. } = manifest;
     let every = synchronous.every_steps;
     check("synchronous.every_steps", every, (1..=10_000).contains(&every), "1 to 10000")?;
+    let least = synchronous.members_min;
+    check("synchronous.members_min", least, (1..=MEMBERS_MAX as u32).contains(&least), "1 to 64")?;
     if !synchronous.is_on() {
         return Ok(());
     }
@@ -110,9 +114,11 @@ mod tests {
         assert!(!text.contains("synchronous"), "{text}");
         let all = [Topology::Ring, Topology::Tree, Topology::Star, Topology::HalvingDoubling];
         for topology in all {
-            manifest.synchronous = SynchronousSpec { topology, every_steps: 20 };
+            manifest.synchronous = SynchronousSpec { topology, every_steps: 20, members_min: 3 };
             let text = manifest.canonical_text();
-            let lines = format!("synchronous.every_steps = 20\nsynchronous.topology = \"{topology}\"\n");
+            let [every, least, topology] =
+                ["every_steps = 20".to_owned(), "members_min = 3".to_owned(), format!("topology = \"{topology}\"")];
+            let lines = format!("synchronous.{every}\nsynchronous.{least}\nsynchronous.{topology}\n");
             assert!(text.contains(&lines), "{text}");
             assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
             assert_ne!(manifest.run_id(), id);
@@ -128,10 +134,11 @@ mod tests {
             manifest.validate().expect_err("out of range").to_string()
         };
         assert!(refused(|run| run.synchronous.every_steps = 0).starts_with("synchronous.every_steps = 0"));
+        assert!(refused(|run| run.synchronous.members_min = 65).starts_with("synchronous.members_min = 65"));
         assert!(refused(|run| run.gossip.outer_learning_rate = 0.7).starts_with("gossip.outer_learning_rate = 0.7"));
         assert!(refused(|run| run.optimizer.match_batch = true).starts_with("optimizer.match_batch = true"));
         let mut diloco = RunManifest::default();
-        diloco.synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50 };
+        diloco.synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, members_min: 1 };
         diloco.gossip.outer_learning_rate = 0.7;
         assert_eq!(diloco.validate(), Ok(()));
     }
