@@ -125,7 +125,8 @@ impl Node {
 
     /// When to call [`handle`](Self::handle) with [`Event::TimePassed`] if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let copies = self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
+        let copies =
+            self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
         let joining = copies.then(|| self.joining.next_deadline());
         let deadlines = [
             Some(self.membership.next_deadline()),
@@ -326,7 +327,10 @@ impl Node {
     /// Whether something is under way with a peer that a closed connection would break off.
     fn is_busy_with(&self, peer: PeerId) -> bool {
         let is_member = self.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_busy_with(peer));
-        is_member || self.pairwise.is_busy_with(peer) || self.joining.is_busy_with(peer) || self.giving.is_busy_with(peer)
+        is_member
+            || self.pairwise.is_busy_with(peer)
+            || self.joining.is_busy_with(peer)
+            || self.giving.is_busy_with(peer)
     }
 
     /// Whether this node trains, but on a model that it is about to replace.

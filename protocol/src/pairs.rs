@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn a_round_ends_once_with_the_partner_or_at_its_deadline() {
         let at = |seconds| Time::from_start(Duration::from_secs(seconds));
-        let patience = Patience { initial: Duration::from_secs(4), floor: Duration::from_secs(1), ..Patience::default() };
+        let patience =
+            Patience { initial: Duration::from_secs(4), floor: Duration::from_secs(1), ..Patience::default() };
         let mut meeting = Meeting::new(patience);
         assert!(meeting.received(1) && !meeting.received(1), "early, and twice");
         assert_eq!(meeting.ready(at(10)), None);

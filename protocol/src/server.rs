@@ -210,7 +210,8 @@ mod tests {
     }
 
     fn server(workers: usize, bound: Option<u64>) -> Server {
-        let patience = Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500), ..Patience::default() };
+        let patience =
+            Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500), ..Patience::default() };
         Server::new(workers as Place, bound, patience)
     }
 

@@ -423,4 +423,3 @@ impl Synchronous {
 fn is_of_schedule(order: &Order) -> bool {
     matches!(order, Order::Begin { .. } | Order::Send { .. } | Order::Absorb { .. })
 }
-

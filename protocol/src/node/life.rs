@@ -18,7 +18,10 @@ impl Node {
     pub(super) fn on_time(&mut self, now: Time) {
         let is_member = |peer| self.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_busy_with(peer));
         let is_busy = |peer| {
-            is_member(peer) || self.pairwise.is_busy_with(peer) || self.joining.is_busy_with(peer) || self.giving.is_busy_with(peer)
+            is_member(peer)
+                || self.pairwise.is_busy_with(peer)
+                || self.joining.is_busy_with(peer)
+                || self.giving.is_busy_with(peer)
         };
         let out = &mut self.outbox;
         self.membership.on_deadline(now, is_busy, out);

@@ -9,7 +9,9 @@ use crate::time::Time;
 
 impl Node {
     pub(super) fn on_reply(&mut self, now: Time, request: RequestId, reply: Reply) {
-        if let Reply::Snapshot(_, report) | Reply::Applied(report) | Reply::Loaded(_, report)
+        if let Reply::Snapshot(_, report)
+        | Reply::Applied(report)
+        | Reply::Loaded(_, report)
         | Reply::Contributed(_, _, report) = &reply
         {
             self.pairwise.on_report(now, *report);
@@ -26,10 +28,7 @@ impl Node {
             (Purpose::StateSnapshot, Reply::Failed) => self.giving.on_snapshot_failed(),
             (Purpose::StateLoad, Reply::Loaded(accepted, _)) => self.on_state_loaded(now, accepted),
             (Purpose::StateLoad, Reply::Failed) => drop(self.joining.on_loaded(now, false)),
-            (
-                Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_),
-                reply,
-            ) => {
+            (Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_), reply) => {
                 let Some(synchronous) = &mut self.synchronous else { return };
                 match synchronous.on_reply(now, purpose, reply, out) {
                     Replied::Taken => {}

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use murmur_protocol::Time;
 use murmur_protocol::PeerId;
+use murmur_protocol::Time;
 use murmur_protocol::collective::{
     Action, Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Standing, Word,
 };
