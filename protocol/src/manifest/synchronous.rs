@@ -137,8 +137,8 @@ mod tests {
         assert!(refused(|run| run.synchronous.members_min = 65).starts_with("synchronous.members_min = 65"));
         assert!(refused(|run| run.gossip.outer_learning_rate = 0.7).starts_with("gossip.outer_learning_rate = 0.7"));
         assert!(refused(|run| run.optimizer.match_batch = true).starts_with("optimizer.match_batch = true"));
-        let mut diloco = RunManifest::default();
-        diloco.synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, members_min: 1 };
+        let synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, members_min: 1 };
+        let mut diloco = RunManifest { synchronous, ..RunManifest::default() };
         diloco.gossip.outer_learning_rate = 0.7;
         assert_eq!(diloco.validate(), Ok(()));
     }
