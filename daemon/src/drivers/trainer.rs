@@ -90,6 +90,7 @@ impl Trainer {
         let (view_sender, view) = watch::channel(first_view.clone());
         let thread = TrainerThread {
             timetable: Timetable::new(settings.checkpoint_period),
+            member: Member::new(&settings.manifest.synchronous),
             settings,
             engine,
             inbox,
@@ -107,7 +108,6 @@ impl Trainer {
             ending: None,
             unsaved: None,
             divergence: Divergence::default(),
-            member: Member::new(&settings.manifest.synchronous),
             clock: StepClock::default(),
             busy_at: Some(Instant::now()),
         };
@@ -303,7 +303,7 @@ impl TrainerThread {
                     member.order(request);
                 }
             }
-            TrainerOrder::TakeUp { sum, members, progress } => self.take_up(sum, members, progress),
+            TrainerOrder::TakeUp { sum, members, progress } => self.take_up_sum(sum, members, progress),
             TrainerOrder::LoadReplica { request, replica, progress } => self.load_replica(request, &replica, progress),
             TrainerOrder::MatchBatch { members } => self.engine.set_members(members),
             TrainerOrder::Finish(order) => {

@@ -103,7 +103,7 @@ impl TrainerThread {
     }
 
     /// The sum of all contributions is here.
-    pub(super) fn take_up(&mut self, sum: Snapshot, members: u32, progress: f64) {
+    pub(super) fn take_up_sum(&mut self, sum: Snapshot, members: u32, progress: f64) {
         let Some(member) = &mut self.member else { return };
         let ((tokens, seconds), averages_gradients) = (member.last_batch, member.spec.averages_gradients());
         member.begin_anew();
