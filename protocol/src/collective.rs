@@ -34,6 +34,7 @@
 mod agreement;
 mod executor;
 mod members;
+mod patience;
 pub mod schedule;
 #[cfg(test)]
 mod tests;
@@ -44,9 +45,10 @@ use bincode::{Decode, Encode};
 
 use crate::peer::PeerId;
 
+pub use executor::Collective;
 pub(crate) use executor::SLACK;
-pub use executor::{Beginning, Collective, Patience, Split};
 pub use members::Members;
+pub use patience::{Beginning, Patience, Split};
 pub use schedule::{Action, Move, Schedule, Shape, Slices};
 
 /// The most members of a group: as many as a node is connected to at most, and a set of them fits a control message.

@@ -194,6 +194,8 @@ impl Synchronous {
                 self.collective.slice_received(now, *name);
             }
             TransferHeader::Replica { epoch, standing } => {
+                let present = self.collective.epoch();
+                self.replicas.retain(|(of, _), _| *of >= present);
                 if self.is_resting || self.replicas.len() >= REPLICAS_MAX {
                     return Ok(());
                 }

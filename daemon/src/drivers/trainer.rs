@@ -4,7 +4,7 @@
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
 //! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
 //! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
-//! them.
+//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there.
 
 mod divergence;
 mod member;

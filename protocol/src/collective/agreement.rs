@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::executor::{Phase, Split};
+use super::executor::Phase;
+use super::patience::Split;
 use super::{Announced, Collective, Epoch, Members, Order, Stalled, Standing, Word};
 use crate::Time;
 use crate::peer::PeerId;
