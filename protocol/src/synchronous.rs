@@ -140,6 +140,11 @@ impl Synchronous {
         self.collective.members().contains(peer) || self.sending.is_busy_with(peer)
     }
 
+    /// Whether nothing is on its way from this node.
+    pub(crate) fn has_sent(&self) -> bool {
+        self.sending.is_empty()
+    }
+
     /// A peer can be sent transfers.
     pub(crate) fn on_reachable(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
         self.collective.peer_connected(peer);

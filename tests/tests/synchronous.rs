@@ -2,6 +2,7 @@
 //! die and stand still.
 
 use std::path::Path;
+use std::time::Instant;
 
 use murmur::observe::report::NodeReport;
 use murmur::observe::synchronous::SynchronousReport;
@@ -24,6 +25,10 @@ fn run_file(folder: &Path, steps: u64, synchronous: &str, gossip: &str) -> Strin
 
 fn synchronous(report: &NodeReport) -> &SynchronousReport {
     report.synchronous.as_ref().expect("the run is synchronous")
+}
+
+fn at_its_end(daemon: &Daemon) -> NodeReport {
+    daemon.wait_for("the end of the run", |report| report.phase == "completed")
 }
 
 fn averages_with(report: &NodeReport, members: usize, all_reduces: u64) -> bool {
@@ -67,8 +72,8 @@ fn four_daemons_train_as_one_node_with_all_their_batches_does() {
     let ticket = daemons[0].ticket();
     daemons.extend((1..4).map(|number| Daemon::spawn(MURMUR, &at(number), &["join", &ticket])));
     let mut nodes = Vec::new();
-    for daemon in daemons {
-        let last = daemon.wait_for("the end of the run", |report| report.phase == "completed");
+    let ends: Vec<NodeReport> = daemons.iter().map(at_its_end).collect();
+    for (daemon, last) in daemons.into_iter().zip(ends) {
         let told = synchronous(&last);
         assert_eq!(
             (last.steps, last.progress, told.all_reduces, told.differed),
@@ -105,19 +110,23 @@ fn members_that_come_die_and_stand_still_cost_a_deadline_and_replicas_stay_one()
     for daemon in [&founder, &killed, &stopped] {
         daemon.wait_for("three average", |report| averages_with(report, 3, 3));
     }
+    let began = Instant::now();
     killed.kill();
     for daemon in [&founder, &stopped] {
         daemon.wait_for_notice("2 members average together (gone: ");
         let before = synchronous(&daemon.latest().expect("it reports")).all_reduces;
         daemon.wait_for("those left go on", |report| averages_with(report, 2, before + 5));
     }
+    println!("five all-reduces {:.1} s after a kill", began.elapsed().as_secs_f64());
     let late = join("late");
     late.wait_for("it is taken in", |report| averages_with(report, 3, 5));
+    let began = Instant::now();
     stopped.signal("STOP");
     let before = synchronous(&late.latest().expect("it reports")).all_reduces;
     for daemon in [&founder, &late] {
         daemon.wait_for("they go on without the one that stands still", |report| averages_with(report, 2, before + 5));
     }
+    println!("five all-reduces {:.1} s after a member was stopped", began.elapsed().as_secs_f64());
     stopped.signal("CONT");
     for daemon in [&founder, &late, &stopped] {
         daemon.wait_for("it is taken in again", |report| averages_with(report, 3, before + 10));
@@ -127,10 +136,13 @@ fn members_that_come_die_and_stand_still_cost_a_deadline_and_replicas_stay_one()
     assert!(said.contains("synchronous  3 members average together · ") && said.contains(" · waited "), "{said}");
     let output = run(MURMUR, &["finish", text(&at("founder")), "--in", "1s"]);
     assert!(output.status.success(), "{output:?}");
+    [&founder, &late, &stopped].map(at_its_end);
     for daemon in [founder, late, stopped] {
-        daemon.wait_for("the end of the run", |report| report.phase == "completed");
         let last = daemon.stop().report.expect("it has left in order");
-        assert!(synchronous(&last).seconds_waited < last.seconds, "{last:?}");
+        let told = synchronous(&last);
+        assert!(told.seconds_waited < last.seconds, "{last:?}");
+        println!("{} · {} begun anew · {:.0} s in all", told.all_reduces, told.dropped, last.seconds);
+        println!("waited {:.1} s, at the deadline of {:.1} s", told.seconds_waited, told.deadline_seconds);
     }
     let states = ["founder", "late", "stopped"].map(|name| state(&at(name)));
     assert!(states.iter().all(|other| other.parameters == states[0].parameters), "one replica, bit for bit");
@@ -145,8 +157,8 @@ fn models_that_are_averaged_every_few_steps_are_one_at_the_end_with_an_outer_opt
     let run = run_file(folder.path(), 40, synchronous_section, outer);
     let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", &run]);
     let member = Daemon::spawn(MURMUR, &at("member"), &["join", &founder.ticket()]);
-    for daemon in [founder, member] {
-        let last = daemon.wait_for("the end of the run", |report| report.phase == "completed");
+    let ends = [&founder, &member].map(at_its_end);
+    for (daemon, last) in [founder, member].into_iter().zip(ends) {
         assert_eq!((last.steps, synchronous(&last).all_reduces), (40, 8), "{last:?}");
         assert!(daemon.stop().status.success());
     }

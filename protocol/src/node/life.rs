@@ -11,6 +11,7 @@ use crate::notice::Notice;
 use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
+use crate::synchronous::Synchronous;
 use crate::time::Time;
 
 impl Node {
@@ -202,7 +203,9 @@ impl Node {
 
     fn finish_leaving(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending()) {
+        // Others may need the last slices to finish what this node has finished.
+        let has_sent = self.synchronous.as_ref().is_none_or(Synchronous::has_sent);
+        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending() && has_sent) {
             self.phase = Phase::Left;
             let connected: Vec<PeerId> = self.membership.connected().collect();
             for peer in connected {

@@ -57,6 +57,10 @@ impl Sending {
         self.paused_until.filter(|_| !self.waiting.is_empty())
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty()
+    }
+
     pub(super) fn is_busy_with(&self, peer: PeerId) -> bool {
         self.waiting.iter().chain(self.under_way.values()).any(|item| item.to == peer)
     }
