@@ -212,16 +212,22 @@ impl Teller {
 pub(crate) fn summary_line(report: &NodeReport) -> String {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
     let accuracy = report.accuracy.map_or(String::new(), |share| format!(" ({:.2} % right)", 100.0 * share));
+    let averaged = match &report.synchronous {
+        Some(synchronous) => synchronous.summary(),
+        None => format!(
+            "{} · disagreement {}",
+            figures::counted(report.exchanges_completed, "exchange"),
+            number(report.disagreement)
+        ),
+    };
     format!(
-        "{} · loss {} · validation {}{accuracy} · {} {}/s · {} · {} · disagreement {} · {} sent",
+        "{} · loss {} · validation {}{accuracy} · {} {}/s · {} · {averaged} · {} sent",
         figures::steps(report.steps, report.progress),
         number(report.loss),
         number(report.validation_loss),
         figures::count(report.tokens_per_second as u64),
         if report.prediction == "image" { "images" } else { "tokens" },
         figures::counted(report.peers as u64, "peer"),
-        figures::counted(report.exchanges_completed, "exchange"),
-        number(report.disagreement),
         human_bytes(report.bytes_sent),
     )
 }

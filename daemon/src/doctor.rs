@@ -1,11 +1,13 @@
 //! What `murmur doctor` looks at before a machine joins: each check is a file, each finding a line with its remedy.
 
+mod averaging;
 mod clock;
 mod machine;
 mod storage;
 mod swarm;
 mod verdict;
 
+pub use averaging::judge_averaging;
 pub use clock::check_clock;
 pub(crate) use machine::measure_briefly;
 pub use machine::{Measured, check_machine};

@@ -17,6 +17,7 @@ pub mod record;
 pub mod report;
 pub mod rings;
 pub(crate) mod source;
+pub mod synchronous;
 pub mod traffic;
 
 pub use hub::Hub;

@@ -209,6 +209,12 @@ pub fn payload_bytes_max(parameters: usize) -> u64 {
     state_part_bytes(parameters).max(proposal_bytes(parameters)) as u64
 }
 
+/// The most bytes of a payload in a synchronous run: a replica with the optimizer's two moments, or the outer one's
+/// momentum, and a few counters.
+pub fn replica_bytes_max(parameters: usize) -> u64 {
+    4 * (3 * parameters as u64 + 64)
+}
+
 /// What a starter sends at most: scales and codes.
 fn proposal_bytes(parameters: usize) -> usize {
     scales_bytes(parameters) + codes_bytes(parameters, CodeWidth::Sixteen)

@@ -22,6 +22,11 @@ impl Snapshot {
         &self.0
     }
 
+    /// The parameters, without a copy where nobody else holds them.
+    pub fn into_values(self) -> Vec<f32> {
+        Arc::unwrap_or_clone(self.0)
+    }
+
     /// The same memory as little-endian bytes, for a transfer.
     pub fn to_payload(&self) -> Payload {
         if cfg!(target_endian = "little") {

@@ -11,12 +11,22 @@
 //! Finish(k): the sum is complete; the owner takes it up ──► Contribute(k + 1)
 //! ```
 //!
-//! **A member that dies.** An operation that takes longer than operations have taken before (a learned deadline) is
-//! dropped by everybody, and all say how far they are ([`Word::Stalled`]). The lowest of those that were heard announces a
-//! new [`Epoch`] with them, provided that they are a quorum of the epoch before, so at most one part of a group that is
-//! split goes on. The operation is begun anew with the contributions that everybody kept. A member that missed the end of
-//! an operation, or comes back from the other side of a split, copies the state of one that has it: so all that take part
-//! in an operation begin it with the same bits. How long a member stood still is counted.
+//! **A member that dies.** An operation that takes longer than operations have taken before (a learned deadline), or whose
+//! member is out of reach, is dropped by everybody, and all say how far they are ([`Word::Stalled`]). The lowest of those
+//! that were heard announces a new [`Epoch`] with them. The operation is begun anew with the contributions that everybody
+//! kept. A member that missed the end of an operation copies the state of one that has it: so all that take part in an
+//! operation begin it with the same bits. How long a member stood still is counted.
+//!
+//! **A group that is split.** [`Split::Quorum`]: an epoch needs a quorum of the one before, so at most one part goes on.
+//! [`Split::EachGoesOn`]: every part does, and where two parts meet again the smaller one copies the larger one's state.
+//! That is for machines that come and go: where two are left and one dies, the other one is to go on.
+//!
+//! **A member that comes.** It seeks a group ([`Beginning::Seeking`]): it says that it stands still, the group's leader
+//! takes it in after the operation under way, and it copies the state. Where nobody answers, one that has a state begins a
+//! group of its own.
+//!
+//! **Bits.** Slices carry a digest of the state from which their sender began. A member that receives another one than its
+//! own drops the operation; those in the minority copy the state of the majority.
 //!
 //! Words may be lost, repeated and late. Slices and states may be repeated and late; where they are lost, it costs an
 //! epoch.
@@ -24,35 +34,36 @@
 mod agreement;
 mod executor;
 mod members;
+mod patience;
 pub mod schedule;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use bincode::{Decode, Encode};
+
+use crate::peer::PeerId;
+
+pub use executor::Collective;
 pub(crate) use executor::SLACK;
-pub use executor::{Collective, Patience};
 pub use members::Members;
+pub use patience::{Beginning, Patience, Split};
 pub use schedule::{Action, Move, Schedule, Shape, Slices};
 
-/// The most members of a group: a set of them is one word of 64 bits.
+/// The most members of a group: as many as a node is connected to at most, and a set of them fits a control message.
 pub const MEMBERS_MAX: usize = 64;
 
-/// Names a member for the whole run, from 0; at most [`MEMBERS_MAX`] of them.
-pub type Place = u16;
+/// Numbers of epochs that are told stay below this, so that counting on never overflows.
+pub const EPOCH_NUMBER_MAX: u64 = 1 << 62;
 
 /// Names one agreement on who takes part. Later ones are greater; of two with one number, the one of the lower leader is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Epoch {
-    /// Counts agreements, from 0.
-    pub number: u32,
+    /// Counts agreements. Below [`EPOCH_NUMBER_MAX`].
+    pub number: u64,
     /// Who announced it.
-    pub leader: Place,
-}
-
-impl Epoch {
-    /// The agreement with which a run begins.
-    pub const FIRST: Epoch = Epoch { number: 0, leader: 0 };
+    pub leader: PeerId,
 }
 
 impl Ord for Epoch {
@@ -68,7 +79,7 @@ impl PartialOrd for Epoch {
 }
 
 /// Names a member's state: two members with the same standing have the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct Standing {
     /// Operations finished.
     pub operations: u64,
@@ -77,39 +88,80 @@ pub struct Standing {
 }
 
 /// What members say to each other beside slices and states. Small; may be lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Word {
-    /// The sender has dropped the operation under way.
-    Stalled {
-        /// The sender's epoch.
+    /// The sender has dropped the operation under way, or seeks a group.
+    Stalled(Stalled),
+    /// From now on these take part.
+    Announced(Announced),
+    /// To somebody who is in another group, or in none: the sender is in this one.
+    Running {
+        /// Its epoch.
         epoch: Epoch,
         /// The members of that epoch.
         members: Members,
         /// How far it is.
         standing: Standing,
     },
-    /// From now on these take part.
-    Announced {
-        /// The new epoch.
-        epoch: Epoch,
-        /// Its members.
-        members: Members,
-        /// With which state they go on.
-        standing: Standing,
-        /// Who has that state; the lowest of them gives it to the others.
-        current: Members,
-    },
+}
+
+/// How a member stands that takes part in no operation.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Stalled {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The members of that epoch; nobody where it seeks a group.
+    pub members: Members,
+    /// How far it is; `None` where it has no state.
+    pub standing: Option<Standing>,
+    /// Digest of its state; 0 where it does not know it.
+    pub digest: u64,
+    /// Whom it reaches directly, itself among them.
+    pub reaches: Members,
+}
+
+/// A new epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Announced {
+    /// Its name.
+    pub epoch: Epoch,
+    /// Who takes part.
+    pub members: Members,
+    /// With which state they go on.
+    pub standing: Standing,
+    /// Who has that state; the lowest of them gives it to the others.
+    pub current: Members,
+}
+
+impl Word {
+    /// Whether its sets are sets and its numbers within bounds.
+    pub fn is_sound(&self) -> bool {
+        let bounded = |epoch: &Epoch| epoch.number < EPOCH_NUMBER_MAX;
+        let sound = |standing: &Standing| bounded(&standing.epoch) && standing.operations < EPOCH_NUMBER_MAX;
+        match self {
+            Word::Stalled(Stalled { epoch, members, standing, digest: _, reaches }) => {
+                bounded(epoch) && members.is_sound() && reaches.is_sound() && standing.as_ref().is_none_or(sound)
+            }
+            Word::Announced(Announced { epoch, members, standing, current }) => {
+                let all_known = current.without(members).is_empty() && !current.is_empty();
+                bounded(epoch) && members.is_sound() && current.is_sound() && all_known && sound(standing)
+            }
+            Word::Running { epoch, members, standing } => bounded(epoch) && members.is_sound() && sound(standing),
+        }
+    }
 }
 
 /// One slice on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct SliceName {
     /// The epoch of the schedule.
     pub epoch: Epoch,
     /// Which operation.
     pub operation: u64,
     /// Which line of the schedule.
-    pub line: usize,
+    pub line: u32,
+    /// Digest of the state from which its sender began.
+    pub digest: u64,
 }
 
 /// What a member's owner is to do.
@@ -128,7 +180,7 @@ pub enum Order {
     /// Send slices of the sum as it is now.
     Send {
         /// The member that receives it.
-        to: Place,
+        to: PeerId,
         /// The slices' name; the receiver tells it to [`Collective::slice_received`].
         name: SliceName,
         /// The line.
@@ -153,7 +205,7 @@ pub enum Order {
     /// Send a copy of the whole state; the receiver tells it to [`Collective::state_received`].
     GiveState {
         /// The member that receives it.
-        to: Place,
+        to: PeerId,
         /// The state's name.
         standing: Standing,
         /// For which epoch.
@@ -169,7 +221,7 @@ pub enum Order {
     /// Say something.
     Say {
         /// The member that receives it.
-        to: Place,
+        to: PeerId,
         /// What is said.
         word: Word,
     },
@@ -186,6 +238,11 @@ pub struct Counts {
     pub copied: u64,
     /// From the beginning of each dropped operation until a new epoch.
     pub stood_still: Duration,
+    /// From each own contribution until the sum is complete, and for copies of a state: all the time that the owner had
+    /// nothing to compute.
+    pub waited: Duration,
+    /// Times that slices came from somebody with other bits.
+    pub differed: u64,
     /// Slices, states and words that came twice or too late.
     pub ignored: u64,
 }

@@ -3,7 +3,7 @@
 use crate::bounds::STATE_CHUNK_VALUES;
 use crate::event::TrainingReport;
 use crate::finish::RunEnd;
-use crate::manifest::{GossipSpec, RunManifest};
+use crate::manifest::{GossipSpec, RunManifest, SynchronousSpec};
 use crate::message::KnownPeer;
 use crate::peer::{Address, PeerId};
 use crate::profile::Name;
@@ -15,6 +15,8 @@ pub struct Config {
     pub name: Option<Name>,
     /// How the run averages.
     pub gossip: GossipSpec,
+    /// Whether all average at once instead.
+    pub synchronous: SynchronousSpec,
     /// When the run ends, and who may end it.
     pub end: RunEnd,
     /// How this node comes by its model.
@@ -60,6 +62,7 @@ impl Config {
         Config {
             name: None,
             gossip: manifest.gossip.clone(),
+            synchronous: manifest.synchronous.clone(),
             end: RunEnd::of(manifest),
             start: Start::WithModel,
             training: TrainingReport::default(),

@@ -4,7 +4,7 @@ use crate::bulk::{Correction, Payload, Snapshot};
 use crate::finish::FinishOrder;
 use crate::message::{Message, TransferHeader};
 use crate::notice::Notice;
-use crate::numerics::{EncodeJob, MergeJob};
+use crate::numerics::{EncodeJob, MergeJob, ReduceJob};
 use crate::part::{Part, Selection};
 use crate::peer::{Address, PeerId};
 
@@ -104,6 +104,31 @@ pub enum TrainerOrder {
         /// A smoothed number, this node counted: 1 (alone, as at first) to 64.
         members: f64,
     },
+    /// In a synchronous run: train until there is something to contribute to an all-reduce, then stand still. That is the
+    /// gradient of one batch, or the model after as many steps as the run says. Takes the place of an earlier order.
+    Contribute {
+        /// Returned with the contribution.
+        request: RequestId,
+    },
+    /// In a synchronous run: take up the sum of all contributions. Their mean is the gradient of the next step, or the
+    /// model, from which the outer optimizer steps where there is one. No reply; the next contribution follows it.
+    TakeUp {
+        /// The sum.
+        sum: Snapshot,
+        /// How many contributions are in it, at least 1.
+        members: u32,
+        /// Swarm progress from now on, in steps.
+        progress: f64,
+    },
+    /// In a synchronous run: make another member's replica ours, with its optimizer. Ends an order to contribute.
+    LoadReplica {
+        /// Returned once it is loaded, or found unfit.
+        request: RequestId,
+        /// As the other one's trainer made it for [`Selection::Replica`].
+        replica: Payload,
+        /// Swarm progress of that replica, in steps.
+        progress: f64,
+    },
     /// Train from now on. No reply.
     Begin,
     /// Stop training, but go on to answer snapshots and corrections. No reply.
@@ -134,6 +159,13 @@ pub enum WorkerOrder {
         /// Both sides' codes, and how.
         job: MergeJob,
     },
+    /// Take slices into a sum: [`numerics::reduce`](crate::numerics::reduce).
+    Reduce {
+        /// Returned with the sum.
+        request: RequestId,
+        /// The sum so far, and what has come.
+        job: ReduceJob,
+    },
 }
 
 impl TrainerOrder {
@@ -142,8 +174,11 @@ impl TrainerOrder {
         match self {
             TrainerOrder::TakeSnapshot { request, .. }
             | TrainerOrder::ApplyCorrection { request, .. }
-            | TrainerOrder::LoadState { request, .. } => Some(*request),
+            | TrainerOrder::LoadState { request, .. }
+            | TrainerOrder::Contribute { request }
+            | TrainerOrder::LoadReplica { request, .. } => Some(*request),
             TrainerOrder::AdvanceOuter
+            | TrainerOrder::TakeUp { .. }
             | TrainerOrder::MatchBatch { .. }
             | TrainerOrder::Begin
             | TrainerOrder::End
@@ -157,7 +192,9 @@ impl WorkerOrder {
     /// The request whose reply is awaited.
     pub fn request(&self) -> RequestId {
         match self {
-            WorkerOrder::Encode { request, .. } | WorkerOrder::Merge { request, .. } => *request,
+            WorkerOrder::Encode { request, .. }
+            | WorkerOrder::Merge { request, .. }
+            | WorkerOrder::Reduce { request, .. } => *request,
         }
     }
 }

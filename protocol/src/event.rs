@@ -130,6 +130,24 @@ pub enum Event {
         /// The correction, or what was wrong with the peer's bytes.
         result: Result<Merged, Misbehaviour>,
     },
+    /// Reply to [`TrainerOrder::Contribute`](crate::TrainerOrder::Contribute).
+    Contributed {
+        /// From the effect.
+        request: RequestId,
+        /// The gradient before clipping, or the model: one value per parameter.
+        contribution: Snapshot,
+        /// [`state_digest`](crate::numerics::state_digest) of the replica's parameters as they were before.
+        digest: u64,
+        /// Where the trainer stands.
+        report: TrainingReport,
+    },
+    /// Reply to [`WorkerOrder::Reduce`](crate::WorkerOrder::Reduce).
+    Reduced {
+        /// From the effect.
+        request: RequestId,
+        /// The sum, or what was wrong with the slices.
+        result: Result<Snapshot, Misbehaviour>,
+    },
     /// Reply to [`TrainerOrder::ApplyCorrection`](crate::TrainerOrder::ApplyCorrection).
     CorrectionApplied {
         /// From the effect.
@@ -137,7 +155,8 @@ pub enum Event {
         /// Where the trainer stands now, the correction's shift included.
         report: TrainingReport,
     },
-    /// Reply to [`TrainerOrder::LoadState`](crate::TrainerOrder::LoadState).
+    /// Reply to [`TrainerOrder::LoadState`](crate::TrainerOrder::LoadState) and
+    /// [`TrainerOrder::LoadReplica`](crate::TrainerOrder::LoadReplica).
     StateLoaded {
         /// From the effect.
         request: RequestId,

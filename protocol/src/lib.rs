@@ -23,16 +23,19 @@
 //! | | `StartTransfer` | `TransferFinished` or `TransferFailed` |
 //! | trainer | `TakeSnapshot` | `SnapshotTaken` or `RequestFailed` |
 //! | | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
-//! | | `LoadState` | `StateLoaded` or `RequestFailed` |
-//! | | `AdvanceOuter`, `MatchBatch`, `Begin`, `End`, `Finish`, `Complete` | none |
+//! | | `LoadState`, `LoadReplica` | `StateLoaded` or `RequestFailed` |
+//! | | `Contribute` | `Contributed` or `RequestFailed` |
+//! | | `TakeUp`, `AdvanceOuter`, `MatchBatch`, `Begin`, `End`, `Finish`, `Complete` | none |
 //! | worker | `Encode` | `Encoded` or `RequestFailed` |
 //! | | `Merge` | `Merged` or `RequestFailed` |
+//! | | `Reduce` | `Reduced` or `RequestFailed` |
 //! | – | `Notice`, `Stop` | none |
 //!
 //! The control plane ([`Node`]) and the data plane ([`numerics`]) are apart: a node never loops over a model, it
 //! passes [`Snapshot`]s, [`Payload`]s and [`Correction`]s on by reference, and a call of `handle` takes microseconds.
 //!
-//! The method is pairwise modular gossip; see [`numerics`] for the arithmetic and [`exchange`] for the protocol.
+//! The method is pairwise modular gossip; see [`numerics`] for the arithmetic and [`exchange`] for the protocol. Where a run
+//! says so, all members average at once instead: see [`collective`].
 
 pub mod bounds;
 pub mod bulk;
@@ -63,6 +66,7 @@ pub mod secret;
 pub mod server;
 pub mod shards;
 pub mod status;
+mod synchronous;
 pub mod text;
 pub mod ticket;
 pub mod time;

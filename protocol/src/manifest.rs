@@ -17,9 +17,11 @@ mod attention;
 mod kinds;
 mod sharing;
 mod spec;
+mod synchronous;
 mod tuning;
 
 pub use spec::*;
+pub use synchronous::{SynchronousSpec, Topology};
 pub use tuning::{BaseSpec, LORA_TARGETS, LoraSpec};
 
 /// The longest canonical text accepted from a peer, in bytes. Ours are about 1 KiB, and 10 KiB with the most shards.
@@ -61,6 +63,8 @@ pub struct RunManifest {
     pub data: DataSpec,
     /// How nodes average.
     pub gossip: GossipSpec,
+    /// Whether all average at once instead, waiting for each other.
+    pub synchronous: SynchronousSpec,
 }
 
 /// Why a manifest is refused.
@@ -90,7 +94,7 @@ impl RunManifest {
     /// # Errors
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ManifestError> {
-        let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip } = self;
+        let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip, synchronous: _ } = self;
         let is_name = (1..=64).contains(&run.name.chars().count()) && !run.name.contains(is_unprintable);
         check("run.name", format!("{:?}", run.name), is_name, "1 to 64 characters that can be seen")?;
         let founder_holds = run.founder.is_empty() || run.founder.parse::<PeerId>().is_ok();
@@ -142,7 +146,8 @@ impl RunManifest {
         within("gossip.outer_learning_rate", gossip.outer_learning_rate, 0.0, 1.0, "0 (off) to 1")?;
         // At 0.9 short runs end worse than without any gossip.
         within("gossip.outer_momentum", gossip.outer_momentum, 0.0, 0.899_999, "0 to below 0.9")?;
-        check("gossip.final_exchanges", gossip.final_exchanges, gossip.final_exchanges <= 100, "0 to 100")
+        check("gossip.final_exchanges", gossip.final_exchanges, gossip.final_exchanges <= 100, "0 to 100")?;
+        synchronous::validate(self)
     }
 
     /// The canonical text: `section.field = value` lines, sorted, each with a newline. Equal manifests give equal
@@ -152,7 +157,8 @@ impl RunManifest {
         let mut lines = Vec::new();
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
-            if tuning::is_left_out(&self.base, &self.lora, section) {
+            let is_off = synchronous::is_left_out(&self.synchronous, section);
+            if is_off || tuning::is_left_out(&self.base, &self.lora, section) {
                 continue;
             }
             let told = fields.iter().filter(|(field, value)| {

@@ -5,6 +5,7 @@
 
 use bincode::{Decode, Encode};
 
+use crate::collective::{self, Epoch, SliceName, Word};
 use crate::finish::FinishOrder;
 use crate::part::Part;
 use crate::peer::{Address, PeerId};
@@ -60,6 +61,8 @@ pub enum Message {
     },
     /// The founder's order to finish the run, passed on.
     Finish(FinishOrder),
+    /// Between members of a synchronous run: who takes part in the all-reduce.
+    Synchronous(Word),
 }
 
 /// A member as one node describes it to another.
@@ -203,12 +206,22 @@ pub enum TransferHeader {
         /// Digest of the model's layout.
         layout: [u8; 32],
     },
+    /// Slices of an all-reduce: values as little-endian `f32`.
+    Slices(SliceName),
+    /// A replica for another member of a synchronous run, which has other bits or none.
+    Replica {
+        /// The epoch that it takes part in with it.
+        epoch: Epoch,
+        /// Names the replica.
+        standing: collective::Standing,
+    },
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec;
+    use crate::collective::{Announced, Members, Stalled};
     use crate::finish::Ending;
     use crate::handshake::{
         self, Answer, Credentials, Denial, Greeting, Hello, OtherVersion, Parties, Proof, Prover, Stamps,
@@ -251,6 +264,12 @@ mod tests {
         let proof = Some(Proof::new(&Secret::from_bytes([5; 32]), RunId([4; 32]), &parties, Prover::Dialer));
         let manifest = || "a".to_owned();
         let addresses = || vec![address.clone()];
+        let epoch = Epoch { number: 3, leader: PeerId::from_public_key([8; 32]) };
+        let at = collective::Standing { operations: 7, epoch };
+        let members: Members = [peer].into_iter().collect();
+        let reaches = members.clone();
+        let stalled = Stalled { epoch, members: members.clone(), standing: Some(at), digest: 5, reaches };
+        let announced = Announced { epoch, members: members.clone(), standing: at, current: members.clone() };
         let state = TransferHeader::State { request: 1, chunk: 9, progress: 2.0, layout: [3; 32] };
         let encoded = [
             codec::encode(&Message::Shuffle { peers: peers.clone(), wants_reply: true }),
@@ -279,6 +298,11 @@ mod tests {
             codec::encode(&Answer::Run { welcome: true, manifest: manifest(), addresses: addresses() }),
             codec::encode(&Answer::Denied(Denial::Closed)),
             codec::encode(&Answer::Entered),
+            codec::encode(&Message::Synchronous(Word::Stalled(stalled))),
+            codec::encode(&Message::Synchronous(Word::Announced(announced))),
+            codec::encode(&Message::Synchronous(Word::Running { epoch, members, standing: at })),
+            codec::encode(&TransferHeader::Slices(SliceName { epoch, operation: 7, line: 2, digest: 300 })),
+            codec::encode(&TransferHeader::Replica { epoch, standing: at }),
         ];
         let lines: Vec<String> = encoded.iter().map(|bytes| hexadecimal(bytes)).collect();
         assert_eq!(lines, GOLDEN);
@@ -294,7 +318,7 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 26] = [
+    const GOLDEN: [&str; 31] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a4401",
         "01fb2c0100000105080600007a440000003f0000003f0000000000406f40fb204e",
         "02fb2c010000003f0600007a440000003f0000003f0000000000406f40",
@@ -321,5 +345,10 @@ mod tests {
         "0001016101142f6970342f3132372e302e302e312f7463702f31",
         "0100",
         "02",
+        "0900030808080808080808080808080808080808080808080808080808080808080808010707070707070707070707070707070707070707070707070707070707070707010703080808080808080808080808080808080808080808080808080808080808080805010707070707070707070707070707070707070707070707070707070707070707",
+        "090103080808080808080808080808080808080808080808080808080808080808080801070707070707070707070707070707070707070707070707070707070707070707030808080808080808080808080808080808080808080808080808080808080808010707070707070707070707070707070707070707070707070707070707070707",
+        "090203080808080808080808080808080808080808080808080808080808080808080801070707070707070707070707070707070707070707070707070707070707070707030808080808080808080808080808080808080808080808080808080808080808",
+        "050308080808080808080808080808080808080808080808080808080808080808080702fb2c01",
+        "0603080808080808080808080808080808080808080808080808080808080808080807030808080808080808080808080808080808080808080808080808080808080808",
     ];
 }

@@ -24,6 +24,7 @@ use crate::outbox::{Outbox, Reply};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
 use crate::status::{Counts, Phase, Status};
+use crate::synchronous::Synchronous;
 use crate::time::Time;
 
 mod ending;
@@ -38,6 +39,8 @@ pub struct Node {
     phase: Phase,
     membership: Membership,
     pairwise: Pairwise,
+    /// In a synchronous run: it takes the place of exchanges.
+    synchronous: Option<Synchronous>,
     reputation: Reputation,
     joining: Joining,
     giving: Giving,
@@ -73,6 +76,7 @@ impl Node {
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
             pairwise: Pairwise::new(&config, me, seed, parameters),
+            synchronous: Synchronous::new(&config, me, parameters, now),
             reputation: Reputation::default(),
             joining: Joining::new(me, seed, chunking, config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
@@ -121,7 +125,8 @@ impl Node {
 
     /// When to call [`handle`](Self::handle) with [`Event::TimePassed`] if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let copies = (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
+        let copies =
+            self.synchronous.is_none() && (self.phase == Phase::Joining || self.is_copying_anew()) && !self.is_resting;
         let joining = copies.then(|| self.joining.next_deadline());
         let deadlines = [
             Some(self.membership.next_deadline()),
@@ -129,6 +134,7 @@ impl Node {
             joining,
             self.giving.next_deadline(),
             self.phase_deadline,
+            self.synchronous.as_ref().and_then(Synchronous::next_deadline),
         ];
         (self.phase != Phase::Left).then(|| deadlines.into_iter().flatten().min()).flatten()
     }
@@ -151,6 +157,9 @@ impl Node {
             ..Status::of(self.me)
         };
         self.pairwise.describe(&mut status);
+        if let Some(synchronous) = &self.synchronous {
+            synchronous.describe(self.outbox.now(), &mut status);
+        }
         status
     }
 
@@ -171,6 +180,7 @@ impl Node {
             Event::PeerConnected { peer, addresses } => {
                 self.membership.on_connected(now, peer, addresses, &mut self.outbox);
                 self.joining.on_connected(now);
+                self.on_reachable(now, peer);
                 let away = self.membership.take_return(peer, self.pairwise.apart_after());
                 if let Some(away) = away {
                     self.pairwise.on_return(now, peer, away);
@@ -218,8 +228,12 @@ impl Node {
                 // Nobody else is to blame for an order of this machine.
                 let _ = self.on_finish(None, &order);
             }
-            Event::RestBegan => self.is_resting = true,
-            Event::RestEnded => self.is_resting = false,
+            Event::Contributed { request, contribution, digest, report } => {
+                self.on_reply(now, request, Reply::Contributed(contribution, digest, report));
+            }
+            Event::Reduced { request, result } => self.on_reply(now, request, Reply::Reduced(result)),
+            Event::RestBegan => self.on_rest(now, true),
+            Event::RestEnded => self.on_rest(now, false),
         }
     }
 
@@ -270,8 +284,15 @@ impl Node {
             }
             Message::Leave => {
                 self.membership.on_leave(peer);
+                if let Some(synchronous) = &mut self.synchronous {
+                    synchronous.on_lost(now, peer, out);
+                }
                 Ok(())
             }
+            Message::Synchronous(word) => match &mut self.synchronous {
+                Some(synchronous) => synchronous.on_word(now, peer, word, out),
+                None => Err(Misbehaviour::Unsolicited),
+            },
         };
         self.judge(now, peer, verdict);
     }
@@ -287,6 +308,7 @@ impl Node {
         let refuse = match self.phase {
             Phase::Joining => Some(RejectReason::Joining),
             Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
+            _ if self.synchronous.is_some() => Some(RejectReason::Unacceptable),
             _ if self.is_resting => Some(RejectReason::Resting),
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
             Phase::Training | Phase::Settling | Phase::Completed => None,
@@ -302,6 +324,10 @@ impl Node {
         let out = &mut self.outbox;
         let verdict = match header {
             TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
+            TransferHeader::Slices(_) | TransferHeader::Replica { .. } => match &mut self.synchronous {
+                Some(synchronous) => synchronous.on_transfer(now, peer, (&header, payload), out),
+                None => Err(Misbehaviour::Unsolicited),
+            },
             header => {
                 self.pairwise.on_transfer(peer, &header, payload, out);
                 Ok(())
@@ -312,7 +338,11 @@ impl Node {
 
     /// Whether something is under way with a peer that a closed connection would break off.
     fn is_busy_with(&self, peer: PeerId) -> bool {
-        self.pairwise.is_busy_with(peer) || self.joining.is_busy_with(peer) || self.giving.is_busy_with(peer)
+        let is_member = self.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_busy_with(peer));
+        is_member
+            || self.pairwise.is_busy_with(peer)
+            || self.joining.is_busy_with(peer)
+            || self.giving.is_busy_with(peer)
     }
 
     /// Whether this node trains, but on a model that it is about to replace.
@@ -328,6 +358,9 @@ impl Node {
         }
         self.pairwise.on_transfer_ended(transfer, finished);
         self.giving.on_transfer_ended(now, transfer, finished, &mut self.outbox);
+        if let Some(synchronous) = &mut self.synchronous {
+            synchronous.on_transfer_ended(now, transfer, finished, &mut self.outbox);
+        }
     }
 
     fn on_disconnected(&mut self, now: Time, peer: PeerId) {
@@ -338,8 +371,28 @@ impl Node {
 
     fn on_path_changed(&mut self, now: Time, peer: PeerId, is_direct: bool) {
         self.membership.on_path_changed(peer, is_direct);
-        if !is_direct {
+        if is_direct {
+            self.on_reachable(now, peer);
+        } else {
             self.on_transfers_impossible(now, peer);
+        }
+    }
+
+    /// Transfers to this peer are possible, where it is connected.
+    fn on_reachable(&mut self, now: Time, peer: PeerId) {
+        if let Some(synchronous) = &mut self.synchronous
+            && self.membership.directly_connected().any(|connected| connected == peer)
+        {
+            synchronous.on_reachable(now, peer, &mut self.outbox);
+        }
+    }
+
+    fn on_rest(&mut self, now: Time, begins: bool) {
+        self.is_resting = begins;
+        match &mut self.synchronous {
+            Some(synchronous) if begins => synchronous.begin_rest(),
+            Some(synchronous) => synchronous.end_rest(now, &mut self.outbox),
+            None => {}
         }
     }
 
@@ -348,6 +401,9 @@ impl Node {
         self.pairwise.on_partner_lost(peer, &mut self.outbox);
         self.joining.on_partner_lost(now, peer);
         self.giving.give_up(peer);
+        if let Some(synchronous) = &mut self.synchronous {
+            synchronous.on_lost(now, peer, &mut self.outbox);
+        }
     }
 
     fn judge(&mut self, now: Time, peer: PeerId, verdict: Result<(), Misbehaviour>) {

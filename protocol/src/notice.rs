@@ -119,6 +119,15 @@ pub enum Notice {
         /// Distance over √2 and over local progress; 0.4 to 0.8 is best.
         ratio: f64,
     },
+    /// In a synchronous run: others than before take part in the all-reduces.
+    MembersChanged {
+        /// How many there are now, this node counted.
+        members: u32,
+        /// Who is new, this node counted.
+        joined: Vec<PeerId>,
+        /// Who takes part no more.
+        left: Vec<PeerId>,
+    },
     /// The founder has ordered the end of the run.
     Finishing(Ending),
     /// Training is over; the last exchanges begin.

@@ -18,6 +18,7 @@ mod instruction_set;
 mod link;
 mod merge;
 mod packing;
+mod reduce;
 mod scales;
 mod width;
 
@@ -27,5 +28,6 @@ pub use encode::{EncodeJob, EncodeRole, Encoded, encode};
 pub(crate) use instruction_set::{InstructionSet, Kernel};
 pub use link::Reference;
 pub use merge::{MergeJob, MergeRole, Merged, merge};
+pub use reduce::{ReduceJob, reduce, state_digest};
 pub use scales::{BlockScale, Scales};
 pub use width::{CodeWidth, codes_bytes, round_bytes, scales_bytes};

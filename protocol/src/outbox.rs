@@ -35,6 +35,14 @@ pub(crate) enum Purpose {
     StateSnapshot,
     /// A peer's model on its way to become ours.
     StateLoad,
+    /// What is contributed to an all-reduce: the order of this number.
+    Contribution(u64),
+    /// Slices on their way into a sum.
+    Reduction,
+    /// A copy of the replica for other members.
+    ReplicaCopy,
+    /// The replica of this member on its way to become ours.
+    ReplicaLoad(PeerId),
 }
 
 /// A reply without its request.
@@ -44,6 +52,8 @@ pub(crate) enum Reply {
     Codes(Result<Encoded, Misbehaviour>),
     Merge(Result<Merged, Misbehaviour>),
     Applied(TrainingReport),
+    Contributed(Snapshot, u64, TrainingReport),
+    Reduced(Result<Snapshot, Misbehaviour>),
     Loaded(bool, TrainingReport),
     /// The order was refused by a full queue; there will be nothing else.
     Failed,

@@ -9,12 +9,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::Time;
-use crate::collective::{Patience, Place, SLACK};
+use crate::collective::{Patience, SLACK};
 use crate::exchange::TimeoutEstimator;
 use crate::random::{RngExt, stream};
 
 /// Waits in vain double the deadline so often at most.
 const DOUBLINGS_MAX: u32 = 2;
+
+/// A member's number, from 0: these methods have a fixed set of them.
+pub type Place = u16;
 
 /// The partner of each member in a round: a random perfect matching. With an odd number one has none.
 pub fn matching(seed: u64, round: u64, members: usize) -> Vec<Option<Place>> {
@@ -143,7 +146,8 @@ mod tests {
     #[test]
     fn a_round_ends_once_with_the_partner_or_at_its_deadline() {
         let at = |seconds| Time::from_start(Duration::from_secs(seconds));
-        let patience = Patience { initial: Duration::from_secs(4), floor: Duration::from_secs(1) };
+        let patience =
+            Patience { initial: Duration::from_secs(4), floor: Duration::from_secs(1), ..Patience::default() };
         let mut meeting = Meeting::new(patience);
         assert!(meeting.received(1) && !meeting.received(1), "early, and twice");
         assert_eq!(meeting.ready(at(10)), None);

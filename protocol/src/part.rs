@@ -65,6 +65,9 @@ pub enum Selection {
     Part(Part),
     /// The state, for joiners: θ. The outer momentum is left out, for nobody could check a stranger's; it begins anew.
     State,
+    /// All that members of a synchronous run have in common, as a vector that only the trainer reads: the parameters and
+    /// the optimizer's moments, or the parameters and the outer momentum.
+    Replica,
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Time;
-use crate::collective::{Members, Patience, Place, SLACK};
+use crate::collective::{Patience, SLACK};
 use crate::exchange::TimeoutEstimator;
+use crate::pairs::Place;
 
 /// Waits in vain double the deadline so often at most.
 const DOUBLINGS_MAX: u32 = 2;
@@ -79,9 +80,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of `workers` that all begin with its parameters. `bound`: how many ticks a worker may be ahead; `None` for
+    /// A server of so many `workers`, numbered from 0, that all begin with its parameters. `bound`: how many ticks a worker may be ahead; `None` for
     /// as many as it likes.
-    pub fn new(workers: Members, bound: Option<u64>, patience: Patience) -> Server {
+    pub fn new(workers: Place, bound: Option<u64>, patience: Patience) -> Server {
         let timeout = TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX);
         let worker = |place| {
             let timeout = timeout.clone();
@@ -89,7 +90,7 @@ impl Server {
         };
         Server {
             bound,
-            workers: workers.iter().map(worker).collect(),
+            workers: (0..workers).map(worker).collect(),
             gathered: Vec::new(),
             counts: ServerCounts::default(),
             orders: VecDeque::new(),
@@ -209,8 +210,9 @@ mod tests {
     }
 
     fn server(workers: usize, bound: Option<u64>) -> Server {
-        let patience = Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500) };
-        Server::new(Members::first(workers), bound, patience)
+        let patience =
+            Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500), ..Patience::default() };
+        Server::new(workers as Place, bound, patience)
     }
 
     fn orders(server: &mut Server) -> Vec<ServerOrder> {

@@ -85,6 +85,8 @@ pub struct Status {
     pub loop_gain: f64,
     /// How long an own exchange is given at present.
     pub exchange_deadline: Duration,
+    /// All-reduces, where the run is synchronous.
+    pub synchronous: Option<SynchronousStatus>,
     /// Peers banned now, and until when.
     pub banned: BTreeMap<PeerId, Time>,
     /// Peers that may change little, and how much of the usual: 0 to 1.
@@ -121,6 +123,7 @@ impl Status {
             delay_rounds: 0.0,
             loop_gain: 0.0,
             exchange_deadline: Duration::ZERO,
+            synchronous: None,
             banned: BTreeMap::new(),
             distrusted: BTreeMap::new(),
             offences: BTreeMap::new(),
@@ -129,6 +132,29 @@ impl Status {
             stale_replies: 0,
         }
     }
+}
+
+/// How a node of a synchronous run stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SynchronousStatus {
+    /// Members that take part, this one counted; 0 while it seeks a group.
+    pub members: usize,
+    /// All-reduces behind the replica, of whoever made it.
+    pub operations: u64,
+    /// All-reduces that this node has finished.
+    pub finished: u64,
+    /// How long it has waited in all: from each own contribution until the sum was there, and for copies of a replica.
+    pub waited: Duration,
+    /// Who is waited for now.
+    pub awaited: Option<PeerId>,
+    /// All-reduces that were dropped and begun anew, or given up.
+    pub dropped: u64,
+    /// Replicas copied from another member.
+    pub copied: u64,
+    /// Times that another member's replica had other bits.
+    pub differed: u64,
+    /// How long an all-reduce is given at present.
+    pub deadline: Duration,
 }
 
 /// Exchanges so far. Every exchange that this node took part in counts once, whoever started it.

@@ -13,4 +13,5 @@ mod responding;
 mod rest;
 mod schedules;
 mod shards;
+mod synchronous;
 mod two_nodes;

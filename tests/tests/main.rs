@@ -27,6 +27,7 @@ mod simulate;
 mod strangers;
 mod structure;
 mod swarm;
+mod synchronous;
 mod terminal;
 mod tickets;
 mod tracking;

@@ -54,6 +54,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
         Err(failure) => findings.push(Finding::of_failure("base", &failure)),
     }
     let measured = doctor::check_machine(&manifest, &settings, &mut findings);
+    let megabits = found.as_ref().and_then(|found| found.megabits);
+    findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
     let configured = &settings.checkpoint.directory;
     let default = DataDirectory::default_path(&manifest.run.name);
     let directory = if configured.as_os_str().is_empty() { &default } else { configured };

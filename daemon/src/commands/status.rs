@@ -32,6 +32,16 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         report.exchanges_failed,
         counted(report.misbehaviours, "misbehaviour")
     ));
+    if let Some(synchronous) = &report.synchronous {
+        print_line(&format!("synchronous  {}", synchronous.summary()));
+        print_line(&format!(
+            "             {} begun anew · {} copied · {} with other bits · given {:.1} s each",
+            counted(synchronous.dropped, "all-reduce"),
+            counted(synchronous.copied, "replica"),
+            synchronous.differed,
+            synchronous.deadline_seconds
+        ));
+    }
     if let Some(reason) = &report.resting {
         print_line(&format!("resting      {reason}"));
     }

@@ -36,7 +36,10 @@ pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> 
     let swarm = if swarm > own { format!("swarm {}, as members tell", count(swarm)) } else { String::new() };
     lines.push(fitted([format!("{} {each}/s here", count(own)), swarm], columns));
     let disagreement = report.disagreement.map_or(String::new(), |value| format!("disagreement {}", number(value)));
-    let exchanges = counted(report.exchanges_completed, "exchange");
+    let exchanges = match &report.synchronous {
+        Some(synchronous) => synchronous.summary(),
+        None => counted(report.exchanges_completed, "exchange"),
+    };
     let sent = format!("{} sent", human_bytes(report.bytes_sent));
     lines.push(fitted([counted(report.peers as u64, "peer"), exchanges, sent, disagreement], columns));
     if let Some(reason) = &report.resting {

@@ -101,6 +101,11 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             );
             warning(text, hint)
         }
+        Notice::MembersChanged { members, joined, left } => {
+            let changes = [("new", joined), ("gone", left)].into_iter().filter(|(_, who)| !who.is_empty());
+            let changes: Vec<String> = changes.map(|(what, who)| format!("{what}: {}", list(who))).collect();
+            plain(format!("{} average together ({})", counted((*members).into(), "member"), changes.join("; ")))
+        }
         Notice::Finishing(ending) => plain(format!(
             "the founder finishes the run: the learning rate falls from step {:.0} on, the end is step {:.0} of the swarm",
             ending.from, ending.until

@@ -21,6 +21,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
     Config {
         name: Name::new(&plan.settings.network.name),
         gossip: plan.manifest.gossip.clone(),
+        synchronous: plan.manifest.synchronous.clone(),
         end: known_end(plan.directory.root(), &plan.manifest),
         start: start(plan, resumed),
         training,

@@ -1,6 +1,6 @@
 //! What the founder's daemon does for `murmur finish`: signs the order and hands it to the core, which spreads it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use murmur_network::{Keypair, peer_id};
 use murmur_protocol::{Ending, Event, FinishOrder, RunId, RunManifest};
@@ -12,6 +12,9 @@ use crate::observe::report::NodeReport;
 /// The decay takes this share of the steps so far where no time is given: with a tenth to a fifth a stable rate ends as low
 /// as a cosine of the same length (Hägele et al., arXiv 2405.18392).
 const DECAY_SHARE: f64 = 0.2;
+
+/// An order reaches all members of a swarm within this: it is sent on at once. A guess.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// The least steps of a decay: fewer than a node's usual interval between exchanges would end before all have heard.
 const DECAY_STEPS_MIN: f64 = 20.0;
@@ -111,7 +114,8 @@ impl Finisher {
             return Err(NotFinished::Complete);
         }
         let steps = steps.max(DECAY_STEPS_MIN);
-        let ending = Ending { from: report.progress, until: report.progress + steps };
+        let from = report.progress + steps_until_all_have_heard(report);
+        let ending = Ending { from, until: from + steps };
         let microseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let serial = u64::try_from(microseconds).unwrap_or(u64::MAX);
         let sign = |bytes: &[u8]| key.sign(bytes).ok().and_then(|signature| signature.try_into().ok());
@@ -119,6 +123,13 @@ impl Finisher {
         self.events.send(Event::FinishOrdered { order }).await.map_err(|_| NotFinished::Ended)?;
         Ok(Finishing { ending, seconds: steps_per_second(report).map(|pace| steps / pace) })
     }
+}
+
+/// Members of a synchronous run step together: all must know of the end before it changes a step. 0 for others.
+fn steps_until_all_have_heard(report: &NodeReport) -> f64 {
+    let step_seconds = report.median_step_seconds.max(report.step_seconds);
+    let is_synchronous = report.synchronous.is_some() && step_seconds > 0.0;
+    if is_synchronous { (HEARD_WITHIN.as_secs_f64() / step_seconds).ceil() } else { 0.0 }
 }
 
 /// How fast the swarm's progress grows.

@@ -71,7 +71,11 @@ pub(crate) fn network_config(
         secret,
         admission: settings.network.admission(),
         caps: settings.limits.caps(),
-        payload_bytes_max: bounds::payload_bytes_max(parameters),
+        payload_bytes_max: if manifest.synchronous.is_on() {
+            bounds::replica_bytes_max(parameters).max(bounds::payload_bytes_max(parameters))
+        } else {
+            bounds::payload_bytes_max(parameters)
+        },
         inbound_bytes_budget: bounds::inbound_bytes_budget(parameters),
         shelf: None,
         connectivity: settings.network.connectivity(),

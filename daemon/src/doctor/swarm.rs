@@ -32,6 +32,8 @@ pub struct Found {
     pub members: usize,
     /// Speeds that members have declared in proposals.
     pub tokens_per_second: Vec<f64>,
+    /// The link from a member, in Mbit/s, where enough was copied to measure it.
+    pub megabits: Option<f64>,
 }
 
 impl Found {
@@ -183,7 +185,14 @@ impl Visit<'_> {
     }
 
     fn found(&self) -> Found {
-        Found { members: self.seen.len(), tokens_per_second: self.tokens_per_second.clone() }
+        Found { members: self.seen.len(), tokens_per_second: self.tokens_per_second.clone(), megabits: self.megabits() }
+    }
+
+    /// The link from the donor, where it has given anything.
+    fn megabits(&self) -> Option<f64> {
+        let (_, first_at) = self.donor.as_ref()?;
+        let seconds = (self.last_at - (*first_at)?).as_secs_f64().max(1e-6);
+        (self.bytes > 0).then(|| 8e-6 * self.bytes as f64 / seconds)
     }
 
     fn judge_bandwidth(&self) -> Finding {
@@ -201,9 +210,8 @@ impl Visit<'_> {
             Some(_) if self.bytes == 0 => {
                 Finding::good("swarm", format!("{swarm}; the model is too small to measure the bandwidth"))
             }
-            Some(first_at) => {
-                let seconds = (self.last_at - *first_at).as_secs_f64().max(1e-6);
-                let (rate, bytes) = (8e-6 * self.bytes as f64 / seconds, human_bytes(self.bytes));
+            Some(_) => {
+                let (rate, bytes) = (self.megabits().unwrap_or_default(), human_bytes(self.bytes));
                 Finding::good("swarm", format!("{swarm}; {rate:.0} Mbit/s from {} ({bytes})", donor.short()))
             }
         }

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_share_is_that_of_the_speeds() {
-        let found = Found { members: 4, tokens_per_second: vec![500.0, 1500.0] };
+        let found = Found { members: 4, tokens_per_second: vec![500.0, 1500.0], megabits: None };
         let verdict = verdict(&RunManifest::default(), Some(&measured()), Some(&found), &[]);
         assert_eq!(verdict.contribution, Some(0.2));
         assert!(verdict.text.starts_with("this machine will contribute about 20 % and use "), "{}", verdict.text);

@@ -4,9 +4,10 @@
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
 //! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
 //! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
-//! them.
+//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there.
 
 mod divergence;
+mod member;
 mod saving;
 mod step_times;
 mod under_way;
@@ -25,6 +26,7 @@ use super::{Arrival, Refused};
 use crate::process::memory;
 use crate::store::CheckpointWriter;
 use divergence::Divergence;
+use member::Member;
 pub(crate) use saving::Reply;
 use saving::Timetable;
 pub use saving::{CheckpointRequests, NotSaved, SavedCheckpoint};
@@ -88,6 +90,7 @@ impl Trainer {
         let (view_sender, view) = watch::channel(first_view.clone());
         let thread = TrainerThread {
             timetable: Timetable::new(settings.checkpoint_period),
+            member: Member::new(&settings.manifest.synchronous),
             settings,
             engine,
             inbox,
@@ -197,6 +200,8 @@ struct TrainerThread {
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
     divergence: Divergence,
+    /// In a synchronous run.
+    member: Option<Member>,
     timetable: Timetable,
     clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
@@ -209,23 +214,31 @@ impl TrainerThread {
         loop {
             self.take_shards();
             self.save_as_asked();
-            let steps = self.stage == Stage::Training && self.engine.has_data();
-            let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
+            let open = if self.is_to_step() { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
                 self.finish_all();
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
                 return self.unsaved.map_or(written, Err);
             }
-            if self.stage == Stage::Training && self.is_run_over() {
+            let is_between = self.member.as_ref().is_none_or(Member::is_between);
+            if self.stage == Stage::Training && is_between && self.is_run_over() {
                 self.stage = Stage::Ended;
                 self.finish_all();
                 let report = self.report();
                 self.tell(Event::TrainingCompleted(report));
             }
-            if self.stage == Stage::Training && self.engine.has_data() {
-                self.step();
+            match &self.member {
+                _ if !self.is_to_step() => {}
+                Some(_) => self.step_of_member(),
+                None => self.step(),
             }
         }
+    }
+
+    /// Whether there is something to compute: always while it trains, but in a synchronous run only what is asked for.
+    fn is_to_step(&self) -> bool {
+        let is_asked = self.member.as_ref().is_none_or(Member::is_asked);
+        self.stage == Stage::Training && self.engine.has_data() && is_asked
     }
 
     fn take_shards(&mut self) {
@@ -285,6 +298,13 @@ impl TrainerThread {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
+            TrainerOrder::Contribute { request } => {
+                if let Some(member) = &mut self.member {
+                    member.order(request);
+                }
+            }
+            TrainerOrder::TakeUp { sum, members, progress } => self.take_up_sum(sum, members, progress),
+            TrainerOrder::LoadReplica { request, replica, progress } => self.load_replica(request, &replica, progress),
             TrainerOrder::MatchBatch { members } => self.engine.set_members(members),
             TrainerOrder::Finish(order) => {
                 self.engine.finish(order.ending);
@@ -342,13 +362,9 @@ impl TrainerThread {
                 let seconds = (end - begin).as_secs_f64();
                 self.travel += report.travel;
                 self.view.progress += 1.0;
-                self.view.steps = self.engine.steps();
-                tracing::trace!(seconds, "step {}", self.view.steps);
                 let loss = self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss));
                 self.view.loss = Some(loss);
-                let first = self.view.step_seconds == 0.0;
-                self.view.step_seconds = if first { seconds } else { blend(self.view.step_seconds, seconds) };
-                self.view.tokens_per_second = report.tokens as f64 / self.view.step_seconds;
+                self.count_step(seconds, report.tokens);
             }
             Err(error @ TrainingError::NotFinite { .. }) => {
                 if self.divergence.skipped() {
@@ -359,6 +375,20 @@ impl TrainerThread {
             }
             Err(error) => self.give_up(format!("at {}: {error}", self.place())),
         }
+        self.after_step();
+    }
+
+    /// A step has been taken.
+    fn count_step(&mut self, seconds: f64, tokens: usize) {
+        self.view.steps = self.engine.steps();
+        tracing::trace!(seconds, "step {}", self.view.steps);
+        let first = self.view.step_seconds == 0.0;
+        self.view.step_seconds = if first { seconds } else { blend(self.view.step_seconds, seconds) };
+        self.view.tokens_per_second = tokens as f64 / self.view.step_seconds;
+    }
+
+    /// What follows a step: an evaluation and a checkpoint where they are due, and a report.
+    fn after_step(&mut self) {
         let after = Instant::now();
         if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
             self.evaluate();

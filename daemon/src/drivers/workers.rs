@@ -48,6 +48,7 @@ fn work(orders: &Receiver<WorkerOrder>, events: &Sender<Event>) {
             WorkerOrder::Encode { request, snapshot, job } => {
                 Event::Encoded { request, result: numerics::encode(&snapshot, &job, &buffers) }
             }
+            WorkerOrder::Reduce { request, job } => Event::Reduced { request, result: numerics::reduce(job) },
             WorkerOrder::Merge { request, job } => Event::Merged { request, result: numerics::merge(&job, &buffers) },
         };
         // A driver may wait for the engine; only a finished engine does not listen any more.

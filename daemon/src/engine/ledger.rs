@@ -195,7 +195,7 @@ fn received_for(header: &TransferHeader) -> Option<(bool, ExchangeNumber)> {
     match header {
         TransferHeader::Scales { exchange } | TransferHeader::ProposalCodes { exchange } => Some((false, *exchange)),
         TransferHeader::ReplyCodes { exchange } | TransferHeader::Merged { exchange, .. } => Some((true, *exchange)),
-        TransferHeader::State { .. } => None,
+        TransferHeader::State { .. } | TransferHeader::Slices(_) | TransferHeader::Replica { .. } => None,
     }
 }
 

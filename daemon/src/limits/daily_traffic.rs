@@ -13,6 +13,10 @@ use crate::setup::devices::Devices;
 
 const DAY_SECONDS: f64 = 86_400.0;
 
+/// What a member of an all-reduce sends for a parameter at most, but for the one in the middle of a star: each value once to
+/// be summed and once to be copied, as 32-bit floats.
+pub(crate) const ALL_REDUCE_BYTES: usize = 8;
+
 /// Tells people what this node will send, before it begins.
 pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, devices: &Devices) {
     let sent = match measure_briefly(manifest, &devices.all, settings.training.options()) {
@@ -26,6 +30,11 @@ pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, devices: &De
 
 /// Bytes that exchanges of a run send in a day at most, from a machine whose step takes so long.
 pub(crate) fn bytes_sent_a_day(manifest: &RunManifest, parameters: usize, step_seconds: f64) -> f64 {
+    let synchronous = &manifest.synchronous;
+    if synchronous.is_on() {
+        let all_reduces = DAY_SECONDS / (step_seconds * f64::from(synchronous.every_steps));
+        return all_reduces * (ALL_REDUCE_BYTES * parameters) as f64;
+    }
     let gossip = &manifest.gossip;
     let interval = gossip.interval_steps_min.min(gossip.interval_steps).max(1);
     let rounds = DAY_SECONDS / (step_seconds * f64::from(interval));

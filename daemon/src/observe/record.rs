@@ -148,6 +148,12 @@ pub struct Sample {
     pub reachable: String,
     /// Share of the time in training that goes by between two steps, 0 to 1: what gossip costs training.
     pub boundary_share: f64,
+    /// Of a synchronous run: how long this node has waited for others since the process began, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<f64>,
+    /// Of a synchronous run: members that average together, this node counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<u64>,
     /// Processor time of the process so far, in seconds, summed over its threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,

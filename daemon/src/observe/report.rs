@@ -13,6 +13,7 @@ use crate::drivers::{DataView, TrainingView};
 use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
+use crate::observe::synchronous::SynchronousReport;
 
 /// What a member said is shown in the swarm's sum when anybody has heard from it this lately, in seconds.
 const TOLD_SECONDS_MAX: u32 = 300;
@@ -141,6 +142,9 @@ pub struct NodeReport {
     pub seconds: f64,
     /// Where the run shares its data: how much of it is here.
     pub data: Option<DataReport>,
+    /// Where the run is synchronous: who averages, and how long was waited.
+    #[serde(default)]
+    pub synchronous: Option<SynchronousReport>,
 }
 
 /// A node's part of the data that its swarm shares.
@@ -305,6 +309,7 @@ impl NodeReport {
             peak_memory_bytes: peak_memory_bytes(),
             seconds: surroundings.seconds,
             data: surroundings.data.map(DataReport::from),
+            synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
         }
     }
 
@@ -348,10 +353,12 @@ fn doing(status: &Status, surroundings: &Surroundings<'_>) -> String {
             human_bytes(surroundings.state_bytes)
         );
     }
+    let is_seeking = status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0);
     let doing = match status.phase {
         Phase::Joining => "looking for a member that gives the model",
         Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
         Phase::Training | Phase::Settling | Phase::Completed if surroundings.is_writing => "writing a checkpoint",
+        Phase::Training if is_seeking => "waiting for members to average with",
         Phase::Training => "training",
         Phase::Settling => "last exchanges",
         Phase::Completed => "training is over; it answers the others",

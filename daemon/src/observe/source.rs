@@ -160,6 +160,8 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         resting: report.resting.clone(),
         reachable: report.reachability.text.clone(),
         boundary_share: finite(report.boundary_share()),
+        waited_seconds: report.synchronous.as_ref().map(|synchronous| finite(synchronous.seconds_waited)),
+        members: report.synchronous.as_ref().map(|synchronous| synchronous.members as u64),
         cpu_seconds: stats::processor_time().map(|time| time.as_secs_f64()),
         memory: stats::memory(),
         peak_memory: Some(report.peak_memory_bytes).filter(|bytes| *bytes > 0),

@@ -23,6 +23,7 @@ use crate::schedule::{LearningRate, WarmUpAgain};
 mod gradient;
 pub(crate) mod options;
 mod state;
+mod synchronous;
 mod timed;
 mod transfers;
 
@@ -47,6 +48,8 @@ pub struct Engine {
     local_progress: LocalProgress,
     /// Corrections that have begun and not been finished.
     corrections_under_way: usize,
+    /// In a synchronous run that averages models: the last average.
+    last_average: Option<Vec<f32>>,
 }
 
 /// What one step did.
@@ -187,6 +190,7 @@ impl Engine {
             sampler: Sampler::new(corpus, manifest, node).several_batches(devices.len()),
             steps: 0,
             corrections_under_way: 0,
+            last_average: None,
         })
     }
 

@@ -1,14 +1,18 @@
-//! Agreement on who goes on, after an operation has taken too long or somebody has come back.
+//! Agreement on who goes on, after an operation has taken too long or somebody has come.
 //!
-//! Safety rests on two rules. An epoch needs a quorum of the latest epoch that any of its members knows, so two epochs
-//! over one group share a member; and whoever begins an operation has the same [`Standing`], which names the epoch of the
-//! last operation, so a member that finished one that the others did not copies their state, or they its.
+//! Safety rests on two rules. With [`Split::Quorum`] an epoch needs a quorum of the latest epoch that any of its members
+//! knows, so two epochs over one group share a member. And whoever begins an operation has the same [`Standing`], which
+//! names the epoch of the last operation, so a member that finished one that the others did not copies their state, or they
+//! its. With [`Split::EachGoesOn`] the second rule alone holds: two parts then have states of two names.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::executor::Phase;
-use super::{Collective, Epoch, Members, Order, Place, Standing, Word};
+use super::patience::Split;
+use super::{Announced, Collective, Epoch, Members, Order, Stalled, Standing, Word};
 use crate::Time;
+use crate::peer::PeerId;
 
 /// How many of its own waits a member believes what another one has said.
 const WAITS_BELIEVED: u32 = 2;
@@ -20,7 +24,15 @@ pub(super) struct Stall {
     pub(super) since: Time,
     /// When is decided with those that were heard.
     pub(super) until: Time,
-    heard: BTreeMap<Place, (Time, Epoch, Members, Standing)>,
+    heard: BTreeMap<PeerId, (Time, Stalled)>,
+    /// When a group was last heard that works.
+    running: Option<Time>,
+}
+
+impl Stall {
+    pub(super) fn begin(since: Time, until: Time) -> Stall {
+        Stall { since, until, heard: BTreeMap::new(), running: None }
+    }
 }
 
 impl Collective {
@@ -32,111 +44,225 @@ impl Collective {
             Phase::Stalled(stall) => stall.since,
             Phase::Contributing => now,
         };
-        let heard = match &mut self.phase {
-            Phase::Stalled(stall) => std::mem::take(&mut stall.heard),
-            _ => BTreeMap::new(),
-        };
-        self.phase = Phase::Stalled(Stall { since, until: now + self.limit(), heard });
-        let word = Word::Stalled { epoch: self.epoch, members: self.members, standing: self.standing };
-        self.say_to_all(self.everybody, word);
+        let until = now + self.listening();
+        match &mut self.phase {
+            Phase::Stalled(stall) => stall.until = until,
+            _ => self.phase = Phase::Stalled(Stall::begin(since, until)),
+        }
+        let word = self.own_word();
+        self.say_to_all(&self.everybody.clone(), &word);
     }
 
-    pub(super) fn on_stalled(&mut self, now: Time, from: Place, said: (Epoch, Members, Standing)) {
-        let (epoch, members, standing) = said;
-        if !self.everybody.contains(from) || from == self.place {
+    /// Leaves its group for a larger one, or because its state is lost. It waits to be taken in.
+    pub(super) fn give_way(&mut self, now: Time) {
+        self.members = Members::default();
+        self.deferred = None;
+        self.seeks = true;
+        self.stall(now);
+    }
+
+    pub(super) fn own_word(&self) -> Word {
+        Word::Stalled(Stalled {
+            epoch: self.epoch,
+            members: self.members.clone(),
+            standing: self.has_state.then_some(self.standing),
+            digest: self.digest,
+            reaches: self.everybody.clone(),
+        })
+    }
+
+    /// How long is listened to others before a decision.
+    fn listening(&self) -> Duration {
+        self.patience.listening.unwrap_or_else(|| self.limit())
+    }
+
+    fn believed(&self) -> Duration {
+        self.limit().max(self.listening()) * WAITS_BELIEVED
+    }
+
+    pub(super) fn on_stalled(&mut self, now: Time, from: PeerId, said: Stalled) {
+        if self.is_over {
+            self.outside.insert(from, (now, said.epoch.number));
+            return self.invite_those_outside(now);
+        }
+        if !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;
             return;
         }
-        let is_ours = epoch == self.epoch && self.members.contains(from);
+        let is_ours = said.epoch == self.epoch && self.members.contains(from) && said.members.contains(from);
         if is_ours && !self.is_stalled() {
             // An announcement that waited for the end of this operation will not see it.
-            if let Some((epoch, members, standing, current)) = self.deferred.take() {
-                return self.adopt(now, epoch, members, standing, current);
+            if let Some(announced) = self.deferred.take() {
+                return self.adopt(now, announced);
             }
             self.stall(now);
         }
         if let Phase::Stalled(stall) = &mut self.phase {
-            stall.heard.insert(from, (now, epoch, members, standing));
-        } else if !self.members.contains(from) {
-            self.outside.insert(from, now);
-        } else if let Some(word) = self.announced.filter(|_| epoch < self.epoch) {
+            stall.heard.insert(from, (now, said));
+            self.decide_early(now);
+        } else if !self.members.contains(from) || said.members.is_empty() {
+            self.outside.insert(from, (now, said.epoch.number));
+            if self.patience.split == Split::EachGoesOn {
+                self.say_running(from);
+            }
+        } else if let Some(word) = self.announced.clone().filter(|_| said.epoch < self.epoch) {
             // It has missed the announcement, and nothing goes on without it.
             self.order(Order::Say { to: from, word });
         }
     }
 
-    /// Time to agree with those that were heard, or to go on listening.
-    pub(super) fn decide(&mut self, now: Time) {
-        let limit = self.limit();
-        let Phase::Stalled(stall) = &mut self.phase else { return };
-        stall.heard.retain(|_, heard| now.saturating_since(heard.0) <= limit * WAITS_BELIEVED);
-        let own = (now, self.epoch, self.members, self.standing);
-        let all = || stall.heard.iter().map(|(place, said)| (*place, *said)).chain([(self.place, own)]);
-        let present: Members = all().map(|(place, _)| place).collect();
-        let (latest, latest_members) =
-            all().map(|(_, said)| (said.1, said.2)).max_by_key(|(epoch, _)| *epoch).expect("this member itself");
-        let standing = all().map(|(_, said)| said.3).max().expect("this member itself");
-        let current: Members = all().filter(|(_, said)| said.3 == standing).map(|(place, _)| place).collect();
-        if present.is_quorum_of(latest_members) && present.lowest() == Some(self.place) {
-            let epoch = Epoch { number: latest.number + 1, leader: self.place };
-            self.announce(now, epoch, present, standing, current);
-        } else {
-            self.stall(now);
-        }
-    }
-
-    /// At the end of an operation the leader takes in who has come back.
-    pub(super) fn invite_those_outside(&mut self, now: Time) {
-        if self.epoch.leader != self.place {
+    /// Somebody of another group, or of a later epoch of this one, works.
+    pub(super) fn on_running(&mut self, now: Time, from: PeerId, (members, standing): (Members, Standing)) {
+        let is_apart = self.everybody.contains(from) && !self.members.contains(from);
+        if self.patience.split == Split::Quorum || !is_apart || self.is_over {
             return;
         }
-        let believed = self.limit() * WAITS_BELIEVED;
-        let back: Members = self
-            .outside
-            .iter()
-            .filter(|(_, heard)| now.saturating_since(**heard) <= believed)
-            .map(|(place, _)| *place)
-            .collect();
-        self.outside.clear();
-        if !back.is_empty() {
-            let epoch = Epoch { number: self.epoch.number + 1, leader: self.place };
-            let current = self.members.without(back);
-            self.announce(now, epoch, self.members.union(back), self.standing, current);
+        if let Phase::Stalled(stall) = &mut self.phase {
+            stall.running = Some(now);
+        } else if (members.len(), standing) > (self.members.len(), self.standing) {
+            self.give_way(now);
+        } else {
+            self.say_running(from);
         }
     }
 
-    fn announce(&mut self, now: Time, epoch: Epoch, members: Members, standing: Standing, current: Members) {
-        let word = Word::Announced { epoch, members, standing, current };
-        self.say_to_all(members, word);
-        self.announced = Some(word);
-        self.adopt(now, epoch, members, standing, current);
+    pub(super) fn say_running(&mut self, to: PeerId) {
+        let word = Word::Running { epoch: self.epoch, members: self.members.clone(), standing: self.standing };
+        self.order(Order::Say { to, word });
     }
 
-    pub(super) fn on_announced(&mut self, now: Time, announced: (Epoch, Members, Standing, Members)) {
-        let (epoch, members, standing, current) = announced;
-        if epoch <= self.epoch || !members.contains(self.place) {
+    /// Decides as soon as everybody has been heard who can be.
+    pub(super) fn decide_early(&mut self, now: Time) {
+        let Phase::Stalled(stall) = &self.phase else { return };
+        let is_heard = |peer: PeerId| peer == self.me || stall.heard.contains_key(&peer);
+        let is_lowest = stall.heard.keys().next().is_none_or(|lowest| *lowest > self.me);
+        let are_all_heard = !self.members.is_empty() && self.members.iter().all(is_heard);
+        if self.patience.split == Split::EachGoesOn && is_lowest && are_all_heard {
+            self.decide(now);
+        }
+    }
+
+    /// Somebody is out of reach.
+    pub(super) fn forget(&mut self, now: Time, peer: PeerId) {
+        self.everybody.remove(peer);
+        self.outside.remove(&peer);
+        if let Phase::Stalled(stall) = &mut self.phase {
+            stall.heard.remove(&peer);
+        }
+        if !self.members.contains(peer) || self.patience.split == Split::Quorum || self.is_over {
+            return;
+        }
+        // Those left need not wait for it when they agree.
+        self.members.remove(peer);
+        if !self.is_stalled() {
+            self.stall(now);
+        }
+        self.decide_early(now);
+    }
+
+    /// Time to agree with those that were heard, or to go on listening.
+    pub(super) fn decide(&mut self, now: Time) {
+        let believed = self.believed();
+        let own = match self.own_word() {
+            Word::Stalled(own) => own,
+            _ => unreachable!("a member says of itself that it stands still"),
+        };
+        let Phase::Stalled(stall) = &mut self.phase else { return };
+        stall.heard.retain(|_, heard| now.saturating_since(heard.0) <= believed);
+        let all = || stall.heard.iter().map(|(peer, said)| (*peer, &said.1)).chain([(self.me, &own)]);
+        let is_awaited = stall.running.is_some_and(|heard| now.saturating_since(heard) <= believed);
+        let present = mutually_reached(&all().map(|(peer, said)| (peer, &said.reaches)).collect());
+        let here = || all().filter(|(peer, _)| present.contains(*peer));
+        let latest = here().map(|(_, said)| said).max_by_key(|said| said.epoch).expect("this member itself");
+        let may_go_on = match self.patience.split {
+            Split::Quorum => present.is_quorum_of(&latest.members),
+            Split::EachGoesOn => !is_awaited,
+        };
+        // Who belongs to a group has more to lose than who seeks one.
+        let furthest = here()
+            .filter_map(|(_, said)| said.standing.map(|standing| (!said.members.is_empty(), standing)))
+            .max()
+            .map(|(_, standing)| standing);
+        let may_go_on = may_go_on && present.len() >= self.patience.members_min;
+        let (Some(standing), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {
+            return self.stall(now);
+        };
+        let with_it = || here().filter(|(_, said)| said.standing == Some(standing));
+        let digest = most_common(with_it().map(|(_, said)| said.digest));
+        let is_current = |said: &Stalled| said.digest == digest || said.digest == 0 || digest == 0;
+        let current: Members = with_it().filter(|(_, said)| is_current(said)).map(|(peer, _)| peer).collect();
+        let epoch = Epoch { number: latest.epoch.number + 1, leader: self.me };
+        self.announce(now, Announced { epoch, members: present, standing, current });
+    }
+
+    /// The leader takes in who has come. Once the work is over, somebody else does where the leader is gone.
+    pub(super) fn invite_those_outside(&mut self, now: Time) {
+        let leads = self.epoch.leader == self.me || (self.is_over && !self.everybody.contains(self.epoch.leader));
+        if !leads {
+            return;
+        }
+        let believed = self.believed();
+        self.outside.retain(|_, (heard, _)| now.saturating_since(*heard) <= believed);
+        let number = self.outside.values().map(|(_, number)| *number).max().unwrap_or(0).max(self.epoch.number) + 1;
+        let back: Members = self.outside.keys().copied().collect();
+        self.outside.clear();
+        if !back.is_empty() {
+            let epoch = Epoch { number, leader: self.me };
+            let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&back) };
+            let (members, current) = (stay.union(&back), stay);
+            self.announce(now, Announced { epoch, members, standing: self.standing, current });
+        }
+    }
+
+    fn announce(&mut self, now: Time, announced: Announced) {
+        let word = Word::Announced(announced.clone());
+        self.say_to_all(&announced.members, &word);
+        self.announced = Some(word);
+        self.adopt(now, announced);
+    }
+
+    pub(super) fn on_announced(&mut self, now: Time, announced: Announced) {
+        if announced.epoch <= self.epoch || !announced.members.contains(self.me) || self.is_over {
             self.counts.ignored += 1;
             return;
         }
         // The announcer has just finished the operation that is still under way here.
-        let is_under_way = matches!(self.phase, Phase::Reducing(_))
-            && standing == Standing { operations: self.standing.operations + 1, epoch: self.epoch };
-        if is_under_way {
+        let next = Standing { operations: self.standing.operations + 1, epoch: self.epoch };
+        if matches!(self.phase, Phase::Reducing(_)) && announced.standing == next {
             self.deferred = Some(announced);
-        } else if self.standing > standing {
+        } else if self.standing > announced.standing && !self.seeks {
             // This member has finished what the announcer has not heard of: it takes another agreement.
-            (self.epoch, self.members) = (epoch, members);
+            (self.epoch, self.members) = (announced.epoch, announced.members);
             self.stall(now);
         } else {
-            self.adopt(now, epoch, members, standing, current);
+            self.adopt(now, announced);
         }
     }
 
-    fn say_to_all(&mut self, places: Members, word: Word) {
-        for to in places.iter() {
-            if to != self.place {
-                self.order(Order::Say { to, word });
+    fn say_to_all(&mut self, members: &Members, word: &Word) {
+        for to in members.iter() {
+            if to != self.me {
+                self.order(Order::Say { to, word: word.clone() });
             }
         }
     }
+}
+
+/// The lowest one, and everybody after it who reaches all before and is reached by them.
+fn mutually_reached(all: &BTreeMap<PeerId, &Members>) -> Members {
+    let mut group = Members::default();
+    for (peer, reaches) in all {
+        let is_mutual = |other: PeerId| reaches.contains(other) && all[&other].contains(*peer);
+        if group.iter().all(is_mutual) {
+            group.insert(*peer);
+        }
+    }
+    group
+}
+
+/// The digest that most have, the lowest of several; 0 only where nobody knows any.
+fn most_common(digests: impl Iterator<Item = u64>) -> u64 {
+    let mut votes: BTreeMap<u64, u32> = BTreeMap::new();
+    digests.filter(|digest| *digest != 0).for_each(|digest| *votes.entry(digest).or_default() += 1);
+    votes.into_iter().rev().max_by_key(|(_, count)| *count).map_or(0, |(digest, _)| digest)
 }

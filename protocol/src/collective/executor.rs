@@ -4,28 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::agreement::Stall;
-use super::{Counts, Epoch, Members, Order, Place, Schedule, Shape, SliceName, Standing, Word};
+use super::patience::{Beginning, Patience, Split};
+use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Standing, Word};
 use crate::Time;
 use crate::exchange::TimeoutEstimator;
+use crate::peer::PeerId;
 
 /// Epochs whose slices are kept before this member has heard of the epoch itself.
 const EARLY_MAX: usize = 4 * super::MEMBERS_MAX * super::MEMBERS_MAX;
-
-/// How long a member waits for the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// For the first operation, before anything is known.
-    pub initial: Duration,
-    /// The least ever.
-    pub floor: Duration,
-}
-
-impl Default for Patience {
-    /// Guesses: half a minute, and a second.
-    fn default() -> Patience {
-        Patience { initial: Duration::from_secs(30), floor: Duration::from_secs(1) }
-    }
-}
 
 /// A deadline that is missed costs everybody the operation, so it is learned from times that are taken so often. A guess.
 pub(crate) const SLACK: u32 = 2;
@@ -58,13 +44,22 @@ pub(super) struct Reduction {
 /// One member's part.
 #[derive(Clone, Debug)]
 pub struct Collective {
-    pub(super) place: Place,
+    pub(super) me: PeerId,
+    /// Whom words reach: everybody that may take part, and is in reach as far as is known. This member too.
     pub(super) everybody: Members,
     pub(super) epoch: Epoch,
     pub(super) members: Members,
     shape: Shape,
     schedule: Schedule,
     pub(super) standing: Standing,
+    /// Whether there is a state; a member that has just come has none.
+    pub(super) has_state: bool,
+    /// Digest of the state; 0 until the owner has told it.
+    pub(super) digest: u64,
+    /// It waits to be taken in by a group, and would take its state.
+    pub(super) seeks: bool,
+    /// No operation begins any more: the owner has ended its work.
+    pub(super) is_over: bool,
     pub(super) phase: Phase,
     /// The own contribution to the next operation is there.
     pub(super) has_contribution: bool,
@@ -74,14 +69,16 @@ pub struct Collective {
     arrived: BTreeSet<SliceName>,
     absorbed: BTreeSet<usize>,
     /// An announcement that waits for the end of the operation under way.
-    pub(super) deferred: Option<(Epoch, Members, Standing, Members)>,
+    pub(super) deferred: Option<Announced>,
     /// States that came before their announcement.
     early_states: BTreeMap<Epoch, Standing>,
-    /// Members outside of the epoch that have said so, and when.
-    pub(super) outside: BTreeMap<Place, Time>,
+    /// Members outside of the epoch that have said so: when, and the number of their epoch.
+    pub(super) outside: BTreeMap<PeerId, (Time, u64)>,
     /// What this member has announced for the present epoch, to be said again to who has missed it.
     pub(super) announced: Option<Word>,
-    patience: Patience,
+    pub(super) patience: Patience,
+    /// Since when the owner has had nothing to compute.
+    idle_since: Option<Time>,
     /// Somebody copies the state first, in this epoch's first operation.
     is_somebody_copying: bool,
     pub(super) timeout: TimeoutEstimator,
@@ -90,20 +87,33 @@ pub struct Collective {
 }
 
 impl Collective {
-    /// The part of `place` among `members` (1 to [`MEMBERS_MAX`](super::MEMBERS_MAX)) that all begin with one state.
+    /// The part of `me`.
     ///
     /// # Panics
-    /// When `place` is not below `members`, or there are too many.
-    pub fn new(shape: Shape, place: Place, members: usize, patience: Patience) -> Collective {
-        assert!(usize::from(place) < members, "a place is below the number of members");
+    /// When `me` is not among those that begin together.
+    pub fn new(shape: Shape, me: PeerId, beginning: Beginning, patience: Patience) -> Collective {
+        let (everybody, epoch, members, operations) = match &beginning {
+            Beginning::Together(members) => {
+                assert!(members.contains(me), "a member begins with its group");
+                let leader = members.lowest().expect("at least this one");
+                (members.clone(), Epoch { number: 0, leader }, members.clone(), Some(0))
+            }
+            Beginning::Seeking { epoch, operations, .. } => {
+                ([me].into_iter().collect(), *epoch, Members::default(), *operations)
+            }
+        };
         let mut collective = Collective {
-            place,
-            everybody: Members::first(members),
-            epoch: Epoch::FIRST,
-            members: Members::first(members),
+            me,
+            everybody,
+            epoch,
+            schedule: shape.schedule(members.len().max(1)),
+            members,
             shape,
-            schedule: shape.schedule(members),
-            standing: Standing { operations: 0, epoch: Epoch::FIRST },
+            standing: Standing { operations: operations.unwrap_or(0), epoch },
+            has_state: operations.is_some(),
+            digest: 0,
+            seeks: false,
+            is_over: false,
             phase: Phase::Contributing,
             has_contribution: false,
             is_contributing: false,
@@ -114,13 +124,61 @@ impl Collective {
             outside: BTreeMap::new(),
             announced: None,
             patience,
+            idle_since: None,
             is_somebody_copying: false,
             timeout: TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX),
             counts: Counts::default(),
             orders: VecDeque::new(),
         };
-        collective.ask_for_contribution();
+        match beginning {
+            Beginning::Together(_) => collective.ask_for_contribution(Time::ZERO),
+            Beginning::Seeking { until, .. } => {
+                collective.seeks = true;
+                collective.phase = Phase::Stalled(Stall::begin(until, until));
+            }
+        }
         collective
+    }
+
+    /// Somebody is in reach from now on that may take part.
+    pub fn peer_connected(&mut self, peer: PeerId) {
+        if !self.everybody.insert(peer) {
+            return;
+        }
+        if self.is_stalled() {
+            let word = self.own_word();
+            self.order(Order::Say { to: peer, word });
+        } else if !self.members.contains(peer) {
+            self.say_running(peer);
+        }
+    }
+
+    /// Somebody is out of reach. An operation with it is dropped at once.
+    pub fn peer_lost(&mut self, now: Time, peer: PeerId) {
+        self.forget(now, peer);
+    }
+
+    /// The owner has lost the state, or what it had of the operation under way: it is to be copied from another member.
+    pub fn state_lost(&mut self, now: Time) {
+        if !self.is_over {
+            (self.has_contribution, self.is_contributing) = (false, false);
+            self.give_way(now);
+        }
+    }
+
+    /// The owner takes no part for now, and says nothing; [`state_lost`](Self::state_lost) is the way back.
+    pub fn pause(&mut self) {
+        (self.members, self.seeks, self.deferred) = (Members::default(), true, None);
+        (self.has_contribution, self.is_contributing, self.idle_since) = (false, false, None);
+        self.phase = Phase::Stalled(Stall::begin(Time::MAX, Time::MAX));
+    }
+
+    /// The owner's work is done: no contribution will come. Who still seeks the state gets it.
+    pub fn end(&mut self, now: Time) {
+        (self.is_over, self.is_contributing, self.has_contribution) = (true, false, false);
+        (self.deferred, self.idle_since) = (None, None);
+        self.phase = Phase::Contributing;
+        self.invite_those_outside(now);
     }
 
     /// The next order, where there is one.
@@ -139,8 +197,8 @@ impl Collective {
     }
 
     /// Who takes part now.
-    pub fn members(&self) -> Members {
-        self.members
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     /// The schedule of the present members.
@@ -158,9 +216,21 @@ impl Collective {
         self.standing
     }
 
-    /// What this member went through.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    /// What this member went through up to now.
+    pub fn counts(&self, now: Time) -> Counts {
+        let waiting = self.idle_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
+        Counts { waited: self.counts.waited + waiting, ..self.counts }
+    }
+
+    /// Whose slices are waited for now, where an operation is under way.
+    pub fn awaited(&self) -> Option<PeerId> {
+        let Phase::Reducing(reduction) = &self.phase else { return None };
+        reduction.expected.front().map(|line| self.members.at(self.schedule.moves[*line].from))
+    }
+
+    /// How long an operation is given at present.
+    pub fn deadline(&self) -> Duration {
+        self.limit()
     }
 
     /// Whether it has dropped an operation and seeks agreement.
@@ -168,12 +238,13 @@ impl Collective {
         matches!(self.phase, Phase::Stalled(_))
     }
 
-    /// The contribution that was ordered is there.
-    pub fn contributed(&mut self, now: Time, operation: u64) {
+    /// The contribution that was ordered is there. `digest`: of the state from which it was computed, not 0.
+    pub fn contributed(&mut self, now: Time, operation: u64, digest: u64) {
         if operation != self.standing.operations || !self.is_contributing {
             return;
         }
         (self.is_contributing, self.has_contribution) = (false, true);
+        (self.digest, self.idle_since) = (digest, Some(now));
         if matches!(self.phase, Phase::Contributing) {
             self.begin(now);
         }
@@ -185,7 +256,7 @@ impl Collective {
             || (name.epoch == self.epoch && name.operation < self.standing.operations)
             || (name.epoch == self.epoch
                 && name.operation == self.standing.operations
-                && self.absorbed.contains(&name.line));
+                && self.absorbed.contains(&(name.line as usize)));
         if is_old || self.arrived.len() >= EARLY_MAX || !self.arrived.insert(name) {
             self.counts.ignored += 1;
             return;
@@ -207,12 +278,11 @@ impl Collective {
     }
 
     /// Somebody has said something.
-    pub fn word_received(&mut self, now: Time, from: Place, word: Word) {
+    pub fn word_received(&mut self, now: Time, from: PeerId, word: Word) {
         match word {
-            Word::Stalled { epoch, members, standing } => self.on_stalled(now, from, (epoch, members, standing)),
-            Word::Announced { epoch, members, standing, current } => {
-                self.on_announced(now, (epoch, members, standing, current));
-            }
+            Word::Stalled(said) => self.on_stalled(now, from, said),
+            Word::Announced(announced) => self.on_announced(now, announced),
+            Word::Running { epoch: _, members, standing } => self.on_running(now, from, (members, standing)),
         }
     }
 
@@ -240,38 +310,42 @@ impl Collective {
     }
 
     /// From now on these take part. Begins anew what was under way, or copies the state where others are further.
-    pub(super) fn adopt(&mut self, now: Time, epoch: Epoch, members: Members, standing: Standing, current: Members) {
+    pub(super) fn adopt(&mut self, now: Time, announced: Announced) {
+        let Announced { epoch, members, standing, current } = announced;
         let idle_since = match &self.phase {
             Phase::Reducing(reduction) => Some(reduction.begun),
             Phase::Copying { since, .. } => Some(*since),
             Phase::Stalled(stall) => Some(stall.since),
             Phase::Contributing => None,
         };
-        if let Some(since) = idle_since {
+        if let Some(since) = idle_since.filter(|_| !self.members.is_empty()) {
             self.counts.stood_still += now.saturating_since(since);
             self.counts.dropped += 1;
         }
-        (self.epoch, self.members, self.deferred) = (epoch, members, None);
-        self.announced = self.announced.filter(|_| epoch.leader == self.place);
-        self.is_somebody_copying = members != current;
         self.schedule = self.shape.schedule(members.len());
-        self.outside.retain(|place, _| !members.contains(*place));
+        self.outside.retain(|peer, _| !members.contains(*peer));
         self.arrived.retain(|name| name.epoch >= epoch);
-        self.absorbed.clear();
         self.early_states.retain(|of, _| *of >= epoch);
-        if self.standing == standing {
-            if current.lowest() == Some(self.place) {
-                for to in members.without(current).iter() {
-                    self.order(Order::GiveState { to, standing, epoch });
-                }
+        self.absorbed.clear();
+        (self.epoch, self.deferred, self.seeks) = (epoch, None, false);
+        self.announced = self.announced.take().filter(|_| epoch.leader == self.me);
+        self.is_somebody_copying = members != current;
+        let is_current = self.has_state && self.standing == standing && current.contains(self.me);
+        if is_current && current.lowest() == Some(self.me) {
+            for to in members.without(&current).iter() {
+                self.order(Order::GiveState { to, standing, epoch });
             }
+        }
+        self.members = members;
+        if is_current {
             self.phase = Phase::Contributing;
             if self.has_contribution {
                 self.begin(now);
             } else if !self.is_contributing {
-                self.ask_for_contribution();
+                self.ask_for_contribution(now);
             }
         } else {
+            self.idle_since = self.idle_since.or(self.has_state.then_some(now));
             self.phase = Phase::Copying { since: now, standing };
             if self.early_states.remove(&epoch) == Some(standing) {
                 self.take_up(now, standing);
@@ -281,17 +355,22 @@ impl Collective {
 
     fn take_up(&mut self, now: Time, standing: Standing) {
         self.order(Order::TakeState { standing, epoch: self.epoch });
-        self.standing = standing;
+        (self.standing, self.has_state, self.digest) = (standing, true, 0);
         (self.has_contribution, self.is_contributing) = (false, false);
         self.counts.copied += 1;
         self.phase = Phase::Contributing;
-        self.ask_for_contribution();
+        self.ask_for_contribution(now);
         self.advance(now);
     }
 
-    fn ask_for_contribution(&mut self) {
-        self.is_contributing = true;
-        self.order(Order::Contribute { operation: self.standing.operations });
+    fn ask_for_contribution(&mut self, now: Time) {
+        if let Some(since) = self.idle_since.take() {
+            self.counts.waited += now.saturating_since(since);
+        }
+        if !self.is_over {
+            self.is_contributing = true;
+            self.order(Order::Contribute { operation: self.standing.operations });
+        }
     }
 
     fn begin(&mut self, now: Time) {
@@ -304,7 +383,7 @@ impl Collective {
 
     /// Sends what this member sends in a round, and notes what it is to receive.
     fn enter_round(&mut self, round: u16) {
-        let own = self.members.rank(self.place);
+        let own = self.members.rank(self.me);
         let mut expected = VecDeque::new();
         for line in 0..self.schedule.moves.len() {
             let what = &self.schedule.moves[line];
@@ -337,7 +416,7 @@ impl Collective {
             };
             let name = self.name(line);
             if !self.arrived.remove(&name) {
-                return;
+                return self.look_for_others_bits(now, name);
             }
             if let Phase::Reducing(reduction) = &mut self.phase {
                 reduction.expected.pop_front();
@@ -348,27 +427,39 @@ impl Collective {
         }
     }
 
+    /// Slices that are waited for may have come from somebody that began with other bits.
+    fn look_for_others_bits(&mut self, now: Time, name: SliceName) {
+        let (first, last) = (SliceName { digest: 0, ..name }, SliceName { digest: u64::MAX, ..name });
+        let other = self.arrived.range(first..=last).next().copied();
+        if let Some(other) = other {
+            self.arrived.remove(&other);
+            self.counts.differed += 1;
+            self.stall(now);
+        }
+    }
+
     fn finish(&mut self, now: Time) {
         if let Phase::Reducing(reduction) = &self.phase {
             self.timeout.record(SLACK * now.saturating_since(reduction.begun));
         }
         let operation = self.standing.operations;
         self.standing = Standing { operations: operation + 1, epoch: self.epoch };
-        self.order(Order::Finish { operation, standing: self.standing, members: self.members });
+        self.order(Order::Finish { operation, standing: self.standing, members: self.members.clone() });
+        self.digest = 0;
         self.counts.finished += 1;
         self.is_somebody_copying = false;
         self.has_contribution = false;
         self.absorbed.clear();
         self.phase = Phase::Contributing;
-        if let Some((epoch, members, standing, current)) = self.deferred.take() {
-            self.adopt(now, epoch, members, standing, current);
-            return;
+        if let Some(announced) = self.deferred.take() {
+            return self.adopt(now, announced);
         }
-        self.ask_for_contribution();
+        self.ask_for_contribution(now);
         self.invite_those_outside(now);
     }
 
     fn name(&self, line: usize) -> SliceName {
-        SliceName { epoch: self.epoch, operation: self.standing.operations, line }
+        let line = u32::try_from(line).expect("a schedule has a few thousand lines");
+        SliceName { epoch: self.epoch, operation: self.standing.operations, line, digest: self.digest }
     }
 }

@@ -1,227 +1,13 @@
 //! Groups of collectives on a small virtual network: sums are exact, states with one name are one, a death costs a
 //! deadline. Each law has a sabotage that breaks it.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+mod world;
+
 use std::time::Duration;
 
 use super::*;
-use crate::Time;
-use crate::random::{Generator, RngExt, stream};
-
-/// Elements of a contribution: no multiple of most numbers of members.
-const LENGTH: usize = 37;
-
-/// What an owner may do wrong.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sabotage {
-    None,
-    AddsTwice,
-    DropsASlice,
-    KeepsItsOldState,
-    NeverLooksAtTheClock,
-}
-
-enum Happening {
-    Contributed { at: Place, operation: u64 },
-    Slices { at: Place, name: SliceName, values: Vec<i64> },
-    State { at: Place, epoch: Epoch, standing: Standing, state: i64 },
-    Word { at: Place, from: Place, word: Word },
-    Look { at: Place },
-}
-
-struct Owner {
-    collective: Collective,
-    sum: Vec<i64>,
-    kept: BTreeMap<SliceName, Vec<i64>>,
-    /// Stands for a model: a digest of all sums taken up.
-    state: i64,
-    states: BTreeMap<(Epoch, Standing), i64>,
-    is_dead: bool,
-}
-
-struct World {
-    now: Time,
-    owners: Vec<Owner>,
-    ahead: BinaryHeap<Reverse<(Time, u64)>>,
-    happenings: BTreeMap<u64, Happening>,
-    next: u64,
-    dice: Generator,
-    /// Places beyond the split.
-    apart: Members,
-    lost: f64,
-    sabotage: Sabotage,
-    states: BTreeMap<Standing, i64>,
-    broken: Vec<String>,
-}
-
-fn contribution(place: Place, operation: u64) -> Vec<i64> {
-    (0..LENGTH as i64).map(|at| (i64::from(place) + 1) * (at + 3) + 7 * operation as i64).collect()
-}
-
-impl World {
-    fn new(shape: Shape, members: usize, seed: u64, sabotage: Sabotage) -> World {
-        let patience = Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500) };
-        let owner = |place| Owner {
-            collective: Collective::new(shape, place, members, patience),
-            sum: vec![0; LENGTH],
-            kept: BTreeMap::new(),
-            state: 1,
-            states: BTreeMap::new(),
-            is_dead: false,
-        };
-        let mut world = World {
-            now: Time::ZERO,
-            owners: (0..members as Place).map(owner).collect(),
-            ahead: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
-            next: 0,
-            dice: stream(seed, "collective", &[]),
-            apart: Members::default(),
-            lost: 0.0,
-            sabotage,
-            states: BTreeMap::new(),
-            broken: Vec::new(),
-        };
-        (0..members as Place).for_each(|place| world.drain(place));
-        world
-    }
-
-    fn later(&mut self, milliseconds: u64, happening: Happening) {
-        let at = self.now + Duration::from_millis(milliseconds);
-        self.ahead.push(Reverse((at, self.next)));
-        self.happenings.insert(self.next, happening);
-        self.next += 1;
-    }
-
-    fn travel(&mut self, from: Place, to: Place, happening: Happening, is_word: bool) {
-        let is_cut = self.apart.contains(from) != self.apart.contains(to);
-        let is_lost = is_word && self.dice.random::<f64>() < self.lost;
-        if !is_cut && !is_lost {
-            let time = self.dice.random_range(5..40);
-            self.later(time, happening);
-        }
-    }
-
-    fn run(&mut self, until: Duration) {
-        while let Some(Reverse((at, number))) =
-            self.ahead.peek().copied().filter(|next| next.0.0.since_start() <= until)
-        {
-            self.ahead.pop();
-            self.now = at;
-            let happening = self.happenings.remove(&number).expect("one for each entry");
-            self.happen(happening);
-        }
-        self.now = Time::from_start(until);
-    }
-
-    fn happen(&mut self, happening: Happening) {
-        let (now, sabotage) = (self.now, self.sabotage);
-        let at = match &happening {
-            Happening::Contributed { at, .. }
-            | Happening::Slices { at, .. }
-            | Happening::State { at, .. }
-            | Happening::Word { at, .. }
-            | Happening::Look { at } => *at,
-        };
-        let owner = &mut self.owners[usize::from(at)];
-        if owner.is_dead {
-            return;
-        }
-        match happening {
-            Happening::Contributed { operation, .. } => owner.collective.contributed(now, operation),
-            Happening::Slices { name, values, .. } => {
-                owner.kept.insert(name, values);
-                owner.collective.slice_received(now, name);
-            }
-            Happening::State { epoch, standing, state, .. } => {
-                owner.states.insert((epoch, standing), state);
-                owner.collective.state_received(now, epoch, standing);
-            }
-            Happening::Word { from, word, .. } => owner.collective.word_received(now, from, word),
-            Happening::Look { .. } => {
-                if sabotage != Sabotage::NeverLooksAtTheClock {
-                    owner.collective.time_passed(now);
-                }
-                self.later(100, Happening::Look { at });
-            }
-        }
-        self.drain(at);
-    }
-
-    fn drain(&mut self, at: Place) {
-        while let Some(order) = self.owners[usize::from(at)].collective.poll_order() {
-            self.carry_out(at, order);
-        }
-    }
-
-    fn carry_out(&mut self, at: Place, order: Order) {
-        let sabotage = self.sabotage;
-        let owner = &mut self.owners[usize::from(at)];
-        match order {
-            Order::Contribute { operation } => {
-                let time = self.dice.random_range(20..60);
-                self.later(time, Happening::Contributed { at, operation });
-            }
-            Order::Begin { operation } => owner.sum = contribution(at, operation),
-            Order::Send { to, name, what } => {
-                let range = what.slices.elements(LENGTH);
-                let values = owner.sum[range].to_vec();
-                // Now and then twice, as a network may.
-                for _ in 0..self.dice.random_range(1..3) {
-                    self.travel(at, to, Happening::Slices { at: to, name, values: values.clone() }, false);
-                }
-            }
-            Order::Absorb { name, what } => {
-                let values = owner.kept.remove(&name).expect("kept until it is absorbed");
-                let range = what.slices.elements(LENGTH);
-                let is_odd = at == 1 && name.operation == 2;
-                for (sum, value) in owner.sum[range].iter_mut().zip(values) {
-                    *sum = match (what.action, sabotage) {
-                        (_, Sabotage::DropsASlice) if is_odd => *sum,
-                        (Action::Add, Sabotage::AddsTwice) if is_odd => *sum + 2 * value,
-                        (Action::Add, _) => *sum + value,
-                        (Action::Replace, _) => value,
-                    };
-                }
-            }
-            Order::Finish { operation, standing, members } => {
-                let expected: Vec<i64> = (0..LENGTH)
-                    .map(|place| members.iter().map(|member| contribution(member, operation)[place]).sum())
-                    .collect();
-                owner.state = owner.sum.iter().fold(owner.state, |state, value| {
-                    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(*value)
-                });
-                owner.kept.retain(|name, _| name.operation > operation);
-                let state = owner.state;
-                if owner.sum != expected {
-                    self.broken.push(format!("{at}: the sum of operation {operation}"));
-                }
-                if *self.states.entry(standing).or_insert(state) != state {
-                    self.broken.push(format!("{at}: two states of {standing:?}"));
-                }
-            }
-            Order::GiveState { to, standing, epoch } => {
-                let state = owner.state;
-                self.travel(at, to, Happening::State { at: to, epoch, standing, state }, false);
-            }
-            Order::TakeState { standing, epoch } => {
-                if sabotage != Sabotage::KeepsItsOldState {
-                    owner.state = owner.states[&(epoch, standing)];
-                }
-            }
-            Order::Say { to, word } => self.travel(at, to, Happening::Word { at: to, from: at, word }, true),
-        }
-    }
-
-    fn begin_looking(&mut self) {
-        (0..self.owners.len() as Place).for_each(|at| self.later(0, Happening::Look { at }));
-    }
-
-    fn finished(&self, place: usize) -> u64 {
-        self.owners[place].collective.standing().operations
-    }
-}
+use crate::random::{RngExt, stream};
+use world::{Happening, Place, Sabotage, World};
 
 const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -255,7 +41,7 @@ fn a_member_that_dies_costs_a_deadline_and_the_others_go_on() {
                 assert!(world.finished(place) > before + 20, "{shape:?} without {victim}: {}", world.finished(place));
                 let collective = &world.owners[place].collective;
                 assert_eq!(collective.members().len(), 6);
-                let stood_still = collective.counts().stood_still;
+                let stood_still = collective.counts(world.now).stood_still;
                 assert!((Duration::from_millis(500)..seconds(6)).contains(&stood_still), "{stood_still:?}");
             }
         }
@@ -269,11 +55,11 @@ fn the_larger_part_goes_on_and_the_smaller_one_comes_back_with_its_state() {
             let mut world = World::new(shape, 7, seed, Sabotage::None);
             world.begin_looking();
             world.run(seconds(5));
-            world.apart = [1, 4].into_iter().collect();
+            world.apart = vec![1, 4];
             world.run(seconds(20));
             let (inside, outside) = (world.finished(0), world.finished(4));
             assert!(inside > outside + 10, "{shape:?}: {inside} and {outside}");
-            world.apart = Members::default();
+            world.apart = Vec::new();
             world.run(seconds(60));
             assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
             let (least, most) = (0..7)
@@ -281,7 +67,7 @@ fn the_larger_part_goes_on_and_the_smaller_one_comes_back_with_its_state() {
                 .fold((u64::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
             assert!(most - least <= 1 && least > inside + 20, "{shape:?}: {least} to {most}");
             assert!((0..7).all(|place| world.owners[place].collective.members().len() == 7), "{shape:?}");
-            assert!(world.owners[4].collective.counts().copied >= 1);
+            assert!(world.owners[4].collective.counts(world.now).copied >= 1);
         }
     }
 }
@@ -311,7 +97,7 @@ fn laws_hold_under_random_faults() {
                 world.apart = (0..members as Place).filter(|place| place % 3 == apart % 3).collect();
                 at += fate.random_range(1000..8000);
                 world.run(Duration::from_millis(at));
-                world.apart = Members::default();
+                world.apart = Vec::new();
             }
         }
         world.lost = 0.0;
@@ -323,6 +109,71 @@ fn laws_hold_under_random_faults() {
             assert!(world.finished(place) > before[place] + 10, "seed {seed}, {shape:?} of {members}: {place} stands");
         }
     }
+}
+
+#[test]
+fn a_member_with_other_bits_is_noticed_before_the_next_sum_and_copies_the_state_of_the_others() {
+    for shape in Shape::ALL {
+        let mut world = World::with(shape, 5, 7, Sabotage::FlipsABit, Split::EachGoesOn);
+        world.begin_looking();
+        world.run(seconds(20));
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+        let counts: Vec<Counts> = world.owners.iter().map(|owner| owner.collective.counts(world.now)).collect();
+        assert!(counts.iter().any(|one| one.differed > 0), "{shape:?}: {counts:?}");
+        assert_eq!(counts.iter().map(|one| one.copied).collect::<Vec<_>>(), [0, 0, 1, 0, 0], "{shape:?}");
+        assert!((0..5).all(|place| world.finished(place) > 20), "{shape:?}");
+    }
+}
+
+/// A member that comes, one that dies, and a group that is split and meets again, where every part goes on.
+#[test]
+fn every_part_goes_on_and_the_smaller_one_copies_when_they_meet() {
+    for shape in Shape::ALL {
+        let mut world = World::with(shape, 5, 11, Sabotage::None, Split::EachGoesOn);
+        world.begin_looking();
+        world.run(seconds(4));
+        let newcomer = world.add(None);
+        world.run(seconds(10));
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+        assert!((0..6).all(|place| world.owners[place].collective.members().len() == 6), "{shape:?}: {newcomer}");
+        world.split(vec![1, 4]);
+        world.run(seconds(25));
+        let sizes: Vec<usize> = world.owners.iter().map(|owner| owner.collective.members().len()).collect();
+        assert_eq!(sizes, [4, 2, 4, 4, 2, 4], "{shape:?}");
+        let before: Vec<u64> = (0..6).map(|place| world.finished(place)).collect();
+        world.run(seconds(30));
+        assert!((0..6).all(|place| world.finished(place) > before[place] + 5), "{shape:?}: somebody stands");
+        world.split(Vec::new());
+        world.run(seconds(60));
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+        assert!((0..6).all(|place| world.owners[place].collective.members().len() == 6), "{shape:?}");
+        assert!([1, 4].iter().all(|place| world.owners[*place].collective.counts(world.now).copied > 0), "{shape:?}");
+        // Down to the last one: nobody needs a quorum.
+        for victim in 0..5 {
+            world.owners[victim].is_dead = true;
+            world.lose(victim as Place);
+            let before = world.finished(5);
+            world.run(seconds(70 + 10 * victim as u64));
+            assert!(world.finished(5) > before + 10, "{shape:?}: {} after {before}", world.finished(5));
+        }
+        assert_eq!(world.broken, [] as [String; 0], "{shape:?}");
+    }
+}
+
+#[test]
+fn a_member_that_begins_alone_goes_on_alone_and_one_without_a_state_waits() {
+    let mut world = World::with(Shape::Ring, 0, 3, Sabotage::None, Split::EachGoesOn);
+    world.add(Some(7));
+    world.add(None);
+    world.split(vec![0]);
+    world.begin_looking();
+    world.run(seconds(5));
+    assert!(world.finished(0) > 20 && world.finished(1) == 0, "{} and {}", world.finished(0), world.finished(1));
+    world.split(Vec::new());
+    world.run(seconds(10));
+    assert_eq!(world.finished(0).abs_diff(world.finished(1)) / 2, 0);
+    assert_eq!(world.owners[1].collective.members().len(), 2);
+    assert_eq!(world.broken, [] as [String; 0]);
 }
 
 #[test]
@@ -341,9 +192,9 @@ fn sabotage_is_found() {
     let mut world = World::new(Shape::Ring, 7, 1, Sabotage::KeepsItsOldState);
     world.begin_looking();
     world.run(seconds(5));
-    world.apart = [1, 4].into_iter().collect();
+    world.apart = vec![1, 4];
     world.run(seconds(20));
-    world.apart = Members::default();
+    world.apart = Vec::new();
     world.run(seconds(60));
     assert!(world.broken.iter().any(|what| what.contains("two states")), "{:?}", world.broken);
     let mut world = World::new(Shape::Ring, 4, 1, Sabotage::NeverLooksAtTheClock);

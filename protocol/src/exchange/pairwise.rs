@@ -148,7 +148,7 @@ impl Pairwise {
             TransferHeader::Merged { exchange, digest } => {
                 self.starter.on_partner_merged(peer, exchange, digest, &self.averaging, out);
             }
-            TransferHeader::State { .. } => {}
+            TransferHeader::State { .. } | TransferHeader::Slices(_) | TransferHeader::Replica { .. } => {}
         }
     }
 
@@ -219,6 +219,7 @@ impl Pairwise {
             | Purpose::ResponderMerge(peer, number) => self.responder.on_overload(peer, number, averaging, out),
             // Counted by the driver; one-sided, like a crash at this moment.
             Purpose::Correction { .. } | Purpose::StateSnapshot | Purpose::StateLoad => {}
+            Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_) => {}
         }
     }
 

@@ -47,7 +47,8 @@ impl Node {
     /// from another part of the swarm, the final exchanges begin again.
     pub(super) fn on_member_at_the_end(&mut self, now: Time, peer: PeerId, was_away: bool) {
         self.tell_finish(peer);
-        if self.phase == Phase::Completed && (was_away || self.final_exchanges_left > 0) {
+        let is_apart = self.synchronous.is_none() && (was_away || self.final_exchanges_left > 0);
+        if self.phase == Phase::Completed && is_apart {
             self.settlings_untold = 0;
             self.begin_settling(now);
         }
@@ -55,7 +56,11 @@ impl Node {
 
     pub(super) fn on_training_completed(&mut self, now: Time, report: TrainingReport) {
         self.pairwise.on_report(now, report);
-        if self.phase == Phase::Training {
+        if let Some(synchronous) = &mut self.synchronous {
+            // All replicas are one already.
+            synchronous.end(now, &mut self.outbox);
+            self.complete();
+        } else if self.phase == Phase::Training {
             self.pairwise.on_training_over();
             self.settled_distance = SETTLED_SHARE * self.pairwise.usual_distance();
             self.begin_settling(now);
@@ -74,14 +79,21 @@ impl Node {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
         let nobody = self.is_resting || self.membership.connected().next().is_none();
         if self.final_exchanges_left == 0 || out_of_time || (nobody && self.pairwise.is_idle()) {
-            self.phase = Phase::Completed;
-            self.phase_deadline = None;
-            self.outbox.notice(Notice::RunCompleted);
-            self.outbox.push(TrainerOrder::Complete);
+            self.complete();
         } else if self.pairwise.is_idle() {
             self.pairwise.begin_round();
             self.start_exchange(now);
         }
+    }
+
+    fn complete(&mut self) {
+        if !matches!(self.phase, Phase::Training | Phase::Settling) {
+            return;
+        }
+        self.phase = Phase::Completed;
+        self.phase_deadline = None;
+        self.outbox.notice(Notice::RunCompleted);
+        self.outbox.push(TrainerOrder::Complete);
     }
 
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,

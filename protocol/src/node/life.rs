@@ -11,22 +11,31 @@ use crate::notice::Notice;
 use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
+use crate::synchronous::Synchronous;
 use crate::time::Time;
 
 impl Node {
     /// Everything that depends on the time, or on what the event has just changed.
     pub(super) fn on_time(&mut self, now: Time) {
+        let is_member = |peer| self.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_busy_with(peer));
         let is_busy = |peer| {
-            self.pairwise.is_busy_with(peer) || self.joining.is_busy_with(peer) || self.giving.is_busy_with(peer)
+            is_member(peer)
+                || self.pairwise.is_busy_with(peer)
+                || self.joining.is_busy_with(peer)
+                || self.giving.is_busy_with(peer)
         };
         let out = &mut self.outbox;
         self.membership.on_deadline(now, is_busy, out);
         self.pairwise.on_deadline(now, out);
         self.giving.on_deadline(now);
+        if let Some(synchronous) = &mut self.synchronous {
+            synchronous.on_deadline(now, out);
+        }
         if let Some(ended) = self.pairwise.take_ended() {
             self.on_ended(now, ended);
         }
         match self.phase {
+            Phase::Joining | Phase::Training if self.synchronous.is_some() => {}
             // Even a joiner's model would cost what its owner does not want to spend now.
             Phase::Joining if self.is_resting => {}
             Phase::Joining => self.copy(now),
@@ -144,6 +153,17 @@ impl Node {
         }
     }
 
+    /// A member of a synchronous run has another member's replica, bit for bit.
+    pub(super) fn on_replica_copied(&mut self, from: PeerId) {
+        let progress = self.pairwise.training().progress;
+        self.outbox.notice(Notice::StateReceived { donors: vec![from], progress });
+        self.giving.on_model_replaced(&mut self.outbox);
+        self.pairwise.on_model_replaced(&mut self.outbox);
+        if self.phase == Phase::Joining {
+            self.begin_training();
+        }
+    }
+
     pub(super) fn begin_training(&mut self) {
         self.phase = Phase::Training;
         self.pairwise.schedule();
@@ -174,7 +194,7 @@ impl Node {
         self.phase = Phase::Leaving;
         self.phase_deadline = Some(now + LEAVE_TIMEOUT);
         self.outbox.push(TrainerOrder::End);
-        if was_training && self.pairwise.is_idle() {
+        if was_training && self.pairwise.is_idle() && self.synchronous.is_none() {
             // What this node has learned since its last exchange should not be lost to the swarm.
             self.pairwise.begin_round();
             self.start_exchange(now);
@@ -183,7 +203,9 @@ impl Node {
 
     fn finish_leaving(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending()) {
+        // Others may need the last slices to finish what this node has finished.
+        let has_sent = self.synchronous.as_ref().is_none_or(Synchronous::has_sent);
+        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending() && has_sent) {
             self.phase = Phase::Left;
             let connected: Vec<PeerId> = self.membership.connected().collect();
             for peer in connected {

@@ -4,11 +4,16 @@ use super::Node;
 use crate::effect::RequestId;
 use crate::exchange::Unfit;
 use crate::outbox::{Purpose, Reply};
+use crate::synchronous::Replied;
 use crate::time::Time;
 
 impl Node {
     pub(super) fn on_reply(&mut self, now: Time, request: RequestId, reply: Reply) {
-        if let Reply::Snapshot(_, report) | Reply::Applied(report) | Reply::Loaded(_, report) = &reply {
+        if let Reply::Snapshot(_, report)
+        | Reply::Applied(report)
+        | Reply::Loaded(_, report)
+        | Reply::Contributed(_, _, report) = &reply
+        {
             self.pairwise.on_report(now, *report);
         }
         let Some((purpose, since)) = self.outbox.answered(request) else {
@@ -23,6 +28,15 @@ impl Node {
             (Purpose::StateSnapshot, Reply::Failed) => self.giving.on_snapshot_failed(),
             (Purpose::StateLoad, Reply::Loaded(accepted, _)) => self.on_state_loaded(now, accepted),
             (Purpose::StateLoad, Reply::Failed) => drop(self.joining.on_loaded(now, false)),
+            (Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_), reply) => {
+                let Some(synchronous) = &mut self.synchronous else { return };
+                match synchronous.on_reply(now, purpose, reply, out) {
+                    Replied::Taken => {}
+                    Replied::Copied(from) => self.on_replica_copied(from),
+                    Replied::Stale => self.stale_replies += 1,
+                    Replied::Unfit(peer, misbehaviour) => self.on_misbehaviour(now, peer, misbehaviour),
+                }
+            }
             (purpose, reply) => {
                 let verdict = self.pairwise.on_reply(now, (purpose, now - since), reply, &mut self.reputation, out);
                 match verdict {

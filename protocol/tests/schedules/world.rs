@@ -225,7 +225,7 @@ impl World {
                 let member = &self.members[index];
                 let values = match selection {
                     Selection::Part(part) => member.model[part.fragment.range(PARAMETERS)].to_vec(),
-                    Selection::State => member.model.clone(),
+                    Selection::State | Selection::Replica => member.model.clone(),
                 };
                 Event::SnapshotTaken { request, snapshot: values.into(), report }
             }

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use murmur_protocol::PeerId;
 use murmur_protocol::Time;
-use murmur_protocol::collective::{Action, Collective, Epoch, Order, Place, Shape, SliceName, Standing, Word};
+use murmur_protocol::collective::{
+    Action, Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Standing, Word,
+};
 use murmur_protocol::manifest::GossipSpec;
 use murmur_training::OuterMomentum;
 
@@ -14,6 +17,21 @@ use super::outcome::Counted;
 use super::setting::{Sabotage, Setting};
 use super::world::{Machine, Parcel, World};
 use super::{Kind, method};
+
+/// Nodes compare no digests here: a law looks at all replicas after each operation.
+const SAME_BITS: u64 = 1;
+
+/// A node's id, in the order of the nodes.
+fn id(node: usize) -> PeerId {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&(node as u64).to_be_bytes());
+    PeerId::from_public_key(key)
+}
+
+fn node_of(id: PeerId) -> usize {
+    let number: [u8; 8] = id.as_bytes()[..8].try_into().expect("a key has 32 bytes");
+    u64::from_be_bytes(number) as usize
+}
 
 /// A replica, and the outer optimizer's φ and u where there is one.
 type StateCopy = (Replica, Option<(Vec<f32>, Vec<f32>)>);
@@ -54,6 +72,7 @@ impl Collectives {
         };
         let interval = if is_diloco { method::INTERVAL } else { 1 };
         let patience = setting.patience();
+        let everybody: Members = (0..setting.nodes).map(id).collect();
         let member = |node: usize| {
             let learner = Learner::new(setting, node);
             let gossip = GossipSpec {
@@ -62,7 +81,7 @@ impl Collectives {
                 ..GossipSpec::default()
             };
             Member {
-                collective: Collective::new(shape, node as Place, setting.nodes, patience),
+                collective: Collective::new(shape, id(node), Beginning::Together(everybody.clone()), patience),
                 outer: is_diloco.then(|| OuterMomentum::new(&gossip, learner.parameters())),
                 learner,
                 contribution: Vec::new(),
@@ -102,7 +121,7 @@ impl Collectives {
             Order::Begin { .. } => member.sum.clone_from(&member.contribution),
             Order::Send { to, name, what } => {
                 let values = member.sum[what.slices.elements(member.sum.len())].to_vec();
-                world.send(node, usize::from(to), Parcel::Slices { name, values });
+                world.send(node, node_of(to), Parcel::Slices { name, values });
             }
             Order::Absorb { name, what } => {
                 let values = member.kept.remove(&name).expect("kept until it is absorbed");
@@ -119,7 +138,7 @@ impl Collectives {
                 let outer =
                     member.outer.as_ref().map(|outer| (outer.slow_weights().to_vec(), outer.momentum().to_vec()));
                 let replica = member.learner.replica();
-                world.send(node, usize::from(to), Parcel::State { epoch, standing, replica, outer });
+                world.send(node, node_of(to), Parcel::State { epoch, standing, replica, outer });
             }
             Order::TakeState { standing, epoch } => {
                 let (replica, outer) = member.states.remove(&(epoch, standing)).expect("kept until it is taken");
@@ -130,7 +149,7 @@ impl Collectives {
                 member.taken_up = standing.operations;
                 member.states.clear();
             }
-            Order::Say { to, word } => world.say(node, usize::from(to), word),
+            Order::Say { to, word } => world.say(node, node_of(to), word),
         }
     }
 
@@ -186,7 +205,7 @@ impl Machine for Collectives {
         } else {
             member.contribution = member.learner.gradient();
         }
-        member.collective.contributed(world.now(), member.operation);
+        member.collective.contributed(world.now(), member.operation, SAME_BITS);
         self.drain(world, node);
     }
 
@@ -207,7 +226,7 @@ impl Machine for Collectives {
     }
 
     fn heard(&mut self, world: &mut World, to: usize, from: usize, word: Word) {
-        self.members[to].collective.word_received(world.now(), from as Place, word);
+        self.members[to].collective.word_received(world.now(), id(from), word);
         self.drain(world, to);
     }
 
@@ -232,7 +251,8 @@ impl Machine for Collectives {
     }
 
     fn counted(&self) -> Counted {
-        let counts = || self.members.iter().map(|member| member.collective.counts());
+        // Waiting is measured by the world, which knows when nodes compute.
+        let counts = || self.members.iter().map(|member| member.collective.counts(Time::ZERO));
         Counted {
             rounds: counts().map(|one| one.finished).sum::<u64>() as f64 / self.members.len() as f64,
             dropped: counts().map(|one| one.dropped).max().unwrap_or(0),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use murmur_protocol::Time;
-use murmur_protocol::collective::Place;
+use murmur_protocol::pairs::Place;
 use murmur_protocol::pairs::{Meeting, Met, matching};
 use murmur_protocol::random::{Generator, RngExt, stream};
 

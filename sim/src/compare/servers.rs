@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use murmur_protocol::Time;
-use murmur_protocol::collective::{Members, Place};
+use murmur_protocol::pairs::Place;
 use murmur_protocol::server::{Server, ServerOrder};
 
 use super::Kind;
@@ -49,7 +49,7 @@ impl Servers {
             _ => (None, 1),
         };
         let kept = bound.filter(|_| setting.sabotage != Some(Sabotage::ForgetsTheBound));
-        let members = Members::first(setting.nodes);
+        let members = setting.nodes as Place;
         let shard = |node| Shard {
             server: Server::new(members, kept, setting.patience()),
             optimizer: Learner::new(setting, node),

@@ -165,7 +165,7 @@ impl Setting {
 
     /// Before anything is learned a member waits as long as 30 steps take; never less than two steps.
     pub(crate) fn patience(&self) -> Patience {
-        Patience { initial: self.step_time * 30, floor: self.step_time * 2 }
+        Patience { initial: self.step_time * 30, floor: self.step_time * 2, ..Patience::default() }
     }
 
     /// Bytes, tokens or images of one step.

@@ -201,7 +201,7 @@ impl World {
     pub(super) fn say(&mut self, from: usize, to: usize, word: Word) {
         self.nodes[from].account.sent_bytes += HEADER_BYTES as u64;
         for delay in self.network.message_delays(from, to).into_iter().flatten() {
-            self.queue.push(self.now() + delay, What::Heard { to, from, word });
+            self.queue.push(self.now() + delay, What::Heard { to, from, word: word.clone() });
         }
     }
 

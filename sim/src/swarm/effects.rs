@@ -117,6 +117,9 @@ impl Swarm {
                 }
             }
             TrainerOrder::Complete => {}
+            TrainerOrder::Contribute { .. } | TrainerOrder::TakeUp { .. } | TrainerOrder::LoadReplica { .. } => {
+                unreachable!("the nodes of a simulated swarm gossip; all-reduces are simulated by `murmur compare`")
+            }
         }
     }
 
@@ -158,6 +161,10 @@ impl Swarm {
                 self.reply_from_worker(index, Event::Encoded { request, result }, request);
             }
             WorkerOrder::Merge { request, job } => self.merge(index, request, job),
+            WorkerOrder::Reduce { request, job } => {
+                let result = numerics::reduce(job);
+                self.reply_from_worker(index, Event::Reduced { request, result }, request);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::manifest::SynchronousSpec;
 use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::{Bootstrap, Config, Event, RunEnd, Start, Time};
 
@@ -40,6 +41,7 @@ impl Swarm {
         let config = Config {
             name: None,
             gossip: self.scenario.gossip.clone(),
+            synchronous: SynchronousSpec::default(),
             end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
             start,
             training: trainer.report(),

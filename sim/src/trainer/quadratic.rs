@@ -86,7 +86,7 @@ impl Quadratic {
                 let vector = if vector == Vector::Model { &self.values[..] } else { outer()?.momentum() };
                 vector[fragment.range(self.values.len())].to_vec()
             }
-            Selection::State => self.values.clone(),
+            Selection::State | Selection::Replica => self.values.clone(),
         })
     }
 }

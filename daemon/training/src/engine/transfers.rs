@@ -81,13 +81,19 @@ impl Engine {
             let taken = Taken { values: Snapshot::from(values), local_progress: 0.0 };
             return Ok(SnapshotUnderWay(Copying::Here(taken)));
         }
+        if selection == Selection::Replica {
+            let taken = Taken { values: self.replica()?, local_progress: 0.0 };
+            return Ok(SnapshotUnderWay(Copying::Here(taken)));
+        }
         if let Some(model) = self.replica.begin_copy()? {
             return Ok(SnapshotUnderWay(Copying::Coming { selection, model }));
         }
         let values = self.replica.parameters()?;
         let taken = match selection {
             Selection::Part(part) => taken(&mut self.local_progress, &values, part),
-            Selection::State => Taken { values: Snapshot::from(values.into_owned()), local_progress: 0.0 },
+            Selection::State | Selection::Replica => {
+                Taken { values: Snapshot::from(values.into_owned()), local_progress: 0.0 }
+            }
         };
         Ok(SnapshotUnderWay(Copying::Here(taken)))
     }
@@ -104,7 +110,7 @@ impl Engine {
         let values = model.wait()?;
         Ok(match selection {
             Selection::Part(part) => taken(&mut self.local_progress, &values, part),
-            Selection::State => Taken { values: Snapshot::from(values), local_progress: 0.0 },
+            Selection::State | Selection::Replica => Taken { values: Snapshot::from(values), local_progress: 0.0 },
         })
     }
 

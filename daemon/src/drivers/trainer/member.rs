@@ -1,0 +1,157 @@
+//! The trainer of a synchronous run: it computes a contribution, then stands still until the sum of all is there.
+
+use std::time::Instant;
+
+use murmur_protocol::manifest::SynchronousSpec;
+use murmur_protocol::{Event, Payload, RequestId, Snapshot};
+use murmur_training::TrainingError;
+
+use super::{Stage, TrainerThread, blend};
+
+/// Where a trainer stands between two averages.
+#[derive(Debug)]
+pub(super) struct Member {
+    spec: SynchronousSpec,
+    /// The contribution that has been ordered.
+    ordered: Option<RequestId>,
+    /// Own steps since the last average.
+    steps: u32,
+    /// Whether a contribution has been handed over whose sum is not here.
+    waits: bool,
+    /// Of the last batch: bytes, tokens or images, and the seconds that its gradient took.
+    last_batch: (usize, f64),
+}
+
+impl Member {
+    /// `None` for a run that gossips.
+    pub(super) fn new(spec: &SynchronousSpec) -> Option<Member> {
+        let spec = spec.is_on().then(|| spec.clone())?;
+        Some(Member { spec, ordered: None, steps: 0, waits: false, last_batch: (0, 0.0) })
+    }
+
+    /// Whether there is something to compute.
+    pub(super) fn is_asked(&self) -> bool {
+        self.ordered.is_some()
+    }
+
+    /// Whether the model is the average of all, and nothing of this node alone.
+    pub(super) fn is_between(&self) -> bool {
+        !self.waits && self.steps == 0
+    }
+
+    pub(super) fn order(&mut self, request: RequestId) {
+        self.ordered = Some(request);
+    }
+
+    /// The model is the average of all.
+    fn begin_anew(&mut self) {
+        (self.steps, self.waits) = (0, false);
+    }
+}
+
+impl TrainerThread {
+    /// One step towards the contribution that was ordered: the gradient of a batch, or a step of the own model.
+    pub(super) fn step_of_member(&mut self) {
+        let Some(member) = &mut self.member else { return };
+        if member.spec.averages_gradients() {
+            self.contribute_gradient();
+            return;
+        }
+        let before = self.view.steps;
+        self.step();
+        let Some(member) = &mut self.member else { return };
+        // A step that was left out counts as well, or the others would wait.
+        member.steps += 1;
+        tracing::trace!(before, "step {} of {}", member.steps, member.spec.every_steps);
+        if member.steps >= member.spec.every_steps && self.stage == Stage::Training {
+            let contribution = self.engine.parameters().and_then(|values| Ok((values, self.engine.replica_digest()?)));
+            self.contribute(contribution);
+        }
+    }
+
+    fn contribute_gradient(&mut self) {
+        let begin = Instant::now();
+        let gradient = self.engine.gradient_of_next_batch();
+        let end = Instant::now();
+        self.clock.stepped(begin, end);
+        let contribution = gradient.and_then(|gradient| {
+            let loss = self.view.loss.map_or(gradient.loss, |loss| blend(loss, gradient.loss));
+            self.view.loss = Some(loss).filter(|loss| loss.is_finite()).or(self.view.loss);
+            if let Some(member) = &mut self.member {
+                member.last_batch = (gradient.tokens, (end - begin).as_secs_f64());
+            }
+            Ok((gradient.values, self.engine.replica_digest()?))
+        });
+        self.contribute(contribution);
+    }
+
+    fn contribute(&mut self, contribution: Result<(Vec<f32>, u64), TrainingError>) {
+        let Some(request) = self.member.as_mut().and_then(|member| member.ordered.take()) else { return };
+        match contribution {
+            Ok((values, digest)) => {
+                if let Some(member) = &mut self.member {
+                    member.waits = true;
+                }
+                let report = self.report();
+                self.tell(Event::Contributed { request, contribution: Snapshot::from(values), digest, report });
+            }
+            Err(error) => {
+                self.refuse(request, &error);
+                self.give_up(format!("at {}: {error}", self.place()));
+            }
+        }
+    }
+
+    /// The sum of all contributions is here.
+    pub(super) fn take_up_sum(&mut self, sum: Snapshot, members: u32, progress: f64) {
+        let Some(member) = &mut self.member else { return };
+        let ((tokens, seconds), averages_gradients) = (member.last_batch, member.spec.averages_gradients());
+        member.begin_anew();
+        if !averages_gradients {
+            self.view.progress = progress;
+            if let Err(error) = self.engine.average_with_sum(sum, members) {
+                tracing::error!("at {}: {error}", self.place());
+            }
+            return self.show();
+        }
+        let begin = Instant::now();
+        let before = (progress - 1.0).max(0.0);
+        match self.engine.step_with_sum(sum, members, (before, tokens)) {
+            Ok(report) => {
+                self.divergence.stepped();
+                self.travel += report.travel;
+                self.count_step(seconds + begin.elapsed().as_secs_f64(), tokens);
+            }
+            Err(error @ TrainingError::NotFinite { .. }) => {
+                if self.divergence.skipped() {
+                    self.give_up(format!("the model has diverged at {}: {error}", self.place()));
+                } else {
+                    tracing::warn!("at {}: {error}", self.place());
+                }
+            }
+            Err(error) => self.give_up(format!("at {}: {error}", self.place())),
+        }
+        self.view.progress = progress;
+        self.clock.spent_aside(begin.elapsed());
+        self.after_step();
+    }
+
+    /// Another member's replica is to be this node's.
+    pub(super) fn load_replica(&mut self, request: RequestId, replica: &Payload, progress: f64) {
+        let loaded = self.engine.load_replica(replica);
+        let accepted = loaded.is_ok();
+        match loaded {
+            Ok(()) => {
+                self.view.progress = progress;
+                if let Some(member) = &mut self.member {
+                    member.ordered = None;
+                    member.begin_anew();
+                }
+                self.show();
+            }
+            Err(error) => tracing::error!("cannot load a member's replica: {error}"),
+        }
+        let report = self.report();
+        self.tell(Event::StateLoaded { request, accepted, report });
+    }
+}

@@ -1,0 +1,75 @@
+//! What a member of a synchronous run tells: who averages, and how long it has waited.
+
+use murmur_protocol::status::SynchronousStatus;
+use serde::{Deserialize, Serialize};
+
+use crate::console::figures::{counted, duration};
+
+/// All-reduces of a synchronous run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SynchronousReport {
+    /// Members that average together, this node counted; 0 while it waits to be taken in, or for more of them.
+    pub members: usize,
+    /// All-reduces that this node has finished.
+    pub all_reduces: u64,
+    /// Seconds that it has waited for others in all.
+    pub seconds_waited: f64,
+    /// Peer id of the member that is waited for now.
+    pub waits_for: Option<String>,
+    /// All-reduces that were begun anew, because a member was late or gone, or one came.
+    pub dropped: u64,
+    /// Replicas copied from another member.
+    pub copied: u64,
+    /// Times that another member's replica had other bits.
+    pub differed: u64,
+    /// How long an all-reduce is waited for at present, in seconds.
+    pub deadline_seconds: f64,
+}
+
+impl From<&SynchronousStatus> for SynchronousReport {
+    fn from(status: &SynchronousStatus) -> SynchronousReport {
+        SynchronousReport {
+            members: status.members,
+            all_reduces: status.finished,
+            seconds_waited: status.waited.as_secs_f64(),
+            waits_for: status.awaited.map(|peer| peer.to_string()),
+            dropped: status.dropped,
+            copied: status.copied,
+            differed: status.differed,
+            deadline_seconds: status.deadline.as_secs_f64(),
+        }
+    }
+}
+
+impl SynchronousReport {
+    /// Such as `3 members average together · waited 12.3 s`.
+    pub(crate) fn summary(&self) -> String {
+        let members = match self.members {
+            0 => "waits for members".to_owned(),
+            1 => "averages with nobody".to_owned(),
+            count => format!("{count} members average together"),
+        };
+        format!("{members} · {} · waited {}", counted(self.all_reduces, "all-reduce"), seconds(self.seconds_waited))
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 60.0 {
+        return format!("{seconds:.1} s");
+    }
+    duration(std::time::Duration::from_secs(seconds as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_averages_and_how_long_was_waited_is_said_in_words() {
+        let report =
+            SynchronousReport { members: 3, all_reduces: 1, seconds_waited: 1.25, ..SynchronousReport::default() };
+        assert_eq!(report.summary(), "3 members average together · 1 all-reduce · waited 1.2 s");
+        let report = SynchronousReport { seconds_waited: 130.0, ..SynchronousReport::default() };
+        assert_eq!(report.summary(), "waits for members · 0 all-reduces · waited 2 min 10 s");
+    }
+}

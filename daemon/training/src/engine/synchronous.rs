@@ -1,0 +1,262 @@
+//! A member's part in a synchronous run: what it contributes to an all-reduce, what it makes of the sum, and the replica,
+//! which is all that members have in common.
+//!
+//! Where gradients are averaged, a replica is the parameters and the optimizer's moments, and each step moves it. Where
+//! models are averaged every H steps, it is the parameters at the last average and the outer momentum; own steps in between
+//! move a model of this node alone, and the inner optimizer's moments stay its own (DiLoCo, Douillard et al., arXiv
+//! 2311.08105).
+
+use murmur_protocol::bulk::ChunkedValues;
+use murmur_protocol::numerics::state_digest;
+use murmur_protocol::{Payload, Snapshot};
+
+use super::{Engine, StepReport, TrainingError, check_finite};
+use crate::local_progress::LocalProgress;
+use crate::schedule::WarmUpAgain;
+
+/// Digits of the optimizer's count of steps in a replica, of 16 bits each: a `f32` holds each exactly.
+const COUNT_DIGITS: usize = 4;
+
+impl Engine {
+    /// [`state_digest`] of the replica's parameters: two members with one replica have one digest.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn replica_digest(&mut self) -> Result<u64, TrainingError> {
+        self.keep_average()?;
+        match &self.last_average {
+            Some(average) => Ok(state_digest(average)),
+            None => Ok(state_digest(&self.replica.parameters()?)),
+        }
+    }
+
+    /// The replica, for another member.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn replica(&mut self) -> Result<Snapshot, TrainingError> {
+        self.keep_average()?;
+        if let Some(average) = &self.last_average {
+            let momentum = self.outer.as_ref().map_or(&[][..], |outer| outer.momentum());
+            return Ok(Snapshot::from([average, momentum].concat()));
+        }
+        let (moments, steps) = self.replica.moments()?;
+        let digits: Vec<f32> = (0..COUNT_DIGITS).map(|digit| f32::from((steps >> (16 * digit)) as u16)).collect();
+        let parameters = self.replica.parameters()?;
+        Ok(Snapshot::from([&parameters, &moments.first[..], &moments.second, &digits].concat()))
+    }
+
+    /// Makes another member's replica this one's.
+    ///
+    /// # Errors
+    /// When it is of another model or not finite; nothing has changed then.
+    pub fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError> {
+        let parameters = self.layout().parameters();
+        let seconds = self.replica.optimizer().seconds();
+        let expected = match (self.averages_models(), &self.outer) {
+            (true, None) => parameters,
+            (true, Some(_)) => 2 * parameters,
+            (false, _) => 2 * parameters + seconds + COUNT_DIGITS,
+        };
+        let actual = replica.len() / 4;
+        if actual != expected {
+            return Err(TrainingError::WrongLength { what: "a replica", expected, actual });
+        }
+        let chunks = std::slice::from_ref(replica);
+        let values = ChunkedValues::new(chunks, expected).ok_or(TrainingError::NotFiniteValues("a replica"))?;
+        let part = |start: usize, length: usize| {
+            let mut part = vec![0.0; length];
+            values.copy_to(start, &mut part);
+            part
+        };
+        let model = part(0, parameters);
+        self.replica.set_parameters(&model)?;
+        self.local_progress = LocalProgress::new(&model);
+        if !self.averages_models() {
+            let mut moments = self.replica.optimizer().moments();
+            moments.first = part(parameters, parameters);
+            moments.second = part(2 * parameters, seconds);
+            let digits = part(2 * parameters + seconds, COUNT_DIGITS);
+            let steps = digits.iter().rev().fold(0, |steps, digit| steps << 16 | u64::from(*digit as u16));
+            self.warm_up_again = WarmUpAgain::default();
+            return self.replica.set_moments(moments, steps).map_err(TrainingError::from);
+        }
+        if let Some(outer) = &mut self.outer {
+            outer.restore(model.clone(), part(parameters, parameters));
+        }
+        self.last_average = Some(model);
+        // Moments that have seen nothing yet are to begin gently.
+        if self.replica.moments()?.1 == 0 { self.reset_optimizer() } else { Ok(()) }
+    }
+
+    /// One step with the mean of several members' gradients, of which `sum` is the sum, at `progress` steps of the swarm.
+    /// `tokens`: of this node's own batch.
+    ///
+    /// # Errors
+    /// [`TrainingError::NotFinite`] when the step had to be skipped: then all members skip it.
+    ///
+    /// # Panics
+    /// When the sum is of another model.
+    pub fn step_with_sum(
+        &mut self,
+        sum: Snapshot,
+        members: u32,
+        (progress, tokens): (f64, usize),
+    ) -> Result<StepReport, TrainingError> {
+        let learning_rate = self.learning_rate.at(progress) * self.warm_up_again.factor();
+        let mean = mean(sum, members);
+        rayon::scope(|_| {
+            self.replica.set_gradient(&mean)?;
+            // The own loss decides nothing: all members are to do the same.
+            self.advance(0.0, tokens, learning_rate)
+        })
+    }
+
+    /// Takes up the mean of several members' models, of which `sum` is the sum, and takes the outer step where there is one.
+    ///
+    /// # Errors
+    /// When the mean is not finite: then the model is the one of the last average again, at all members.
+    ///
+    /// # Panics
+    /// When the sum is of another model.
+    pub fn average_with_sum(&mut self, sum: Snapshot, members: u32) -> Result<(), TrainingError> {
+        self.keep_average()?;
+        let mean = mean(sum, members);
+        let verdict = check_finite("the mean of all models", &mean);
+        let next = match (&verdict, &mut self.outer) {
+            (Err(_), _) => self.last_average.clone().expect("kept where models are averaged"),
+            (Ok(()), Some(outer)) => outer.advance(&mean).to_vec(),
+            (Ok(()), None) => mean,
+        };
+        self.replica.set_parameters(&next)?;
+        self.local_progress = LocalProgress::new(&next);
+        self.last_average = Some(next);
+        verdict
+    }
+
+    /// Whether the run averages models, and not gradients.
+    fn averages_models(&self) -> bool {
+        self.manifest.synchronous.is_on() && !self.manifest.synchronous.averages_gradients()
+    }
+
+    /// Where models are averaged, the one with which a node begins counts as an average.
+    fn keep_average(&mut self) -> Result<(), TrainingError> {
+        if self.averages_models() && self.last_average.is_none() {
+            let average = match &self.outer {
+                Some(outer) => outer.slow_weights().to_vec(),
+                None => self.replica.parameters()?.into_owned(),
+            };
+            self.last_average = Some(average);
+        }
+        Ok(())
+    }
+}
+
+fn mean(sum: Snapshot, members: u32) -> Vec<f32> {
+    let mut values = sum.into_values();
+    let members = members.max(1) as f32;
+    values.iter_mut().for_each(|value| *value /= members);
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use murmur_protocol::RunManifest;
+    use murmur_protocol::manifest::{ModelSpec, OptimizerKind, SynchronousSpec, Topology};
+
+    use super::*;
+    use crate::Corpus;
+
+    fn manifest(every_steps: u32) -> RunManifest {
+        let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
+        let synchronous = SynchronousSpec { topology: Topology::Ring, every_steps, ..SynchronousSpec::default() };
+        RunManifest { model, synchronous, ..RunManifest::default() }
+    }
+
+    fn engine(manifest: &RunManifest, node: u8) -> Engine {
+        Engine::new(manifest, Corpus::grammar(), [node; 32], Device::Cpu).expect("room")
+    }
+
+    fn sum(vectors: &[Vec<f32>]) -> Snapshot {
+        let add = |at: usize| vectors.iter().map(|vector| vector[at]).sum();
+        Snapshot::from((0..vectors[0].len()).map(add).collect::<Vec<f32>>())
+    }
+
+    #[test]
+    fn a_member_that_copies_a_replica_goes_on_with_the_same_bits() -> Result<(), TrainingError> {
+        for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+            let mut manifest = manifest(1);
+            manifest.optimizer.kind = kind;
+            let (mut one, mut other) = (engine(&manifest, 1), engine(&manifest, 2));
+            for progress in 0..5 {
+                let gradient = one.gradient_of_next_batch()?;
+                one.step_with_sum(Snapshot::from(gradient.values), 1, (f64::from(progress), gradient.tokens))?;
+            }
+            assert_ne!(one.replica_digest()?, other.replica_digest()?);
+            other.load_replica(&one.replica()?.to_payload())?;
+            assert_eq!(one.replica_digest()?, other.replica_digest()?);
+            for progress in 5..8 {
+                let gradients = [one.gradient_of_next_batch()?.values, other.gradient_of_next_batch()?.values];
+                one.step_with_sum(sum(&gradients), 2, (f64::from(progress), 1))?;
+                other.step_with_sum(sum(&gradients), 2, (f64::from(progress), 1))?;
+                assert_eq!(one.replica()?, other.replica()?, "{kind:?}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn models_that_are_averaged_are_one_and_the_mean_with_and_without_an_outer_step() -> Result<(), TrainingError> {
+        for outer in [0.0, 0.7] {
+            let mut manifest = manifest(3);
+            manifest.gossip.outer_learning_rate = outer;
+            let (mut one, mut other) = (engine(&manifest, 1), engine(&manifest, 2));
+            for round in 0..3 {
+                for step in 0..3 {
+                    one.step(f64::from(3 * round + step))?;
+                    other.step(f64::from(3 * round + step))?;
+                }
+                let models = [one.parameters()?, other.parameters()?];
+                assert_ne!(models[0], models[1]);
+                one.average_with_sum(sum(&models), 2)?;
+                other.average_with_sum(sum(&models), 2)?;
+                assert_eq!(one.replica()?, other.replica()?);
+                let mean = mean(sum(&models), 2);
+                assert_eq!(one.parameters()? == mean, outer == 0.0);
+            }
+            let mut newcomer = engine(&manifest, 3);
+            one.step(9.0)?;
+            newcomer.load_replica(&one.replica()?.to_payload())?;
+            assert_eq!(newcomer.replica_digest()?, other.replica_digest()?, "the average, and not what came after it");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_mean_that_is_no_number_moves_nobody() -> Result<(), TrainingError> {
+        let mut gradients = engine(&manifest(1), 1);
+        let before = gradients.replica()?;
+        let odd = Snapshot::from(vec![f32::NAN; gradients.parameters()?.len()]);
+        assert!(matches!(gradients.step_with_sum(odd.clone(), 2, (0.0, 1)), Err(TrainingError::NotFinite { .. })));
+        assert_eq!(gradients.replica()?, before);
+        let mut models = engine(&manifest(2), 1);
+        let before = models.replica()?;
+        models.step(0.0)?;
+        assert!(models.average_with_sum(odd, 2).is_err());
+        assert_eq!((models.replica()?, Snapshot::from(models.parameters()?)), (before.clone(), before));
+        Ok(())
+    }
+
+    #[test]
+    fn a_replica_of_another_kind_is_refused() -> Result<(), TrainingError> {
+        let mut gradients = engine(&manifest(1), 1);
+        let of_models = engine(&manifest(2), 1).replica()?.to_payload();
+        assert!(matches!(gradients.load_replica(&of_models), Err(TrainingError::WrongLength { .. })));
+        let mut odd = gradients.replica()?.into_values();
+        odd[3] = f32::INFINITY;
+        let odd = Snapshot::from(odd).to_payload();
+        assert!(matches!(gradients.load_replica(&odd), Err(TrainingError::NotFiniteValues(_))));
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! How a member begins, how long it waits for the others, and who goes on without whom.
+
+use std::time::Duration;
+
+use super::{Epoch, Members};
+use crate::Time;
+
+/// How long a member waits for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For the first operation, before anything is known.
+    pub initial: Duration,
+    /// The least ever.
+    pub floor: Duration,
+    /// How long members listen to each other before they agree; `None`: as long as an operation may take.
+    pub listening: Option<Duration>,
+    /// What becomes of a group that is split.
+    pub split: Split,
+    /// Members below which nobody goes on, at least 1.
+    pub members_min: usize,
+}
+
+impl Default for Patience {
+    /// Guesses: half a minute, and a second.
+    fn default() -> Patience {
+        Patience {
+            initial: Duration::from_secs(30),
+            floor: Duration::from_secs(1),
+            listening: None,
+            split: Split::Quorum,
+            members_min: 1,
+        }
+    }
+}
+
+/// Who goes on when a group is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// The part that is a quorum; the others wait.
+    Quorum,
+    /// Every part, until they meet again: then the smaller one copies the state of the larger one.
+    EachGoesOn,
+}
+
+/// How a member begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Beginning {
+    /// With these, all in one state.
+    Together(Members),
+    /// Without a group.
+    Seeking {
+        /// Names no epoch that this member has announced before.
+        epoch: Epoch,
+        /// Operations behind its state; `None` where it has no state.
+        operations: Option<u64>,
+        /// When it may go on alone at the earliest, where it has a state.
+        until: Time,
+    },
+}

@@ -1,0 +1,145 @@
+//! The part of a manifest about synchronous runs, in which all members average at once instead of in pairs.
+//!
+//! Runs that gossip are told without it, so that they keep the id that they had before there was such a thing.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ManifestError, RunManifest, check};
+use crate::collective::{MEMBERS_MAX, Shape};
+
+/// Who sends what to whom in an all-reduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topology {
+    /// There is none: the run gossips.
+    #[default]
+    None,
+    /// Slices go round a ring: each member sends 8 bytes a parameter, however many they are.
+    Ring,
+    /// Sums go up a binary tree and down again.
+    Tree,
+    /// All send to one member, which sends the sum back.
+    Star,
+    /// Pairs halve what they sum with each step: as many bytes as a ring, and fewer steps.
+    HalvingDoubling,
+}
+
+impl Topology {
+    /// Its schedule; `None` for a run that gossips.
+    pub fn shape(self) -> Option<Shape> {
+        match self {
+            Topology::None => None,
+            Topology::Ring => Some(Shape::Ring),
+            Topology::Tree => Some(Shape::Tree),
+            Topology::Star => Some(Shape::Star),
+            Topology::HalvingDoubling => Some(Shape::HalvingDoubling),
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Topology::None => "none",
+            Topology::Ring => "ring",
+            Topology::Tree => "tree",
+            Topology::Star => "star",
+            Topology::HalvingDoubling => "halving-doubling",
+        })
+    }
+}
+
+/// Whether all members average at once, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SynchronousSpec {
+    /// Who sends what to whom.
+    pub topology: Topology,
+    /// Steps between two averages, 1 to 10,000. 1: the gradients of each step are averaged, so that all members together are
+    /// one node with all their batches. More: the models are, with `gossip.outer_learning_rate` as DiLoCo does it.
+    pub every_steps: u32,
+    /// Members below which nobody trains, but waits for more, 1 to 64: with fewer the batch of all together is smaller.
+    pub members_min: u32,
+}
+
+impl Default for SynchronousSpec {
+    fn default() -> Self {
+        SynchronousSpec { topology: Topology::None, every_steps: 1, members_min: 1 }
+    }
+}
+
+impl SynchronousSpec {
+    /// Whether the run is synchronous.
+    pub fn is_on(&self) -> bool {
+        self.topology != Topology::None
+    }
+
+    /// Whether gradients are averaged, and not models.
+    pub fn averages_gradients(&self) -> bool {
+        self.every_steps == 1
+    }
+}
+
+pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
+    let RunManifest { synchronous, gossip, optimizer, .. } = manifest;
+    let every = synchronous.every_steps;
+    check("synchronous.every_steps", every, (1..=10_000).contains(&every), "1 to 10000")?;
+    let least = synchronous.members_min;
+    check("synchronous.members_min", least, (1..=MEMBERS_MAX as u32).contains(&least), "1 to 64")?;
+    if !synchronous.is_on() {
+        return Ok(());
+    }
+    let outer = gossip.outer_learning_rate;
+    let rule = "0 where a synchronous run averages gradients: an outer step needs synchronous.every_steps above 1";
+    check("gossip.outer_learning_rate", outer, outer == 0.0 || !synchronous.averages_gradients(), rule)?;
+    let matches = optimizer.match_batch;
+    check("optimizer.match_batch", matches, !matches, "false in a synchronous run, whose members' batches are one")
+}
+
+/// Whether a section has no line in the canonical text.
+pub(super) fn is_left_out(synchronous: &SynchronousSpec, section: &str) -> bool {
+    section == "synchronous" && !synchronous.is_on()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_gossip_are_told_as_ever_and_synchronous_ones_read_back() {
+        let mut manifest = RunManifest::default();
+        let (text, id) = (manifest.canonical_text(), manifest.run_id());
+        assert!(!text.contains("synchronous"), "{text}");
+        let all = [Topology::Ring, Topology::Tree, Topology::Star, Topology::HalvingDoubling];
+        for topology in all {
+            manifest.synchronous = SynchronousSpec { topology, every_steps: 20, members_min: 3 };
+            let text = manifest.canonical_text();
+            let [every, least, topology] =
+                ["every_steps = 20".to_owned(), "members_min = 3".to_owned(), format!("topology = \"{topology}\"")];
+            let lines = format!("synchronous.{every}\nsynchronous.{least}\nsynchronous.{topology}\n");
+            assert!(text.contains(&lines), "{text}");
+            assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
+            assert_ne!(manifest.run_id(), id);
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_with_a_synchronous_run_is_refused_by_name() {
+        let refused = |edit: fn(&mut RunManifest)| {
+            let mut manifest = RunManifest::default();
+            manifest.synchronous.topology = Topology::Ring;
+            edit(&mut manifest);
+            manifest.validate().expect_err("out of range").to_string()
+        };
+        assert!(refused(|run| run.synchronous.every_steps = 0).starts_with("synchronous.every_steps = 0"));
+        assert!(refused(|run| run.synchronous.members_min = 65).starts_with("synchronous.members_min = 65"));
+        assert!(refused(|run| run.gossip.outer_learning_rate = 0.7).starts_with("gossip.outer_learning_rate = 0.7"));
+        assert!(refused(|run| run.optimizer.match_batch = true).starts_with("optimizer.match_batch = true"));
+        let synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, members_min: 1 };
+        let mut diloco = RunManifest { synchronous, ..RunManifest::default() };
+        diloco.gossip.outer_learning_rate = 0.7;
+        assert_eq!(diloco.validate(), Ok(()));
+    }
+}

@@ -1,0 +1,432 @@
+//! Averaging of all members at once as one part of the node: a [`Collective`], and what its orders mean for the network,
+//! the trainer and the worker.
+//!
+//! ```text
+//! Contribute ──► trainer: a gradient, or the model after H steps ──► Contributed
+//! Begin, Send …, Absorb … by the schedule: slices go out as transfers, those that come are reduced on the worker
+//! Finish ──► trainer: TakeUp, once ──► the next Contribute
+//! ```
+//!
+//! Orders are carried out in turn: what follows a reduction waits for it. The training thread stands still from its
+//! contribution until the sum is there; for how long is counted.
+
+mod sending;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::bulk::{Payload, Snapshot};
+use crate::collective::{
+    Beginning, Collective, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, Patience, SliceName, Split, Standing,
+    Word,
+};
+use crate::config::{Config, Start};
+use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
+use crate::event::Misbehaviour;
+use crate::manifest::SynchronousSpec;
+use crate::message::{Message, TransferHeader};
+use crate::notice::Notice;
+use crate::numerics::ReduceJob;
+use crate::outbox::{Outbox, Purpose, Reply};
+use crate::part::Selection;
+use crate::peer::PeerId;
+use crate::status::{Status, SynchronousStatus};
+use crate::time::Time;
+use sending::Sending;
+
+/// How long members listen to each other before they agree on who goes on: many round trips, and short beside a wait for
+/// somebody who is gone. A guess.
+const LISTENING: Duration = Duration::from_secs(1);
+
+/// How long a node that comes back with a model looks for its group before it goes on alone: a dial and a handshake take
+/// less. A guess.
+const SEEKING: Duration = Duration::from_secs(3);
+
+/// Slices kept before they are absorbed: two schedules' worth of the longest.
+const KEPT_MAX: usize = 4 * MEMBERS_MAX;
+
+/// Replicas kept that have come before the epoch for which they are.
+const REPLICAS_MAX: usize = 2;
+
+/// This node's part in the all-reduces of a synchronous run.
+#[derive(Debug)]
+pub(crate) struct Synchronous {
+    spec: SynchronousSpec,
+    parameters: usize,
+    collective: Collective,
+    /// The members that were told last.
+    told: Members,
+    /// Orders of the collective that are to be carried out in turn.
+    work: VecDeque<Order>,
+    contribution: Option<Snapshot>,
+    /// Names the last order to contribute: what comes for an earlier one is of another replica.
+    contribution_number: u64,
+    sum: Option<Snapshot>,
+    /// The sum is on the worker.
+    is_reducing: bool,
+    /// Slices by name, and who sent them, until they are absorbed.
+    kept: BTreeMap<SliceName, (PeerId, Payload)>,
+    /// Replicas that have come, and who sent them.
+    replicas: BTreeMap<(Epoch, Standing), (PeerId, Payload)>,
+    /// Who is given the copy of the replica that has been ordered.
+    giving: VecDeque<(PeerId, Epoch, Standing)>,
+    sending: Sending,
+    is_resting: bool,
+}
+
+/// What the node is to conclude from a reply.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Replied {
+    /// Nothing.
+    Taken,
+    /// Another member's replica is this node's now.
+    Copied(PeerId),
+    /// It answers another order than it says.
+    Stale,
+    /// The bytes of this peer were unfit.
+    Unfit(PeerId, Misbehaviour),
+}
+
+impl Synchronous {
+    /// `None` for a run that averages by gossip. `parameters`: of the whole model.
+    pub(crate) fn new(config: &Config, me: PeerId, parameters: usize, now: Time) -> Option<Synchronous> {
+        let spec = config.synchronous.clone();
+        let shape = spec.topology.shape()?;
+        let epoch = Epoch { number: config.first_number.min(EPOCH_NUMBER_MAX / 2), leader: me };
+        let done = config.training.progress.max(0.0) / f64::from(spec.every_steps);
+        let operations = (config.start == Start::WithModel).then_some(done as u64);
+        let knows_nobody = config.bootstrap.is_empty() && config.remembered.is_empty();
+        let until = if knows_nobody { now } else { now + SEEKING };
+        let patience = Patience {
+            listening: Some(LISTENING),
+            split: Split::EachGoesOn,
+            members_min: spec.members_min as usize,
+            ..Patience::default()
+        };
+        let beginning = Beginning::Seeking { epoch, operations, until };
+        Some(Synchronous {
+            spec,
+            parameters,
+            collective: Collective::new(shape, me, beginning, patience),
+            told: Members::default(),
+            work: VecDeque::new(),
+            contribution: None,
+            contribution_number: 0,
+            sum: None,
+            is_reducing: false,
+            kept: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            giving: VecDeque::new(),
+            sending: Sending::default(),
+            is_resting: false,
+        })
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let collective = self.collective.next_deadline().filter(|_| !self.is_resting);
+        collective.into_iter().chain(self.sending.next_deadline()).min()
+    }
+
+    pub(crate) fn on_deadline(&mut self, now: Time, out: &mut Outbox) {
+        if !self.is_resting {
+            self.collective.time_passed(now);
+            self.drain(now, out);
+        }
+        self.sending.proceed(now, out);
+    }
+
+    /// Whether this peer's connection is needed.
+    pub(crate) fn is_busy_with(&self, peer: PeerId) -> bool {
+        self.collective.members().contains(peer) || self.sending.is_busy_with(peer)
+    }
+
+    /// Whether nothing is on its way from this node.
+    pub(crate) fn has_sent(&self) -> bool {
+        self.sending.is_empty()
+    }
+
+    /// A peer can be sent transfers.
+    pub(crate) fn on_reachable(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
+        self.collective.peer_connected(peer);
+        self.drain(now, out);
+    }
+
+    /// A peer cannot be sent transfers any more.
+    pub(crate) fn on_lost(&mut self, now: Time, peer: PeerId, out: &mut Outbox) {
+        self.sending.forget(peer);
+        self.collective.peer_lost(now, peer);
+        self.drain(now, out);
+    }
+
+    /// # Errors
+    /// When what a peer says cannot be.
+    pub(crate) fn on_word(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        word: Word,
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        if !word.is_sound() {
+            return Err(Misbehaviour::OutOfRange("members of an all-reduce"));
+        }
+        if !self.is_resting {
+            self.collective.word_received(now, peer, word);
+            self.drain(now, out);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the payload is of no length that it may have.
+    pub(crate) fn on_transfer(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        (header, payload): (&TransferHeader, Payload),
+        out: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        match header {
+            TransferHeader::Slices(name) => {
+                let most = 4 * self.parameters as u64;
+                if payload.len() as u64 > most || name.epoch.number >= EPOCH_NUMBER_MAX {
+                    return Err(Misbehaviour::WrongLength { expected: most, actual: payload.len() as u64 });
+                }
+                if self.is_resting || self.kept.len() >= KEPT_MAX {
+                    return Ok(());
+                }
+                self.kept.insert(*name, (peer, payload));
+                self.collective.slice_received(now, *name);
+            }
+            TransferHeader::Replica { epoch, standing } => {
+                let present = self.collective.epoch();
+                self.replicas.retain(|(of, _), _| *of >= present);
+                if self.is_resting || self.replicas.len() >= REPLICAS_MAX {
+                    return Ok(());
+                }
+                self.replicas.insert((*epoch, *standing), (peer, payload));
+                self.collective.state_received(now, *epoch, *standing);
+            }
+            _ => {}
+        }
+        self.drain(now, out);
+        Ok(())
+    }
+
+    pub(crate) fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool, out: &mut Outbox) {
+        self.sending.on_ended(now, transfer, finished);
+        self.sending.proceed(now, out);
+    }
+
+    /// What the trainer or the worker reply.
+    pub(crate) fn on_reply(&mut self, now: Time, purpose: Purpose, reply: Reply, out: &mut Outbox) -> Replied {
+        let replied = match (purpose, reply) {
+            (Purpose::Contribution(number), Reply::Contributed(contribution, digest, _)) => {
+                if number == self.contribution_number {
+                    self.contribution = Some(contribution);
+                    self.collective.contributed(now, self.collective.standing().operations, digest);
+                }
+                Replied::Taken
+            }
+            (Purpose::Reduction, Reply::Reduced(result)) => {
+                self.is_reducing = false;
+                // What was wrong with a peer's bytes was looked at before.
+                self.sum = result.ok();
+                if self.sum.is_none() {
+                    self.lose_state(now);
+                }
+                Replied::Taken
+            }
+            (Purpose::ReplicaCopy, Reply::Snapshot(replica, _)) => {
+                self.give(&replica);
+                self.sending.proceed(now, out);
+                Replied::Taken
+            }
+            (Purpose::ReplicaLoad(from), Reply::Loaded(true, _)) => Replied::Copied(from),
+            (Purpose::ReplicaLoad(from), Reply::Loaded(false, _)) => {
+                self.lose_state(now);
+                Replied::Unfit(from, Misbehaviour::OutOfRange("replica"))
+            }
+            (Purpose::Reduction, Reply::Failed) => {
+                self.is_reducing = false;
+                self.lose_state(now);
+                Replied::Taken
+            }
+            (Purpose::ReplicaCopy, Reply::Failed) => {
+                self.giving.clear();
+                Replied::Taken
+            }
+            (Purpose::Contribution(_) | Purpose::ReplicaLoad(_), Reply::Failed) => {
+                self.lose_state(now);
+                Replied::Taken
+            }
+            _ => Replied::Stale,
+        };
+        self.drain(now, out);
+        replied
+    }
+
+    /// This node's training is over: who seeks the model gets it.
+    pub(crate) fn end(&mut self, now: Time, out: &mut Outbox) {
+        self.collective.end(now);
+        self.drain(now, out);
+    }
+
+    /// The owner wants the network left alone: training stands still meanwhile.
+    pub(crate) fn begin_rest(&mut self) {
+        self.is_resting = true;
+        self.work.clear();
+        self.collective.pause();
+    }
+
+    pub(crate) fn end_rest(&mut self, now: Time, out: &mut Outbox) {
+        self.is_resting = false;
+        self.collective.state_lost(now);
+        self.drain(now, out);
+    }
+
+    /// Fills in what all-reduces have to say of the node.
+    pub(crate) fn describe(&self, now: Time, status: &mut Status) {
+        let counts = self.collective.counts(now);
+        status.synchronous = Some(SynchronousStatus {
+            members: self.collective.members().len(),
+            operations: self.collective.standing().operations,
+            finished: counts.finished,
+            waited: counts.waited,
+            awaited: self.collective.awaited(),
+            dropped: counts.dropped,
+            copied: counts.copied,
+            differed: counts.differed,
+            deadline: self.collective.deadline(),
+        });
+    }
+
+    /// What this node had of the operation under way is gone, or the replica is.
+    fn lose_state(&mut self, now: Time) {
+        self.collective.state_lost(now);
+    }
+
+    /// Takes the collective's orders, and carries out those whose turn it is.
+    fn drain(&mut self, now: Time, out: &mut Outbox) {
+        loop {
+            self.take_orders(out);
+            let next = if self.is_reducing { None } else { self.work.pop_front() };
+            let Some(order) = next else { break };
+            self.carry_out(now, order, out);
+        }
+        self.sending.proceed(now, out);
+        self.tell_members(out);
+    }
+
+    fn take_orders(&mut self, out: &mut Outbox) {
+        while let Some(order) = self.collective.poll_order() {
+            match order {
+                Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
+                Order::Begin { .. } => {
+                    // What was under way is void; a sum that is complete is not.
+                    let whole = self.work.iter().rposition(|order| !is_of_schedule(order)).map_or(0, |last| last + 1);
+                    self.work.truncate(whole);
+                    self.forget_old();
+                    self.work.push_back(order);
+                }
+                order => self.work.push_back(order),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Time, order: Order, out: &mut Outbox) {
+        match order {
+            Order::Contribute { .. } => {
+                self.contribution_number += 1;
+                let purpose = Purpose::Contribution(self.contribution_number);
+                out.request(purpose, |request| TrainerOrder::Contribute { request });
+            }
+            Order::Begin { .. } => self.sum = self.contribution.clone(),
+            Order::Send { to, name, what } => {
+                let values = what.slices.elements(self.parameters);
+                let bytes = 4 * values.start..4 * values.end;
+                let payload = self.sum.as_ref().and_then(|sum| sum.to_payload().slice(bytes));
+                if let Some(payload) = payload {
+                    self.sending.push(to, TransferHeader::Slices(name), payload);
+                }
+            }
+            Order::Absorb { name, what } => {
+                let range = what.slices.elements(self.parameters);
+                let fitting = self.kept.remove(&name).filter(|(_, payload)| payload.len() == 4 * range.len());
+                if let (Some((_, received)), Some(sum)) = (fitting, self.sum.take()) {
+                    self.is_reducing = true;
+                    let job = ReduceJob { sum, range, received, action: what.action };
+                    out.request(Purpose::Reduction, |request| WorkerOrder::Reduce { request, job });
+                } else {
+                    self.lose_state(now);
+                }
+            }
+            Order::Finish { operation, standing, members } => {
+                self.kept.retain(|name, _| name.operation > operation || name.epoch > standing.epoch);
+                self.contribution = None;
+                let progress = self.progress(standing);
+                if let Some(sum) = self.sum.take() {
+                    out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
+                }
+            }
+            Order::GiveState { to, standing, epoch } => {
+                if self.giving.is_empty() {
+                    let selection = Selection::Replica;
+                    out.request(Purpose::ReplicaCopy, |request| TrainerOrder::TakeSnapshot { request, selection });
+                }
+                self.giving.push_back((to, epoch, standing));
+            }
+            Order::TakeState { standing, epoch } => {
+                let replica = self.replicas.remove(&(epoch, standing));
+                self.replicas.clear();
+                match replica {
+                    Some((from, replica)) => {
+                        let progress = self.progress(standing);
+                        let purpose = Purpose::ReplicaLoad(from);
+                        out.request(purpose, |request| TrainerOrder::LoadReplica { request, replica, progress });
+                    }
+                    None => self.lose_state(now),
+                }
+            }
+            Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
+        }
+    }
+
+    /// Sends the copy to all that it was made for and that still belong to the epoch.
+    fn give(&mut self, replica: &Snapshot) {
+        for (to, epoch, standing) in std::mem::take(&mut self.giving) {
+            if epoch == self.collective.epoch() {
+                self.sending.push(to, TransferHeader::Replica { epoch, standing }, replica.to_payload());
+            }
+        }
+    }
+
+    /// Forgets slices and replicas of epochs before the present one.
+    fn forget_old(&mut self) {
+        let epoch = self.collective.epoch();
+        self.kept.retain(|name, _| name.epoch >= epoch);
+        self.replicas.retain(|(of, _), _| *of >= epoch);
+        self.sending.forget_before(epoch);
+    }
+
+    /// Swarm progress of a state, in steps.
+    fn progress(&self, standing: Standing) -> f64 {
+        standing.operations as f64 * f64::from(self.spec.every_steps)
+    }
+
+    fn tell_members(&mut self, out: &mut Outbox) {
+        let members = self.collective.members();
+        if self.collective.is_stalled() || *members == self.told {
+            return;
+        }
+        let (joined, left) = (members.without(&self.told), self.told.without(members));
+        let (joined, left) = (joined.iter().collect(), left.iter().collect());
+        out.notice(Notice::MembersChanged { members: members.len() as u32, joined, left });
+        self.told = members.clone();
+    }
+}
+
+/// Whether an order belongs to one operation under way, and is void with it.
+fn is_of_schedule(order: &Order) -> bool {
+    matches!(order, Order::Begin { .. } | Order::Send { .. } | Order::Absorb { .. })
+}

@@ -1,0 +1,414 @@
+//! Nodes of a synchronous run on a small virtual network, with members that come, die, stand still and leave, and words and
+//! transfers that are lost: sums hold each contribution once, replicas are one, and nobody waits for long. Each law has a
+//! sabotage that breaks it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use murmur_protocol::manifest::Topology;
+use murmur_protocol::numerics::{reduce, state_digest};
+use murmur_protocol::random::{Generator, RngExt, stream};
+use murmur_protocol::status::SynchronousStatus;
+use murmur_protocol::*;
+
+/// No multiple of most numbers of members.
+const PARAMETERS: usize = 37;
+
+/// Contributions are integers, so that a sum shows what is in it: the first value has a bit for each member.
+fn contribution(node: usize, operation: u64) -> Vec<f32> {
+    let value = |place: usize| ((node + 1) * (place + 3)) as f32 + (operation % 64) as f32;
+    std::iter::once((1 << node) as f32).chain((1..PARAMETERS).map(value)).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sabotage {
+    None,
+    /// A worker adds slices twice.
+    AddsTwice,
+    /// A trainer takes a sum up twice.
+    TakesUpTwice,
+    /// A trainer keeps its own replica, and tells the digest of the one that it was to load.
+    KeepsItsReplica,
+    /// Nodes are not told that time has passed.
+    NeverLooksAtTheClock,
+}
+
+enum Happening {
+    Told(Event),
+    Contributed(RequestId, u64),
+    Look,
+}
+
+struct Member {
+    node: Node,
+    replica: Vec<f32>,
+    report: TrainingReport,
+    /// Orders to contribute, counted: what an older one would give is void.
+    orders: u64,
+    told_digest: Option<u64>,
+    is_dead: bool,
+    paused_until: Time,
+}
+
+struct World {
+    now: Time,
+    topology: Topology,
+    members: Vec<Member>,
+    ahead: BinaryHeap<Reverse<(Time, u64)>>,
+    happenings: BTreeMap<u64, (usize, Happening)>,
+    next: u64,
+    dice: Generator,
+    lost: f64,
+    sabotage: Sabotage,
+    /// Digests of replicas by progress and number of contributions of the last sum.
+    replicas: BTreeMap<(u64, u32), u64>,
+    broken: Vec<String>,
+}
+
+fn id(node: usize) -> PeerId {
+    PeerId::from_public_key([node as u8 + 1; 32])
+}
+
+fn node_of(peer: PeerId) -> usize {
+    usize::from(peer.as_bytes()[0]) - 1
+}
+
+const fn milliseconds(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+impl World {
+    fn new(topology: Topology, members: usize, seed: u64, sabotage: Sabotage) -> World {
+        let mut world = World {
+            now: Time::ZERO,
+            topology,
+            members: Vec::new(),
+            ahead: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            next: 0,
+            dice: stream(seed, "synchronous world", &[]),
+            lost: 0.0,
+            sabotage,
+            replicas: BTreeMap::new(),
+            broken: Vec::new(),
+        };
+        (0..members).for_each(|node| world.add(if node == 0 { Start::WithModel } else { Start::FromPeer }));
+        world
+    }
+
+    fn add(&mut self, start: Start) {
+        let number = self.members.len();
+        let mut manifest = RunManifest::default();
+        manifest.synchronous.topology = self.topology;
+        let first_number = 1000 + self.now.since_start().as_micros() as u64;
+        let config = Config { start, first_number, ..Config::founder(&manifest) };
+        let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
+        let node = Node::new(config, id(number), layout, number as u64, self.now);
+        let report = TrainingReport { tokens_per_second: 1000.0, ..TrainingReport::default() };
+        self.members.push(Member {
+            node,
+            replica: vec![number as f32; PARAMETERS],
+            report,
+            orders: 0,
+            told_digest: None,
+            is_dead: false,
+            paused_until: Time::ZERO,
+        });
+        for other in (0..number).filter(|other| !self.members[*other].is_dead).collect::<Vec<_>>() {
+            self.later(number, 5, Happening::Told(Event::PeerConnected { peer: id(other), addresses: vec![] }));
+            self.later(other, 5, Happening::Told(Event::PeerConnected { peer: id(number), addresses: vec![] }));
+        }
+        self.drain(number);
+        self.later(number, 0, Happening::Look);
+    }
+
+    fn kill(&mut self, victim: usize) {
+        self.members[victim].is_dead = true;
+        for other in 0..self.members.len() {
+            self.later(other, 30, Happening::Told(Event::PeerDisconnected { peer: id(victim) }));
+        }
+    }
+
+    fn later(&mut self, node: usize, delay: u64, happening: Happening) {
+        self.ahead.push(Reverse((self.now + milliseconds(delay), self.next)));
+        self.happenings.insert(self.next, (node, happening));
+        self.next += 1;
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(Reverse((at, number))) = self.ahead.peek().copied().filter(|next| next.0.0 <= until) {
+            self.ahead.pop();
+            self.now = at;
+            let (node, happening) = self.happenings.remove(&number).expect("one for each entry");
+            let resumes = self.members[node].paused_until;
+            if resumes > at {
+                self.ahead.push(Reverse((resumes, number)));
+                self.happenings.insert(number, (node, happening));
+            } else if !self.members[node].is_dead {
+                self.happen(node, happening);
+            }
+        }
+        self.now = until;
+    }
+
+    fn happen(&mut self, node: usize, happening: Happening) {
+        let event = match happening {
+            Happening::Told(event) => event,
+            Happening::Contributed(request, order) if order == self.members[node].orders => {
+                let member = &mut self.members[node];
+                let operation = member.report.progress as u64;
+                let digest = member.told_digest.take().unwrap_or_else(|| state_digest(&member.replica));
+                let contribution = Snapshot::from(contribution(node, operation));
+                Event::Contributed { request, contribution, digest, report: member.report }
+            }
+            Happening::Contributed(..) => return,
+            Happening::Look => {
+                self.later(node, 50, Happening::Look);
+                if self.sabotage == Sabotage::NeverLooksAtTheClock && self.now > Time::from_start(milliseconds(4000)) {
+                    return;
+                }
+                Event::TimePassed
+            }
+        };
+        self.members[node].node.handle(self.now, event);
+        self.drain(node);
+    }
+
+    fn drain(&mut self, node: usize) {
+        while let Some(effect) = self.members[node].node.poll_effect() {
+            match effect {
+                Effect::Network(order) => self.carry(node, order),
+                Effect::Trainer(order) => self.train(node, order),
+                Effect::Worker(WorkerOrder::Reduce { request, job }) => {
+                    let is_odd = self.sabotage == Sabotage::AddsTwice && node == 1;
+                    let again = is_odd.then(|| job.clone());
+                    let mut result = reduce(job);
+                    if let (Some(job), Ok(sum)) = (again, &result) {
+                        result = reduce(numerics::ReduceJob { sum: sum.clone(), ..job });
+                    }
+                    self.later(node, 1, Happening::Told(Event::Reduced { request, result }));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn carry(&mut self, node: usize, order: NetworkOrder) {
+        let (peer, delay) = (id(node), self.dice.random_range(5..40));
+        match order {
+            NetworkOrder::Send { peer: to, message } if self.dice.random::<f64>() >= self.lost => {
+                self.later(node_of(to), delay, Happening::Told(Event::MessageReceived { peer, message }));
+            }
+            NetworkOrder::StartTransfer { transfer, peer: to, header, payload } => {
+                if self.dice.random::<f64>() < self.lost || self.members[node_of(to)].is_dead {
+                    let reason = "lost".to_owned();
+                    self.later(node, delay, Happening::Told(Event::TransferFailed { transfer, reason }));
+                } else {
+                    let received = Event::TransferReceived { peer, header, payload };
+                    self.later(node_of(to), delay, Happening::Told(received));
+                    self.later(node, delay + 5, Happening::Told(Event::TransferFinished { transfer }));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn train(&mut self, node: usize, order: TrainerOrder) {
+        let sabotage = self.sabotage;
+        let time = self.dice.random_range(20..60);
+        let member = &mut self.members[node];
+        match order {
+            TrainerOrder::Contribute { request } => {
+                member.orders += 1;
+                let order = member.orders;
+                self.later(node, time, Happening::Contributed(request, order));
+            }
+            TrainerOrder::TakeUp { sum, members, progress } => {
+                let times = if sabotage == Sabotage::TakesUpTwice && node == 1 && progress == 9.0 { 2 } else { 1 };
+                for _ in 0..times {
+                    let values = member.replica.iter_mut().zip(sum.values());
+                    values.for_each(|(value, sum)| *value = 0.5 * *value + 0.25 * sum / members as f32);
+                }
+                member.report.steps += 1;
+                member.report.progress = progress;
+                self.judge(node, sum.values(), members, progress as u64);
+            }
+            TrainerOrder::LoadReplica { request, replica, progress } => {
+                let loaded = Snapshot::from_payload(&replica, PARAMETERS).expect("a replica of this run");
+                if sabotage == Sabotage::KeepsItsReplica {
+                    member.told_digest = Some(state_digest(loaded.values()));
+                } else {
+                    member.replica = loaded.values().to_vec();
+                }
+                member.report.progress = progress;
+                member.orders += 1;
+                let (accepted, report) = (true, member.report);
+                self.later(node, 1, Happening::Told(Event::StateLoaded { request, accepted, report }));
+            }
+            TrainerOrder::TakeSnapshot { request, selection } => {
+                assert_eq!(selection, Selection::Replica);
+                let (snapshot, report) = (Snapshot::from(member.replica.clone()), member.report);
+                self.later(node, 1, Happening::Told(Event::SnapshotTaken { request, snapshot, report }));
+            }
+            _ => {}
+        }
+    }
+
+    /// The laws: each contribution once, and one replica.
+    fn judge(&mut self, node: usize, sum: &[f32], members: u32, progress: u64) {
+        let who = sum[0] as u64;
+        let all = (0..64).filter(|other| who >> other & 1 == 1).map(|other| contribution(other, progress - 1));
+        let expected = all.fold(vec![0.0; PARAMETERS], |sum: Vec<f32>, one| {
+            sum.iter().zip(one).map(|(sum, one)| sum + one).collect()
+        });
+        if who.count_ones() != members || sum != expected {
+            self.broken.push(format!("node {node}: the sum of step {progress}"));
+        }
+        let digest = state_digest(&self.members[node].replica);
+        if *self.replicas.entry((progress, members)).or_insert(digest) != digest {
+            self.broken.push(format!("node {node}: another replica after step {progress} of {members}"));
+        }
+    }
+
+    fn status(&self, node: usize) -> SynchronousStatus {
+        self.members[node].node.status().synchronous.expect("the run is synchronous")
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|node| !self.members[*node].is_dead).collect()
+    }
+
+    /// All that live average together, and go on.
+    fn expect_one_group(&mut self, what: &str) {
+        let living = self.living();
+        let before: Vec<u64> = living.iter().map(|node| self.status(*node).finished).collect();
+        self.run(Duration::from_secs(5));
+        assert_eq!(self.broken, [] as [String; 0], "{what}");
+        for (node, before) in living.iter().zip(before) {
+            let status = self.status(*node);
+            assert_eq!(status.members, living.len(), "{what}: node {node}: {status:?}");
+            assert!(status.finished > before + 5, "{what}: node {node} stands: {status:?} after {before}");
+        }
+    }
+}
+
+const TOPOLOGIES: [Topology; 4] = [Topology::Ring, Topology::Tree, Topology::Star, Topology::HalvingDoubling];
+
+#[test]
+fn nodes_find_each_other_take_in_who_comes_and_go_on_without_who_dies() {
+    for topology in TOPOLOGIES {
+        let mut world = World::new(topology, 4, 1, Sabotage::None);
+        world.run(Duration::from_secs(4));
+        world.expect_one_group("four");
+        assert_eq!((1..4).map(|node| world.status(node).copied).collect::<Vec<_>>(), [1, 1, 1], "{topology}");
+        world.add(Start::FromPeer);
+        world.run(Duration::from_secs(2));
+        world.expect_one_group("a fifth has come");
+        let waited = world.status(1).waited;
+        world.kill(0);
+        world.run(Duration::from_secs(2));
+        world.expect_one_group("the founder is dead");
+        assert!(world.status(1).waited > waited && world.status(1).waited < world.now.since_start());
+        world.kill(3);
+        world.kill(4);
+        world.run(Duration::from_secs(4));
+        world.expect_one_group("two are left");
+        world.kill(1);
+        world.run(Duration::from_secs(2));
+        world.expect_one_group("one is left");
+    }
+}
+
+#[test]
+fn one_that_stands_still_costs_the_others_a_deadline_and_copies_when_it_is_back() {
+    for topology in TOPOLOGIES {
+        let mut world = World::new(topology, 4, 2, Sabotage::None);
+        world.run(Duration::from_secs(10));
+        let (deadline, finished) = (world.status(0).deadline, world.status(0).finished);
+        world.members[2].paused_until = world.now + Duration::from_secs(20);
+        // The wait, then the time in which members listen for each other.
+        world.run(deadline + Duration::from_secs(3));
+        let after = world.status(0);
+        assert!(after.members == 3 && after.finished > finished, "{topology}: {after:?}");
+        world.run(Duration::from_secs(20));
+        world.expect_one_group("it is back");
+        assert!(world.status(2).copied >= 2, "{topology}: {:?}", world.status(2));
+    }
+}
+
+#[test]
+fn laws_hold_whatever_is_lost_and_whoever_comes_and_goes() {
+    for seed in 0..12 {
+        let mut fate = stream(seed, "fate", &[]);
+        let topology = TOPOLOGIES[fate.random_range(0..4)];
+        let mut world = World::new(topology, fate.random_range(2..7), seed, Sabotage::None);
+        world.lost = [0.0, 0.05, 0.2][fate.random_range(0..3)];
+        for _ in 0..5 {
+            world.run(milliseconds(fate.random_range(1000..6000)));
+            let living = world.living();
+            let one = living[fate.random_range(0..living.len())];
+            match fate.random_range(0..3) {
+                0 if living.len() > 1 => world.kill(one),
+                1 => world.add(Start::FromPeer),
+                _ => world.members[one].paused_until = world.now + milliseconds(fate.random_range(100..8000)),
+            }
+        }
+        world.lost = 0.0;
+        world.run(Duration::from_secs(90));
+        world.expect_one_group(&format!("seed {seed}, {topology}"));
+    }
+}
+
+#[test]
+fn an_owner_who_rests_is_not_waited_for_and_one_who_leaves_costs_nothing() {
+    let mut world = World::new(Topology::Ring, 3, 5, Sabotage::None);
+    world.run(Duration::from_secs(5));
+    world.later(1, 0, Happening::Told(Event::RestBegan));
+    world.run(Duration::from_secs(8));
+    assert_eq!((world.status(0).members, world.status(1).members, world.status(2).members), (2, 0, 2));
+    world.later(1, 0, Happening::Told(Event::RestEnded));
+    world.run(Duration::from_secs(4));
+    world.expect_one_group("it is back");
+    let waited = world.status(0).waited;
+    world.later(2, 0, Happening::Told(Event::LeaveRequested));
+    world.run(milliseconds(1500));
+    world.members[2].is_dead = true;
+    world.expect_one_group("one has left");
+    assert!(world.status(0).waited - waited < Duration::from_secs(6));
+}
+
+#[test]
+fn sabotage_is_found() {
+    let broken = |sabotage, words: &str| {
+        let mut world = World::new(Topology::Ring, 3, 3, sabotage);
+        world.run(Duration::from_secs(12));
+        let found = world.broken.iter().any(|what| what.contains(words));
+        assert!(found, "{words}: {:?}", world.broken);
+    };
+    broken(Sabotage::AddsTwice, "the sum");
+    broken(Sabotage::TakesUpTwice, "another replica");
+    broken(Sabotage::KeepsItsReplica, "another replica");
+    let mut world = World::new(Topology::Ring, 3, 3, Sabotage::NeverLooksAtTheClock);
+    world.run(Duration::from_secs(8));
+    world.members[2].paused_until = Time::MAX;
+    let before = world.status(0).finished;
+    world.run(Duration::from_secs(60));
+    assert!(world.status(0).finished <= before + 1, "without a deadline nobody goes on");
+}
+
+/// The core with the same seed does the same, event for event.
+#[test]
+fn a_world_with_the_same_seed_ends_with_the_same_bits() {
+    let end = || {
+        let mut world = World::new(Topology::HalvingDoubling, 5, 8, Sabotage::None);
+        world.lost = 0.1;
+        world.run(Duration::from_secs(6));
+        world.kill(2);
+        world.run(Duration::from_secs(20));
+        (world.replicas, (0..5).map(|node| world.members[node].replica.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(end(), end());
+}
