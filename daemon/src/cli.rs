@@ -11,6 +11,8 @@ mod headings;
 mod local;
 mod node;
 mod numbers;
+mod replay;
+mod report;
 mod runs;
 mod simulation;
 mod watch;
@@ -27,6 +29,8 @@ pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 pub use compare::CompareOptions;
 pub use local::LocalOptions;
 pub use node::{DaemonOptions, DoctorOptions, JoinOptions, MachineOptions, NodeOptions, StartOptions};
+pub use replay::ReplayOptions;
+pub use report::ReportOptions;
 pub use runs::{ListOptions, RemoveOptions};
 pub use simulation::{
     SeedOptions, Seeds, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions, SimRunOptions,
@@ -84,6 +88,12 @@ pub enum Command {
     /// Watch running daemons on this terminal, or play a journal again.
     #[command(after_help = headings::WATCH)]
     Watch(WatchOptions),
+    /// Write what came of a run as one page, from the journals of its nodes.
+    #[command(after_help = headings::REPORT)]
+    Report(ReportOptions),
+    /// Check that a recorded node decides the same again, event by event.
+    #[command(after_help = headings::REPLAY)]
+    Replay(ReplayOptions),
     /// Finish a run without a set end: the whole swarm lowers its learning rate, then averages once more.
     #[command(after_help = headings::FINISH)]
     Finish(FinishOptions),

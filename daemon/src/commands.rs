@@ -11,12 +11,15 @@ mod finish;
 mod id;
 mod init;
 mod join;
+mod journals;
 mod list;
 mod logs;
 mod manual;
 mod membership;
 mod node;
 mod remove;
+mod replay;
+mod report;
 mod service;
 mod sim;
 mod start;
@@ -58,6 +61,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench(options) => bench::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Watch(options) => watch::run(&options),
+        Command::Report(options) => report::run(&options),
+        Command::Replay(options) => replay::run(&options),
         Command::Finish(options) => finish::run(&options),
         Command::Block(options) => block::block(&options),
         Command::Unblock(options) => block::unblock(&options),

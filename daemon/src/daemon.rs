@@ -10,6 +10,7 @@ mod length;
 mod networking;
 mod observing;
 pub(crate) mod ports;
+mod recording;
 mod regular;
 mod stop;
 
@@ -30,7 +31,7 @@ use crate::daemon::blocking::Blocker;
 use crate::daemon::finishing::Finisher;
 use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
-use crate::engine::{Channels, Engine, Picture, Stopped};
+use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::daily_traffic;
 use crate::limits::memory_check;
@@ -96,6 +97,8 @@ pub struct Plan {
     pub console: Console,
     /// Go on in the background once it is ready.
     pub in_background: bool,
+    /// Where what the core is told and decides is recorded, if it is.
+    pub record_core: Option<PathBuf>,
     /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
     pub until_stdin_closes: bool,
 }
@@ -281,7 +284,9 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let writing = writer.writing();
     let trainer = Trainer::start(model.engine, settings, events.clone(), writer, arriving);
     let workers = Workers::start(events.clone());
-    let node = Node::new(node_config(&plan, resumed, trainer.report()), me, layout, random_seed()?, Time::ZERO);
+    let (config, seed) = (node_config(&plan, resumed, trainer.report()), random_seed()?);
+    let recorder = recording::recorder(&plan, &config, (me, &layout, seed))?;
+    let node = Node::new(config, me, layout, seed, Time::ZERO);
 
     let (pictures, picture_view) =
         watch::channel(Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() });
@@ -392,9 +397,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let leave_within = Some(plan.settings.stay.leave_seconds).filter(|seconds| *seconds > 0.0);
     let hurry = leave_within.map(|limit| Hurry::prepare(stop_view.clone(), Duration::from_secs_f64(limit), requests));
     let wished = stop_view.clone();
-    let channels = Channels { events: inbox, pictures, notices };
-    let stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
+    let channels = Channels { events: inbox, pictures, notices, recorder };
+    let mut stopped = Engine::new(node, network, trainer, workers, clock, channels).run(stop_view).await;
 
+    stopped.recorder.take().into_iter().for_each(Recorder::end);
     service_manager.iter().for_each(ServiceManager::stopping);
     for task in [&remembering, &keeping, &resting, &inviting, &doubling] {
         task.abort();
@@ -442,7 +448,7 @@ async fn finish(
     console: &Console,
     next: &[String],
 ) -> Result<(), Failure> {
-    let Stopped { trainer, network, has_trained, status, peers } = stopped;
+    let Stopped { trainer, network, has_trained, status, peers, recorder: _ } = stopped;
     let view = trainer.view();
     let completes = has_trained && hurry.is_none();
     let kept = match hurry {

@@ -4,11 +4,13 @@
 //! `try_…`, and where a queue is full the core hears of it as an event.
 
 mod ledger;
+mod recorder;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use murmur_network::{Network, QueueFull, Traffic};
+use murmur_protocol::replay::{Told, digest, told};
 use murmur_protocol::{Effect, Event, NetworkOrder, Node, PeerId, Status, Time, TrainerOrder, WorkerOrder};
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -16,6 +18,7 @@ use crate::drivers::{Refused, Trainer, Workers};
 use crate::process::memory;
 use ledger::Ledger;
 pub use ledger::{Noticed, PeerTraffic, Taken};
+pub use recorder::Recorder;
 
 /// How often a picture is published at most: often enough for a live view, too seldom to cost anything.
 const PICTURE_PERIOD: Duration = Duration::from_millis(200);
@@ -37,6 +40,7 @@ pub struct Engine {
     published_at: Instant,
     notices: broadcast::Sender<Noticed>,
     ledger: Ledger,
+    recorder: Option<Recorder>,
     has_trained: bool,
     stopped: bool,
 }
@@ -60,6 +64,8 @@ pub struct Channels {
     pub pictures: watch::Sender<Picture>,
     /// For whoever wants to hear what happens.
     pub notices: broadcast::Sender<Noticed>,
+    /// What the node is told and decides, where it is recorded.
+    pub recorder: Option<Recorder>,
 }
 
 /// What is left when the engine has stopped.
@@ -74,6 +80,8 @@ pub struct Stopped {
     pub status: Status,
     /// What went to and from each peer.
     pub peers: BTreeMap<PeerId, PeerTraffic>,
+    /// Still open, where it has not ended before.
+    pub recorder: Option<Recorder>,
 }
 
 impl Engine {
@@ -86,7 +94,7 @@ impl Engine {
         clock: Instant,
         channels: Channels,
     ) -> Engine {
-        let Channels { events, pictures, notices } = channels;
+        let Channels { events, pictures, notices, recorder } = channels;
         Engine {
             node,
             network,
@@ -101,6 +109,7 @@ impl Engine {
             published_at: clock,
             notices,
             ledger: Ledger::default(),
+            recorder,
             has_trained: false,
             stopped: false,
         }
@@ -108,7 +117,7 @@ impl Engine {
 
     /// Runs until the node has left. `stop` turns true when it should.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Stopped {
-        self.drain();
+        self.drain(Time::ZERO, None);
         let mut stop_seen = false;
         while !self.stopped {
             let deadline = self.node.next_deadline().map(|time| self.clock + time.since_start());
@@ -128,6 +137,7 @@ impl Engine {
             trainer: self.trainer,
             network: self.network,
             has_trained: self.has_trained,
+            recorder: self.recorder,
         }
     }
 
@@ -151,15 +161,23 @@ impl Engine {
     fn handle(&mut self, event: Event) {
         self.ledger.on_event(Instant::now(), &event);
         let now = Time::from_start(self.clock.elapsed());
+        let told = self.recorder.as_ref().map(|_| told(&event));
         self.node.handle(now, event);
-        self.drain();
+        self.drain(now, told);
     }
 
-    fn drain(&mut self) {
+    /// Carries out what an event has led to; `told` is what is recorded of it.
+    fn drain(&mut self, now: Time, told: Option<Told>) {
+        let mut digests = Vec::new();
         while let Some(effect) = self.node.poll_effect() {
+            if self.recorder.is_some() {
+                digests.push(digest(&effect));
+            }
             self.ledger.on_effect(Instant::now(), &effect);
             self.dispatch(effect);
         }
+        let deadline = self.node.next_deadline();
+        self.recorder = self.recorder.take().and_then(|recorder| recorder.event(now, told, digests, deadline));
     }
 
     fn dispatch(&mut self, effect: Effect) {

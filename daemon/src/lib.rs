@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod drivers;
 pub mod engine;
 pub mod failure;
+mod history;
 mod limits;
 pub mod local;
 pub mod observe;

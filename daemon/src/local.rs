@@ -4,6 +4,7 @@
 //! child with its own folder; a child stops when its standard input ends, so none outlives this process, however it
 //! ends.
 
+mod against;
 mod child;
 mod summary;
 mod table;
@@ -52,7 +53,22 @@ const VIEW_PERIOD: Duration = Duration::from_millis(250);
 pub fn run(options: LocalOptions) -> anyhow::Result<()> {
     let settings = settings(&options);
     let manifest = manifest(&options, &settings)?;
-    let folder = options.directory.clone().unwrap_or_else(new_folder);
+    if options.against.is_some() {
+        return against::run(&options, &settings, &manifest);
+    }
+    let folder = options.directory.clone().unwrap_or_else(|| new_folder(0));
+    run_in(options, &settings, manifest, folder, None).map(drop)
+}
+
+/// Runs a swarm in a folder; in `twins`, where there is one, lies another swarm whose daemons these are without each other.
+/// Returns its folder, or nothing where Ctrl-C has ended it.
+fn run_in(
+    options: LocalOptions,
+    settings: &NodeSettings,
+    manifest: RunManifest,
+    folder: PathBuf,
+    twins: Option<PathBuf>,
+) -> anyhow::Result<Option<PathBuf>> {
     check_owner(&folder, &manifest)?;
     std::fs::create_dir_all(&folder).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", folder.display()))
@@ -65,13 +81,13 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
             note(&format!("removed     the oldest local runs beyond ten: {gone}, {} freed", human_bytes(bytes)));
         }
     }
-    let floor = open_corpus(&manifest, &settings, Some(prepared(&folder)))?.entropy_rate();
+    let floor = open_corpus(&manifest, settings, Some(prepared(&folder)))?.entropy_rate();
     let run_file = folder.join("run.toml");
     std::fs::write(&run_file, manifest.canonical_text())
         .map_err(|error| Failure::new(ExitCode::Files, format!("cannot write {}: {error}", run_file.display())))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let swarm = Swarm { options, manifest, folder, run_file, floor, begin: Instant::now() };
-    runtime.block_on(swarm.run())
+    let swarm = Swarm { options, manifest, folder: folder.clone(), twins, run_file, floor, begin: Instant::now() };
+    Ok(runtime.block_on(swarm.run())?.then_some(folder))
 }
 
 /// Refuses a folder that holds another swarm's run, or a single node: its daemons would train two runs.
@@ -131,8 +147,9 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
     Ok(manifest)
 }
 
-fn new_folder() -> PathBuf {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+/// A folder of the present second, or of one that is so much later.
+fn new_folder(later: u64) -> PathBuf {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + later;
     DataDirectory::default_path("local").join(format!("{seconds}-{}", std::process::id()))
 }
 
@@ -140,13 +157,15 @@ struct Swarm {
     options: LocalOptions,
     manifest: RunManifest,
     folder: PathBuf,
+    twins: Option<PathBuf>,
     run_file: PathBuf,
     floor: Option<f64>,
     begin: Instant,
 }
 
 impl Swarm {
-    async fn run(self) -> anyhow::Result<()> {
+    /// Whether it came to its end; not where Ctrl-C has ended it.
+    async fn run(self) -> anyhow::Result<bool> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         let mut children = vec![self.spawn(0, None, &lines)?];
         let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
@@ -158,12 +177,14 @@ impl Swarm {
             founder = self.wait_for_founder(&mut children, &mut heard) => founder?,
             () = signals.first() => {
                 self.stop(&mut children, &mut heard, &view, &mut signals).await;
-                return self.conclude(&children, &traffic, &view);
+                return self.conclude(&children, &traffic, &view).map(|()| false);
             }
         };
+        let founder = Some(founder.as_str()).filter(|_| self.twins.is_none());
         for number in 1..usize::from(self.options.nodes) {
-            children.push(self.spawn(number, Some(&founder), &lines)?);
+            children.push(self.spawn(number, founder, &lines)?);
         }
+        let mut is_interrupted = false;
         drop(lines);
         if self.options.directory.is_some() && self.options.format == Console::Text {
             remember(&self.folder);
@@ -180,6 +201,7 @@ impl Swarm {
                     view.draw(&children);
                 }
                 () = signals.first() => {
+                    is_interrupted = true;
                     view.say("Ctrl-C: every daemon leaves the swarm and writes a last checkpoint");
                     break;
                 }
@@ -190,13 +212,16 @@ impl Swarm {
         }
         self.stop(&mut children, &mut heard, &view, &mut signals).await;
         view.draw_last(&children);
-        self.conclude(&children, &traffic, &view)
+        self.conclude(&children, &traffic, &view).map(|()| !is_interrupted)
     }
 
     fn spawn(&self, number: usize, founder: Option<&str>, lines: &mpsc::Sender<Line>) -> anyhow::Result<Child> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = self.options.threads.unwrap_or_else(|| (cores / usize::from(self.options.nodes)).max(1));
         let directory = self.folder.join(format!("node-{number}"));
+        if let Some(twins) = &self.twins {
+            against::share_identity(&twins.join(format!("node-{number}")), &directory)?;
+        }
         let steps = self.manifest.schedule.total_steps.to_string();
         let threads = threads.to_string();
         let mut arguments: Vec<&std::ffi::OsStr> = Vec::new();

@@ -61,6 +61,7 @@ pub mod part;
 pub mod peer;
 pub mod profile;
 pub mod random;
+pub mod replay;
 mod reputation;
 pub mod secret;
 pub mod server;

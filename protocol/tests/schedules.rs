@@ -6,7 +6,7 @@
 mod tape;
 mod world;
 
-use murmur_protocol::{Message, codec};
+use murmur_protocol::{Message, codec, replay};
 use proptest::prelude::*;
 
 use self::tape::Tape;
@@ -28,6 +28,32 @@ proptest! {
             prop_assert_eq!(format!("{:?}", again.expect("our own encoding")), format!("{message:?}"));
         }
     }
+}
+
+/// A recording of a node, whatever its world did to it, is replayed to the last decision.
+#[test]
+fn what_is_recorded_is_decided_again() {
+    let mut random = 1_u64;
+    let mut byte = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 56) as u8
+    };
+    let (mut landed, mut events, mut effects) = (0, 0, 0);
+    for _ in 0..40 {
+        let bytes: Vec<u8> = (0..1500).map(|_| byte()).collect();
+        let (corrections, recordings) = World::live_recorded(&mut Tape::new(&bytes));
+        landed += corrections;
+        for recording in recordings {
+            let checked = replay::check(&recording, "0").expect("whole");
+            assert_eq!(checked.difference, None);
+            events += checked.events;
+            effects += checked.effects;
+        }
+    }
+    assert!(
+        landed > 20 && events > 5_000 && effects > 5_000,
+        "{landed} corrections, {events} events, {effects} effects"
+    );
 }
 
 /// Schedules that once broke something, or reach far: the fuzzer's corpus.

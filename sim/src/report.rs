@@ -2,9 +2,10 @@
 
 mod changes;
 mod comparison;
+pub mod html;
 mod plots;
 mod row;
-pub(crate) mod svg;
+pub mod svg;
 mod table;
 
 pub use changes::changes;

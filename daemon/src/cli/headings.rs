@@ -48,7 +48,8 @@ Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";
 pub(super) const LOCAL: &str = "\
 Examples:
   murmur local
-  murmur local -n 2 --steps 300 --data book.txt";
+  murmur local -n 2 --steps 300 --data book.txt
+  murmur local -n 3 --steps 600 --against alone";
 
 pub(super) const COMPARE: &str = "\
 Examples:
@@ -78,6 +79,19 @@ Examples:
   murmur watch
   murmur watch 127.0.0.1:4780 127.0.0.1:4781
   murmur watch ~/murmur/journal/00000001.jsonl --speed 20";
+
+pub(super) const REPORT: &str = "\
+Examples:
+  murmur report
+  murmur report ~/murmur other-machine/journal --output run.html
+  murmur report --redact
+
+Journals of several nodes of one run make one page; copy the folder `journal` of other machines here first.";
+
+pub(super) const REPLAY: &str = "\
+Example:
+  murmur start --record-core core
+  murmur replay --check core";
 
 pub(super) const FINISH: &str = "\
 Examples:

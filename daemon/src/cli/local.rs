@@ -9,8 +9,15 @@ use super::numbers::whole;
 use crate::console::Console;
 use crate::settings::THREADS_MAX;
 
+/// What a local swarm is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Against {
+    /// The same daemons without each other.
+    Alone,
+}
+
 /// Options of `local`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct LocalOptions {
     /// The run file [default: the built-in stories].
     pub run: Option<PathBuf>,
@@ -22,6 +29,13 @@ pub struct LocalOptions {
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=1_000_000_000, "; leave it out for the run's own"))]
     pub steps: Option<u64>,
+    /// What the swarm is compared with: alone trains the same seeds, data and steps again, each daemon for itself.
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = TRAINING, hide_possible_values = true)]
+    pub against: Option<Against>,
+    /// Runs of each kind that are compared, each with a seed of its own.
+    #[arg(long, value_name = "N", default_value = "3", requires = "against", help_heading = TRAINING,
+        value_parser = whole::<u64>(3..=20, "; fewer say nothing of chance"))]
+    pub seeds: u64,
     /// CPU threads of each daemon [default: the cores, shared out].
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]

@@ -185,6 +185,9 @@ pub struct DaemonOptions {
     #[arg(long, env = "MURMUR_MLFLOW", value_name = "URL", help_heading = TRACKING)]
     pub mlflow: Option<String>,
 
+    /// Record all that the node's core is told and decides, for `murmur replay`: a new file of 256 MiB at most.
+    #[arg(long, env = "MURMUR_RECORD_CORE", value_name = "FILE", help_heading = OUTPUT)]
+    pub record_core: Option<PathBuf>,
     /// Go on in the background once it is ready; `murmur stop` ends it, `murmur logs` shows its log.
     #[arg(short = 'd', long, help_heading = OUTPUT)]
     pub detach: bool,

@@ -222,6 +222,7 @@ pub(super) fn run(
         base,
         console: options.machine.format.unwrap_or(Console::Text),
         in_background: options.daemon.in_background,
+        record_core: options.daemon.record_core.clone(),
         until_stdin_closes: options.daemon.until_stdin_closes,
     })
 }

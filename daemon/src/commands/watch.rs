@@ -4,16 +4,13 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use super::client::{self, Client};
+use super::journals;
 use crate::cli::WatchOptions;
 use crate::console::screen;
 use crate::failure::{ExitCode, Failure};
-use crate::observe::journal::{self, Reading};
 use crate::observe::report::NodeReport;
 use crate::store::{Run, RunningDaemon};
 use crate::watch::{self, Options, Source};
-
-/// Lines at the beginning of a file of which one must be a record, for it to be a journal.
-const LINES_TRIED: u64 = 20;
 
 pub(super) fn run(options: &WatchOptions) -> anyhow::Result<()> {
     let sources = match options.what.as_slice() {
@@ -85,23 +82,8 @@ fn sources(word: &str) -> Result<Vec<Source>, Failure> {
 
 /// The journals at a path: a file, a data directory, or the folder of a swarm of `murmur local`.
 fn journals(path: &Path) -> Result<Vec<Source>, Failure> {
-    let nodes = Run::open(path).map_or_else(|| vec![path.to_owned()], |run| run.nodes);
-    let mut sources = Vec::new();
-    for node in &nodes {
-        let files = journal::files_at(node).map_err(|error| {
-            Failure::new(ExitCode::Files, format!("cannot play {}: {error}", node.display()))
-                .hint("a daemon writes its journal into `journal` in its data directory; `murmur list` shows those")
-        })?;
-        let mut reading = Reading::new(files.clone());
-        let is_journal = reading.begins_with_a_record(LINES_TRIED);
-        if !is_journal {
-            let message = format!("{} is no journal of murmur, or one of a newer version", node.display());
-            return Err(Failure::new(ExitCode::Files, message)
-                .hint("journals are the files journal/*.jsonl in data directories of daemons"));
-        }
-        sources.push(Source::Journal(node.display().to_string(), files));
-    }
-    Ok(sources)
+    let found = journals::at(path)?;
+    Ok(found.into_iter().map(|(place, files)| Source::Journal(place.display().to_string(), files)).collect())
 }
 
 #[cfg(test)]

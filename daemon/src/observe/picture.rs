@@ -26,6 +26,12 @@ const EXCHANGES_KEPT: usize = 64;
 /// Values of a member's traffic that are remembered: five minutes.
 const RATES_KEPT: usize = 60;
 
+/// Ratios of disagreement to local progress that are as they should be.
+pub const HEALTHY: (f64, f64) = (0.4, 0.8);
+
+/// A ratio above which models drift apart.
+pub const DRIFTING: f64 = 1.5;
+
 /// A number that is kept over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

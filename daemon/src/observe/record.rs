@@ -83,6 +83,9 @@ pub struct RunFacts {
     pub device: String,
     /// What the model predicts, and what its losses are means over: byte, token or image.
     pub prediction: String,
+    /// The run file, in its canonical form: what every member knows. Empty where an earlier version wrote the record.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub run_file: String,
 }
 
 /// A node at one moment.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::numerics::{self, Buffers, MergeRole};
+use murmur_protocol::replay::{Recording, Told, digest, told};
 use murmur_protocol::*;
 
 use super::tape::Tape;
@@ -63,6 +64,8 @@ pub(crate) struct World {
     lives: u64,
     merging: BTreeMap<(u64, RequestId), (u64, bool, f64, f64)>,
     landed: Vec<Landed>,
+    /// By life, where they are wanted.
+    recordings: Option<BTreeMap<u64, (Recording, Vec<u8>)>>,
 }
 
 impl World {
@@ -72,16 +75,28 @@ impl World {
     /// # Panics
     /// When a law is broken.
     pub(crate) fn live(tape: &mut Tape<'_>) -> usize {
-        let mut world = World::new(tape);
+        World::through(tape, None).landed.len()
+    }
+
+    /// The same, and what the lives of all nodes were recorded as.
+    #[allow(dead_code, reason = "the fuzzer has no use for it")]
+    pub(crate) fn live_recorded(tape: &mut Tape<'_>) -> (usize, Vec<Vec<u8>>) {
+        let world = World::through(tape, Some(BTreeMap::new()));
+        let recordings = world.recordings.unwrap_or_default().into_values();
+        (world.landed.len(), recordings.map(|(_, bytes)| bytes).collect())
+    }
+
+    fn through(tape: &mut Tape<'_>, recordings: Option<BTreeMap<u64, (Recording, Vec<u8>)>>) -> World {
+        let mut world = World::new(tape, recordings);
         while !tape.has_ended() {
             world.act(tape);
         }
         world.calm_down();
         world.assert_laws();
-        world.landed.len()
+        world
     }
 
-    fn new(tape: &mut Tape<'_>) -> World {
+    fn new(tape: &mut Tape<'_>, recordings: Option<BTreeMap<u64, (Recording, Vec<u8>)>>) -> World {
         let mut world = World {
             now: Time::ZERO,
             members: Vec::new(),
@@ -91,6 +106,7 @@ impl World {
             lives: 0,
             merging: BTreeMap::new(),
             landed: Vec::new(),
+            recordings,
         };
         let options = tape.byte();
         for index in 0..NODES {
@@ -99,7 +115,7 @@ impl World {
             world.members.push(member);
         }
         for index in 0..NODES {
-            world.drain(index, None);
+            world.drain(index, None, None);
         }
         for (one, other) in [(0, 1), (1, 2), (0, 2)] {
             world.connect(one, other);
@@ -119,6 +135,10 @@ impl World {
         let peer = PeerId::from_public_key([index as u8 + 1; 32]);
         let layout = Arc::new(ModelLayout::new([("model".to_owned(), vec![PARAMETERS])]));
         self.lives += 1;
+        if let Some(recordings) = &mut self.recordings {
+            let begun = Recording::begin("0", &manifest, &config, (peer, &layout, self.lives, self.now));
+            recordings.insert(self.lives, begun);
+        }
         Member {
             life: self.lives,
             peer,
@@ -325,7 +345,7 @@ impl World {
             }
         }
         self.members[index] = self.member(index, Start::WithModel, tape.byte());
-        self.drain(index, None);
+        self.drain(index, None, None);
     }
 
     /// A word that the sender never said.
@@ -364,17 +384,23 @@ impl World {
             Event::Merged { request, .. } => self.merging.remove(&(self.members[index].life, *request)),
             _ => None,
         };
+        let said = self.recordings.is_some().then(|| told(&event));
         self.members[index].node.handle(self.now, event);
-        self.drain(index, merged);
+        self.drain(index, merged, said);
     }
 
-    fn drain(&mut self, index: usize, merged: Option<(u64, bool, f64, f64)>) {
-        let mut count = 0;
+    fn drain(&mut self, index: usize, merged: Option<(u64, bool, f64, f64)>, said: Option<Told>) {
+        let (mut count, mut digests) = (0, Vec::new());
         while let Some(effect) = self.members[index].node.poll_effect() {
             count += 1;
+            digests.extend(self.recordings.is_some().then(|| digest(&effect)));
             self.obey(index, effect, merged);
         }
         assert!(count <= EFFECTS_MAX, "{count} effects of one event");
+        let Member { life, node, .. } = &self.members[index];
+        if let Some((recording, bytes)) = self.recordings.as_mut().and_then(|all| all.get_mut(life)) {
+            bytes.extend(recording.event(self.now, said, digests, node.next_deadline()));
+        }
     }
 
     fn obey(&mut self, index: usize, effect: Effect, merged: Option<(u64, bool, f64, f64)>) {

@@ -66,7 +66,7 @@ pub fn plots(report: &RunReport) -> Vec<Plot> {
     let plot = |kind: &Kind| {
         let curves = kind.curves.iter().map(|(label, extract)| over_seeds(label, &seeds, *extract)).collect();
         let title = format!("{} · {} · {which}", kind.title, report.scenario);
-        let chart = Chart { title, x_label: X_LABEL, y_label: kind.y_label, curves, mark };
+        let chart = Chart { mark, ..chart(kind, title, curves) };
         Plot { file_name: kind.file_name, svg: chart.to_svg() }
     };
     KINDS.iter().map(plot).collect()
@@ -80,10 +80,13 @@ pub fn comparison_plots(runs: &[(String, RunReport)]) -> Vec<Plot> {
             |(name, report): &(String, RunReport)| over_seeds(name, &report.seeds.iter().collect::<Vec<_>>(), extract);
         let title = format!("{} · {what} · median and range of the seeds", kind.title);
         let curves = runs.iter().map(curve).collect();
-        let chart = Chart { title, x_label: X_LABEL, y_label: kind.y_label, curves, mark: None };
-        Plot { file_name: kind.file_name, svg: chart.to_svg() }
+        Plot { file_name: kind.file_name, svg: chart(kind, title, curves).to_svg() }
     };
     KINDS.iter().map(plot).collect()
+}
+
+fn chart(kind: &Kind, title: String, curves: Vec<Curve>) -> Chart {
+    Chart { title, x_label: X_LABEL.to_owned(), y_label: kind.y_label.to_owned(), curves, ..Chart::default() }
 }
 
 fn over_seeds(label: &str, seeds: &[&SeedReport], extract: Extract) -> Curve {

@@ -36,30 +36,49 @@ const GRID: &str = "class=\"grid\" stroke=\"#d8dee4\"";
 const FRAME: &str = "class=\"frame\" fill=\"none\" stroke=\"#6e7781\"";
 
 /// A chart in the making.
-#[derive(Clone, Debug)]
-pub(crate) struct Chart {
-    pub(crate) title: String,
-    pub(crate) x_label: &'static str,
-    pub(crate) y_label: &'static str,
-    pub(crate) curves: Vec<Curve>,
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// What is drawn.
+    pub title: String,
+    /// Of the horizontal axis, with its unit.
+    pub x_label: String,
+    /// Of the vertical axis, with its unit.
+    pub y_label: String,
+    /// At most nine look different.
+    pub curves: Vec<Curve>,
     /// A moment that matters, and its name.
-    pub(crate) mark: Option<(f64, &'static str)>,
+    pub mark: Option<(f64, &'static str)>,
+    /// From and to, on the vertical axis: where values should be, and what that is called.
+    pub healthy: Option<(f64, f64, &'static str)>,
 }
 
 /// One line.
 #[derive(Clone, Debug)]
-pub(crate) struct Curve {
-    pub(crate) label: String,
-    pub(crate) points: Vec<CurvePoint>,
+pub struct Curve {
+    /// In the legend.
+    pub label: String,
+    /// From left to right. One whose value is no number is a gap in the line.
+    pub points: Vec<CurvePoint>,
 }
 
 /// One of its points: the smallest and largest make a band around it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CurvePoint {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
-    pub(crate) smallest: f64,
-    pub(crate) largest: f64,
+pub struct CurvePoint {
+    /// On the horizontal axis.
+    pub x: f64,
+    /// On the vertical axis.
+    pub y: f64,
+    /// The band's lower end.
+    pub smallest: f64,
+    /// The band's upper end.
+    pub largest: f64,
+}
+
+impl CurvePoint {
+    /// A point without a band.
+    pub fn new(x: f64, y: f64) -> CurvePoint {
+        CurvePoint { x, y, smallest: y, largest: y }
+    }
 }
 
 /// From values to pixels.
@@ -72,13 +91,15 @@ struct Axis {
 }
 
 impl Chart {
-    pub(crate) fn to_svg(&self) -> String {
+    /// The chart as one SVG element.
+    pub fn to_svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT);
-        let y =
-            Axis::fitting(points().flat_map(|point| [point.smallest, point.y, point.largest]), HEIGHT - BOTTOM, TOP);
+        let values = points().flat_map(|point| [point.smallest, point.y, point.largest]);
+        let y = Axis::fitting(values.chain(self.healthy.map(|(_, high, _)| high)), HEIGHT - BOTTOM, TOP);
         let mut svg = String::new();
         self.open(&mut svg);
+        self.draw_healthy(&mut svg, &y);
         self.draw_axes(&mut svg, &x, &y);
         for (index, curve) in self.curves.iter().enumerate() {
             curve.draw(&mut svg, index % LINES.len(), &x, &y);
@@ -105,6 +126,16 @@ impl Chart {
         put(svg, &format!("<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"600\">{title}</text>\n"));
     }
 
+    fn draw_healthy(&self, svg: &mut String, y: &Axis) {
+        let Some((low, high, name)) = self.healthy else { return };
+        let (top, bottom, width) = (y.at(high), y.at(low), WIDTH - LEFT - RIGHT);
+        let height = bottom - top;
+        let band = format!("x=\"{LEFT}\" y=\"{top:.1}\" width=\"{width}\" height=\"{height:.1}\"");
+        put(svg, &format!("<rect class=\"b2\" fill=\"{}\" fill-opacity=\"0.18\" {band}/>\n", LINES[2].0));
+        let (right, base) = (WIDTH - RIGHT - 6.0, top + 15.0);
+        put(svg, &format!("<text x=\"{right}\" y=\"{base:.1}\" text-anchor=\"end\">{}</text>\n", escaped(name)));
+    }
+
     fn draw_axes(&self, svg: &mut String, x: &Axis, y: &Axis) {
         for tick in y.ticks() {
             let at = y.at(tick);
@@ -127,10 +158,13 @@ impl Chart {
             put(svg, &format!("<text x=\"{beside:.1}\" y=\"{}\">{name}</text>\n", TOP + 16.0));
         }
         let (centre, low) = (LEFT + width / 2.0, HEIGHT - 14.0);
-        put(svg, &format!("<text x=\"{centre}\" y=\"{low}\" text-anchor=\"middle\">{}</text>\n", self.x_label));
+        put(
+            svg,
+            &format!("<text x=\"{centre}\" y=\"{low}\" text-anchor=\"middle\">{}</text>\n", escaped(&self.x_label)),
+        );
         let middle = TOP + height / 2.0;
         let turned = format!("transform=\"rotate(-90 16 {middle})\" text-anchor=\"middle\"");
-        put(svg, &format!("<text x=\"16\" y=\"{middle}\" {turned}>{}</text>\n", self.y_label));
+        put(svg, &format!("<text x=\"16\" y=\"{middle}\" {turned}>{}</text>\n", escaped(&self.y_label)));
     }
 
     fn draw_legend(&self, svg: &mut String) {
@@ -152,20 +186,27 @@ impl Chart {
 
 impl Curve {
     fn draw(&self, svg: &mut String, colour: usize, x: &Axis, y: &Axis) {
-        let shown: Vec<&CurvePoint> = self.points.iter().filter(|point| y.can_show(point.y)).collect();
-        if shown.iter().any(|point| point.largest > point.smallest) {
-            let corner = |point: &CurvePoint, value| format!("{:.1} {:.1}", x.at(point.x), y.at(value));
-            let upper = shown.iter().map(|point| corner(point, point.largest));
-            let lower = shown.iter().rev().map(|point| corner(point, point.smallest));
-            let outline: Vec<String> = upper.chain(lower).collect();
-            let fill = LINES[colour].0;
-            let band = format!("class=\"b{colour}\" fill=\"{fill}\" fill-opacity=\"0.15\"");
-            put(svg, &format!("<path {band} d=\"M{}Z\"/>\n", outline.join("L")));
+        for piece in self.points.split(|point| !y.can_show(point.y)).filter(|piece| !piece.is_empty()) {
+            if piece.iter().any(|point| point.largest > point.smallest) {
+                let corner = |point: &CurvePoint, value| format!("{:.1} {:.1}", x.at(point.x), y.at(value));
+                let upper = piece.iter().map(|point| corner(point, point.largest));
+                let lower = piece.iter().rev().map(|point| corner(point, point.smallest));
+                let outline: Vec<String> = upper.chain(lower).collect();
+                let fill = LINES[colour].0;
+                let band = format!("class=\"b{colour}\" fill=\"{fill}\" fill-opacity=\"0.15\"");
+                put(svg, &format!("<path {band} d=\"M{}Z\"/>\n", outline.join("L")));
+            }
         }
-        let corners: Vec<String> =
-            shown.iter().map(|point| format!("{:.1} {:.1}", x.at(point.x), y.at(point.y))).collect();
-        if !corners.is_empty() {
-            put(svg, &format!("<path {} d=\"M{}\"/>\n", stroke(colour), corners.join("L")));
+        let mut way = String::new();
+        for piece in self.points.split(|point| !y.can_show(point.y)).filter(|piece| !piece.is_empty()) {
+            let corner = |point: &CurvePoint| format!("{:.1} {:.1}", x.at(point.x), y.at(point.y));
+            let corners: Vec<String> = piece.iter().map(corner).collect();
+            // A line of no length with round ends is a dot.
+            let dot = if piece.len() == 1 { "h0" } else { "" };
+            put(&mut way, &format!("M{}{dot}", corners.join("L")));
+        }
+        if !way.is_empty() {
+            put(svg, &format!("<path {} stroke-linecap=\"round\" d=\"{way}\"/>\n", stroke(colour)));
         }
     }
 }
@@ -251,7 +292,7 @@ fn stroke(colour: usize) -> String {
 }
 
 /// Text as it stands in SVG and HTML.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -268,15 +309,24 @@ mod tests {
         };
         let curve = Curve { label: "a <b> & c".to_owned(), points: values.iter().enumerate().map(point).collect() };
         let mark = Some((1.0, "calm"));
-        Chart { title: "a chart".to_owned(), x_label: "s", y_label: "m", curves: vec![curve], mark }.to_svg()
+        let (title, healthy) = ("a chart".to_owned(), Some((0.4, 0.8, "best")));
+        let (x_label, y_label) = ("s".to_owned(), "m".to_owned());
+        Chart { title, x_label, y_label, curves: vec![curve], mark, healthy }.to_svg()
     }
 
     #[test]
     fn a_chart_has_axes_with_units_a_legend_and_two_grounds() {
         let svg = chart(&[1.0, 2.0, 3.0]);
-        for part in
-            ["<title>a chart", ">s</text>", ">m</text>", "a &lt;b&gt; &amp; c", "dark", ">calm<", "fill-opacity"]
-        {
+        for part in [
+            "<title>a chart",
+            ">s</text>",
+            ">m</text>",
+            "a &lt;b&gt; &amp; c",
+            "dark",
+            ">calm<",
+            "fill-opacity",
+            ">best<",
+        ] {
             assert!(svg.contains(part), "{part} is missing in {svg}");
         }
     }
@@ -287,6 +337,19 @@ mod tests {
             let svg = chart(values);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}: {svg}");
         }
+    }
+
+    #[test]
+    fn a_line_has_a_gap_where_nothing_is_known_and_a_dot_where_one_value_is() {
+        let curve = |values: &[f64]| {
+            let points = values.iter().enumerate().map(|(index, value)| CurvePoint::new(index as f64, *value));
+            let curves = vec![Curve { label: String::new(), points: points.collect() }];
+            let svg = Chart { curves, ..Chart::default() }.to_svg();
+            svg.lines().find(|line| line.contains("round\" d=")).expect("a line").to_owned()
+        };
+        assert_eq!(curve(&[1.0, 2.0, 3.0, 4.0]).matches('M').count(), 1);
+        let broken = curve(&[1.0, 2.0, f64::NAN, 4.0]);
+        assert!(broken.matches('M').count() == 2 && broken.contains("h0"), "{broken}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use ratatui::layout::Rect;
 
 use super::curve::{self, Band, Curve};
-use super::verdict::HEALTHY;
 use super::{Painter, Scene, Tone, events, peers, traffic};
 use crate::console::figures;
+use crate::observe::picture::HEALTHY;
 use crate::observe::rings::Point;
 use crate::observe::{Metric, NodePicture};
 

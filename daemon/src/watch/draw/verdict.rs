@@ -3,12 +3,7 @@
 use super::{Scene, Tone};
 use crate::console::figures::{counted, duration, percent};
 use crate::observe::NodePicture;
-
-/// A ratio below which, and one above which, the models are not as far apart as they should be.
-pub(super) const HEALTHY: (f64, f64) = (0.4, 0.8);
-
-/// A ratio above which models drift apart.
-const DRIFTING: f64 = 1.5;
+use crate::observe::picture::{DRIFTING, HEALTHY};
 
 /// Seconds without a record after which that is said: ten times as long as between two.
 const STALE_SECONDS: f64 = 10.0;

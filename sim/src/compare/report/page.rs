@@ -6,23 +6,14 @@ use super::{Figures, explanation, mean, seconds, timeline};
 use crate::compare::setting::STRAGGLER;
 use crate::compare::world::STEPS_SHOWN;
 use crate::compare::{Fault, Method, Outcome, Point, Results};
-use crate::report::bytes;
 use crate::report::svg::{Chart, Curve, CurvePoint, escaped};
+use crate::report::{bytes, html};
 
+/// What the timelines add to the page's style.
 const STYLE: &str = "\
-:root { color-scheme: light dark; --ground: #ffffff; --text: #24292f; --soft: #57606a; --line: #d8dee4; --work: #0072b2; \
---send: #d55e00; --wait: #e4e8ec; }
-@media (prefers-color-scheme: dark) { :root { --ground: #0d1117; --text: #e6edf3; --soft: #9da7b3; --line: #30363d; \
---work: #56b4e9; --send: #ff9a5c; --wait: #262c34; } }
-body { background: var(--ground); color: var(--text); font: 16px/1.5 system-ui, 'DejaVu Sans', sans-serif; max-width: 50rem; \
-margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { font-size: 1rem; margin-bottom: .2rem; }
-.verdict { font-size: 1.15rem; } .soft { color: var(--soft); } svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; } .wide { overflow-x: auto; }
-th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } code { overflow-wrap: anywhere; }
-.work { fill: var(--work); } .send { fill: var(--send); } .wait { fill: var(--wait); } .t { fill: var(--text); font-size: 12px; }
-.key { display: inline-block; width: 1em; height: .8em; margin: 0 .3em 0 .9em; vertical-align: middle; }
+:root { --work: #0072b2; --send: #d55e00; --wait: #e4e8ec; }
+@media (prefers-color-scheme: dark) { :root { --work: #56b4e9; --send: #ff9a5c; --wait: #262c34; } }
+.work { fill: var(--work); } .send { fill: var(--send); } .wait { fill: var(--wait); }
 ";
 
 /// Title of a chart, label of its horizontal axis, and what lies on it.
@@ -30,11 +21,7 @@ type Axis = (&'static str, &'static str, fn(&Point) -> f64);
 
 /// The whole page. `command` is what was typed.
 pub fn page(results: &Results, figures: &Figures, command: &str) -> String {
-    let mut text = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\">\n<title>Ways to train together</title>\n<style>{STYLE}</style>\
-         </head><body>\n<h1>Ways to train together, side by side</h1>\n"
-    );
+    let mut text = html::begin("Ways to train together, side by side", STYLE);
     let _ = writeln!(text, "<p class=\"verdict\">{}</p>", escaped(&figures.verdict(results)));
     let _ = writeln!(
         text,
@@ -47,7 +34,7 @@ pub fn page(results: &Results, figures: &Figures, command: &str) -> String {
     faults(&mut text, results, figures);
     methods(&mut text, results, figures);
     honesty(&mut text, results, command);
-    text + "</body></html>\n"
+    text + html::END
 }
 
 fn conditions(results: &Results) -> String {
@@ -104,7 +91,8 @@ fn curves(text: &mut String, results: &Results, figures: &Figures) {
     ];
     for (title, x_label, x) in axes {
         let curves = figures.rows.iter().map(|row| curve(results, &row.method, x)).collect();
-        let chart = Chart { title: title.to_owned(), x_label, y_label: "loss, nats per byte", curves, mark: None };
+        let (title, x_label, y_label) = (title.to_owned(), x_label.to_owned(), "loss, nats per byte".to_owned());
+        let chart = Chart { title, x_label, y_label, curves, ..Chart::default() };
         text.push_str(&chart.to_svg());
     }
 }

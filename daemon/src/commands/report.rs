@@ -1,0 +1,133 @@
+//! `murmur report`: what came of a run, as one page, from journals alone.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::journals;
+use crate::cli::ReportOptions;
+use crate::console::{note, print_line};
+use crate::failure::{ExitCode, Failure};
+use crate::history::comparison::FILE;
+use crate::history::{History, Measured, Names, page};
+use crate::observe::journal::Reading;
+use crate::store::{DataDirectory, Run, write_atomically};
+
+/// How every page of ours begins.
+const BEGINNING: &[u8] = b"<!doctype html>";
+
+/// A journal: where it is, and its files.
+type Journal = (PathBuf, Vec<PathBuf>);
+
+pub(super) fn run(options: &ReportOptions) -> anyhow::Result<()> {
+    check_output(&options.output)?;
+    let journals = journals_of(&options.what)?;
+    let (history, measured) = read(journals)?;
+    let names = Names::new(&history, options.redact);
+    let measured = Measured { command: command(options, &names), ..measured };
+    let text = page(&history, &names, &measured);
+    write_atomically(&options.output, text.as_bytes()).map_err(|error| unwritable(&options.output, &error))?;
+    print_line(&names.verdict(&history, measured.now));
+    note(&format!("wrote {}: open it in a browser", options.output.display()));
+    Ok(())
+}
+
+/// What is known before any work. Files of other people are not written over.
+fn check_output(output: &Path) -> Result<(), Failure> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if output.is_dir() {
+        let message = format!("{} is a folder", output.display());
+        return Err(Failure::new(ExitCode::Files, message).hint("name a file, as in --output report.html"));
+    }
+    if !folder.is_dir() {
+        let message = format!("there is no folder {}", folder.display());
+        return Err(Failure::new(ExitCode::Files, message).hint("create it, or choose another place with --output"));
+    }
+    match std::fs::read(output) {
+        Ok(bytes) if !bytes.is_empty() && !bytes.starts_with(BEGINNING) => {
+            let message = format!("{} is there and is no report", output.display());
+            Err(Failure::new(ExitCode::Files, message).hint("choose another file with --output"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unwritable(output: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(ExitCode::Files, format!("cannot write {}: {error}", output.display()))
+        .hint("choose another place with --output")
+}
+
+/// The journals that are meant: those of the run used last where nothing is said.
+fn journals_of(what: &[PathBuf]) -> Result<Vec<Journal>, Failure> {
+    if what.is_empty() {
+        let found = Run::all().into_iter().find_map(|run| Some((journals::at(&run.directory).ok()?, run)));
+        let (journals, run) = found.ok_or_else(|| {
+            let message = format!("no run in {} has a journal", DataDirectory::default_base().display());
+            Failure::new(ExitCode::Files, message).hint(
+                "`murmur local` and `murmur start` begin one; a data directory or a journal file elsewhere is given by its path",
+            )
+        })?;
+        note(&format!("using       {}", run.directory.display()));
+        return Ok(journals);
+    }
+    let mut all: Vec<Journal> = Vec::new();
+    for word in what {
+        let path = match Run::named(word) {
+            Some(run) if !word.exists() => run.directory,
+            None if !word.exists() => {
+                let message = format!("{} is no file or folder, and no run of this machine", word.display());
+                return Err(Failure::new(ExitCode::Files, message)
+                    .hint("`murmur list` shows the runs of this machine; journals are the files journal/*.jsonl"));
+            }
+            _ => word.clone(),
+        };
+        all.extend(journals::at(&path)?);
+    }
+    Ok(all)
+}
+
+/// Reads them, one after the other.
+fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
+    let mut history = History::default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let mut measured = Measured { now, ..Measured::default() };
+    for (place, files) in journals {
+        let against = place.parent().and_then(|folder| std::fs::read(folder.join(FILE)).ok());
+        measured.against = measured.against.or_else(|| serde_json::from_slice(&against?).ok());
+        let mut one = History::default();
+        let mut reading = Reading::new(files);
+        let mut records = 0;
+        for record in &mut reading {
+            one.apply(&record);
+            records += 1;
+        }
+        measured.unreadable += reading.unreadable;
+        measured.journals.push((place.display().to_string(), records));
+        if let Some(node) = history.add(one) {
+            let message = format!("{} is the journal of a node that was read before: {node}", place.display());
+            return Err(Failure::new(ExitCode::CommandLine, message).hint("name each node's journal once"));
+        }
+    }
+    let runs = history.runs();
+    if runs.len() > 1 {
+        let named: Vec<String> = runs.iter().map(|(id, name)| format!("{id} \u{201c}{name}\u{201d}")).collect();
+        let message = format!("these journals are of different runs: {}", named.join(", "));
+        return Err(Failure::new(ExitCode::CommandLine, message).hint("make a report of each"));
+    }
+    Ok((history, measured))
+}
+
+fn command(options: &ReportOptions, names: &Names) -> String {
+    let mut words = vec!["murmur".to_owned(), "report".to_owned()];
+    let place = |path: &Path| if options.redact { names.path(&path.display().to_string()) } else { quoted(path) };
+    words.extend(options.what.iter().map(|path| place(path)));
+    words.extend(["--output".to_owned(), place(&options.output)]);
+    words.extend(options.redact.then(|| "--redact".to_owned()));
+    words.join(" ")
+}
+
+/// As a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = text.chars().all(|letter| letter.is_alphanumeric() || "/._-~:".contains(letter));
+    if is_plain && !text.is_empty() { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}

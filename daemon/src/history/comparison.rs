@@ -1,0 +1,246 @@
+//! Did joining help, measured: the same daemons with and without each other, over several seeds.
+
+use serde::{Deserialize, Serialize};
+
+use super::NodeHistory;
+use crate::console::figures::counted;
+
+/// Where a swarm's folder holds what it was compared with.
+pub(crate) const FILE: &str = "against-alone.json";
+
+/// What one daemon did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Side {
+    /// Seconds since it began, and the loss on the held-out slice; in order.
+    pub(crate) losses: Vec<(f64, f64)>,
+    /// Own steps at its end.
+    pub(crate) steps: u64,
+    pub(crate) tokens_per_second: f64,
+}
+
+/// One seed: its daemons as a swarm, and each for itself, in the same order.
+#[derive(Clone, Debug)]
+pub(crate) struct Trained {
+    pub(crate) together: Vec<Side>,
+    pub(crate) alone: Vec<Side>,
+}
+
+/// A comparison over seeds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Compared {
+    pub(crate) seeds: usize,
+    pub(crate) nodes: usize,
+    /// Own steps of the daemons: least and most, of both kinds.
+    pub(crate) steps: (u64, u64),
+    /// The loss that every daemon reached.
+    pub(crate) target: f64,
+    /// Mean loss at the end, after the same steps.
+    pub(crate) at_equal_steps: Measure,
+    /// Mean loss when the faster kind had ended.
+    pub(crate) at_equal_time: Measure,
+    /// Mean seconds until the target.
+    pub(crate) seconds_to_target: Measure,
+    /// Of all daemons together.
+    pub(crate) tokens_per_second: Measure,
+}
+
+/// Means over seeds, and the least and the greatest difference of a seed: together less alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measure {
+    pub(crate) together: f64,
+    pub(crate) alone: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Side {
+    /// From the journal of the daemon's one process.
+    pub(crate) fn of(node: &NodeHistory) -> Side {
+        let begin = node.begin().unwrap_or(0.0);
+        let losses = node.evaluations.iter().map(|found| (found.place.time - begin, found.loss)).collect();
+        let seconds = node.training_seconds;
+        let tokens_per_second = if seconds > 0.0 { node.place.tokens / seconds } else { 0.0 };
+        Side { losses, steps: node.place.steps, tokens_per_second }
+    }
+
+    fn end(&self) -> Option<(f64, f64)> {
+        self.losses.last().copied()
+    }
+
+    /// The loss at a time, between two evaluations in proportion.
+    fn at(&self, seconds: f64) -> Option<f64> {
+        let next = self.losses.iter().position(|(time, _)| *time >= seconds);
+        match next {
+            None => Some(self.end()?.1),
+            Some(0) => Some(self.losses[0].1),
+            Some(next) => {
+                let ((from, before), (to, after)) = (self.losses[next - 1], self.losses[next]);
+                Some(before + (after - before) * (seconds - from) / (to - from).max(1e-9))
+            }
+        }
+    }
+
+    /// The first time at which a loss was reached, between two evaluations in proportion.
+    fn time_to(&self, target: f64) -> Option<f64> {
+        let next = self.losses.iter().position(|(_, loss)| *loss <= target)?;
+        if next == 0 {
+            return Some(self.losses[0].0);
+        }
+        let ((from, before), (to, after)) = (self.losses[next - 1], self.losses[next]);
+        Some(from + (to - from) * (before - target) / (before - after).max(1e-9))
+    }
+}
+
+impl Compared {
+    /// The comparison; none where a daemon was never evaluated.
+    pub(crate) fn new(trained: &[Trained]) -> Option<Compared> {
+        let sides = || trained.iter().flat_map(|seed| seed.together.iter().chain(&seed.alone));
+        let ends: Vec<(f64, f64)> = sides().map(Side::end).collect::<Option<_>>()?;
+        let target = ends.iter().map(|(_, loss)| *loss).fold(f64::NEG_INFINITY, f64::max);
+        let steps = (sides().map(|side| side.steps).min()?, sides().map(|side| side.steps).max()?);
+        let last = |sides: &[Side]| sides.iter().filter_map(Side::end).map(|(time, _)| time).fold(0.0, f64::max);
+        let over = |value: &dyn Fn(&Trained, &[Side]) -> f64| {
+            let pairs: Vec<(f64, f64)> =
+                trained.iter().map(|seed| (value(seed, &seed.together), value(seed, &seed.alone))).collect();
+            Measure::of(&pairs)
+        };
+        Some(Compared {
+            seeds: trained.len(),
+            nodes: trained.first()?.together.len(),
+            steps,
+            target,
+            at_equal_steps: over(&|_, sides| mean(sides, |side| side.end().map(|(_, loss)| loss))),
+            at_equal_time: over(&|seed, sides| {
+                let time = last(&seed.together).min(last(&seed.alone));
+                mean(sides, |side| side.at(time))
+            }),
+            seconds_to_target: over(&|_, sides| mean(sides, |side| side.time_to(target))),
+            tokens_per_second: over(&|_, sides| sides.iter().map(|side| side.tokens_per_second).sum()),
+        })
+    }
+
+    /// What came of it, in a sentence.
+    pub(crate) fn sentence(&self) -> String {
+        let measure = self.at_equal_steps;
+        let what = match measure.sign() {
+            Some(true) => format!(
+                "training together was worse: after the same steps the loss was {:.3} higher ({:.3} to {:.3} over the seeds)",
+                measure.difference(),
+                measure.least,
+                measure.most
+            ),
+            Some(false) => format!(
+                "training together helped: after the same steps the loss was {:.3} lower ({:.3} to {:.3} over the seeds)",
+                -measure.difference(),
+                -measure.most,
+                -measure.least
+            ),
+            None => {
+                "a difference in loss after the same steps is not measurable: it has not the same sign in all seeds"
+                    .to_owned()
+            }
+        };
+        format!("Of {} with {}, {what}.", counted(self.seeds as u64, "seed"), counted(self.nodes as u64, "node"))
+    }
+
+    /// Name, together, alone, difference, least, most, and whether it can be measured.
+    pub(crate) fn rows(&self) -> Vec<Vec<String>> {
+        let row = |name: String, measure: Measure, digits: usize| {
+            let number = |value: f64| format!("{value:.digits$}");
+            let measurable = if measure.sign().is_some() { "yes" } else { "not measurable" };
+            let Measure { together, alone, least, most } = measure;
+            let numbers = [together, alone, measure.difference(), least, most].map(number);
+            [vec![name], numbers.to_vec(), vec![measurable.to_owned()]].concat()
+        };
+        vec![
+            row("loss at equal steps".to_owned(), self.at_equal_steps, 4),
+            row("loss at equal time".to_owned(), self.at_equal_time, 4),
+            row(format!("seconds to a loss of {:.3}", self.target), self.seconds_to_target, 1),
+            row("tokens a second, all nodes".to_owned(), self.tokens_per_second, 0),
+        ]
+    }
+}
+
+impl Measure {
+    /// Of the values together and alone of each seed.
+    fn of(pairs: &[(f64, f64)]) -> Measure {
+        let count = pairs.len() as f64;
+        let differences = || pairs.iter().map(|(together, alone)| together - alone);
+        Measure {
+            together: pairs.iter().map(|pair| pair.0).sum::<f64>() / count,
+            alone: pairs.iter().map(|pair| pair.1).sum::<f64>() / count,
+            least: differences().fold(f64::INFINITY, f64::min),
+            most: differences().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
+    fn difference(&self) -> f64 {
+        self.together - self.alone
+    }
+
+    /// Whether together is more in every seed (true) or less in every one (false); none where it cannot be told.
+    fn sign(&self) -> Option<bool> {
+        match (self.least > 0.0, self.most < 0.0) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// Over the daemons for which it is known.
+fn mean(sides: &[Side], value: impl Fn(&Side) -> Option<f64>) -> f64 {
+    let known: Vec<f64> = sides.iter().filter_map(value).collect();
+    known.iter().sum::<f64>() / known.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon whose loss falls from 4 by so much a second for ten seconds.
+    fn side(slope: f64) -> Side {
+        let losses = (0..=10).map(|second| (f64::from(second), 4.0 - slope * f64::from(second))).collect();
+        Side { losses, steps: 100, tokens_per_second: 50.0 }
+    }
+
+    fn seed(together: f64, alone: f64) -> Trained {
+        Trained { together: vec![side(together); 2], alone: vec![side(alone); 2] }
+    }
+
+    #[test]
+    fn a_gain_in_every_seed_is_measured() {
+        let compared = Compared::new(&[seed(0.3, 0.2), seed(0.32, 0.2), seed(0.28, 0.2)]).expect("evaluated");
+        let measure = compared.at_equal_steps;
+        assert!((measure.difference() + 1.0).abs() < 1e-9 && measure.sign() == Some(false), "{measure:?}");
+        assert!((measure.least + 1.2).abs() < 1e-9 && (measure.most + 0.8).abs() < 1e-9, "{measure:?}");
+        assert_eq!(compared.target, 2.0);
+        let time = compared.seconds_to_target;
+        assert!((time.alone - 10.0).abs() < 1e-9 && (6.0..7.2).contains(&time.together), "{time:?}");
+        assert_eq!((compared.tokens_per_second.together, compared.tokens_per_second.sign()), (100.0, None));
+        let sentence = compared.sentence();
+        assert!(
+            sentence.contains("helped: after the same steps the loss was 1.000 lower (0.800 to 1.200"),
+            "{sentence}"
+        );
+    }
+
+    #[test]
+    fn what_has_not_one_sign_is_not_measurable() {
+        let compared = Compared::new(&[seed(0.3, 0.2), seed(0.19, 0.2), seed(0.3, 0.2)]).expect("evaluated");
+        assert!(compared.sentence().contains("not measurable"), "{}", compared.sentence());
+        assert_eq!(compared.rows()[0].last().map(String::as_str), Some("not measurable"));
+        let worse = Compared::new(&[seed(0.1, 0.2), seed(0.1, 0.2), seed(0.15, 0.2)]).expect("evaluated");
+        assert!(worse.sentence().contains("was worse"), "{}", worse.sentence());
+        assert!(Compared::new(&[Trained { together: vec![side(0.1)], alone: vec![Side::default()] }]).is_none());
+    }
+
+    #[test]
+    fn at_equal_time_the_slower_kind_is_read_where_it_was() {
+        let mut slow = side(0.2);
+        slow.losses.iter_mut().for_each(|(time, _)| *time *= 2.0);
+        let trained = vec![Trained { together: vec![slow], alone: vec![side(0.2)] }];
+        let measure = Compared::new(&trained).expect("evaluated").at_equal_time;
+        assert!((measure.together - 3.0).abs() < 1e-9 && (measure.alone - 2.0).abs() < 1e-9, "{measure:?}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Curves over time, tokens and bytes.
+
+use murmur_sim::report::svg::{Chart, Curve, CurvePoint};
+
+use super::{heading, paragraph};
+use crate::history::verdict::unit;
+use crate::history::{History, Names, NodeHistory, Place, Point};
+use crate::observe::picture::HEALTHY;
+
+/// Nodes that have a curve of their own; of more, all together are drawn as their mean in a band.
+const CURVES_MAX: usize = 8;
+
+/// Points of a curve, at most.
+const POINTS_MAX: usize = 400;
+
+/// A value at a place.
+type Value = (Place, f64);
+
+/// Where a place lies on a horizontal axis.
+type OnAxis = Box<dyn Fn(&Place) -> f64>;
+
+/// A unit of time that suits a length in seconds, and its seconds.
+fn time_unit(seconds: f64) -> (&'static str, f64) {
+    match seconds {
+        ..300.0 => ("seconds", 1.0),
+        300.0..10_800.0 => ("minutes", 60.0),
+        10_800.0..259_200.0 => ("hours", 3600.0),
+        _ => ("days", 86_400.0),
+    }
+}
+
+/// Loss against time, tokens and bytes.
+pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
+    heading(text, "How the loss went");
+    let evaluated = |node: &NodeHistory| node.evaluations.iter().map(|found| (found.place, found.loss)).collect();
+    let trained = |node: &NodeHistory| known(node, |point| point.loss);
+    let has_evaluations = history.nodes.values().any(|node| node.evaluations.iter().nth(1).is_some());
+    let values: fn(&NodeHistory) -> Vec<Value> = if has_evaluations { evaluated } else { trained };
+    if history.nodes.values().all(|node| values(node).is_empty()) {
+        paragraph(
+            text,
+            "",
+            "No loss is known: no step was done, or the journals' beginnings are gone and nothing came after.",
+        );
+        return;
+    }
+    let what = if has_evaluations { "held-out data, which no node trains on" } else { "what is trained on" };
+    let prediction = unit(history);
+    let (begin, end) = history.times();
+    let (unit, scale) = time_unit(end - begin);
+    let time_label = format!("{unit} since the beginning");
+    paragraph(
+        text,
+        "",
+        &format!(
+            "The loss says how badly the model predicts {what}: {prediction}, less is better. Against time it is what one waits \
+             for, against tokens what is made of the data, against bytes what the network is used for. Tokens and bytes are \
+             those of the node itself."
+        ),
+    );
+    let is_counted = history.nodes.values().all(|node| node.are_tokens_counted);
+    let thing =
+        if prediction.ends_with("image") { "images" } else { "tokens (bytes of text where the model reads bytes)" };
+    let tokens = if is_counted {
+        format!("{thing} trained on")
+    } else {
+        format!("{thing} trained on, estimated from the speed")
+    };
+    let axes: [(&str, String, OnAxis); 3] = [
+        ("Loss against time", time_label.clone(), Box::new(move |place| (place.time - begin) / scale)),
+        ("Loss against tokens", tokens, Box::new(|place| place.tokens)),
+        ("Loss against bytes", "bytes sent".to_owned(), Box::new(|place| place.sent as f64)),
+    ];
+    for (title, x_label, x) in axes {
+        let curves = curves(history, names, values, &*x);
+        let chart = Chart { title: title.to_owned(), x_label, y_label: prediction.clone(), curves, ..Chart::default() };
+        text.push_str(&chart.to_svg());
+    }
+    if has_evaluations {
+        let title =
+            "Training loss against time: of what a node has just trained on, averaged over its last steps".to_owned();
+        let curves = curves(history, names, trained, &move |place| (place.time - begin) / scale);
+        let chart = Chart { title, x_label: time_label, y_label: prediction, curves, ..Chart::default() };
+        text.push_str(&chart.to_svg());
+    }
+}
+
+/// The ratio of disagreement to local progress.
+pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
+    heading(text, "Did the models agree?");
+    let values = |node: &NodeHistory| known(node, |point| point.ratio);
+    if history.nodes.values().all(|node| values(node).is_empty()) {
+        paragraph(text, "", "It is not known: no exchange between two nodes was completed.");
+        return;
+    }
+    paragraph(
+        text,
+        "",
+        "Each node trains by itself and averages its model with another's now and then. Drawn is how far apart the two models \
+         were, divided by how far a node's own training moves its model between two exchanges. From 0.4 to 0.8 is best: below, \
+         nodes talk more than they need to; above 1.5, they drift apart and averaging them helps little.",
+    );
+    let (begin, end) = history.times();
+    let (unit, scale) = time_unit(end - begin);
+    let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
+    let chart = Chart {
+        title: "Disagreement over own progress".to_owned(),
+        x_label: format!("{unit} since the beginning"),
+        y_label: "ratio".to_owned(),
+        curves,
+        healthy: Some((HEALTHY.0, HEALTHY.1, "best: 0.4 to 0.8")),
+        ..Chart::default()
+    };
+    text.push_str(&chart.to_svg());
+}
+
+/// Tokens a second.
+pub(super) fn speed(text: &mut String, history: &History, names: &Names) {
+    heading(text, "Speed and resources");
+    let values = |node: &NodeHistory| known(node, |point| Some(point.tokens_per_second).filter(|speed| *speed > 0.0));
+    if history.nodes.values().all(|node| values(node).is_empty()) {
+        paragraph(text, "", "No speed is known: no step was done.");
+        return;
+    }
+    let (begin, end) = history.times();
+    let (unit, scale) = time_unit(end - begin);
+    let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
+    let chart = Chart {
+        title: "Speed of training".to_owned(),
+        x_label: format!("{unit} since the beginning"),
+        y_label: "tokens or images a second".to_owned(),
+        curves,
+        ..Chart::default()
+    };
+    text.push_str(&chart.to_svg());
+}
+
+fn known(node: &NodeHistory, value: impl Fn(&Point) -> Option<f64>) -> Vec<Value> {
+    node.points.iter().filter_map(|point| Some((point.place, value(point)?))).collect()
+}
+
+/// A curve of each node, or of many their mean in a band.
+fn curves(
+    history: &History,
+    names: &Names,
+    values: impl Fn(&NodeHistory) -> Vec<Value>,
+    x: &dyn Fn(&Place) -> f64,
+) -> Vec<Curve> {
+    let all: Vec<(&String, Vec<Value>)> =
+        history.nodes.iter().map(|(id, node)| (id, values(node))).filter(|(_, values)| !values.is_empty()).collect();
+    if all.len() <= CURVES_MAX {
+        return all
+            .into_iter()
+            .map(|(id, values)| Curve { label: names.label(id), points: line(&values, x) })
+            .collect();
+    }
+    let label = format!("mean of {} nodes, and their range", all.len());
+    vec![Curve { label, points: mean_line(&all.into_iter().map(|(_, values)| values).collect::<Vec<_>>(), x) }]
+}
+
+/// With a gap where a piece ends.
+fn line(values: &[Value], x: &dyn Fn(&Place) -> f64) -> Vec<CurvePoint> {
+    let stride = values.len().div_ceil(POINTS_MAX).max(1);
+    let mut points: Vec<CurvePoint> = Vec::new();
+    let mut piece = None;
+    for (index, (place, value)) in values.iter().enumerate() {
+        let begins = piece.replace(place.piece).is_some_and(|before| before != place.piece);
+        if begins {
+            points.push(CurvePoint::new(x(place), f64::NAN));
+        }
+        if begins || index % stride == 0 || index + 1 == values.len() {
+            points.push(CurvePoint::new(x(place), *value));
+        }
+    }
+    points
+}
+
+/// The mean over nodes in each of some hundred equal parts of the axis, and the range in it.
+fn mean_line(nodes: &[Vec<Value>], x: &dyn Fn(&Place) -> f64) -> Vec<CurvePoint> {
+    const PARTS: usize = 150;
+    let ends = nodes.iter().flatten().map(|(place, _)| x(place)).fold(0.0, f64::max);
+    let mut parts: Vec<Vec<f64>> = vec![Vec::new(); PARTS + 1];
+    for (place, value) in nodes.iter().flatten() {
+        let part = if ends > 0.0 { x(place) / ends * PARTS as f64 } else { 0.0 };
+        parts[(part as usize).min(PARTS)].push(*value);
+    }
+    let point = |(part, values): (usize, Vec<f64>)| {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let (smallest, largest) =
+            values.iter().fold((mean, mean), |(low, high), value| (low.min(*value), high.max(*value)));
+        CurvePoint { x: (part as f64 + 0.5) / PARTS as f64 * ends, y: mean, smallest, largest }
+    };
+    parts.into_iter().enumerate().filter(|(_, values)| !values.is_empty()).map(point).collect()
+}

@@ -1,0 +1,224 @@
+//! Journals of a story that is known, and what its page says.
+
+use super::*;
+use crate::observe::Body;
+use crate::observe::record::{EndFacts, EventFacts, ExchangeFacts, Level, PeerFacts, Peers, RunFacts, Sample, VERSION};
+use murmur_protocol::RunManifest;
+
+const ADA: &str = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
+const BOB: &str = "12D3KooWGjMT4tJ3kyQTjyVtkKhoEXSjC4fGGL2FZuRdqgiBHAUP";
+const CARL: &str = "12D3KooWL7wVDmoaVBrJTsyhrnSuRXrNKQC2zPhsNBZYqXcUHh4H";
+
+/// 2023-11-14, in milliseconds since 1970.
+const BEGIN: i64 = 1_700_000_000_000;
+
+/// What a hostile peer calls itself.
+const HOSTILE: &str = "</text><script>alert(1)</script>";
+
+/// Records of a node, one a second.
+struct Teller {
+    node: &'static str,
+    seq: u64,
+    /// Of the process, in milliseconds since 1970.
+    began: i64,
+    up: f64,
+    told: Vec<Record>,
+}
+
+impl Teller {
+    fn new(node: &'static str) -> Teller {
+        Teller { node, seq: 0, began: BEGIN, up: 0.0, told: Vec::new() }
+    }
+
+    fn tell(&mut self, body: Body) {
+        self.seq += 1;
+        self.up += 1.0;
+        let t = self.began + (self.up * 1000.0) as i64;
+        self.told.push(Record { v: VERSION, seq: self.seq, t, up: self.up, node: self.node.to_owned(), body });
+    }
+
+    fn begin(&mut self, name: &str, first_step: u64) {
+        let run = RunFacts {
+            run: "abcd".to_owned(),
+            run_name: "tiny".to_owned(),
+            name: Some(name.to_owned()),
+            version: "0.1.0".to_owned(),
+            session: self.began,
+            first_step,
+            parameters: 1000,
+            device: "cpu".to_owned(),
+            prediction: "byte".to_owned(),
+            run_file: RunManifest::default().canonical_text(),
+            ..RunFacts::default()
+        };
+        self.tell(Body::Run(run));
+    }
+
+    /// Trains from one step to another, ten a second, and sends a thousand bytes a step.
+    fn train(&mut self, steps: std::ops::Range<u64>, ratio: Option<f64>) {
+        let first = steps.start;
+        for step in steps.step_by(10) {
+            let loss = 6.0 - 0.5 * (step as f64 + 1.0).ln();
+            let sample = Sample {
+                phase: "training".to_owned(),
+                steps: step,
+                loss: Some(loss),
+                validation_loss: (step % 50 == 0 && step > 0).then_some(loss),
+                tokens_per_second: 10.0,
+                ratio,
+                peers: u64::from(ratio.is_some()),
+                sent: (step - first) * 1000,
+                ..Sample::default()
+            };
+            self.tell(Body::Sample(Box::new(sample)));
+        }
+    }
+
+    fn meet(&mut self, peer: &str, result: &str, sent: u64) {
+        let facts = PeerFacts {
+            peer: peer.to_owned(),
+            name: (peer == CARL).then(|| HOSTILE.to_owned()),
+            connected: true,
+            sent: Some(sent),
+            received: Some(sent / 2),
+            ..PeerFacts::default()
+        };
+        self.tell(Body::Peers(Peers { peers: vec![facts], more: 0 }));
+        let exchange = ExchangeFacts { partner: peer.to_owned(), result: result.to_owned(), ..Default::default() };
+        self.tell(Body::Exchange(exchange));
+    }
+}
+
+/// Ada trains, is killed at step 200, goes on at step 150 a minute later, and completes; Bob trains all the time. Both see Carl.
+fn story() -> (Vec<Record>, Vec<Record>) {
+    let mut ada = Teller::new(ADA);
+    ada.begin("ada's attic", 0);
+    ada.train(0..210, Some(0.6));
+    ada.meet(BOB, "done", 4_000_000);
+    ada.meet(CARL, "deadline_passed", 2_000);
+    ada.began = BEGIN + 90_000;
+    ada.up = 0.0;
+    ada.begin("ada's attic", 150);
+    ada.train(150..310, Some(0.7));
+    ada.meet(BOB, "done", 1_000_000);
+    let text = "cannot write /home/ada/x: the peer 12D3KooWPjce at 192.0.2.7:4711 said <b>no</b>".to_owned();
+    ada.tell(Body::Event(EventFacts { level: Level::Warning, text, hint: Some("make room".to_owned()) }));
+    ada.tell(Body::End(EndFacts { steps: 300, complete: true, failure: None }));
+    let mut bob = Teller::new(BOB);
+    bob.begin("bob", 0);
+    bob.train(0..310, Some(0.5));
+    bob.meet(ADA, "done", 3_000_000);
+    bob.tell(Body::End(EndFacts { steps: 300, complete: true, failure: None }));
+    (ada.told, bob.told)
+}
+
+fn history(records: impl IntoIterator<Item = Record>) -> History {
+    let mut history = History::default();
+    records.into_iter().for_each(|record| history.apply(&record));
+    history
+}
+
+fn page_of(history: &History, is_redacted: bool) -> String {
+    let journals = vec![("/home/ada/murmur".to_owned(), 100)];
+    let command = if is_redacted { "murmur report --redact" } else { "murmur report /home/ada/murmur" }.to_owned();
+    let measured = Measured { command, now: BEGIN as f64 / 1000.0 + 1e6, journals, unreadable: 1, against: None };
+    page(history, &Names::new(history, is_redacted), &measured)
+}
+
+#[test]
+fn what_happened_is_counted_over_processes() {
+    let (ada, bob) = story();
+    let whole = history(ada.into_iter().chain(bob));
+    let (ada, bob) = (&whole.nodes[ADA], &whole.nodes[BOB]);
+    assert_eq!((ada.steps_done, bob.steps_done), (350, 300), "fifty steps were lost and done again");
+    // The built-in run has 8 sequences of 128 bytes in a batch.
+    assert_eq!((ada.place.tokens, ada.are_tokens_counted), (350.0 * 8.0 * 128.0, true));
+    assert_eq!(ada.place.sent, 200_000 + 150_000);
+    assert_eq!(ada.partners[BOB].bytes, Some((5_000_000, 2_500_000)), "of both processes");
+    assert_eq!((ada.exchanges(), ada.lost), ((2, 1), 0));
+    let ends: Vec<Ended<'_>> = ada.endings(BEGIN as f64).map(|(_, ended)| ended).collect();
+    assert_eq!(ends, [Ended::BrokeOff, Ended::InOrder(true)]);
+    assert_eq!(whole.seen().into_keys().collect::<Vec<_>>(), [CARL]);
+    let pieces: std::collections::BTreeSet<u32> = ada.points.iter().map(|point| point.place.piece).collect();
+    assert_eq!(pieces.len(), 2, "the curve has a gap while nothing ran");
+}
+
+#[test]
+fn what_is_lost_is_counted_and_a_gap() {
+    let (_, bob) = story();
+    let all = bob.len();
+    let with_a_hole =
+        bob.into_iter().enumerate().filter(|(index, _)| !(10..15).contains(index)).map(|(_, record)| record);
+    let whole = history(with_a_hole);
+    assert_eq!(whole.nodes[BOB].lost, 5, "of {all}");
+    let page = page_of(&whole, false);
+    assert!(page.contains("5 records missing") && page.contains("1 line could not be read"), "{page}");
+}
+
+#[test]
+fn the_page_says_in_its_first_sentence_what_came_of_it() {
+    let (ada, bob) = story();
+    let whole = history(ada.into_iter().chain(bob));
+    let page = page_of(&whole, false);
+    let verdict = page.lines().find(|line| line.contains("class=\"verdict\"")).expect("a verdict");
+    let expected = "The run \u{201c}tiny\u{201d} is complete: 2 nodes of 3 trained together for 1 min 50 s, the loss on held-out \
+                    data fell from 4.034 to 3.146 nats per byte, and the models stayed together; but a node broke off once, 25 % \
+                    of 4 exchanges failed, and 1 warning was given.";
+    assert!(verdict.contains(expected), "{verdict}");
+    for part in
+        ["best: 0.4 to 0.8", "Who sent how much to whom", "5.0 MB", "it took too long", "broke off", "make room"]
+    {
+        assert!(page.to_lowercase().contains(&part.to_lowercase()), "{part} is missing");
+    }
+    assert!(page.contains("cannot be estimated"), "nobody was alone first");
+}
+
+#[test]
+fn what_peers_say_is_text_and_the_page_asks_for_nothing() {
+    let (ada, bob) = story();
+    let page = page_of(&history(ada.into_iter().chain(bob)), false);
+    assert!(!page.contains("<script") && !page.contains("<b>no"), "a peer's words became markup");
+    assert!(page.contains("&lt;b&gt;no&lt;/b&gt;") && page.contains("&lt;/text&gt;"), "and are shown");
+    let addresses = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(
+        !addresses.contains("http:")
+            && !addresses.contains("https:")
+            && !addresses.contains("url(")
+            && !addresses.contains("src="),
+        "it asks somebody"
+    );
+    assert!(page.contains("default-src 'none'") && !page.contains("NaN"), "{page}");
+}
+
+#[test]
+fn a_redacted_page_names_nobody_and_nothing() {
+    let (ada, bob) = story();
+    let page = page_of(&history(ada.into_iter().chain(bob)), true);
+    for own in ["ada's", "attic", "bob", "9HyQ6X", "qgiBHAUP", "12D3KooW", "192.0.2.7", "/home", "alert", "tiny"] {
+        let lines: Vec<&str> = page.lines().filter(|line| line.contains(own)).collect();
+        assert!(lines.is_empty(), "{own} is told: {lines:?}");
+    }
+    assert!(page.contains("node 1") && page.contains("node 2") && page.contains("node 3"), "{page}");
+    assert!(page.contains("cannot write path 1") && page.contains("2 nodes of 3"), "{page}");
+}
+
+#[test]
+fn of_nothing_nothing_is_drawn() {
+    let mut silent = Teller::new(ADA);
+    silent.begin("ada", 0);
+    let page = page_of(&history(silent.told), false);
+    for part in ["no loss is known", "No speed is known", "completed no exchange", "no member was told of", "not known"]
+    {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    // The only drawing is of who was there.
+    assert_eq!(page.matches("<svg").count(), 1);
+}
+
+#[test]
+fn a_journal_that_is_given_twice_is_found() {
+    let (ada, bob) = story();
+    let mut whole = history(ada);
+    assert_eq!(whole.add(history(bob.clone())), None);
+    assert_eq!(whole.add(history(bob)), Some(BOB.to_owned()));
+}

@@ -1,0 +1,134 @@
+//! One sentence on what came of a run.
+
+use std::time::Duration;
+
+use super::{Ended, History, NodeHistory};
+use crate::console::figures::{counted, duration, percent};
+
+/// A share of exchanges that fail, and of the time in which models drift apart, above which it is said.
+const NOTABLE: f64 = 0.05;
+
+/// What was trained, by whom, what came of it, and what went wrong.
+pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String {
+    let nodes = || history.nodes.values();
+    let (begin, end) = history.times();
+    let time = duration(Duration::try_from_secs_f64(end - begin).unwrap_or_default());
+    let name = nodes()
+        .next()
+        .filter(|_| !is_redacted)
+        .map_or(String::new(), |node| format!(" \u{201c}{}\u{201d}", node.run.run_name));
+    let members = counted(history.nodes.len() as u64, "node");
+    let others = history.seen().len() as u64;
+    let exchanges: u64 = nodes().map(|node| node.exchanges().0).sum();
+    let how = match (exchanges, history.nodes.len() as u64 + others) {
+        (0, 1) => "trained alone",
+        (0, _) => "trained without one exchange that was completed",
+        _ if history.nodes.len() == 1 => "trained with others",
+        _ => "trained together",
+    };
+    let told = if others > 0 {
+        format!("{members} of {} {how}", history.nodes.len() as u64 + others)
+    } else {
+        format!("{members} {how}")
+    };
+    let mut parts = vec![format!("{told} for {time}")];
+    parts.push(loss(history).unwrap_or_else(|| "no loss is known".to_owned()));
+    if exchanges > 0 {
+        parts.push(agreement(history));
+    }
+    let wrong = troubles(history, now);
+    let last = parts.pop().unwrap_or_default();
+    let so_far = format!("The run{name} {}: {}, and {last}", state(history, now), parts.join(", "));
+    match wrong.as_slice() {
+        [] => format!("{so_far}; nothing went wrong."),
+        [one] => format!("{so_far}; but {one}."),
+        [first @ .., last] => format!("{so_far}; but {}, and {last}.", first.join(", ")),
+    }
+}
+
+fn state(history: &History, now: f64) -> &'static str {
+    let last: Vec<Ended<'_>> = history.nodes.values().filter_map(|node| Some(node.endings(now).last()?.1)).collect();
+    if last.iter().any(|ended| matches!(ended, Ended::Running)) {
+        "is under way"
+    } else if last.contains(&Ended::InOrder(true)) && !last.contains(&Ended::InOrder(false)) {
+        "is complete"
+    } else if last.iter().any(|ended| matches!(ended, Ended::InOrder(_))) {
+        "has stopped"
+    } else {
+        "has broken off"
+    }
+}
+
+/// The first and the last loss that is known, on the held-out slice where there is one, and whether it is that.
+pub(super) fn losses(node: &NodeHistory) -> Option<(f64, f64, bool)> {
+    if let (Some(first), Some(last)) = (node.evaluations.first(), node.evaluations.last()) {
+        return Some((first.loss, last.loss, true));
+    }
+    let mut known = node.points.iter().filter_map(|point| point.loss);
+    let first = known.next()?;
+    Some((first, known.next_back().unwrap_or(first), false))
+}
+
+fn loss(history: &History) -> Option<String> {
+    let all: Vec<(f64, f64, bool)> = history.nodes.values().filter_map(losses).collect();
+    let is_held_out = all.first()?.2;
+    let of = |value: fn(&(f64, f64, bool)) -> f64| {
+        let same: Vec<f64> = all.iter().filter(|loss| loss.2 == is_held_out).map(value).collect();
+        same.iter().sum::<f64>() / same.len() as f64
+    };
+    let (first, last) = (of(|loss| loss.0), of(|loss| loss.1));
+    let what = if is_held_out { "the loss on held-out data" } else { "the training loss" };
+    let way = if last < first { "fell" } else { "went" };
+    Some(format!("{what} {way} from {first:.3} to {last:.3} {}", unit(history)))
+}
+
+/// What losses are measured in.
+pub(super) fn unit(history: &History) -> String {
+    let prediction = history.nodes.values().map(|node| node.run.prediction.as_str()).find(|word| !word.is_empty());
+    format!("nats per {}", prediction.unwrap_or("prediction"))
+}
+
+fn agreement(history: &History) -> String {
+    let sum = |of: fn(&NodeHistory) -> u64| history.nodes.values().map(of).sum::<u64>();
+    let (known, drifting) = (sum(|node| node.ratios.0), sum(|node| node.ratios.2));
+    if known == 0 {
+        return "it is not known how far apart the models were".to_owned();
+    }
+    let share = drifting as f64 / known as f64;
+    if share > NOTABLE {
+        return format!("the models were further apart than they should be for {} of the time", percent(share));
+    }
+    "the models stayed together".to_owned()
+}
+
+fn troubles(history: &History, now: f64) -> Vec<String> {
+    let (mut broken, mut failed) = (0, 0);
+    for (_, ended) in history.nodes.values().flat_map(|node| node.endings(now)) {
+        broken += u64::from(ended == Ended::BrokeOff);
+        failed += u64::from(matches!(ended, Ended::Failed(_)));
+    }
+    let mut all = Vec::new();
+    if failed > 0 {
+        all.push(format!("training failed {}", times(failed)));
+    }
+    if broken > 0 {
+        all.push(format!("a node broke off {}", times(broken)));
+    }
+    let counts: Vec<(u64, u64)> = history.nodes.values().map(NodeHistory::exchanges).collect();
+    let (done, lost) =
+        (counts.iter().map(|counts| counts.0).sum::<u64>(), counts.iter().map(|counts| counts.1).sum::<u64>());
+    let share = lost as f64 / (done + lost).max(1) as f64;
+    if share > NOTABLE {
+        all.push(format!("{} of {} failed", percent(share), counted(done + lost, "exchange")));
+    }
+    // What nodes said themselves.
+    let warnings: u64 = history.nodes.values().map(|node| node.events.len() as u64 + node.events_left_out).sum();
+    if warnings > 0 {
+        all.push(format!("{} {} given", counted(warnings, "warning"), if warnings == 1 { "was" } else { "were" }));
+    }
+    all
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}

@@ -1,0 +1,110 @@
+//! `murmur local --against alone`: did it help to train together?
+//!
+//! Each seed is trained twice by the same daemons, with the same run file, identities, and so data and order, threads and steps:
+//! once as a swarm, and once each for itself, all at the same time as well. So the machine is as busy, and equal steps and equal
+//! time are compared alike. What is said is the least and the greatest difference over the seeds, and where their signs differ, that
+//! nothing can be measured.
+
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::RunManifest;
+use murmur_sim::report::Table;
+use serde_json::json;
+
+use super::{new_folder, run_in};
+use crate::cli::LocalOptions;
+use crate::console::{Console, note, print_line};
+use crate::failure::{ExitCode, Failure};
+use crate::history::History;
+use crate::history::comparison::{Compared, FILE, Side, Trained};
+use crate::observe::journal::{Reading, files_at};
+use crate::settings::NodeSettings;
+use crate::store::write_atomically;
+
+/// Trains all seeds and says what came of it.
+pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &RunManifest) -> anyhow::Result<()> {
+    if options.nodes < 2 {
+        return Err(Failure::new(ExitCode::CommandLine, "one daemon alone has no swarm to be compared with")
+            .hint("ask for more with --nodes")
+            .into());
+    }
+    let mut trained = Vec::new();
+    let mut folders = Vec::new();
+    for number in 0..options.seeds {
+        let mut manifest = manifest.clone();
+        manifest.run.seed = manifest.run.seed.wrapping_add(number);
+        let side = |name: &str, index: u64, twins: Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
+            let folder = match &options.directory {
+                Some(directory) => directory.join(format!("seed-{}-{name}", manifest.run.seed)),
+                None => new_folder(index),
+            };
+            note(&format!(
+                "run {} of {}: seed {}, {name}",
+                2 * number + index + 1,
+                2 * options.seeds,
+                manifest.run.seed
+            ));
+            // Of a run of before there is a journal, which would be read as this one's.
+            if folder.exists() {
+                let message = format!("{} is there already", folder.display());
+                return Err(Failure::new(ExitCode::CommandLine, message)
+                    .hint("choose another folder with --directory")
+                    .into());
+            }
+            let own = LocalOptions { directory: Some(folder.clone()), ..options.clone() };
+            run_in(own, settings, manifest.clone(), folder, twins)
+        };
+        let interrupted = || Failure::new(ExitCode::Interrupted, "interrupted: there is no comparison");
+        let together = side("together", 0, None)?.ok_or_else(interrupted)?;
+        let alone = side("alone", 1, Some(together.clone()))?.ok_or_else(interrupted)?;
+        trained.push(Trained { together: read(&together, options.nodes)?, alone: read(&alone, options.nodes)? });
+        folders.push(together);
+    }
+    let compared = Compared::new(&trained).ok_or_else(|| {
+        Failure::new(ExitCode::Failure, "some daemon has not been evaluated, so there is nothing to compare")
+            .hint("train for more steps")
+    })?;
+    for folder in &folders {
+        write_atomically(&folder.join(FILE), &serde_json::to_vec(&compared)?)?;
+    }
+    if options.format == Console::Json {
+        print_line(&json!({ "against_alone": compared }).to_string());
+        return Ok(());
+    }
+    show(&compared);
+    note(&format!("  murmur report {}", folders.first().map_or(Path::new("."), |folder| folder).display()));
+    Ok(())
+}
+
+fn show(compared: &Compared) {
+    print_line("");
+    print_line(&compared.sentence());
+    let mut table = Table::new(&["", "together", "alone", "difference", "least", "most", "measurable"]);
+    for row in compared.rows() {
+        table.row(row);
+    }
+    table.lines().iter().for_each(|line| print_line(line));
+    print_line("");
+}
+
+/// What the journals of a swarm's daemons say.
+fn read(folder: &Path, nodes: u16) -> anyhow::Result<Vec<Side>> {
+    let node = |number: u16| -> anyhow::Result<Side> {
+        let mut history = History::default();
+        Reading::new(files_at(&folder.join(format!("node-{number}")))?).for_each(|record| history.apply(&record));
+        Ok(history.nodes.values().next().map(Side::of).unwrap_or_default())
+    };
+    (0..nodes).map(node).collect()
+}
+
+/// Makes a daemon the twin of another one, which has run before: the same identity reads the same data in the same order.
+pub(super) fn share_identity(twin: &Path, directory: &Path) -> anyhow::Result<()> {
+    const FILE: &str = "identity.key";
+    std::fs::create_dir_all(directory)?;
+    let copied = std::fs::copy(twin.join(FILE), directory.join(FILE));
+    copied.map_err(|error| {
+        Failure::new(ExitCode::Files, format!("cannot copy the identity in {}: {error}", twin.display()))
+            .hint("choose another folder with --directory")
+    })?;
+    Ok(())
+}

@@ -1,0 +1,405 @@
+//! Events as a recording has them: bulk by its length, a worker's result by what the node reads of it.
+
+use std::collections::BTreeMap;
+
+use bincode::{Decode, Encode};
+
+use crate::bulk::{Codes, Correction, Payload, Snapshot};
+use crate::effect::{RequestId, TransferId};
+use crate::event::{Event, Misbehaviour, TrainingReport};
+use crate::finish::FinishOrder;
+use crate::handshake::Refusal;
+use crate::manifest::RunId;
+use crate::message::{KnownPeer, Message, TransferHeader};
+use crate::numerics::{Encoded, Merged, Reference, Scales};
+use crate::peer::{Address, PeerId};
+
+/// Steps, progress, tokens a second, travel and local progress.
+pub(super) type ReportFields = (u64, f64, f64, f64, f64);
+
+/// An event without what is as large as the model.
+#[derive(Clone, Debug, Encode, Decode)]
+pub enum Told {
+    /// None: the node was made.
+    Made,
+    /// See [`Event`], here and below.
+    #[allow(missing_docs)]
+    PeerConnected { peer: PeerId, addresses: Vec<Address> },
+    #[allow(missing_docs)]
+    PeerDisconnected { peer: PeerId },
+    #[allow(missing_docs)]
+    DialFailed { peer: Option<PeerId>, addresses: Vec<Address>, reason: String },
+    #[allow(missing_docs)]
+    HandshakeRefused { peer: PeerId, refusal: Refused },
+    #[allow(missing_docs)]
+    AddressFound { address: Address },
+    #[allow(missing_docs)]
+    AddressLost { address: Address },
+    #[allow(missing_docs)]
+    PeersFound { peers: Vec<KnownPeer> },
+    #[allow(missing_docs)]
+    PathChanged { peer: PeerId, is_direct: bool },
+    #[allow(missing_docs)]
+    MessageReceived { peer: PeerId, message: Message },
+    #[allow(missing_docs)]
+    TransferReceived { peer: PeerId, header: TransferHeader, bytes: u64 },
+    #[allow(missing_docs)]
+    TransferFinished { transfer: u64 },
+    #[allow(missing_docs)]
+    TransferFailed { transfer: u64, reason: String },
+    #[allow(missing_docs)]
+    PeerMisbehaved { peer: PeerId, misbehaviour: Offence },
+    #[allow(missing_docs)]
+    IdentityDoubled { peer: PeerId },
+    #[allow(missing_docs)]
+    StepsCompleted(ReportFields),
+    #[allow(missing_docs)]
+    TrainingCompleted(ReportFields),
+    #[allow(missing_docs)]
+    SnapshotTaken { request: u64, values: u64, report: ReportFields },
+    #[allow(missing_docs)]
+    Encoded { request: u64, result: Result<Codings, Offence> },
+    #[allow(missing_docs)]
+    Merged { request: u64, result: Result<Outcome, Offence> },
+    #[allow(missing_docs)]
+    CorrectionApplied { request: u64, report: ReportFields },
+    #[allow(missing_docs)]
+    StateLoaded { request: u64, accepted: bool, report: ReportFields },
+    #[allow(missing_docs)]
+    RequestFailed { request: u64 },
+    #[allow(missing_docs)]
+    TimePassed,
+    #[allow(missing_docs)]
+    LeaveRequested,
+    #[allow(missing_docs)]
+    FinishOrdered { order: FinishOrder },
+    #[allow(missing_docs)]
+    RestBegan,
+    #[allow(missing_docs)]
+    RestEnded,
+}
+
+/// A [`Refusal`].
+#[derive(Clone, Debug, Encode, Decode)]
+#[allow(missing_docs)]
+pub enum Refused {
+    Version(u32),
+    OtherRun(RunId, Vec<String>),
+    Closed,
+    Stranger,
+    OtherSecret,
+    NotAdmitted,
+    Excluded,
+    Manifest(String),
+    Addresses,
+    Unwelcome,
+    Silent,
+    Garbage(String),
+}
+
+/// A [`Misbehaviour`].
+#[derive(Clone, Debug, Encode, Decode)]
+#[allow(missing_docs)]
+pub enum Offence {
+    Garbage(String),
+    WrongLength(u64, u64),
+    WrongLayout,
+    OutOfRange(String),
+    Forged,
+    Disagreement,
+    Unsolicited,
+    Stalled,
+}
+
+/// Lengths of scales and codes in bytes, and digest and exchanges of the reference.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Codings {
+    scales: u64,
+    codes: u64,
+    reference: Option<(u64, u32)>,
+}
+
+/// What a node reads of a [`Merged`].
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Outcome {
+    distance: f64,
+    norm: f64,
+    clip_scale: f64,
+    masked_blocks: u32,
+    stuck_blocks: u32,
+    digest: u64,
+    has_scales: bool,
+    reference: Option<(u64, u32)>,
+}
+
+/// What stands for bulk: of the same length, and nothing in it.
+#[derive(Debug)]
+pub(super) struct StandIns {
+    /// The longest payload of a model of this size, with room for what a peer adds.
+    bytes: Payload,
+    snapshots: BTreeMap<usize, Snapshot>,
+    values_max: usize,
+}
+
+impl StandIns {
+    /// For a model of so many parameters.
+    pub(super) fn new(parameters: usize) -> StandIns {
+        // Memory of zeros that nobody looks at is not taken from the system.
+        let bytes = parameters.saturating_mul(8).saturating_add(1 << 20);
+        StandIns { bytes: vec![0; bytes].into(), snapshots: BTreeMap::new(), values_max: parameters }
+    }
+
+    fn payload(&self, bytes: u64) -> Result<Payload, ()> {
+        let bytes = usize::try_from(bytes).map_err(drop)?;
+        // A longer one came from a peer and fits no model.
+        self.bytes.slice(0..bytes.min(self.bytes.len())).ok_or(())
+    }
+
+    fn snapshot(&mut self, values: u64) -> Result<Snapshot, ()> {
+        let values = usize::try_from(values).ok().filter(|values| *values <= self.values_max).ok_or(())?;
+        Ok(self.snapshots.entry(values).or_insert_with(|| vec![0.0; values].into()).clone())
+    }
+}
+
+pub(super) fn fields(report: &TrainingReport) -> ReportFields {
+    (report.steps, report.progress, report.tokens_per_second, report.travel, report.local_progress)
+}
+
+pub(super) fn report(fields: ReportFields) -> TrainingReport {
+    let (steps, progress, tokens_per_second, travel, local_progress) = fields;
+    TrainingReport { steps, progress, tokens_per_second, travel, local_progress }
+}
+
+fn seen(reference: Option<&Reference>) -> Option<(u64, u32)> {
+    reference.map(|reference| (reference.digest(), reference.exchanges()))
+}
+
+fn reference(seen: Option<(u64, u32)>) -> Option<Reference> {
+    seen.map(|(digest, exchanges)| Reference::stand_in(digest, exchanges))
+}
+
+impl Told {
+    /// What of an event is recorded.
+    pub(super) fn of(event: &Event) -> Told {
+        match event.clone() {
+            Event::PeerConnected { peer, addresses } => Told::PeerConnected { peer, addresses },
+            Event::PeerDisconnected { peer } => Told::PeerDisconnected { peer },
+            Event::DialFailed { peer, addresses, reason } => Told::DialFailed { peer, addresses, reason },
+            Event::HandshakeRefused { peer, refusal } => Told::HandshakeRefused { peer, refusal: refusal.into() },
+            Event::AddressFound { address } => Told::AddressFound { address },
+            Event::AddressLost { address } => Told::AddressLost { address },
+            Event::PeersFound { peers } => Told::PeersFound { peers },
+            Event::PathChanged { peer, is_direct } => Told::PathChanged { peer, is_direct },
+            Event::MessageReceived { peer, message } => Told::MessageReceived { peer, message },
+            Event::TransferReceived { peer, header, payload } => {
+                Told::TransferReceived { peer, header, bytes: payload.len() as u64 }
+            }
+            Event::TransferFinished { transfer } => Told::TransferFinished { transfer: transfer.0 },
+            Event::TransferFailed { transfer, reason } => Told::TransferFailed { transfer: transfer.0, reason },
+            Event::PeerMisbehaved { peer, misbehaviour } => {
+                Told::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
+            }
+            Event::IdentityDoubled { peer } => Told::IdentityDoubled { peer },
+            Event::StepsCompleted(standing) => Told::StepsCompleted(fields(&standing)),
+            Event::TrainingCompleted(standing) => Told::TrainingCompleted(fields(&standing)),
+            Event::SnapshotTaken { request, snapshot, report } => {
+                let values = snapshot.values().len() as u64;
+                Told::SnapshotTaken { request: request.0, values, report: fields(&report) }
+            }
+            Event::Encoded { request, result } => {
+                Told::Encoded { request: request.0, result: result.map(Codings::from).map_err(Offence::from) }
+            }
+            Event::Merged { request, result } => {
+                Told::Merged { request: request.0, result: result.map(Outcome::from).map_err(Offence::from) }
+            }
+            Event::CorrectionApplied { request, report } => {
+                Told::CorrectionApplied { request: request.0, report: fields(&report) }
+            }
+            Event::StateLoaded { request, accepted, report } => {
+                Told::StateLoaded { request: request.0, accepted, report: fields(&report) }
+            }
+            Event::RequestFailed { request } => Told::RequestFailed { request: request.0 },
+            Event::TimePassed => Told::TimePassed,
+            Event::LeaveRequested => Told::LeaveRequested,
+            Event::FinishOrdered { order } => Told::FinishOrdered { order },
+            Event::RestBegan => Told::RestBegan,
+            Event::RestEnded => Told::RestEnded,
+        }
+    }
+
+    /// The event again, with stand-ins for what is not recorded; none where the node was made.
+    ///
+    /// # Errors
+    /// When it has more values than the model.
+    pub(super) fn into_event(self, stand_ins: &mut StandIns) -> Result<Option<Event>, ()> {
+        let event = match self {
+            Told::Made => return Ok(None),
+            Told::PeerConnected { peer, addresses } => Event::PeerConnected { peer, addresses },
+            Told::PeerDisconnected { peer } => Event::PeerDisconnected { peer },
+            Told::DialFailed { peer, addresses, reason } => Event::DialFailed { peer, addresses, reason },
+            Told::HandshakeRefused { peer, refusal } => Event::HandshakeRefused { peer, refusal: refusal.into() },
+            Told::AddressFound { address } => Event::AddressFound { address },
+            Told::AddressLost { address } => Event::AddressLost { address },
+            Told::PeersFound { peers } => Event::PeersFound { peers },
+            Told::PathChanged { peer, is_direct } => Event::PathChanged { peer, is_direct },
+            Told::MessageReceived { peer, message } => Event::MessageReceived { peer, message },
+            Told::TransferReceived { peer, header, bytes } => {
+                Event::TransferReceived { peer, header, payload: stand_ins.payload(bytes)? }
+            }
+            Told::TransferFinished { transfer } => Event::TransferFinished { transfer: TransferId(transfer) },
+            Told::TransferFailed { transfer, reason } => {
+                Event::TransferFailed { transfer: TransferId(transfer), reason }
+            }
+            Told::PeerMisbehaved { peer, misbehaviour } => {
+                Event::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
+            }
+            Told::IdentityDoubled { peer } => Event::IdentityDoubled { peer },
+            Told::StepsCompleted(fields) => Event::StepsCompleted(report(fields)),
+            Told::TrainingCompleted(fields) => Event::TrainingCompleted(report(fields)),
+            Told::SnapshotTaken { request, values, report: fields } => Event::SnapshotTaken {
+                request: RequestId(request),
+                snapshot: stand_ins.snapshot(values)?,
+                report: report(fields),
+            },
+            Told::Encoded { request, result } => {
+                let result = match result {
+                    Ok(Codings { scales, codes, reference: seen }) => Ok(Encoded {
+                        scales: stand_ins.payload(scales)?,
+                        codes: stand_ins.payload(codes)?,
+                        reference: reference(seen),
+                    }),
+                    Err(wrong) => Err(wrong.into()),
+                };
+                Event::Encoded { request: RequestId(request), result }
+            }
+            Told::Merged { request, result } => {
+                Event::Merged { request: RequestId(request), result: result.map(Merged::from).map_err(Into::into) }
+            }
+            Told::CorrectionApplied { request, report: fields } => {
+                Event::CorrectionApplied { request: RequestId(request), report: report(fields) }
+            }
+            Told::StateLoaded { request, accepted, report: fields } => {
+                Event::StateLoaded { request: RequestId(request), accepted, report: report(fields) }
+            }
+            Told::RequestFailed { request } => Event::RequestFailed { request: RequestId(request) },
+            Told::TimePassed => Event::TimePassed,
+            Told::LeaveRequested => Event::LeaveRequested,
+            Told::FinishOrdered { order } => Event::FinishOrdered { order },
+            Told::RestBegan => Event::RestBegan,
+            Told::RestEnded => Event::RestEnded,
+        };
+        Ok(Some(event))
+    }
+
+    /// For people.
+    pub(super) fn words(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl From<Encoded> for Codings {
+    fn from(encoded: Encoded) -> Codings {
+        let Encoded { scales, codes, reference } = encoded;
+        Codings { scales: scales.len() as u64, codes: codes.len() as u64, reference: seen(reference.as_ref()) }
+    }
+}
+
+impl From<Merged> for Outcome {
+    fn from(merged: Merged) -> Outcome {
+        Outcome {
+            distance: merged.distance,
+            norm: merged.norm,
+            clip_scale: merged.clip_scale,
+            masked_blocks: merged.masked_blocks,
+            stuck_blocks: merged.stuck_blocks,
+            digest: merged.digest,
+            has_scales: merged.scales.is_some(),
+            reference: seen(merged.reference.as_ref()),
+        }
+    }
+}
+
+impl From<Outcome> for Merged {
+    fn from(outcome: Outcome) -> Merged {
+        Merged {
+            correction: Correction::new(Codes::Narrow(Vec::new()), Vec::new()),
+            distance: outcome.distance,
+            norm: outcome.norm,
+            clip_scale: outcome.clip_scale,
+            masked_blocks: outcome.masked_blocks,
+            stuck_blocks: outcome.stuck_blocks,
+            digest: outcome.digest,
+            scales: outcome.has_scales.then(|| Scales::for_first_exchange(&[])),
+            reference: reference(outcome.reference),
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        match refusal {
+            Refusal::Version { theirs } => Refused::Version(theirs),
+            Refusal::OtherRun { run, differences } => Refused::OtherRun(run, differences),
+            Refusal::Closed => Refused::Closed,
+            Refusal::Stranger => Refused::Stranger,
+            Refusal::OtherSecret => Refused::OtherSecret,
+            Refusal::NotAdmitted => Refused::NotAdmitted,
+            Refusal::Excluded => Refused::Excluded,
+            Refusal::Manifest(why) => Refused::Manifest(why),
+            Refusal::Addresses => Refused::Addresses,
+            Refusal::Unwelcome => Refused::Unwelcome,
+            Refusal::Silent => Refused::Silent,
+            Refusal::Garbage(why) => Refused::Garbage(why),
+        }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Version(theirs) => Refusal::Version { theirs },
+            Refused::OtherRun(run, differences) => Refusal::OtherRun { run, differences },
+            Refused::Closed => Refusal::Closed,
+            Refused::Stranger => Refusal::Stranger,
+            Refused::OtherSecret => Refusal::OtherSecret,
+            Refused::NotAdmitted => Refusal::NotAdmitted,
+            Refused::Excluded => Refusal::Excluded,
+            Refused::Manifest(why) => Refusal::Manifest(why),
+            Refused::Addresses => Refusal::Addresses,
+            Refused::Unwelcome => Refusal::Unwelcome,
+            Refused::Silent => Refusal::Silent,
+            Refused::Garbage(why) => Refusal::Garbage(why),
+        }
+    }
+}
+
+impl From<Misbehaviour> for Offence {
+    fn from(misbehaviour: Misbehaviour) -> Offence {
+        match misbehaviour {
+            Misbehaviour::Garbage(what) => Offence::Garbage(what),
+            Misbehaviour::WrongLength { expected, actual } => Offence::WrongLength(expected, actual),
+            Misbehaviour::WrongLayout => Offence::WrongLayout,
+            Misbehaviour::OutOfRange(what) => Offence::OutOfRange(what.to_owned()),
+            Misbehaviour::Forged => Offence::Forged,
+            Misbehaviour::Disagreement => Offence::Disagreement,
+            Misbehaviour::Unsolicited => Offence::Unsolicited,
+            Misbehaviour::Stalled => Offence::Stalled,
+        }
+    }
+}
+
+impl From<Offence> for Misbehaviour {
+    fn from(wrong: Offence) -> Misbehaviour {
+        match wrong {
+            Offence::Garbage(what) => Misbehaviour::Garbage(what),
+            Offence::WrongLength(expected, actual) => Misbehaviour::WrongLength { expected, actual },
+            Offence::WrongLayout => Misbehaviour::WrongLayout,
+            // One word for each peer that misbehaved, in a program that ends when the recording does.
+            Offence::OutOfRange(what) => Misbehaviour::OutOfRange(what.leak()),
+            Offence::Forged => Misbehaviour::Forged,
+            Offence::Disagreement => Misbehaviour::Disagreement,
+            Offence::Unsolicited => Misbehaviour::Unsolicited,
+            Offence::Stalled => Misbehaviour::Stalled,
+        }
+    }
+}
