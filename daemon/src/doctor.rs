@@ -2,6 +2,7 @@
 
 mod clock;
 mod machine;
+mod privacy;
 mod storage;
 mod swarm;
 mod verdict;
@@ -9,6 +10,7 @@ mod verdict;
 pub use clock::check_clock;
 pub(crate) use machine::measure_briefly;
 pub use machine::{Measured, check_machine};
+pub use privacy::check_privacy;
 pub use storage::check_storage;
 pub use swarm::{Found, ask_swarm, check_ports};
 pub use verdict::verdict;

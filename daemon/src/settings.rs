@@ -2,6 +2,7 @@
 
 mod file;
 mod node;
+mod privacy;
 
 pub(crate) use file::{line_of_field, nearest, parse};
 pub use file::{load_node_settings, load_run_manifest};
@@ -9,3 +10,4 @@ pub use node::{
     AfterCompletion, CheckpointSettings, DEFAULT_PORT, DEFAULT_STATUS_PORT, DataSettings, LimitsSettings,
     MlflowSettings, NetworkSettings, NodeSettings, StatusSettings, THREADS_MAX, TensorBoardSettings, TrainingSettings,
 };
+pub use privacy::PrivacySettings;

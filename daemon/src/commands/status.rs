@@ -32,6 +32,9 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         report.exchanges_failed,
         counted(report.misbehaviours, "misbehaviour")
     ));
+    if let Some(privacy) = &report.privacy {
+        print_line(&format!("privacy      {privacy}"));
+    }
     if let Some(reason) = &report.resting {
         print_line(&format!("resting      {reason}"));
     }

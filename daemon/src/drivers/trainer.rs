@@ -7,6 +7,7 @@
 //! them.
 
 mod divergence;
+mod privacy;
 mod saving;
 mod step_times;
 mod under_way;
@@ -22,9 +23,12 @@ use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
+use crate::console::note;
 use crate::process::memory;
-use crate::store::CheckpointWriter;
+use crate::store::{CheckpointWriter, PrivacyLedger};
 use divergence::Divergence;
+pub use privacy::PrivacyReport;
+use privacy::Withheld;
 pub(crate) use saving::Reply;
 use saving::Timetable;
 pub use saving::{CheckpointRequests, NotSaved, SavedCheckpoint};
@@ -58,6 +62,8 @@ pub struct TrainerSettings {
     pub evaluate_every: Option<u64>,
     /// Write a checkpoint this often, the first one 20 s after training has begun.
     pub checkpoint_period: Option<Duration>,
+    /// Where the engine's steps are private: what counts them.
+    pub privacy: Option<PrivacyLedger>,
 }
 
 /// The training thread. It ends when this is dropped.
@@ -105,6 +111,7 @@ impl Trainer {
             ending: None,
             unsaved: None,
             divergence: Divergence::default(),
+            withheld: Withheld::default(),
             clock: StepClock::default(),
             busy_at: Some(Instant::now()),
         };
@@ -197,6 +204,7 @@ struct TrainerThread {
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
     divergence: Divergence,
+    withheld: Withheld,
     timetable: Timetable,
     clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
@@ -209,7 +217,7 @@ impl TrainerThread {
         loop {
             self.take_shards();
             self.save_as_asked();
-            let steps = self.stage == Stage::Training && self.engine.has_data();
+            let steps = self.stage == Stage::Training && self.engine.has_data() && self.is_permitted();
             let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
                 self.finish_all();
@@ -219,10 +227,13 @@ impl TrainerThread {
             if self.stage == Stage::Training && self.is_run_over() {
                 self.stage = Stage::Ended;
                 self.finish_all();
+                if let Some(report) = self.privacy_report().filter(|_| self.is_budget_used_up()) {
+                    note(&format!("privacy     {report}"));
+                }
                 let report = self.report();
                 self.tell(Event::TrainingCompleted(report));
             }
-            if self.stage == Stage::Training && self.engine.has_data() {
+            if steps && self.stage == Stage::Training {
                 self.step();
             }
         }
@@ -322,7 +333,7 @@ impl TrainerThread {
         let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
         // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run.
         let is_bound = self.settings.steps_max.is_none() || self.ending.is_some();
-        own_limit || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
+        own_limit || self.is_budget_used_up() || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
     }
 
     /// Swarm progress at which the run is complete, in steps; `None` while no end is set.
@@ -344,8 +355,10 @@ impl TrainerThread {
                 self.view.progress += 1.0;
                 self.view.steps = self.engine.steps();
                 tracing::trace!(seconds, "step {}", self.view.steps);
-                let loss = self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss));
-                self.view.loss = Some(loss);
+                // A private step may have taken no record.
+                if report.loss.is_finite() {
+                    self.view.loss = Some(self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss)));
+                }
                 let first = self.view.step_seconds == 0.0;
                 self.view.step_seconds = if first { seconds } else { blend(self.view.step_seconds, seconds) };
                 self.view.tokens_per_second = report.tokens as f64 / self.view.step_seconds;
@@ -430,6 +443,7 @@ impl TrainerThread {
 
     fn show(&mut self) {
         self.view.times = self.clock.times();
+        self.view.privacy = self.privacy_report();
         self.view_sender.send_replace(self.view.clone());
     }
 

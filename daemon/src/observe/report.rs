@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::ReachabilityReport;
 use crate::console::figures::{counted, human_bytes};
-use crate::drivers::{DataView, TrainingView};
+use crate::drivers::{DataView, PrivacyReport, TrainingView};
 use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
@@ -141,6 +141,9 @@ pub struct NodeReport {
     pub seconds: f64,
     /// Where the run shares its data: how much of it is here.
     pub data: Option<DataReport>,
+    /// What training has told of this node's records, where it is private.
+    #[serde(default)]
+    pub privacy: Option<PrivacyReport>,
 }
 
 /// A node's part of the data that its swarm shares.
@@ -305,6 +308,7 @@ impl NodeReport {
             peak_memory_bytes: peak_memory_bytes(),
             seconds: surroundings.seconds,
             data: surroundings.data.map(DataReport::from),
+            privacy: training.privacy,
         }
     }
 
