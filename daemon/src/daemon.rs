@@ -43,9 +43,11 @@ use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::setup::base_model;
 use crate::setup::devices::Devices;
+use crate::setup::privacy;
 use crate::setup::sharing::{self, SharedData};
 use crate::store::{
-    Announcement, Checkpoint, CheckpointWriter, DataDirectory, Refused, RunningDaemon, known_end, load_latest,
+    Announcement, Checkpoint, CheckpointWriter, DataDirectory, PrivacyLedger, Refused, RunningDaemon, known_end,
+    load_latest,
 };
 use crate::web::About;
 use configured::{node_config, start, trainer_settings};
@@ -161,6 +163,8 @@ struct Model {
     resumed: bool,
     device: String,
     shared: Option<SharedData>,
+    /// Where its steps are private.
+    privacy: Option<PrivacyLedger>,
     /// Where the run was over before this process began.
     finished: Option<FinishedRun>,
 }
@@ -199,9 +203,10 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
         progress = checkpoint.progress;
         engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
     }
+    let privacy = privacy::begin(&mut engine, &plan.manifest, &plan.settings, plan.directory.root())?;
     let is_over = resumed && known_end(plan.directory.root(), &plan.manifest).at().is_some_and(|end| progress >= end);
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
-    Ok(Model { engine, progress, resumed, device: devices.name, shared, finished })
+    Ok(Model { engine, progress, resumed, device: devices.name, shared, privacy, finished })
 }
 
 /// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
@@ -280,7 +285,8 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
     let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
     let progress = model.progress;
     let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
-    let settings = trainer_settings(&plan, progress);
+    let private_end = model.privacy.as_ref().map(|ledger| first_step.saturating_add(ledger.steps_left()));
+    let settings = trainer_settings(&plan, progress, model.privacy);
     let writing = writer.writing();
     let trainer = Trainer::start(model.engine, settings, events.clone(), writer, arriving);
     let workers = Workers::start(events.clone());
@@ -306,7 +312,10 @@ async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
         run: run.clone(),
         name: plan.settings.network.name.trim().to_owned(),
         stay: StayFacts::of(&plan.settings.stay, first_step),
-        own_steps: (plan.settings.training.steps > 0).then_some(plan.settings.training.steps),
+        own_steps: [Some(plan.settings.training.steps).filter(|steps| *steps > 0), private_end]
+            .into_iter()
+            .flatten()
+            .min(),
         state_bytes: bounds::state_bytes(parameters) as u64,
         writing,
         outlook: Arc::default(),

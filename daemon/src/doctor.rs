@@ -3,6 +3,7 @@
 mod averaging;
 mod clock;
 mod machine;
+mod privacy;
 mod storage;
 mod swarm;
 mod verdict;
@@ -11,6 +12,7 @@ pub use averaging::judge_averaging;
 pub use clock::check_clock;
 pub(crate) use machine::measure_briefly;
 pub use machine::{Measured, check_machine};
+pub use privacy::check_privacy;
 pub use storage::check_storage;
 pub use swarm::{Found, ask_swarm, check_ports};
 pub use verdict::verdict;

@@ -10,7 +10,9 @@ pub use data::{Arrival, DataDriver, DataView, ShelfParts};
 pub(crate) use http::refuse;
 pub use http::{Denied, Pages, StatusServer};
 pub(crate) use trainer::Reply;
-pub use trainer::{CheckpointRequests, NotSaved, SavedCheckpoint, StepTimes, Trainer, TrainerSettings, TrainingView};
+pub use trainer::{
+    CheckpointRequests, NotSaved, PrivacyReport, SavedCheckpoint, StepTimes, Trainer, TrainerSettings, TrainingView,
+};
 pub use workers::Workers;
 
 /// The driver's queue is full, or the driver is gone: what was refused.

@@ -2,6 +2,7 @@
 
 mod file;
 mod node;
+mod privacy;
 mod stay;
 
 pub(crate) use file::{line_of_field, nearest, parse};
@@ -10,4 +11,5 @@ pub use node::{
     AfterCompletion, CheckpointSettings, DEFAULT_PORT, DEFAULT_STATUS_PORT, DataSettings, LimitsSettings,
     MlflowSettings, NetworkSettings, NodeSettings, StatusSettings, THREADS_MAX, TensorBoardSettings, TrainingSettings,
 };
+pub use privacy::PrivacySettings;
 pub use stay::StaySettings;

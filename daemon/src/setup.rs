@@ -2,4 +2,5 @@
 
 pub mod base_model;
 pub(crate) mod devices;
+pub(crate) mod privacy;
 pub mod sharing;

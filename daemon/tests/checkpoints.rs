@@ -20,8 +20,14 @@ fn trainer(folder: &std::path::Path) -> (Trainer, mpsc::Receiver<Event>, mpsc::S
     let (shards, arrivals) = mpsc::channel(1);
     let writer = CheckpointWriter::start(folder.to_owned(), engine.layout().clone(), 2);
     // Only on request: nothing is due by itself while the test runs.
-    let settings =
-        TrainerSettings { manifest, progress: 0.0, steps_max: None, evaluate_every: None, checkpoint_period: None };
+    let settings = TrainerSettings {
+        manifest,
+        progress: 0.0,
+        steps_max: None,
+        evaluate_every: None,
+        checkpoint_period: None,
+        privacy: None,
+    };
     (Trainer::start(engine, settings, sender, writer, arrivals), events, shards)
 }
 

@@ -37,6 +37,7 @@ impl Bench {
             steps_max: None,
             evaluate_every: None,
             checkpoint_period: Some(Duration::from_millis(20)),
+            privacy: None,
         };
         let trainer = Trainer::start(engine, settings, sender, writer, arrivals);
         Bench { trainer, parameters: layout.parameters(), events, _shards: shards }

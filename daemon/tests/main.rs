@@ -4,3 +4,4 @@ mod checkpoints;
 mod data_driver;
 mod divergence;
 mod optimizer;
+mod privacy;

@@ -40,6 +40,7 @@ fn the_optimizer_is_told_with_how_many_members_its_model_is_averaged() {
         steps_max: Some(STEPS),
         evaluate_every: None,
         checkpoint_period: None,
+        privacy: None,
     };
     let trainer = Trainer::start(trained, settings, events, writer, arrivals);
     trainer.try_order(TrainerOrder::MatchBatch { members: 8.0 }).expect("room");

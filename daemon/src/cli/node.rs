@@ -8,7 +8,7 @@ use clap::Args;
 use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, STAY, TRACKING, TRAINING};
 use super::numbers::{decimal, whole};
 use crate::console::Console;
-use crate::settings::{LimitsSettings, StaySettings, THREADS_MAX};
+use crate::settings::{LimitsSettings, PrivacySettings, StaySettings, THREADS_MAX};
 
 /// Options of `start`.
 #[derive(Debug, Args)]
@@ -117,6 +117,22 @@ pub struct MachineOptions {
         value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
     pub download_mbit: Option<f64>,
 
+    /// What own training may tell of each record of the data, as differential privacy's epsilon; it ends there. 0: not private.
+    #[arg(long, env = "MURMUR_EPSILON", value_name = "EPSILON", help_heading = PRIVACY,
+        value_parser = decimal(PrivacySettings::is_epsilon, PrivacySettings::EPSILON_RULE))]
+    pub epsilon: Option<f64>,
+    /// The delta of that epsilon, below one in as many as there are records [default: 1e-5].
+    #[arg(long, env = "MURMUR_DELTA", value_name = "DELTA", help_heading = PRIVACY,
+        value_parser = decimal(PrivacySettings::is_delta, PrivacySettings::DELTA_RULE))]
+    pub delta: Option<f64>,
+    /// Norm to which the gradient of each record is clipped, where training is private [default: 1].
+    #[arg(long, env = "MURMUR_CLIP", value_name = "NORM", help_heading = PRIVACY,
+        value_parser = decimal(PrivacySettings::is_clip, PrivacySettings::CLIP_RULE))]
+    pub clip: Option<f64>,
+    /// Noise of a private step, in clip norms [default: 1].
+    #[arg(long, env = "MURMUR_NOISE", value_name = "SIGMA", help_heading = PRIVACY,
+        value_parser = decimal(PrivacySettings::is_noise, PrivacySettings::NOISE_RULE))]
+    pub noise: Option<f64>,
     /// Membership secret of a closed run: 64 hexadecimal digits.
     #[arg(long, env = "MURMUR_SECRET_FILE", value_name = "FILE", help_heading = PRIVACY)]
     pub secret_file: Option<PathBuf>,

@@ -46,8 +46,12 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     if manifest.data.share && settings.data.files.is_empty() {
         findings.push(Finding::good("data", "comes from the swarm".to_owned()));
-    } else if let Err(failure) = open_corpus(&manifest, &settings, None) {
-        findings.push(Finding::of_failure("data", &failure));
+    } else {
+        let parameters = murmur_training::trained_layout(&manifest).parameters();
+        match open_corpus(&manifest, &settings, None) {
+            Ok(corpus) => findings.extend(doctor::check_privacy(&manifest, &settings, &corpus, parameters)),
+            Err(failure) => findings.push(Finding::of_failure("data", &failure)),
+        }
     }
     match crate::setup::base_model::inspected(&manifest, &settings) {
         Ok(base) => findings.extend(base.map(|base| Finding::good("base", base))),

@@ -54,7 +54,7 @@ fn option_of(field: &str) -> String {
 }
 
 fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
-    let NodeSettings { training, model, data, network, checkpoint, limits, .. } = settings;
+    let NodeSettings { training, model, data, privacy, network, checkpoint, limits, .. } = settings;
     if let Some(directory) = &options.data_dir {
         checkpoint.directory = directory.clone();
     }
@@ -90,6 +90,10 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
     if let Some(file) = &options.secret_file {
         network.secret_file = file.clone();
     }
+    privacy.epsilon = options.epsilon.unwrap_or(privacy.epsilon);
+    privacy.delta = options.delta.unwrap_or(privacy.delta);
+    privacy.clip = options.clip.unwrap_or(privacy.clip);
+    privacy.noise = options.noise.unwrap_or(privacy.noise);
     limits.upload_mbit = options.upload_mbit.unwrap_or(limits.upload_mbit);
     limits.download_mbit = options.download_mbit.unwrap_or(limits.download_mbit);
 }

@@ -42,6 +42,9 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
             synchronous.deadline_seconds
         ));
     }
+    if let Some(privacy) = &report.privacy {
+        print_line(&format!("privacy      {privacy}"));
+    }
     if let Some(reason) = &report.resting {
         print_line(&format!("resting      {reason}"));
     }

@@ -42,6 +42,9 @@ pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> 
     };
     let sent = format!("{} sent", human_bytes(report.bytes_sent));
     lines.push(fitted([counted(report.peers as u64, "peer"), exchanges, sent, disagreement], columns));
+    if let Some(privacy) = &report.privacy {
+        lines.push(fitted([format!("privacy {privacy}")], columns));
+    }
     if let Some(reason) = &report.resting {
         lines.push(fitted([format!("network at rest: {reason}")], columns));
     }

@@ -7,7 +7,7 @@ use murmur_protocol::{Config, Name, Start, TrainingReport, bounds};
 use super::Plan;
 use crate::drivers::TrainerSettings;
 use crate::settings::NodeSettings;
-use crate::store::known_end;
+use crate::store::{PrivacyLedger, known_end};
 
 /// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
 pub(super) fn start(plan: &Plan, resumed: bool) -> Start {
@@ -33,7 +33,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
     }
 }
 
-pub(super) fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
+pub(super) fn trainer_settings(plan: &Plan, progress: f64, privacy: Option<PrivacyLedger>) -> TrainerSettings {
     let NodeSettings { training, checkpoint, .. } = &plan.settings;
     TrainerSettings {
         manifest: plan.manifest.clone(),
@@ -41,5 +41,6 @@ pub(super) fn trainer_settings(plan: &Plan, progress: f64) -> TrainerSettings {
         steps_max: (training.steps > 0).then_some(training.steps),
         evaluate_every: (training.evaluate_every > 0).then_some(training.evaluate_every),
         checkpoint_period: (checkpoint.every_seconds > 0).then(|| Duration::from_secs(checkpoint.every_seconds)),
+        privacy,
     }
 }

@@ -8,6 +8,7 @@
 
 mod divergence;
 mod member;
+mod privacy;
 mod saving;
 mod step_times;
 mod under_way;
@@ -23,10 +24,13 @@ use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
+use crate::console::note;
 use crate::process::memory;
-use crate::store::CheckpointWriter;
+use crate::store::{CheckpointWriter, PrivacyLedger};
 use divergence::Divergence;
 use member::Member;
+pub use privacy::PrivacyReport;
+use privacy::Withheld;
 pub(crate) use saving::Reply;
 use saving::Timetable;
 pub use saving::{CheckpointRequests, NotSaved, SavedCheckpoint};
@@ -60,6 +64,8 @@ pub struct TrainerSettings {
     pub evaluate_every: Option<u64>,
     /// Write a checkpoint this often, the first one 20 s after training has begun.
     pub checkpoint_period: Option<Duration>,
+    /// Where the engine's steps are private: what counts them.
+    pub privacy: Option<PrivacyLedger>,
 }
 
 /// The training thread. It ends when this is dropped.
@@ -108,6 +114,7 @@ impl Trainer {
             ending: None,
             unsaved: None,
             divergence: Divergence::default(),
+            withheld: Withheld::default(),
             clock: StepClock::default(),
             busy_at: Some(Instant::now()),
         };
@@ -202,6 +209,7 @@ struct TrainerThread {
     divergence: Divergence,
     /// In a synchronous run.
     member: Option<Member>,
+    withheld: Withheld,
     timetable: Timetable,
     clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
@@ -214,7 +222,8 @@ impl TrainerThread {
         loop {
             self.take_shards();
             self.save_as_asked();
-            let open = if self.is_to_step() { self.take_waiting_orders() } else { self.wait_for_order() };
+            let steps = self.is_to_step() && self.is_permitted();
+            let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
             if !open {
                 self.finish_all();
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
@@ -224,11 +233,14 @@ impl TrainerThread {
             if self.stage == Stage::Training && is_between && self.is_run_over() {
                 self.stage = Stage::Ended;
                 self.finish_all();
+                if let Some(report) = self.privacy_report().filter(|_| self.is_budget_used_up()) {
+                    note(&format!("privacy     {report}"));
+                }
                 let report = self.report();
                 self.tell(Event::TrainingCompleted(report));
             }
             match &self.member {
-                _ if !self.is_to_step() => {}
+                _ if !steps || !self.is_to_step() => {}
                 Some(_) => self.step_of_member(),
                 None => self.step(),
             }
@@ -342,7 +354,7 @@ impl TrainerThread {
         let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
         // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run.
         let is_bound = self.settings.steps_max.is_none() || self.ending.is_some();
-        own_limit || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
+        own_limit || self.is_budget_used_up() || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
     }
 
     /// Swarm progress at which the run is complete, in steps; `None` while no end is set.
@@ -362,8 +374,10 @@ impl TrainerThread {
                 let seconds = (end - begin).as_secs_f64();
                 self.travel += report.travel;
                 self.view.progress += 1.0;
-                let loss = self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss));
-                self.view.loss = Some(loss);
+                // A private step may have taken no record.
+                if report.loss.is_finite() {
+                    self.view.loss = Some(self.view.loss.map_or(report.loss, |loss| blend(loss, report.loss)));
+                }
                 self.count_step(seconds, report.tokens);
             }
             Err(error @ TrainingError::NotFinite { .. }) => {
@@ -460,6 +474,7 @@ impl TrainerThread {
 
     fn show(&mut self) {
         self.view.times = self.clock.times();
+        self.view.privacy = self.privacy_report();
         self.view_sender.send_replace(self.view.clone());
     }
 

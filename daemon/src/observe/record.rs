@@ -118,6 +118,9 @@ pub struct Sample {
     /// Loss on the held-out slice at the last evaluation, in nats per prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
+    /// ε of all private steps so far; none where training is not private.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon: Option<f64>,
     /// Tokens (bytes of text) or images a second, lately.
     pub tokens_per_second: f64,
     /// The same of all members that this node has heard of lately, as they say themselves, and its own.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::ReachabilityReport;
 use crate::console::figures::{counted, human_bytes};
-use crate::drivers::{DataView, TrainingView};
+use crate::drivers::{DataView, PrivacyReport, TrainingView};
 use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
@@ -145,6 +145,9 @@ pub struct NodeReport {
     /// Where the run is synchronous: who averages, and how long was waited.
     #[serde(default)]
     pub synchronous: Option<SynchronousReport>,
+    /// What training has told of this node's records, where it is private.
+    #[serde(default)]
+    pub privacy: Option<PrivacyReport>,
 }
 
 /// A node's part of the data that its swarm shares.
@@ -310,6 +313,7 @@ impl NodeReport {
             seconds: surroundings.seconds,
             data: surroundings.data.map(DataReport::from),
             synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
+            privacy: training.privacy,
         }
     }
 

@@ -145,6 +145,7 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         copied: report.copying.as_ref().map(|copy| copy.share),
         loss: known(report.loss),
         validation_loss: known(report.validation_loss),
+        epsilon: known(report.privacy.map(|privacy| privacy.epsilon)),
         tokens_per_second: finite(report.tokens_per_second),
         swarm_tokens_per_second: finite(report.swarm_tokens_per_second),
         step_seconds: finite(report.step_seconds),

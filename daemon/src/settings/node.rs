@@ -6,7 +6,7 @@ use murmur_network::Connectivity;
 use murmur_training::{DataPlace, DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
-use super::StaySettings;
+use super::{PrivacySettings, StaySettings};
 use crate::limits::rest::{QuietHours, parse_time_zone};
 
 /// One machine's own settings.
@@ -19,6 +19,8 @@ pub struct NodeSettings {
     pub model: ModelSettings,
     /// Where its data lies.
     pub data: DataSettings,
+    /// What its training may tell of its data.
+    pub privacy: PrivacySettings,
     /// Where it listens and whom it dials first.
     pub network: NetworkSettings,
     /// What it keeps.
@@ -430,6 +432,7 @@ impl NodeSettings {
         }
         self.limits.validate()?;
         self.stay.validate()?;
+        self.privacy.validate()?;
         if network.upnp && !cfg!(feature = "upnp") {
             return Err(("network.upnp", "true".to_owned(), "false: this murmur is built without the feature upnp"));
         }

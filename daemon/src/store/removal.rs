@@ -10,7 +10,7 @@ use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 19] = [
+const OURS: [&str; 20] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -25,6 +25,7 @@ const OURS: [&str; 19] = [
     "finish.json",
     "length.json",
     "blocked.json",
+    super::PRIVACY_FILE,
     "daemon.json",
     mlflow::FILE,
     "membership.secret",

@@ -17,11 +17,13 @@ use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
 use crate::outer::OuterMomentum;
+use crate::privacy::PrivateTraining;
 use crate::replica::{DeviceReplica, HostReplica, Replica, Team};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 mod gradient;
 pub(crate) mod options;
+mod private;
 mod state;
 mod synchronous;
 mod timed;
@@ -50,12 +52,16 @@ pub struct Engine {
     corrections_under_way: usize,
     /// In a synchronous run that averages models: the last average.
     last_average: Option<Vec<f32>>,
+    /// Whether it computes on one device, the CPU.
+    is_on_cpu: bool,
+    /// Where its steps are private.
+    private: Option<PrivateTraining>,
 }
 
 /// What one step did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Mean loss of the batch before the step, in nats per byte, token or image.
+    /// Mean loss of the batch before the step, in nats per byte, token or image; not a number where a private step took no record.
     pub loss: f64,
     /// Euclidean norm of the gradient before clipping.
     pub gradient_norm: f64,
@@ -63,7 +69,7 @@ pub struct StepReport {
     pub learning_rate: f64,
     /// How far it moved the model at most, as a Euclidean norm.
     pub travel: f64,
-    /// Bytes, tokens or images trained on.
+    /// Bytes, tokens or images trained on; of private steps the same number for each, whatever it took.
     pub tokens: usize,
 }
 
@@ -78,6 +84,9 @@ pub enum TrainingError {
         /// Norm of the gradient.
         gradient_norm: f64,
     },
+    /// A private step that nobody has counted.
+    #[error("a private step needs a permit")]
+    NoPermit,
     /// Adapters alone are no model.
     #[error("the run trains adapters on a base model, which is missing")]
     BaseMissing,
@@ -191,6 +200,8 @@ impl Engine {
             steps: 0,
             corrections_under_way: 0,
             last_average: None,
+            is_on_cpu: matches!(devices, [device] if device.is_cpu()),
+            private: None,
         })
     }
 
@@ -249,16 +260,29 @@ impl Engine {
     pub fn step_at_rate(&mut self, learning_rate: f64) -> Result<StepReport, TrainingError> {
         // One hop into the pool for the whole step, instead of one for each operation.
         rayon::scope(|_| {
-            let batch = self.sampler.next_batch();
-            let loss = self.replica.compute_gradient(&batch)?;
-            self.advance(loss, batch.predictions(), learning_rate * self.warm_up_again.factor())
+            let (loss, tokens) = self.compute_gradient()?;
+            self.advance(loss, tokens, learning_rate * self.warm_up_again.factor())
         })
+    }
+
+    /// Has the replica compute the next batch's gradient, or a private one. Returns the mean loss and the number of predictions.
+    fn compute_gradient(&mut self) -> Result<(f64, usize), TrainingError> {
+        if let Some(private) = &mut self.private {
+            if !private.take_permit() {
+                return Err(TrainingError::NoPermit);
+            }
+            let loss = private.compute_gradient(&mut *self.replica, self.sampler.corpus())?;
+            return Ok((loss, private.predictions()));
+        }
+        let batch = self.sampler.next_batch();
+        Ok((self.replica.compute_gradient(&batch)?, batch.predictions()))
     }
 
     /// The optimizer's part of a step, with the gradient that the replica has.
     fn advance(&mut self, loss: f64, tokens: usize, learning_rate: f64) -> Result<StepReport, TrainingError> {
         let gradient_norm = self.replica.gradient_norm()?;
-        if !loss.is_finite() || !gradient_norm.is_finite() {
+        // The loss of a private step is a secret: whether the step is skipped would tell of it.
+        if !(loss.is_finite() || self.private.is_some()) || !gradient_norm.is_finite() {
             return Err(TrainingError::NotFinite { loss, gradient_norm });
         }
         self.replica.step(gradient_norm, learning_rate)?;

@@ -18,6 +18,7 @@ pub mod ops;
 pub mod optimizer;
 pub mod outer;
 pub mod pretrained;
+pub mod privacy;
 mod regular;
 mod replica;
 pub mod schedule;

@@ -1,6 +1,6 @@
 //! What the training thread shows of itself, for reports.
 
-use super::StepTimes;
+use super::{PrivacyReport, StepTimes};
 
 /// What the trainer shows of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +25,8 @@ pub struct TrainingView {
     pub is_evaluating: bool,
     /// Whether the final evaluation and checkpoint are done, and the model has not changed since.
     pub completed: bool,
+    /// What training has told of the records, where its steps are private.
+    pub privacy: Option<PrivacyReport>,
     /// Why training has ended for good, if it has.
     pub failure: Option<String>,
 }

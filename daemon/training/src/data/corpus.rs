@@ -147,6 +147,12 @@ impl Corpus {
         Corpus { content: Content::Images(ImageSet::made_up(manifest)), training: 0..0, held_out: 0..0 }
     }
 
+    /// These images.
+    #[cfg(test)]
+    pub(crate) fn of_images(images: ImageSet) -> Corpus {
+        Corpus { content: Content::Images(images), training: 0..0, held_out: 0..0 }
+    }
+
     /// A corpus that the swarm shares, without any of its shards so far.
     pub fn shared(sharding: Sharding) -> Corpus {
         Corpus { content: Content::Shared(SharedText::new(sharding)), training: 0..0, held_out: 0..0 }
@@ -241,6 +247,23 @@ impl Corpus {
             Content::Bytes(_) | Content::Tokens(_) => vec![self.training.clone()],
             Content::Shared(text) => text.stretches(),
         }
+    }
+
+    /// Number of texts that are trained on; `None` where borders between them are not known, or a share cuts through them.
+    pub(crate) fn texts(&self) -> Option<usize> {
+        match &self.content {
+            Content::Tokens(tokens) if self.training == tokens.training() => tokens.texts(),
+            _ => None,
+        }
+    }
+
+    /// Where one of them lies; `None` where borders are not known.
+    ///
+    /// # Panics
+    /// When there is no such text.
+    pub(crate) fn text(&self, number: usize) -> Option<Range<usize>> {
+        self.texts()?;
+        if let Content::Tokens(tokens) = &self.content { Some(tokens.text(number)) } else { None }
     }
 
     /// A window of the text; `None` where it is not all here.

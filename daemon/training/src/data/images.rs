@@ -97,8 +97,22 @@ impl ImageSet {
         ImageSet { shape, pixels, labels, training: (0..count - 1).collect(), held_out: vec![count - 1] }
     }
 
+    /// These images to train on, and the first of them held out.
+    #[cfg(test)]
+    pub(crate) fn of(shape: ImageShape, images: &[Image]) -> ImageSet {
+        let pixels: Vec<u8> = images.iter().flat_map(|image| &image.pixels).copied().collect();
+        let labels = images.iter().map(|image| image.label).collect();
+        let pixels = JoinedFiles::of([pixels.into()]);
+        ImageSet { shape, pixels, labels, training: (0..images.len()).collect(), held_out: vec![0] }
+    }
+
     pub(crate) fn held_out(&self) -> &[usize] {
         &self.held_out
+    }
+
+    /// Numbers of the images that are trained on, in order.
+    pub(crate) fn training(&self) -> &[usize] {
+        &self.training
     }
 
     pub(crate) fn shape(&self) -> ImageShape {

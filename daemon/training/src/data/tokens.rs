@@ -24,8 +24,11 @@ const BATCH_BYTES: usize = 4 << 20;
 /// A text file is cut into pieces of about this many bytes, at line ends, for the tokenizer to read one by one.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Before the ids stands the number of those that are trained on.
-const HEADER_BYTES: usize = 8;
+/// Before the ids stands the number of those that are trained on, and of the texts that they are.
+const HEADER_BYTES: usize = 16;
+
+/// Behind the ids stands where each of these texts ends.
+const END_BYTES: usize = 8;
 
 /// Token ids in a file.
 pub(crate) struct TokenFile {
@@ -33,6 +36,8 @@ pub(crate) struct TokenFile {
     width: usize,
     /// Tokens that are trained on: those in front.
     training: usize,
+    /// Texts that are trained on; 0 where files are read as one text.
+    texts: usize,
 }
 
 /// What one text becomes.
@@ -57,8 +62,8 @@ impl TokenFile {
         let content = open_or_write(folder, &key(manifest, &files, tokenizer)?, |file| {
             Writer::new(file, width)?.write_all(manifest, &files, tokenizer)
         })?;
-        let header = content[..HEADER_BYTES].try_into().expect("every file has a header");
-        Ok(TokenFile { training: u64::from_le_bytes(header) as usize, content, width })
+        let (training, texts) = (number_at(&content, 0), number_at(&content, 8));
+        Ok(TokenFile { training, texts, content, width })
     }
 
     /// Tokens that are trained on.
@@ -68,15 +73,40 @@ impl TokenFile {
 
     /// Tokens that are held out.
     pub(crate) fn held_out(&self) -> Range<usize> {
-        self.training..(self.content.len() - HEADER_BYTES) / self.width
+        self.training..(self.ends_at() - HEADER_BYTES) / self.width
+    }
+
+    /// Texts that are trained on, one by one; `None` where files are read as one text.
+    pub(crate) fn texts(&self) -> Option<usize> {
+        (self.texts > 0).then_some(self.texts)
+    }
+
+    /// The tokens of one of them.
+    ///
+    /// # Panics
+    /// When there is no such text.
+    pub(crate) fn text(&self, number: usize) -> Range<usize> {
+        assert!(number < self.texts, "a text of the file");
+        let end = |number: usize| number_at(&self.content, self.ends_at() + number * END_BYTES);
+        number.checked_sub(1).map_or(0, end)..end(number)
+    }
+
+    /// Where the ends of texts stand.
+    fn ends_at(&self) -> usize {
+        self.content.len() - self.texts * END_BYTES
     }
 
     /// The ids in a range; `None` beyond the end.
     pub(crate) fn read(&self, range: Range<usize>) -> Option<Vec<u32>> {
-        let bytes = self.content.get(HEADER_BYTES + range.start * self.width..HEADER_BYTES + range.end * self.width)?;
+        let ids = &self.content[..self.ends_at()];
+        let bytes = ids.get(HEADER_BYTES + range.start * self.width..HEADER_BYTES + range.end * self.width)?;
         let id = |bytes: &[u8]| bytes.iter().rev().fold(0, |id, byte| id << 8 | u32::from(*byte));
         Some(bytes.chunks_exact(self.width).map(id).collect())
     }
+}
+
+fn number_at(content: &[u8], place: usize) -> usize {
+    u64::from_le_bytes(content[place..place + 8].try_into().expect("eight bytes")) as usize
 }
 
 /// Bytes of an id below `tokens`.
@@ -90,7 +120,7 @@ fn width_for(tokens: usize) -> usize {
 
 fn key(manifest: &RunManifest, files: &[PathBuf], tokenizer: Option<&Tokenizer>) -> Result<Key, CorpusError> {
     let data = &manifest.data;
-    let mut key = Key::new("tokens");
+    let mut key = Key::new("tokens and texts");
     key.add(format!("{:?}", data.source).as_bytes());
     key.add(data.field.as_bytes());
     key.add(data.separator.as_bytes());
@@ -107,6 +137,8 @@ struct Writer<'a> {
     held_out: BufWriter<File>,
     width: usize,
     training: u64,
+    /// Where each text that is trained on ends.
+    ends: Vec<u64>,
     place: PathBuf,
 }
 
@@ -115,7 +147,7 @@ impl Writer<'_> {
         let place = std::env::temp_dir();
         let held_out = tempfile::tempfile().map_err(|error| unwritable(&place, error))?;
         file.write_all(&[0; HEADER_BYTES]).map_err(|error| unwritable(&place, error))?;
-        Ok(Writer { file, held_out: BufWriter::new(held_out), width, training: 0, place })
+        Ok(Writer { file, held_out: BufWriter::new(held_out), width, training: 0, ends: Vec::new(), place })
     }
 
     fn write_all(
@@ -146,6 +178,7 @@ impl Writer<'_> {
         }
         if data.source == DataSource::Files {
             self.training = data.training_bytes(self.training);
+            self.ends.clear();
         }
         self.finish().map_err(|error| unwritable(&self.place, error))
     }
@@ -163,6 +196,7 @@ impl Writer<'_> {
                 self.held_out.write_all(&bytes)
             } else {
                 self.training += ids.len() as u64;
+                self.ends.push(self.training);
                 self.file.write_all(&bytes)
             };
             written.map_err(|error| unwritable(&self.place, error))?;
@@ -173,8 +207,12 @@ impl Writer<'_> {
     fn finish(&mut self) -> std::io::Result<()> {
         self.held_out.rewind()?;
         std::io::copy(&mut self.held_out.get_ref(), self.file)?;
+        for end in &self.ends {
+            self.file.write_all(&end.to_le_bytes())?;
+        }
         self.file.rewind()?;
-        self.file.write_all(&self.training.to_le_bytes())
+        self.file.write_all(&self.training.to_le_bytes())?;
+        self.file.write_all(&(self.ends.len() as u64).to_le_bytes())
     }
 }
 
@@ -249,6 +287,9 @@ mod tests {
         let (training, held_out) = (texts(&file, file.training()), texts(&file, file.held_out()));
         assert!((150..250).contains(&held_out.len()), "{}", held_out.len());
         let mut all = [training, held_out.clone()].concat();
+        let each = (0..file.texts().expect("texts")).map(|number| texts(&file, file.text(number)));
+        assert_eq!(each.flatten().collect::<Vec<_>>(), texts(&file, file.training()), "one text after the other");
+        assert_eq!(file.text(3).len(), 5);
         all.sort();
         assert_eq!(all, (0..2000).map(|index| format!("{index:04}")).collect::<Vec<_>>());
         let again = open(1);
@@ -275,7 +316,7 @@ mod tests {
             assert_eq!((file.training(), file.held_out()), (0..180_000, 180_000..200_000));
             let expected: Vec<u32> = letters.iter().map(|id| u32::from(*id) + 1).collect();
             assert!(file.read(0..200_000).expect("there") == expected);
-            assert_eq!(file.read(199_999..200_001), None);
+            assert_eq!((file.read(199_999..200_001), file.texts()), (None, None));
         }
         assert_eq!(std::fs::read_dir(&cache).expect("a folder").count(), 1);
     }

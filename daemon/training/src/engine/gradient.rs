@@ -21,9 +21,8 @@ impl Engine {
     /// When the device fails.
     pub fn gradient_of_next_batch(&mut self) -> Result<BatchGradient, TrainingError> {
         rayon::scope(|_| {
-            let batch = self.sampler.next_batch();
-            let loss = self.replica.compute_gradient(&batch)?;
-            Ok(BatchGradient { values: self.replica.gradient()?.into_owned(), loss, tokens: batch.predictions() })
+            let (loss, tokens) = self.compute_gradient()?;
+            Ok(BatchGradient { values: self.replica.gradient()?.into_owned(), loss, tokens })
         })
     }
 
