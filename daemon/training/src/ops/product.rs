@@ -153,6 +153,12 @@ impl Products {
     pub(crate) fn exact(threads: usize) -> Products {
         Products { threads, rounding: None }
     }
+
+    /// For a factor in which a few values are far larger than all others: integers with a common scale would round those to
+    /// zero.
+    pub(crate) fn of_uneven(self) -> Products {
+        Products { rounding: self.rounding.filter(|rounding| rounding.keeps_small_values()), ..self }
+    }
 }
 
 /// As [`multiply`], shared out among so many of rayon's threads: each computes some rows (or, where they are few, columns)

@@ -1,11 +1,12 @@
 //! Matrix products of factors that are rounded to 16 bits, summed in 32: twice the rate of `f32` products on processors
 //! with the instructions for it. Values, places and all else stay `f32`.
 //!
-//! Two roundings. `bf16` has the exponent of `f32` and 8 bits of fraction (`vdpbf16ps`, AVX512-BF16). Integers have 12 to 13
-//! bits with a sign and one `f32` scale for up to 256 values along the depth of the product (`vpdpwssd`, AVX512-VNNI): a
-//! block floating point, whose sums of a block are exact. Which one is fast differs: AMD since Zen 4 multiplies both
-//! at the same rate; Intel (measured on a Xeon of model 207) takes two cycles for each `vdpbf16ps`, half the rate of `f32`, and
-//! half a cycle for `vpdpwssd`, twice the rate. Its own way for bf16 is AMX, which is not used here.
+//! Two roundings. `bf16` has the exponent of `f32` and 8 bits of precision (`vdpbf16ps`, AVX512-BF16). Integers have 12 to 14
+//! bits with their sign and one `f32` scale for up to 256 values along the depth of the product (`vpdpwssd`, AVX512-VNNI): a
+//! block floating point, whose sums of a block are exact. Which one is fast differs. On Intel's (measured on a Xeon of
+//! model 207) `vdpbf16ps` takes two cycles, half the rate of `f32`, and `vpdpwssd` half a cycle, twice the rate; its own
+//! way for bf16 is AMX, which is not used here. On AMD's since Zen 4, where PyTorch gains a third by it, bf16 is taken; this was
+//! not measured.
 //!
 //! An element's sum depends neither on what lies beside it nor on how a product is shared out among threads. Loops and
 //! blocks as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
@@ -38,17 +39,22 @@ pub(crate) enum Rounding {
 impl Rounding {
     /// The faster one that this machine has, by the maker of its processor; `None` where it has neither.
     pub(crate) fn of_this_machine() -> Option<Rounding> {
-        let all = Rounding::all();
-        let bf16 = all.contains(&Rounding::Bf16) && is_of_amd();
-        if bf16 { Some(Rounding::Bf16) } else { all.into_iter().find(|rounding| *rounding == Rounding::Integers) }
+        let preferred = if is_of_amd() { [Rounding::Bf16, Rounding::Integers] } else { [Rounding::Integers; 2] };
+        preferred.into_iter().find(|rounding| rounding.is_here())
     }
 
-    /// What this machine has.
-    pub(crate) fn all() -> Vec<Rounding> {
-        let has = |name: bool, rounding| (name && is_x86_feature_detected!("avx512bw")).then_some(rounding);
-        let bf16 = has(is_x86_feature_detected!("avx512bf16"), Rounding::Bf16);
-        let integers = has(is_x86_feature_detected!("avx512vnni"), Rounding::Integers);
-        [bf16, integers].into_iter().flatten().collect()
+    /// Whether this machine has the instructions.
+    fn is_here(self) -> bool {
+        is_x86_feature_detected!("avx512bw")
+            && match self {
+                Rounding::Bf16 => is_x86_feature_detected!("avx512bf16"),
+                Rounding::Integers => is_x86_feature_detected!("avx512vnni"),
+            }
+    }
+
+    /// Whether a value keeps its precision beside far larger ones.
+    pub(crate) fn keeps_small_values(self) -> bool {
+        self == Rounding::Bf16
     }
 }
 
@@ -98,7 +104,7 @@ pub(crate) fn multiply(
 ) {
     assert_eq!((output.rows, output.columns), (left.rows, right.columns), "the product fits its place");
     assert_eq!(left.columns, right.rows, "the factors fit each other");
-    assert!(Rounding::all().contains(&rounding), "the machine has the instructions");
+    assert!(rounding.is_here(), "the machine has the instructions");
     if left.columns == 0 {
         // A sum of nothing.
         return super::multiply(output, write, scale, left, right);

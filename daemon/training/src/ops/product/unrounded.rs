@@ -11,6 +11,11 @@ impl Rounding {
     pub(crate) fn of_this_machine() -> Option<Rounding> {
         None
     }
+
+    /// Never asked, for there is no rounding.
+    pub(crate) fn keeps_small_values(self) -> bool {
+        match self {}
+    }
 }
 
 /// Never called, for there is no rounding.

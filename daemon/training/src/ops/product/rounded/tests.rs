@@ -89,7 +89,8 @@ fn products_differ_from_exact_ones_by_rounding_alone() {
 }
 
 fn on_all<T: Clone>(cases: impl IntoIterator<Item = T>) -> Vec<(Rounding, T)> {
-    let all = Rounding::all();
+    let mut all = vec![Rounding::Bf16, Rounding::Integers];
+    all.retain(|rounding| rounding.is_here());
     if all.is_empty() {
         println!("skipped: this processor has no products of 16-bit values");
     }
