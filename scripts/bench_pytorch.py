@@ -5,14 +5,53 @@ Same tensors under the same names, same shapes, same optimizer: fused AdamW (mat
 gradient's norm, scaled_dot_product_attention, and torch.compile with --compile. `murmur bench --python` drives it: for
 each line "N" on stdin it takes N steps and answers one line of JSON. Alone, with --steps, it prints one such line.
 
+On processors of AMD the MKL within PyTorch leaves AVX-512 unused unless --force-mkl (Linux, with a C compiler).
+
 Needs torch; with --weights also safetensors and numpy.
 """
 
 import argparse
 import json
+import os
 import resource
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
+
+# MKL asks this function whether the processor is Intel's, and takes its slower products where it is not.
+ANSWER_TO_MKL = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
+
+# The folder of the library, for the second beginning.
+FOLDER = "MURMUR_BENCH_MKL_FOLDER"
+
+
+def begin_again_with_fast_mkl():
+    """Begins this script again in this process, with a library in front of MKL's that answers yes.
+
+    The torch of PyPI has MKL built in, and MKL has no setting for this (MKL_DEBUG_CPU_TYPE is gone since 2020).
+    """
+    folder = tempfile.mkdtemp(prefix="murmur-bench-mkl-")
+    source, library = os.path.join(folder, "answer.c"), os.path.join(folder, "answer.so")
+    with open(source, "w") as file:
+        file.write(ANSWER_TO_MKL)
+    try:
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        shutil.rmtree(folder)
+        sys.exit(f"--force-mkl needs a C compiler: {error}")
+    arguments = [argument for argument in sys.argv if argument != "--force-mkl"]
+    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "LD_PRELOAD": library, FOLDER: folder})
+
+
+if __name__ == "__main__":
+    if "--force-mkl" in sys.argv:
+        begin_again_with_fast_mkl()
+    if FOLDER in os.environ:
+        # It is loaded by now, and the compilers that torch starts have no use for it.
+        shutil.rmtree(os.environ.pop(FOLDER))
+        del os.environ["LD_PRELOAD"]
 
 import torch
 import torch.nn.functional as F
@@ -106,6 +145,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--force-mkl", action="store_true", help="have MKL treat the processor as one of Intel's")
     parser.add_argument("--weights", help="safetensors to begin with")
     parser.add_argument("--tokens", help="u32 windows of context + 1 tokens, one batch after the other")
     parser.add_argument("--rates", help="learning rates of the steps as a JSON list; the last one stays")

@@ -27,6 +27,19 @@ impl Snapshot {
         Arc::unwrap_or_clone(self.0)
     }
 
+    /// A copy of `values`, in the memory of `unused` where that is as long and nobody else holds it: fresh memory costs the
+    /// system more than copying does.
+    pub fn copied(values: &[f32], unused: Option<Snapshot>) -> Snapshot {
+        if let Some(mut unused) = unused
+            && let Some(place) = Arc::get_mut(&mut unused.0)
+            && place.len() == values.len()
+        {
+            place.copy_from_slice(values);
+            return unused;
+        }
+        Snapshot::from(values.to_vec())
+    }
+
     /// The same memory as little-endian bytes, for a transfer.
     pub fn to_payload(&self) -> Payload {
         if cfg!(target_endian = "little") {

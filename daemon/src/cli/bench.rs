@@ -19,7 +19,7 @@ pub struct BenchOptions {
     /// auto, cpu or cuda:N.
     #[arg(long, env = "MURMUR_DEVICE", default_value = "auto", help_heading = TRAINING)]
     pub device: String,
-    /// In what a GPU multiplies matrices: f32 or bf16.
+    /// In what matrices are multiplied: f32 or bf16.
     #[arg(long, default_value = "f32", help_heading = TRAINING)]
     pub precision: Precision,
     /// CPU threads; 0 takes all cores.

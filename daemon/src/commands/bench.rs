@@ -22,11 +22,11 @@ use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::daemon::open_corpus;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
-use crate::process::stats::{peak_memory, processor_time};
+use crate::process::stats::{peak_memory, processor, processor_time};
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
 use crate::setup::devices::Devices;
 use parity::Parity;
-use pytorch::{PyTorch, Workplace};
+use pytorch::{PyTorch, Way, Workplace};
 
 /// Steps before the first round: buffers are made, PyTorch compiles.
 const WARM_UP_STEPS: usize = 3;
@@ -66,8 +66,16 @@ struct Report {
     /// Of plain matrix products, in the same unit.
     product_gigaflops: f64,
     seconds: Split,
-    /// Eager, then compiled.
+    /// The processor's name, where one trains and the system says it.
+    processor: Option<String>,
+    /// Each way in which PyTorch was measured.
     pytorch: Vec<(&'static str, Speed)>,
+}
+
+impl Report {
+    fn fastest_pytorch(&self) -> Option<&(&'static str, Speed)> {
+        self.pytorch.iter().max_by(|left, right| left.1.tokens_per_second.total_cmp(&right.1.tokens_per_second))
+    }
 }
 
 pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
@@ -156,13 +164,20 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     let threads = rayon::current_num_threads();
     let workplace = Workplace::new()?;
     let mut others = Vec::new();
-    for (name, arguments) in [("eager", &[][..]), ("compiled", &["--compile".to_owned()])] {
-        if let Some(python) = &options.python {
-            note(&format!("starting PyTorch, {name}"));
-            let mut other =
-                PyTorch::start(python, &workplace, manifest, (device, options.precision), threads, arguments)?;
-            other.take_steps(WARM_UP_STEPS)?;
-            others.push((name, other, Vec::new()));
+    let processor = processor().filter(|_| device.is_cpu());
+    let forces_mkl = processor.as_ref().is_some_and(|(_, maker)| maker != "GenuineIntel");
+    for python in &options.python {
+        for way in Way::all(device, options.precision, forces_mkl) {
+            note(&format!("starting PyTorch, {}", way.name));
+            let more: Vec<String> = way.options.iter().map(|option| (*option).to_owned()).collect();
+            let target = (device, way.precision);
+            let started = PyTorch::start(python, &workplace, manifest, target, threads, &more)
+                .and_then(|mut other| other.take_steps(WARM_UP_STEPS).map(|_| other));
+            match started {
+                Ok(other) => others.push((way.name, other, Vec::new())),
+                Err(error) if way.may_fail => note(&format!("warning: {} is left out: {error}", way.name)),
+                Err(error) => return Err(error),
+            }
         }
     }
     let tokens = (manifest.optimizer.batch_sequences * manifest.model.context) as f64;
@@ -210,6 +225,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
         threads,
         gigaflops: speed.tokens_per_second * operations_per_token(&manifest.model) / 1e9,
         product_gigaflops: middle(products),
+        processor: processor.map(|(name, _)| name),
         seconds: Split { data, forward, backward: (gradient - forward).max(0.0), optimizer },
         pytorch: pytorch.collect(),
         speed,
@@ -242,6 +258,9 @@ fn middle(values: impl IntoIterator<Item = f64>) -> f64 {
 
 fn show(report: &Report) {
     let Report { speed, seconds, .. } = report;
+    if let Some(processor) = &report.processor {
+        print_line(&format!("processor   {processor}"));
+    }
     print_line(&format!("model       {} parameters, {}", report.parameters, counted(report.threads as u64, "thread")));
     print_line(&format!("speed       {:.0} tokens/s{}", speed.tokens_per_second, per_processor(speed)));
     let share = 100.0 * report.gigaflops / report.product_gigaflops;
@@ -269,6 +288,10 @@ fn show(report: &Report) {
             per_processor(other),
             human_bytes(other.peak_bytes.unwrap_or_default()),
         ));
+    }
+    if let Some((name, other)) = report.fastest_pytorch() {
+        let ratio = speed.tokens_per_second / other.tokens_per_second;
+        print_line(&format!("            its fastest is {name}; murmur is {ratio:.2} × as fast"));
     }
 }
 

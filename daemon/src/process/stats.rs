@@ -1,4 +1,5 @@
-//! What the system says about this process: memory and processor time. Linux tells both; other systems neither.
+//! What the system says about this process and its processor: memory, processor time, a name. Linux tells all; other systems
+//! nothing.
 
 use std::time::Duration;
 
@@ -26,6 +27,18 @@ pub(crate) fn available_memory() -> Option<u64> {
 /// Processor time of all threads so far, to a hundredth of a second.
 pub(crate) fn processor_time() -> Option<Duration> {
     ticks(&std::fs::read_to_string("/proc/self/stat").ok()?).map(|ticks| Duration::from_millis(1000 * ticks / TICKS))
+}
+
+/// The processor's name and who made it, such as `Intel(R) Xeon(R) Processor` and `GenuineIntel`.
+pub(crate) fn processor() -> Option<(String, String)> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    Some((cpu_line(&text, "model name")?, cpu_line(&text, "vendor_id")?))
+}
+
+/// The first value of this name.
+fn cpu_line(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+    Some(line.trim().to_owned())
 }
 
 fn kibibytes(text: &str, name: &str) -> Option<u64> {

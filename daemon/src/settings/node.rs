@@ -54,7 +54,7 @@ pub struct TrainingSettings {
     pub recompute: bool,
     /// Examples of a batch that are computed at once; 0 chooses. Fewer need less memory.
     pub micro_batch: usize,
-    /// "f32" or "bf16": in what GPUs multiply matrices; the CPU always does in `f32`.
+    /// "f32" or "bf16": in what transformers multiply matrices.
     pub precision: Precision,
     /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
     pub steps: u64,

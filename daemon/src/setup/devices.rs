@@ -1,6 +1,6 @@
 //! The devices that a node trains on, from its settings.
 
-use murmur_training::{Device, DeviceChoice, DeviceError, DeviceLocation};
+use murmur_training::{Device, DeviceChoice, DeviceError, DeviceLocation, Precision};
 
 use crate::failure::{ExitCode, Failure};
 use crate::settings::TrainingSettings;
@@ -15,6 +15,10 @@ pub(crate) struct Devices {
     /// What the user should know of the choice.
     pub(crate) warning: Option<String>,
 }
+
+/// Said where bf16 is asked for in vain.
+const WITHOUT_BF16: &str = "this processor has no products of 16 bits that are faster than f32 (AVX512-VNNI or AVX512-BF16), \
+                            so it trains in f32";
 
 impl Devices {
     /// Opens what the settings ask for.
@@ -39,6 +43,11 @@ impl Devices {
             let (device, about) = choice.parse::<DeviceChoice>()?.open()?;
             all.push(device);
             warning = warning.or(about);
+        }
+        let on_cpu = all.iter().any(Device::is_cpu);
+        if on_cpu && settings.precision == Precision::Bf16 && !Precision::Bf16.is_on_this_cpu() {
+            warning =
+                Some([warning.as_deref(), Some(WITHOUT_BF16)].into_iter().flatten().collect::<Vec<_>>().join("; "));
         }
         let names: Vec<String> = all.iter().map(name).collect();
         Ok(Devices { all, name: names.join(", "), warning })
@@ -70,6 +79,15 @@ mod tests {
         assert_eq!((devices.all.len(), devices.on_cpu(), devices.name.as_str()), (2, 2, "cpu, cpu"));
         let one = Devices::open(&TrainingSettings { device: "cpu".to_owned(), ..TrainingSettings::default() });
         assert_eq!(one.expect("a CPU").all.len(), 1);
+    }
+
+    #[test]
+    fn bf16_is_honoured_on_a_cpu_or_refused_in_words() {
+        let cpu = TrainingSettings { device: "cpu".to_owned(), ..TrainingSettings::default() };
+        assert_eq!(Devices::open(&cpu).expect("a CPU").warning, None);
+        let warning = Devices::open(&TrainingSettings { precision: Precision::Bf16, ..cpu }).expect("a CPU").warning;
+        assert_eq!(warning.is_none(), Precision::Bf16.is_on_this_cpu(), "{warning:?}");
+        assert!(warning.is_none_or(|warning| warning.ends_with("trains in f32")));
     }
 
     #[test]

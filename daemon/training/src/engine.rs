@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
-use murmur_protocol::{Ending, Payload};
+use murmur_protocol::{Ending, Payload, Snapshot};
 
 use crate::data::{Batch, Corpus, Sampler};
 use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
@@ -48,6 +48,8 @@ pub struct Engine {
     manifest: RunManifest,
     steps: u64,
     local_progress: LocalProgress,
+    /// For its memory.
+    last_copy: Option<Snapshot>,
     /// Corrections that have begun and not been finished.
     corrections_under_way: usize,
     /// In a synchronous run that averages models: the last average.
@@ -198,6 +200,7 @@ impl Engine {
             manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest, node).several_batches(devices.len()),
             steps: 0,
+            last_copy: None,
             corrections_under_way: 0,
             last_average: None,
             is_on_cpu: matches!(devices, [device] if device.is_cpu()),

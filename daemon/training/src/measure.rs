@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor};
 use murmur_protocol::manifest::ModelSpec;
 
 use crate::engine::Precision;
-use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
+use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
 
 /// Floating-point operations that training on one token takes: two for each weight of a product forward and four
 /// backward, and the products of causal attention, of which half lies above the diagonal and need not be computed.
@@ -20,13 +20,18 @@ pub fn operations_per_token(spec: &ModelSpec) -> f64 {
 }
 
 /// Seconds and operations of products of matrices as in the feed-forward part of `spec`, `rows` tokens at once: the rate
-/// that a step could reach if it were nothing else. On all of rayon's threads, or on another device in this precision.
+/// that a step could reach if it were nothing else. In this precision, on all of rayon's threads or
+/// on another device.
 ///
 /// # Errors
 /// When the device fails.
 pub fn timed_product(spec: &ModelSpec, rows: usize, device: &Device, precision: Precision) -> Result<(Duration, f64)> {
     let (width, inner) = (spec.width as usize, 2 * spec.feed_forward as usize);
-    if device.is_cpu() { Ok(on_threads(rows, width, inner)) } else { on_device(rows, width, inner, device, precision) }
+    if device.is_cpu() {
+        Ok(on_threads(rows, width, inner, precision))
+    } else {
+        on_device(rows, width, inner, device, precision)
+    }
 }
 
 fn on_device(
@@ -53,14 +58,15 @@ fn on_device(
     Ok((begin.elapsed(), repetitions * operations))
 }
 
-fn on_threads(rows: usize, width: usize, inner: usize) -> (Duration, f64) {
+fn on_threads(rows: usize, width: usize, inner: usize, precision: Precision) -> (Duration, f64) {
     let (input, weight, mut output) = (vec![0.5; rows * width], vec![0.5; inner * width], vec![0.0; rows * inner]);
     let (input, weight) = (Matrix::dense(&input, rows, width), Matrix::dense(&weight, inner, width));
     let operations = 2.0 * (rows * width * inner) as f64;
     let repetitions = (PRODUCT_OPERATIONS / operations).ceil();
+    let products = Products { threads: rayon::current_num_threads(), rounding: precision.rounding() };
     let mut multiply = || {
         let place = MatrixMut::dense(&mut output, rows, inner);
-        multiply_in_parallel(rayon::current_num_threads(), place, Write::Replace, 1.0, input, weight.transposed());
+        multiply_in_parallel(products, place, Write::Replace, 1.0, input, weight.transposed());
     };
     // The first one meets memory that was never touched.
     multiply();
@@ -96,7 +102,9 @@ mod tests {
 
     #[test]
     fn threads_and_devices_are_timed() -> Result<()> {
-        for (duration, operations) in [on_threads(8, 64, 64), on_device(8, 64, 64, &Device::Cpu, Precision::F32)?] {
+        for (duration, operations) in
+            [on_threads(8, 64, 64, Precision::F32), on_device(8, 64, 64, &Device::Cpu, Precision::F32)?]
+        {
             assert!(duration >= Duration::from_millis(1) && operations >= 10.0 * 2.0 * 8.0 * 64.0 * 64.0);
         }
         Ok(())

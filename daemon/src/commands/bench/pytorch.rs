@@ -52,7 +52,7 @@ pub(super) struct Steps {
 }
 
 impl PyTorch {
-    /// Starts it on that device in that precision; `more` goes to the script as it is.
+    /// Starts it on that device, with autocast where the precision is bf16; `more` goes to the script as it is.
     pub(super) fn start(
         python: &Path,
         workplace: &Workplace,
@@ -66,8 +66,8 @@ impl PyTorch {
         command.args(["--threads", &threads.to_string()]);
         if let DeviceLocation::Cuda { gpu_id } = device.location() {
             command.args(["--device", &format!("cuda:{gpu_id}")]);
-            command.args(if precision == Precision::Bf16 { &["--bf16"][..] } else { &[] });
         }
+        command.args(if precision == Precision::Bf16 { &["--bf16"][..] } else { &[] });
         command.args(["--model", &serde_json::to_string(&manifest.model)?]);
         command.args(["--optimizer", &serde_json::to_string(&manifest.optimizer)?]).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| {
@@ -94,10 +94,58 @@ impl PyTorch {
     }
 }
 
+/// A way in which PyTorch computes the same steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) name: &'static str,
+    pub(super) precision: Precision,
+    /// For the script.
+    pub(super) options: &'static [&'static str],
+    /// Whether the others are measured where this one fails.
+    pub(super) may_fail: bool,
+}
+
+impl Way {
+    /// The ways worth measuring, so that the fastest is among them: on a GPU in the precision at hand, on a CPU in both;
+    /// `forces_mkl` where MKL would leave AVX-512 unused by itself.
+    pub(super) fn all(device: &Device, precision: Precision, forces_mkl: bool) -> Vec<Way> {
+        let way = |name, precision, options| Way { name, precision, options, may_fail: false };
+        let mut ways = vec![way("eager", precision, &[][..]), way("compiled", precision, &["--compile"])];
+        if device.is_cpu() {
+            ways.iter_mut().for_each(|way| way.precision = Precision::F32);
+            ways.push(way("compiled, bf16", Precision::Bf16, &["--compile"]));
+            if forces_mkl {
+                let forced =
+                    |name, precision| Way { may_fail: true, ..way(name, precision, &["--compile", "--force-mkl"]) };
+                ways.push(forced("compiled, MKL forced", Precision::F32));
+                ways.push(forced("compiled, bf16, MKL forced", Precision::Bf16));
+            }
+        }
+        ways
+    }
+}
+
 impl Drop for PyTorch {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_cpu_every_way_that_may_be_the_fastest_is_measured() {
+        let names = |precision, forces_mkl| -> Vec<&str> {
+            Way::all(&Device::Cpu, precision, forces_mkl).iter().map(|way| way.name).collect()
+        };
+        let own = ["eager", "compiled", "compiled, bf16"];
+        assert_eq!(names(Precision::F32, false), own);
+        assert_eq!(names(Precision::Bf16, false), own, "the fastest of both, whatever murmur computes in");
+        let forced = ["compiled, MKL forced", "compiled, bf16, MKL forced"];
+        assert_eq!(names(Precision::F32, true), [&own[..], &forced[..]].concat());
     }
 }

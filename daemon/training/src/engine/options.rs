@@ -7,19 +7,22 @@ use murmur_protocol::manifest::ModelSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::ops::Kernels;
+use crate::ops::product::Rounding;
 
 /// Tokens that the CPU computes at once unless told otherwise: enough for matrix products at nearly full speed, and half
 /// of the memory that 2,048 take.
 pub const TOKENS_AT_ONCE: usize = 1024;
 
-/// In what GPUs multiply matrices. Parameters, sums over rows, the optimizer and all that is exchanged are `f32` in any case.
+/// In what transformers multiply matrices with weights; the CPU's other models always do in `f32`. Parameters, sums over rows,
+/// the optimizer and all that is exchanged are `f32` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 32 bits.
     #[default]
     F32,
-    /// 16 bits with the exponent of `f32`, products summed in `f32`: several times as fast on GPUs since Ampere.
+    /// 16 bits, products summed in 32. On GPUs and on AMD's processors bf16, which has the exponent of `f32`; on other
+    /// processors with AVX512-VNNI integers with a scale for each 256, which they multiply faster. `f32` where a CPU has neither.
     Bf16,
 }
 
@@ -44,6 +47,19 @@ impl Precision {
         }
     }
 
+    /// Whether transformers on this machine's CPU multiply matrices so, not in `f32` whatever they are told.
+    pub fn is_on_this_cpu(self) -> bool {
+        self == Precision::F32 || self.rounding().is_some()
+    }
+
+    /// How the CPU rounds the factors of products.
+    pub(crate) fn rounding(self) -> Option<Rounding> {
+        match self {
+            Precision::F32 => None,
+            Precision::Bf16 => Rounding::of_this_machine(),
+        }
+    }
+
     /// The type of such values.
     pub(crate) fn dtype(self) -> DType {
         match self {
@@ -64,7 +80,7 @@ pub struct TrainingOptions {
     /// Computes activations again in the backward instead of keeping them, where the model can, and all threads on one part
     /// of the batch instead of a half each: less memory, a third more arithmetic, the same path but for rounding.
     pub recompute: bool,
-    /// In what composed kernels multiply matrices; fused ones always do in `f32`.
+    /// In what matrices are multiplied.
     pub precision: Precision,
     /// Begins with zeros, which take no time to draw: for a node that is about to load a peer's model or a saved state.
     pub weightless: bool,

@@ -2,7 +2,7 @@
 
 use murmur_protocol::bulk::Codes;
 use murmur_protocol::manifest::{ModelSpec, OptimizerKind};
-use murmur_protocol::{Correction, Part, Selection};
+use murmur_protocol::{Correction, Part, Selection, Snapshot};
 
 use super::*;
 use crate::gpu::emulated::Emulated;
@@ -17,6 +17,11 @@ fn manifest() -> RunManifest {
 
 fn engine(manifest: &RunManifest) -> Engine {
     Engine::new(manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine")
+}
+
+fn engine_in(precision: Precision, manifest: &RunManifest) -> Engine {
+    let options = TrainingOptions { precision, ..TrainingOptions::default() };
+    Engine::with_options(manifest, Corpus::grammar(), [1; 32], Device::Cpu, options).expect("an engine")
 }
 
 fn values(engine: &mut Engine) -> Vec<f32> {
@@ -81,20 +86,39 @@ fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
 
 #[test]
 fn the_number_of_threads_does_not_change_a_bit() {
-    let train = |kind: OptimizerKind, threads: usize| {
+    let train = |kind: OptimizerKind, precision, threads: usize| {
         let mut manifest = manifest();
         (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, true);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
         pool.install(|| {
-            let mut engine = engine(&manifest);
+            let mut engine = engine_in(precision, &manifest);
             engine.set_members(4.0);
             let losses: Vec<f64> = (0..3).map(|step| engine.step(f64::from(step)).expect("a step").loss).collect();
             (losses, values(&mut engine))
         })
     };
-    for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
-        assert!(train(kind, 1) == train(kind, 3), "{kind:?}");
+    let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
+    for (kind, precision) in [(adamw, Precision::F32), (muon, Precision::F32), (adamw, Precision::Bf16)] {
+        assert!(train(kind, precision, 1) == train(kind, precision, 3), "{kind:?} {precision:?}");
     }
+}
+
+#[test]
+fn sixteen_bits_learn_what_thirty_two_do() -> Result<(), TrainingError> {
+    if !Precision::Bf16.is_on_this_cpu() {
+        println!("skipped: this processor has no products of 16 bits");
+        return Ok(());
+    }
+    let train = |precision| -> Result<[f64; 2], TrainingError> {
+        let mut engine = engine_in(precision, &manifest());
+        let losses = (0..80).map(|step| engine.step(f64::from(step)).map(|report| report.loss));
+        Ok([losses.sum::<Result<f64, _>>()?, engine.validation_loss()?])
+    };
+    let (exact, rounded) = (train(Precision::F32)?, train(Precision::Bf16)?);
+    for (exact, rounded) in exact.into_iter().zip(rounded) {
+        assert!(rounded != exact && (rounded / exact - 1.0).abs() < 0.002, "{rounded} and {exact}");
+    }
+    Ok(())
 }
 
 #[test]
@@ -325,4 +349,25 @@ fn a_copy_does_not_overtake_a_correction() {
     let correction = correction(engine.layout(), 0.5);
     let _under_way = engine.begin_correction(Part::MODEL, &correction).expect("it fits");
     let _copy = engine.begin_snapshot(Selection::State);
+}
+
+/// A copy is not written over while somebody holds it, and its memory is taken again once nobody does.
+#[test]
+fn the_memory_of_a_copy_is_used_again_when_nobody_holds_it() -> Result<(), TrainingError> {
+    let mut engine = engine(&manifest());
+    let copy = |engine: &mut Engine| -> Result<Snapshot, TrainingError> {
+        Ok(engine.snapshot(Selection::Part(Part::MODEL))?.values)
+    };
+    let first = copy(&mut engine)?;
+    let (held, place) = (first.values().to_vec(), first.values().as_ptr());
+    engine.step(0.0)?;
+    let second = copy(&mut engine)?;
+    assert!(first.values() == held && second.values() != held && second.values().as_ptr() != place);
+    let place = second.values().as_ptr();
+    drop((first, second));
+    engine.step(1.0)?;
+    let third = copy(&mut engine)?;
+    assert_eq!(third.values().as_ptr(), place);
+    assert_eq!(third.values(), engine.parameters()?);
+    Ok(())
 }

@@ -90,7 +90,7 @@ impl Engine {
         }
         let values = self.replica.parameters()?;
         let taken = match selection {
-            Selection::Part(part) => taken(&mut self.local_progress, &values, part),
+            Selection::Part(part) => taken(&mut self.local_progress, &mut self.last_copy, &values, part),
             Selection::State | Selection::Replica => {
                 Taken { values: Snapshot::from(values.into_owned()), local_progress: 0.0 }
             }
@@ -109,7 +109,7 @@ impl Engine {
         };
         let values = model.wait()?;
         Ok(match selection {
-            Selection::Part(part) => taken(&mut self.local_progress, &values, part),
+            Selection::Part(part) => taken(&mut self.local_progress, &mut self.last_copy, &values, part),
             Selection::State | Selection::Replica => Taken { values: Snapshot::from(values), local_progress: 0.0 },
         })
     }
@@ -175,7 +175,12 @@ impl Engine {
     }
 }
 
-fn taken(local_progress: &mut LocalProgress, model: &[f32], part: Part) -> Taken {
+/// Longer copies are not kept for their memory: 64 MiB that a member holds between exchanges.
+const COPY_KEPT_MAX: usize = 16 << 20;
+
+fn taken(local_progress: &mut LocalProgress, last_copy: &mut Option<Snapshot>, model: &[f32], part: Part) -> Taken {
     let local_progress = local_progress.measure(model);
-    Taken { values: Snapshot::from(model[part.fragment.range(model.len())].to_vec()), local_progress }
+    let values = Snapshot::copied(&model[part.fragment.range(model.len())], last_copy.take());
+    *last_copy = (values.values().len() <= COPY_KEPT_MAX).then(|| values.clone());
+    Taken { values, local_progress }
 }

@@ -85,7 +85,7 @@ pub trait Model: Send + Sync {
     /// Whether to compute activations again in the backward instead of keeping them. Ignored by models that cannot.
     fn set_recompute(&mut self, _recompute: bool) {}
 
-    /// What [`Model::logits`] multiplies matrices in. Ignored by models that know no other than `f32`.
+    /// What the model multiplies matrices in. Ignored by models that know no other than `f32`.
     fn set_precision(&mut self, _precision: Precision) {}
 
     /// How well flat `parameters` predict the targets of `batch`, on the CPU.

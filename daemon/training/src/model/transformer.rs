@@ -16,6 +16,7 @@ use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::attention::Attention;
+use crate::ops::product::Products;
 use crate::ops::rotary::RotaryTables;
 use crate::ops::{attention, bias, embedding, head_norm, linear, rms_norm, swiglu};
 
@@ -36,7 +37,7 @@ pub struct Transformer {
     head: Head,
     /// Whether the backward computes activations again.
     recompute: bool,
-    /// What composed operations multiply matrices in.
+    /// What matrices are multiplied in.
     precision: Precision,
     /// From the step before.
     workspace: Option<Workspace>,
@@ -149,7 +150,7 @@ impl Transformer {
             epsilon: spec.norm_epsilon as f32,
             rotary: &self.rotary,
             has_head_norm: spec.head_norm,
-            threads: rayon::current_num_threads(),
+            products: Products { threads: rayon::current_num_threads(), rounding: self.precision.rounding() },
         })
     }
 
@@ -276,8 +277,11 @@ impl Model for Transformer {
         let kept = if self.recompute { 1 } else { self.blocks.len() };
         let workspace = self.workspace.take();
         let Task { share, write, threads } = *task;
-        let (batch, mut gradient) = (batch.tokens()?, Gradient { values: gradient, write, threads });
-        let frame = Frame { threads, ..self.frame(batch)? };
+        let batch = batch.tokens()?;
+        let frame = self.frame(batch)?;
+        let products = Products { threads, ..frame.products };
+        let frame = Frame { products, ..frame };
+        let mut gradient = Gradient { values: gradient, write, products };
         let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), kept));
         let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, kept));
         let begin = Instant::now();
@@ -290,7 +294,9 @@ impl Model for Transformer {
     }
 
     fn another(&self) -> Option<Box<dyn Model>> {
-        (!self.recompute).then(|| Box::new(Transformer::new(&self.spec)) as Box<dyn Model>)
+        let precision = self.precision;
+        let another = || Transformer { precision, ..Transformer::new(&self.spec) };
+        (!self.recompute).then(|| Box::new(another()) as Box<dyn Model>)
     }
 
     fn forward_time(&self) -> Option<Duration> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use murmur_protocol::ModelLayout;
 
 use super::cross_entropy::{loss_and_gradient, loss_and_hits};
-use super::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
+use super::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
 use super::vector::vectorised;
 use crate::model::Evaluation;
 
@@ -73,7 +73,7 @@ impl DenseLayers {
             let mut output = vec![0.0; examples * layer.outputs];
             let place = MatrixMut::dense(&mut output, examples, layer.outputs);
             multiply_in_parallel(
-                rayon::current_num_threads(),
+                Products::exact(rayon::current_num_threads()),
                 place,
                 Write::Replace,
                 1.0,
@@ -108,14 +108,21 @@ impl DenseLayers {
             let incoming = Matrix::dense(&to_output, examples, layer.outputs);
             add_columns(&mut into.gradient[layer.bias.clone()], into.write, &to_output);
             let place = MatrixMut::dense(&mut into.gradient[layer.weight.clone()], layer.outputs, layer.inputs);
-            multiply_in_parallel(rayon::current_num_threads(), place, into.write, 1.0, incoming.transposed(), input);
+            multiply_in_parallel(
+                Products::exact(rayon::current_num_threads()),
+                place,
+                into.write,
+                1.0,
+                incoming.transposed(),
+                input,
+            );
             if previous.is_none() && !of_input {
                 return (loss, Vec::new());
             }
             let mut to_input = vec![0.0; examples * layer.inputs];
             let place = MatrixMut::dense(&mut to_input, examples, layer.inputs);
             multiply_in_parallel(
-                rayon::current_num_threads(),
+                Products::exact(rayon::current_num_threads()),
                 place,
                 Write::Replace,
                 1.0,

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::product::{Matrix, MatrixMut, Write, multiply_in_parallel};
+use super::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
 
 /// `input` of shape `[…, inputs]` times the transpose of `weight` `[outputs, inputs]`: `[…, outputs]`, composed of
 /// candle's operations and in the precision of `input`.
@@ -15,30 +15,30 @@ pub(crate) fn composed(input: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 /// The same: rows of `output` `[rows, outputs]` from those of `input` `[rows, inputs]`.
-pub(crate) fn forward(threads: usize, output: MatrixMut<'_>, write: Write, input: Matrix<'_>, weight: Matrix<'_>) {
-    multiply_in_parallel(threads, output, write, 1.0, input, weight.transposed());
+pub(crate) fn forward(products: Products, output: MatrixMut<'_>, write: Write, input: Matrix<'_>, weight: Matrix<'_>) {
+    multiply_in_parallel(products, output, write, 1.0, input, weight.transposed());
 }
 
 /// The gradient of the input: `dx = g · W`.
 pub(crate) fn to_input(
-    threads: usize,
+    products: Products,
     to_input: MatrixMut<'_>,
     write: Write,
     gradient: Matrix<'_>,
     weight: Matrix<'_>,
 ) {
-    multiply_in_parallel(threads, to_input, write, 1.0, gradient, weight);
+    multiply_in_parallel(products, to_input, write, 1.0, gradient, weight);
 }
 
 /// The gradient of the weight: `dW = gᵀ · x`.
 pub(crate) fn to_weight(
-    threads: usize,
+    products: Products,
     to_weight: MatrixMut<'_>,
     write: Write,
     gradient: Matrix<'_>,
     input: Matrix<'_>,
 ) {
-    multiply_in_parallel(threads, to_weight, write, 1.0, gradient.transposed(), input);
+    multiply_in_parallel(products, to_weight, write, 1.0, gradient.transposed(), input);
 }
 
 #[cfg(test)]
@@ -56,12 +56,12 @@ mod tests {
             let gradient = Matrix::dense(&g, rows, outputs);
             let (input, weight) = (Matrix::dense(&x, rows, inputs), Matrix::dense(&w, outputs, inputs));
             let mut output = vec![f32::NAN; rows * outputs];
-            forward(2, MatrixMut::dense(&mut output, rows, outputs), Write::Replace, input, weight);
+            forward(Products::exact(2), MatrixMut::dense(&mut output, rows, outputs), Write::Replace, input, weight);
             assert_close("output", &output, &expected[0]);
             let (mut dx, mut dw) = (vec![f32::NAN; rows * inputs], vec![f32::NAN; outputs * inputs]);
-            to_input(2, MatrixMut::dense(&mut dx, rows, inputs), Write::Replace, gradient, weight);
+            to_input(Products::exact(2), MatrixMut::dense(&mut dx, rows, inputs), Write::Replace, gradient, weight);
             assert_close("input", &dx, &expected[1]);
-            to_weight(2, MatrixMut::dense(&mut dw, outputs, inputs), Write::Replace, gradient, input);
+            to_weight(Products::exact(2), MatrixMut::dense(&mut dw, outputs, inputs), Write::Replace, gradient, input);
             assert_close("weight", &dw, &expected[2]);
         }
     }

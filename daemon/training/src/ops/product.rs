@@ -7,6 +7,14 @@ use std::marker::PhantomData;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
+mod rounded;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "product/unrounded.rs"]
+mod rounded;
+
+pub(crate) use rounded::Rounding;
+
 /// A matrix in a slice: `values[row * row_stride + column * column_stride]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -131,19 +139,46 @@ const PART_MIN: usize = 128;
 /// Narrower products are not shared out: gemm has other ways for vectors and for at most 256 values, whose sums differ.
 const SIDE_MIN: usize = 4;
 
+/// How products are computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Products {
+    /// That they are shared out among. Bits do not depend on it.
+    pub(crate) threads: usize,
+    /// Of the factors; `None` multiplies in `f32`.
+    pub(crate) rounding: Option<Rounding>,
+}
+
+impl Products {
+    /// In `f32`.
+    pub(crate) fn exact(threads: usize) -> Products {
+        Products { threads, rounding: None }
+    }
+
+    /// For a factor in which a few values are far larger than all others: integers with a common scale would round those to
+    /// zero.
+    pub(crate) fn of_uneven(self) -> Products {
+        Products { rounding: self.rounding.filter(|rounding| rounding.keeps_small_values()), ..self }
+    }
+}
+
 /// As [`multiply`], shared out among so many of rayon's threads: each computes some rows (or, where they are few, columns)
 /// of the output.
 ///
 /// An element's sum does not depend on how they are shared out, so bits do not depend on the number of threads. A few
 /// large parts: a part of 128 rows runs at four fifths of the rate of one of 1,024.
 pub(crate) fn multiply_in_parallel(
-    threads: usize,
+    products: Products,
     output: MatrixMut<'_>,
     write: Write,
     scale: f32,
     left: Matrix<'_>,
     right: Matrix<'_>,
 ) {
+    let Products { threads, rounding } = products;
+    let multiply = |output: MatrixMut<'_>, left, right| match rounding {
+        None => multiply(output, write, scale, left, right),
+        Some(rounding) => rounded::multiply(rounding, output, write, scale, left, right),
+    };
     let shared_out = output.rows.min(output.columns) >= SIDE_MIN;
     let threads = if shared_out { threads } else { 1 };
     let part = |length: usize| length.div_ceil((length / PART_MIN).clamp(1, threads)).max(1);
@@ -152,13 +187,13 @@ pub(crate) fn multiply_in_parallel(
         let parts: Vec<MatrixMut<'_>> = output.split_rows(rows).collect();
         parts.into_par_iter().enumerate().for_each(|(index, output)| {
             let left = left.rows(index * rows, output.rows);
-            multiply(output, write, scale, left, right);
+            multiply(output, left, right);
         });
     } else {
         let parts: Vec<MatrixMut<'_>> = output.split_columns(columns).collect();
         parts.into_par_iter().enumerate().for_each(|(index, output)| {
             let right = right.columns(index * columns, output.columns);
-            multiply(output, write, scale, left, right);
+            multiply(output, left, right);
         });
     }
 }
@@ -179,12 +214,12 @@ pub(crate) fn multiply_symmetric(
     left: Matrix<'_>,
     right: Matrix<'_>,
 ) {
-    let side = left.rows;
+    let (products, side) = (Products::exact(threads), left.rows);
     let strip = side.div_ceil(STRIPS).max(STRIP_MIN);
     for first in (0..side).step_by(strip) {
         let (count, reach) = (strip.min(side - first), side.min(first + strip));
         let place = MatrixMut::dense(output, side, side).rows(first, count).columns(0, reach);
-        multiply_in_parallel(threads, place, write, scale, left.rows(first, count), right.columns(0, reach));
+        multiply_in_parallel(products, place, write, scale, left.rows(first, count), right.columns(0, reach));
     }
     for row in 0..side {
         for column in (row / strip + 1) * strip..side {
@@ -260,7 +295,9 @@ mod tests {
                     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
                     let mut output = vec![0.0; rows * columns];
                     let place = MatrixMut::dense(&mut output, rows, columns);
-                    pool.install(|| multiply_in_parallel(threads, place, Write::Replace, 1.0, left, right));
+                    pool.install(|| {
+                        multiply_in_parallel(Products::exact(threads), place, Write::Replace, 1.0, left, right)
+                    });
                     output
                 };
                 let whole = product(1);

@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 
 use super::StepFactors;
-use crate::ops::product::{Matrix, MatrixMut, Write, multiply_in_parallel, multiply_symmetric};
+use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel, multiply_symmetric};
 use crate::ops::vector::vectorised;
 
 /// `(a, b, c)` of each polynomial, in order. Muon's own: singular values from 0.002 on come between 0.68 and 1.13.
@@ -69,7 +69,14 @@ pub(crate) fn orthogonalise(matrix: &mut Vec<f32>, [rows, columns]: [usize; 2], 
         multiply_symmetric(threads, &mut factor, Write::Add, c, square, square);
         let factor = Matrix::dense(&factor, side, side);
         let (left, right) = if wide { (factor, now) } else { (now, factor) };
-        multiply_in_parallel(threads, MatrixMut::dense(&mut next, rows, columns), Write::Replace, 1.0, left, right);
+        multiply_in_parallel(
+            Products::exact(threads),
+            MatrixMut::dense(&mut next, rows, columns),
+            Write::Replace,
+            1.0,
+            left,
+            right,
+        );
         std::mem::swap(matrix, &mut next);
     }
 }

@@ -14,7 +14,7 @@ use super::workspace::{Kept, Scratch};
 use crate::ops::attention::Attention;
 use crate::ops::head_norm::HeadNorm;
 use crate::ops::linear;
-use crate::ops::product::{Matrix, MatrixMut, Write};
+use crate::ops::product::{Matrix, MatrixMut, Products, Write};
 use crate::ops::rotary::{RotaryTables, Turn};
 use crate::ops::{bias, rms_norm, swiglu};
 
@@ -49,8 +49,7 @@ pub(super) struct Frame<'a> {
     pub(super) rotary: &'a RotaryTables,
     /// Whether blocks keep queries and keys as they were before the norms of heads.
     pub(super) has_head_norm: bool,
-    /// That products are shared out among.
-    pub(super) threads: usize,
+    pub(super) products: Products,
 }
 
 impl Frame<'_> {
@@ -59,18 +58,18 @@ impl Frame<'_> {
     }
 }
 
-/// A gradient, whether it is written or added to, and by how many threads at once.
+/// A gradient, whether it is written or added to, and how it is computed.
 pub(super) struct Gradient<'a> {
     pub(super) values: &'a mut [f32],
     pub(super) write: Write,
-    pub(super) threads: usize,
+    pub(super) products: Products,
 }
 
 impl Gradient<'_> {
     /// Writes the gradient of the weight in `range`, `[outputs, inputs]`, of a product of `input` with it.
     fn of_weight(&mut self, range: &Range<usize>, gradient: Matrix<'_>, input: Matrix<'_>) {
         let place = MatrixMut::dense(&mut self.values[range.clone()], gradient.width(), input.width());
-        linear::to_weight(self.threads, place, self.write, gradient, input);
+        linear::to_weight(self.products, place, self.write, gradient, input);
     }
 
     /// Writes the gradient of the bias in `range`, which was added to the columns from `first` on of rows of this width.
@@ -127,7 +126,7 @@ impl Block {
             let place = MatrixMut::dense(&mut kept.joint, rows, frame.attention.joint_width());
             let weight = Matrix::dense(&parameters[weight], columns.len(), width);
             linear::forward(
-                frame.threads,
+                frame.products,
                 place.columns(columns.start, columns.len()),
                 Write::Replace,
                 normalised,
@@ -146,7 +145,7 @@ impl Block {
         kept.middle.copy_from_slice(input);
         let attended = Matrix::dense(&kept.attended, rows, queries);
         let weight = Matrix::dense(&parameters[self.output.clone()], width, queries);
-        linear::forward(frame.threads, MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
+        linear::forward(frame.products, MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
         if let Some(bias) = &self.output_bias {
             bias::forward(&mut kept.middle, width, 0, &parameters[bias.clone()]);
         }
@@ -155,7 +154,7 @@ impl Block {
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
         let place = MatrixMut::dense(&mut kept.gate_up, rows, 2 * frame.inner);
         let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * frame.inner, width);
-        linear::forward(frame.threads, place, Write::Replace, normalised, weight);
+        linear::forward(frame.products, place, Write::Replace, normalised, weight);
     }
 
     /// The output `[rows, width]` of an activated block.
@@ -172,7 +171,7 @@ impl Block {
         output.copy_from_slice(&kept.middle);
         let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
         let hidden = Matrix::dense(&scratch.hidden, rows, inner);
-        linear::forward(frame.threads, MatrixMut::dense(output, rows, width), Write::Add, hidden, weight);
+        linear::forward(frame.products, MatrixMut::dense(output, rows, width), Write::Add, hidden, weight);
     }
 
     /// Turns `stream`, the gradient of the output, into that of the input. Uses up what was kept.
@@ -202,7 +201,7 @@ impl Block {
         let to_output = Matrix::dense(stream, rows, width);
         let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
         let to_hidden = MatrixMut::dense(&mut scratch.hidden, rows, inner);
-        linear::to_input(frame.threads, to_hidden, Write::Replace, to_output, weight);
+        linear::to_input(frame.products, to_hidden, Write::Replace, to_output, weight);
         // From here on `hidden` holds the hidden values and `gate_up` its gradient.
         swiglu::backward(&mut scratch.hidden, &mut kept.gate_up, inner);
         gradient.of_weight(&self.down, to_output, Matrix::dense(&scratch.hidden, rows, inner));
@@ -212,7 +211,7 @@ impl Block {
         gradient.of_weight(&self.gate_up, to_gate_up, Matrix::dense(&scratch.normalised, rows, width));
         let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * inner, width);
         let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-        linear::to_input(frame.threads, to_normalised, Write::Replace, to_gate_up, weight);
+        linear::to_input(frame.products, to_normalised, Write::Replace, to_gate_up, weight);
         let to_scale = (&mut gradient.values[self.feed_forward_norm.clone()], gradient.write);
         rms_norm::backward(stream, to_scale, &kept.middle, &scratch.to_normalised, scale, frame.epsilon);
     }
@@ -234,7 +233,7 @@ impl Block {
         }
         let weight = Matrix::dense(&parameters[self.output.clone()], width, queries);
         let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, queries);
-        linear::to_input(frame.threads, to_attended, Write::Replace, to_middle, weight);
+        linear::to_input(frame.products, to_attended, Write::Replace, to_middle, weight);
         frame.attention.backward(&mut scratch.to_joint, &kept.joint, &scratch.to_normalised);
         self.turn(frame, &mut scratch.to_joint, Turn::Backwards);
         if let (Some(norm), Some(places)) = (self.head_norm(frame, parameters), &self.head_norms) {
@@ -255,7 +254,7 @@ impl Block {
             gradient.of_weight(&range, to_columns, normalised);
             let weight = Matrix::dense(&parameters[range], columns.len(), width);
             let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-            linear::to_input(frame.threads, to_normalised, write, to_columns, weight);
+            linear::to_input(frame.products, to_normalised, write, to_columns, weight);
             write = Write::Add;
         }
         let to_scale = (&mut gradient.values[self.attention_norm.clone()], gradient.write);

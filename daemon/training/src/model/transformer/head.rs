@@ -59,7 +59,7 @@ impl Head {
         let weight = Matrix::dense(&parameters[self.weight.clone()], self.vocabulary, frame.width);
         let normalised = Matrix::dense(normalised, rows, frame.width);
         linear::forward(
-            frame.threads,
+            frame.products,
             MatrixMut::dense(logits, rows, self.vocabulary),
             Write::Replace,
             normalised,
@@ -81,6 +81,8 @@ impl Head {
         let (width, at_once) = (frame.width, self.rows_at_once(targets.len()));
         let weight = Matrix::dense(&parameters[self.weight.clone()], self.vocabulary, width);
         let (mut loss, mut write) = (0.0, gradient.write);
+        // The gradient of logits: one value near -1 a row, all others probabilities.
+        let products = frame.products.of_uneven();
         for (chunk, targets) in targets.chunks(at_once).enumerate() {
             let rows = targets.len();
             let values = chunk * at_once * width..(chunk * at_once + rows) * width;
@@ -90,9 +92,9 @@ impl Head {
             loss += cross_entropy::loss_and_gradient(logits, targets, share);
             let to_logits = Matrix::dense(logits, rows, self.vocabulary);
             let place = MatrixMut::dense(&mut gradient.values[self.weight.clone()], self.vocabulary, width);
-            linear::to_weight(frame.threads, place, write, to_logits, Matrix::dense(normalised, rows, width));
+            linear::to_weight(products, place, write, to_logits, Matrix::dense(normalised, rows, width));
             let to_normalised = MatrixMut::dense(&mut scratch.to_normalised[values], rows, width);
-            linear::to_input(frame.threads, to_normalised, Write::Replace, to_logits, weight);
+            linear::to_input(products, to_normalised, Write::Replace, to_logits, weight);
             write = Write::Add;
         }
         to_stream.fill(0.0);
