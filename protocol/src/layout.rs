@@ -1,7 +1,7 @@
 //! What a flat parameter vector means: which tensor lies where.
 //!
 //! Parameters travel as one flat `f32` vector. Two nodes may average only if every index means the same parameter to
-//! both, so the layout sorts tensors by name and has a digest that peers compare.
+//! both, so a layout has a fixed order (its model's, else that of names) and a digest that peers compare.
 
 /// One tensor of a model inside the flat vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,46 +31,68 @@ impl TensorSpec {
     }
 }
 
-/// All tensors of a model, sorted by name, back to back.
+/// All tensors of a model, back to back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLayout {
     tensors: Vec<TensorSpec>,
+    /// Places among `tensors`, sorted by their names.
+    by_name: Vec<usize>,
     parameters: usize,
     digest: [u8; 32],
 }
 
 impl ModelLayout {
-    /// Lays out tensors given as (name, shape), in any order.
+    /// Lays out tensors given as (name, shape) in the order of their names, whatever the order they come in.
     ///
     /// # Panics
     /// When two tensors share a name: that is a mistake in a model's definition, never input.
     pub fn new(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> ModelLayout {
         let mut named: Vec<_> = tensors.into_iter().collect();
         named.sort();
-        assert!(named.windows(2).all(|pair| pair[0].0 != pair[1].0), "two tensors of one name");
-        let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 model layout");
-        let mut parameters = 0;
-        let tensors = named
-            .into_iter()
-            .map(|(name, shape)| {
-                hasher.update(format!("{name} {shape:?}\n").as_bytes());
-                let tensor = TensorSpec { name, shape, offset: parameters };
-                parameters += tensor.len();
-                tensor
-            })
-            .collect();
-        ModelLayout { tensors, parameters, digest: *hasher.finalize().as_bytes() }
+        ModelLayout::in_order(named)
     }
 
-    /// The tensors, sorted by name.
+    /// Lays out tensors given as (name, shape) in the order they come in: that in which a model computes with them, so that
+    /// consecutive layers lie side by side.
+    ///
+    /// # Panics
+    /// As [`ModelLayout::new`].
+    pub fn in_order(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> ModelLayout {
+        let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 model layout");
+        let mut parameters = 0;
+        let place = |(name, shape): (String, Vec<usize>)| {
+            hasher.update(format!("{name} {shape:?}\n").as_bytes());
+            let tensor = TensorSpec { name, shape, offset: parameters };
+            parameters += tensor.len();
+            tensor
+        };
+        let tensors: Vec<TensorSpec> = tensors.into_iter().map(place).collect();
+        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+        by_name.sort_by(|left, right| tensors[*left].name.cmp(&tensors[*right].name));
+        let twice = by_name.windows(2).any(|pair| tensors[pair[0]].name == tensors[pair[1]].name);
+        assert!(!twice, "two tensors of one name");
+        ModelLayout { tensors, by_name, parameters, digest: *hasher.finalize().as_bytes() }
+    }
+
+    /// The same tensors in the order of their names: that of flat vectors before protocol version 12.
+    pub fn by_name(&self) -> ModelLayout {
+        ModelLayout::new(self.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())))
+    }
+
+    /// The tensors, in their order.
     pub fn tensors(&self) -> &[TensorSpec] {
         &self.tensors
     }
 
+    /// Which of [`ModelLayout::tensors`] has that name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        let found = self.by_name.binary_search_by(|place| self.tensors[*place].name.as_str().cmp(name));
+        found.ok().map(|found| self.by_name[found])
+    }
+
     /// The tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&TensorSpec> {
-        let index = self.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(name)).ok()?;
-        Some(&self.tensors[index])
+        self.position(name).map(|place| &self.tensors[place])
     }
 
     /// Length of the flat vector.
@@ -78,7 +100,7 @@ impl ModelLayout {
         self.parameters
     }
 
-    /// BLAKE3 over names and shapes: equal exactly where two flat vectors may be averaged.
+    /// BLAKE3 over names and shapes in their order: equal exactly where two flat vectors may be averaged.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
@@ -97,6 +119,21 @@ mod tests {
         assert_eq!(forward.parameters(), 10);
         assert_eq!(forward.tensor("b").map(TensorSpec::range), Some(4..10));
         assert_eq!(forward.tensor("c"), None);
+    }
+
+    #[test]
+    fn tensors_are_found_by_name_in_any_order_and_the_order_is_part_of_the_digest() {
+        let tensors = ["c", "a", "b"].map(|name| (name.to_owned(), vec![2]));
+        let layout = ModelLayout::in_order(tensors);
+        let names: Vec<&str> = layout.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!(names, ["c", "a", "b"]);
+        for (place, name) in names.into_iter().enumerate() {
+            assert_eq!((layout.position(name), layout.tensor(name)), (Some(place), Some(&layout.tensors()[place])));
+        }
+        assert_eq!(layout.tensor("d"), None);
+        let sorted = layout.by_name();
+        assert_eq!(sorted.tensor("a").map(TensorSpec::range), Some(0..2));
+        assert_ne!(sorted.digest(), layout.digest());
     }
 
     #[test]

@@ -24,7 +24,8 @@ use super::sync_directory;
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub(super) const INDEX_FILE: &str = "checkpoint.json";
-const FORMAT: u32 = 1;
+/// Format 1 has the vectors of the optimizer in the order of tensors' names, 2 in the order of the layout.
+const FORMAT: u32 = 2;
 
 /// All that is needed to resume.
 #[derive(Clone, Debug)]
@@ -195,8 +196,8 @@ impl Checkpoint {
         let bytes = std::fs::read(&path).map_err(|error| CheckpointError::Io(path.clone(), error))?;
         let damaged = |reason: String| CheckpointError::Index(path.clone(), reason);
         let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        if index.format != FORMAT {
-            return Err(damaged(format!("format {}, this murmur reads {FORMAT}", index.format)));
+        if ![1, FORMAT].contains(&index.format) {
+            return Err(damaged(format!("format {}, this murmur reads up to {FORMAT}", index.format)));
         }
         let manifest = RunManifest::from_text(&index.manifest).map_err(|error| damaged(error.to_string()))?;
         if manifest.run_id().to_string() != index.run {
@@ -206,9 +207,10 @@ impl Checkpoint {
             return Err(damaged(format!("progress {}", index.progress)));
         }
         let layout = murmur_training::trained_layout(&manifest);
+        let stored = if index.format == 1 { layout.by_name() } else { layout.clone() };
         let model = read_verified(folder, MODEL_FILE, &index)?;
         let mut parameters = vec![0.0; layout.parameters()];
-        for tensor in layout.tensors() {
+        for tensor in stored.tensors() {
             let values = tensor_values(folder, MODEL_FILE, &model, &tensor.name, tensor.len())?;
             parameters[tensor.range()].copy_from_slice(&values);
         }
@@ -236,6 +238,7 @@ impl Checkpoint {
                 position: DataPosition { epoch: index.data_epoch, cursor: index.data_cursor },
             },
         };
+        let state = if index.format == 1 { state.from_order_of_names(&layout, &manifest.optimizer) } else { state };
         Ok(Checkpoint { manifest, progress: index.progress, state, evaluation: index.evaluation })
     }
 }
@@ -393,6 +396,54 @@ mod tests {
         written.write(folder.path(), &layout, 2).expect("written");
         let read = load_latest(folder.path()).0.expect("a checkpoint");
         assert_eq!((read.state, read.manifest), (written.state, written.manifest));
+    }
+
+    /// As version 1 wrote them: every vector in the order of names.
+    #[test]
+    fn a_checkpoint_in_the_order_of_names_comes_back_in_that_of_the_layout() {
+        for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+            let folder = tempfile::tempdir().expect("a temporary directory");
+            let (mut old, _) = checkpoint(7);
+            (old.manifest.model.layers, old.manifest.optimizer.kind) = (11, kind);
+            old.manifest.optimizer.match_batch = true;
+            let layout = murmur_training::model::layout(&old.manifest.model);
+            let (sorted, seconds) = (layout.by_name(), second_moments(&old.manifest.optimizer, &layout));
+            let values =
+                |length: usize, offset: f32| (0..length).map(|index| index as f32 + offset).collect::<Vec<_>>();
+            let all = |offset| values(layout.parameters(), offset);
+            old.state = EngineState {
+                parameters: all(0.0),
+                first_moment: all(0.25),
+                second_moment: values(seconds, 0.0),
+                gradient_average: Some(GradientAverage { values: values(seconds, 0.5), weight: 0.25 }),
+                slow_weights: Some(all(0.5)),
+                outer_momentum: Some(all(0.75)),
+                ..old.state
+            };
+            let written = old.write(folder.path(), &sorted, 2).expect("written");
+            let index = std::fs::read_to_string(written.join(INDEX_FILE)).expect("there");
+            let index = index.replace("\"format\": 2", "\"format\": 1");
+            std::fs::write(written.join(INDEX_FILE), index).expect("written");
+            let state = Checkpoint::read(&written).expect("an old checkpoint").state;
+            for tensor in layout.tensors() {
+                let before = sorted.tensor(&tensor.name).expect("the same tensors").range();
+                for (found, old) in [
+                    (&state.parameters, &old.state.parameters),
+                    (&state.first_moment, &old.state.first_moment),
+                    (state.slow_weights.as_ref().expect("kept"), old.state.slow_weights.as_ref().expect("given")),
+                    (state.outer_momentum.as_ref().expect("kept"), old.state.outer_momentum.as_ref().expect("given")),
+                ] {
+                    assert_eq!(found[tensor.range()], old[before.clone()], "{}", tensor.name);
+                }
+            }
+            // The last tensor that AdamW steps was the third from the start, and the first was there.
+            let average = state.gradient_average.expect("kept");
+            assert_eq!(average.weight, 0.25);
+            assert!(average.values.iter().zip(&state.second_moment).all(|(average, second)| *average == second + 0.5));
+            let head = sorted.tensor("lm_head.weight").expect("not tied").len();
+            assert_eq!(state.second_moment[0], head as f32, "the embedding came after the head");
+            assert_eq!(state.second_moment[seconds - head..], old.state.second_moment[..head]);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::privacy::PrivateTraining;
 use crate::replica::{DeviceReplica, HostReplica, Replica, Team};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
+pub(crate) mod cut;
 mod gradient;
 pub(crate) mod options;
 mod private;
@@ -29,6 +30,7 @@ mod synchronous;
 mod timed;
 mod transfers;
 
+pub use cut::StageOnDevice;
 pub use gradient::BatchGradient;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState, GradientAverage};
@@ -119,6 +121,9 @@ pub enum TrainingError {
         /// What keeps them from it.
         reason: String,
     },
+    /// A model was to lie on several devices.
+    #[error("this model is not cut into stages: {0}")]
+    NotCut(String),
     /// The device failed, usually for lack of memory.
     #[error("the device failed: {0}")]
     Device(#[from] candle_core::Error),
@@ -184,6 +189,17 @@ impl Engine {
             1 => replicas.remove(0),
             _ => Box::new(Team::new(replicas)),
         };
+        Engine::around(manifest, corpus, node, replica, devices.len())
+    }
+
+    /// Of a replica, which takes so many batches of the run's size at every step.
+    fn around(
+        manifest: &RunManifest,
+        corpus: Corpus,
+        node: [u8; 32],
+        replica: Box<dyn Replica>,
+        batches: usize,
+    ) -> Result<Engine, TrainingError> {
         let parameters = replica.parameters()?;
         let local_progress = LocalProgress::new(&parameters);
         let outer = outer_momentum(&manifest.gossip, &parameters);
@@ -198,7 +214,7 @@ impl Engine {
             outer,
             validation: corpus.validation_batches(manifest),
             manifest: manifest.clone(),
-            sampler: Sampler::new(corpus, manifest, node).several_batches(devices.len()),
+            sampler: Sampler::new(corpus, manifest, node).several_batches(batches),
             steps: 0,
             last_copy: None,
             corrections_under_way: 0,

@@ -251,13 +251,31 @@ fn launch_for_each(device: &dyn Accelerator, kernel: &str, values: usize, argume
     device.launch(kernel, values.div_ceil(THREADS), arguments)
 }
 
-/// The sum that one of the kernels `sum_values` and `sum_squares` makes of `values`; `sums` has room for [`SUM_BLOCKS`].
-fn sum(device: &dyn Accelerator, kernel: &str, values: Span, sums: Span) -> Result<f64> {
-    let blocks = values.values.div_ceil(THREADS).clamp(1, SUM_BLOCKS);
-    device.launch(kernel, blocks, &[values.into(), sums.into(), count(values.values), size(blocks)])?;
-    let mut partial_sums = vec![0.0_f64; blocks];
-    device.download(sums.first(blocks), bytes_of_mut(&mut partial_sums))?;
-    Ok(partial_sums.iter().sum())
+/// The sum that one of the kernels `sum_values` and `sum_squares` makes of `values`; `place` has room for [`SUM_BLOCKS`].
+fn sum(device: &dyn Accelerator, kernel: &str, values: Span, place: Span) -> Result<f64> {
+    Ok(sums(device, kernel, &[values], place)?[0])
+}
+
+/// As [`sum`] of each of several; `place` has room for [`SUM_BLOCKS`] each. They are read at once.
+fn sums(device: &dyn Accelerator, kernel: &str, vectors: &[Span], place: Span) -> Result<Vec<f64>> {
+    let (mut used, mut lengths) = (0, Vec::new());
+    for values in vectors {
+        let blocks = values.values.div_ceil(THREADS).clamp(1, SUM_BLOCKS);
+        let partial_sums = place.part(used..used + blocks);
+        let arguments = [(*values).into(), partial_sums.into(), count(values.values), size(blocks)];
+        device.launch(kernel, blocks, &arguments)?;
+        used += blocks;
+        lengths.push(blocks);
+    }
+    let mut partial_sums = vec![0.0_f64; used];
+    device.download(place.first(used), bytes_of_mut(&mut partial_sums))?;
+    let mut rest = &partial_sums[..];
+    let mut next = |length| {
+        let (sums, others) = rest.split_at(length);
+        rest = others;
+        sums.iter().sum()
+    };
+    Ok(lengths.into_iter().map(&mut next).collect())
 }
 
 /// Numbers whose every pattern of bits is one.

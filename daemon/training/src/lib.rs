@@ -22,18 +22,20 @@ pub mod privacy;
 mod regular;
 mod replica;
 pub mod schedule;
+pub mod split;
 
 pub use candle_core::{Device, DeviceLocation};
 pub use data::folders;
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
-    Counters, Engine, EngineState, GradientAverage, Precision, StepReport, Taken, TrainingError, TrainingOptions,
+    Counters, Engine, EngineState, GradientAverage, Precision, StageOnDevice, StepReport, Taken, TrainingError,
+    TrainingOptions,
 };
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
 pub use median::median;
 pub use memory::MemoryEstimate;
-pub use model::{Evaluation, parameter_count, trained_layout};
+pub use model::{Evaluation, StageSpec, parameter_count, trained_layout};
 pub use outer::OuterMomentum;
 pub use pretrained::{Pretrained, PretrainedConfig, PretrainedError};

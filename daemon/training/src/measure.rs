@@ -6,17 +6,25 @@ use candle_core::{Device, Result, Tensor};
 use murmur_protocol::manifest::ModelSpec;
 
 use crate::engine::Precision;
+use crate::model::StageSpec;
 use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
 
 /// Floating-point operations that training on one token takes: two for each weight of a product forward and four
 /// backward, and the products of causal attention, of which half lies above the diagonal and need not be computed.
 /// Computing activations again does not count.
 pub fn operations_per_token(spec: &ModelSpec) -> f64 {
-    let (width, layers, context) = (f64::from(spec.width), f64::from(spec.layers), f64::from(spec.context));
+    operations_of_stage(spec, &StageSpec::whole(spec), false)
+}
+
+/// The same for one stage of a model; where it does, computing activations of blocks again counts.
+pub(crate) fn operations_of_stage(spec: &ModelSpec, stage: &StageSpec, recompute: bool) -> f64 {
+    let (width, context) = (f64::from(spec.width), f64::from(spec.context));
+    let layers = stage.layers.len() as f64;
     let (query_width, key_width) = (f64::from(spec.query_width()), f64::from(spec.key_width()));
     let block = 2.0 * width * query_width + 2.0 * width * key_width + 3.0 * width * f64::from(spec.feed_forward);
-    let weights = layers * block + width * f64::from(spec.vocabulary);
-    6.0 * weights + 6.0 * layers * context * query_width
+    let head = if stage.predicts { width * f64::from(spec.vocabulary) } else { 0.0 };
+    let blocks = 6.0 * layers * block + 6.0 * layers * context * query_width;
+    6.0 * head + if recompute { blocks * 4.0 / 3.0 } else { blocks }
 }
 
 /// Seconds and operations of products of matrices as in the feed-forward part of `spec`, `rows` tokens at once: the rate

@@ -9,8 +9,9 @@ use murmur_protocol::manifest::{GossipKind, ModelKind, ModelSpec};
 use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu;
-use crate::model;
-use crate::model::lora::lora_targets_length;
+use crate::model::lora::{lora_layout, lora_targets_length};
+use crate::model::transformer::stage_layout;
+use crate::model::{self, StageSpec};
 use crate::ops::Kernels;
 use crate::optimizer::Optimizer;
 use crate::replica::has_two_lanes;
@@ -49,32 +50,61 @@ pub struct MemoryEstimate {
 impl MemoryEstimate {
     /// For one device of a node of a run, computing as told with these kernels on so many threads.
     pub fn of(manifest: &RunManifest, options: &TrainingOptions, kernels: Kernels, threads: usize) -> MemoryEstimate {
-        let layout = model::trained_layout(manifest);
+        MemoryEstimate::of_part(manifest, options, (kernels, threads), None)
+    }
+
+    /// As [`MemoryEstimate::of`] of one stage of a transformer, which has so many microbatches under way at once.
+    pub fn of_stage(
+        manifest: &RunManifest,
+        options: &TrainingOptions,
+        kernels: Kernels,
+        threads: usize,
+        stage: &StageSpec,
+        microbatches: usize,
+    ) -> MemoryEstimate {
+        MemoryEstimate::of_part(manifest, options, (kernels, threads), Some((stage, microbatches as u64)))
+    }
+
+    fn of_part(
+        manifest: &RunManifest,
+        options: &TrainingOptions,
+        (kernels, threads): (Kernels, usize),
+        part: Option<(&StageSpec, u64)>,
+    ) -> MemoryEstimate {
+        let of_base = || match part {
+            Some((stage, _)) => stage_layout(&manifest.model, stage),
+            None => model::layout(&manifest.model),
+        };
+        let of_trained = |base| if manifest.lora.is_on() { lora_layout(&base, &manifest.lora) } else { base };
+        let layout = of_trained(of_base());
         let optimizer = Optimizer::new(&manifest.optimizer, &layout);
         let (trained, moments) =
             (layout.parameters() as u64, (layout.parameters() + optimizer.seconds() + optimizer.averages()) as u64);
-        let whole = model::parameter_count(&manifest.model) as u64;
+        let whole = of_base().parameters() as u64;
         let lora = manifest.lora.is_on();
-        let beside =
-            if lora { whole + lora_targets_length(&model::layout(&manifest.model), &manifest.lora) as u64 } else { 0 };
+        let beside = if lora { whole + lora_targets_length(&of_base(), &manifest.lora) as u64 } else { 0 };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A reference has two bytes a parameter.
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
         // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
         let copies = trained + moments + outer + moments + outer + trained + links;
+        // A pipeline corrects a copy of all its parts.
+        let copies = if part.is_some() { copies + trained } else { copies };
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
         let sequences = u64::from(manifest.optimizer.batch_sequences).min(at_once);
         let on_gpu = kernels == Kernels::Cuda;
         let examples = manifest.optimizer.batch_sequences as usize;
         let has_lanes =
             manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora && !options.recompute;
-        let lanes = if has_lanes && has_two_lanes(trained as usize, examples, at_once as usize) { 2 } else { 1 };
+        let all_trained = if part.is_some() { model::trained_layout(manifest).parameters() } else { trained as usize };
+        let lanes = if has_lanes && has_two_lanes(all_trained, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
             ModelKind::Transformer if on_gpu => {
                 gpu::activation_values(&manifest.model, sequences as usize, options.precision, options.recompute) as u64
             }
             ModelKind::Transformer => {
-                transformer(&manifest.model, sequences, lanes, options.recompute, kernels, threads as u64)
+                let blocks = Blocks::of(&manifest.model, options.recompute, part, lanes);
+                transformer(&manifest.model, sequences, lanes, &blocks, kernels, threads as u64)
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
@@ -131,9 +161,37 @@ fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
     copies * images * (per_image + u64::from(spec.classes))
 }
 
+/// Of how many blocks a transformer on the CPU holds what.
+struct Blocks {
+    layers: u64,
+    /// Streams for each row, and blocks whose activations are kept for each.
+    streams: u64,
+    kept: u64,
+    predicts: bool,
+    /// The share of the rows that are computed at once in which there is scratch: a stage computes one lane at a time.
+    rows_divisor: u64,
+}
+
+impl Blocks {
+    fn of(spec: &ModelSpec, recompute: bool, part: Option<(&StageSpec, u64)>, lanes: u64) -> Blocks {
+        let (layers, under_way, predicts) = match part {
+            Some((stage, under_way)) => (stage.layers.len() as u64, under_way, stage.predicts),
+            None => (u64::from(spec.layers), 1, true),
+        };
+        Blocks {
+            layers,
+            streams: under_way * (layers + 1),
+            // Where activations are computed again, all blocks and microbatches take turns.
+            kept: if recompute { 1 } else { under_way * layers },
+            predicts,
+            rows_divisor: if part.is_some() { lanes } else { 1 },
+        }
+    }
+}
+
 /// Values of a transformer's activations.
-fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, recompute: bool, kernels: Kernels, threads: u64) -> u64 {
-    let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), u64::from(spec.layers));
+fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, blocks: &Blocks, kernels: Kernels, threads: u64) -> u64 {
+    let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), blocks.layers);
     let (heads, context, vocabulary) = (u64::from(spec.heads), u64::from(spec.context), u64::from(spec.vocabulary));
     let (queries, keys) = (u64::from(spec.query_width()), u64::from(spec.key_width()));
     let joint = queries + 2 * keys;
@@ -142,9 +200,12 @@ fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, recompute: bool, ke
     match kernels {
         Kernels::Fused => {
             // As in `model/transformer/workspace.rs`: streams, what blocks keep, scratch.
-            let kept = if recompute { 1 } else { layers } * (joint + raw + queries + width + 2 * inner);
-            let per_row = (layers + 1) * width + kept + 2 * width + width.max(queries) + joint + inner;
+            let rows = rows / blocks.rows_divisor;
+            let lanes = lanes / blocks.rows_divisor;
+            let kept = blocks.kept * (joint + raw + queries + width + 2 * inner);
+            let per_row = blocks.streams * width + kept + 2 * width + width.max(queries) + joint + inner;
             let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
+            let logits = if blocks.predicts { logits } else { 0 };
             rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)
         }
         Kernels::Composed | Kernels::Cuda => {

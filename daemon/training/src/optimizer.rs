@@ -199,6 +199,16 @@ impl Optimizer {
         learning_rate * self.reach
     }
 
+    /// The sum of the squares of each tensor's `gradient`, in `f64` and in a fixed order. Not finite exactly when some value is
+    /// not.
+    pub(crate) fn squares(&self, gradient: &[f32]) -> Vec<f64> {
+        let of_tensor = |tensor: &Stepped| {
+            let tasks = gradient[tensor.range.clone()].par_chunks(TASK_VALUES);
+            tasks.map(sum_of_squares).collect::<Vec<f64>>().iter().sum()
+        };
+        self.tensors.par_iter().map(of_tensor).collect()
+    }
+
     /// One step over flat `values` with their flat `gradient`, both in the order of the layout.
     pub(crate) fn step(&self, factors: StepFactors, values: &mut [f32], gradient: &[f32], moments: &mut Moments) {
         let (mut values, mut first) = (values, &mut moments.first[..]);
@@ -236,10 +246,10 @@ pub fn second_moments(spec: &OptimizerSpec, layout: &ModelLayout) -> usize {
     Optimizer::new(spec, layout).seconds()
 }
 
-/// The Euclidean norm of a gradient, summed in `f64` in a fixed order. Not finite exactly when some value is not.
-pub(crate) fn gradient_norm(gradient: &[f32]) -> f64 {
-    let partial_sums: Vec<f64> = gradient.par_chunks(TASK_VALUES).map(sum_of_squares).collect();
-    partial_sums.iter().sum::<f64>().sqrt()
+/// The Euclidean norm of a gradient whose tensors' [`squares`] are these. Summed tensor by tensor, so that its bits, and those
+/// of the factor that clips, do not depend on how a model is cut.
+pub(crate) fn norm_of(squares: &[f64]) -> f64 {
+    squares.iter().sum::<f64>().sqrt()
 }
 
 /// Lanes of a sum in `f64`: the order of summation does not depend on the machine's vector width.

@@ -1,10 +1,13 @@
 //! One copy of a model on one device, with what training it needs: parameters, their gradient, the optimizer's moments.
 //!
 //! [`host`] keeps flat vectors in memory and uses the model's own backward, and so does [`crate::gpu`] in the memory of a GPU;
-//! [`device`] keeps tensors on any device and uses candle's autograd; [`team`] is several of them that train as one.
+//! [`device`] keeps tensors on any device and uses candle's autograd; [`team`] is several of them that train as one,
+//! and [`pipeline`] one whose parts lie on several devices.
 
 pub(crate) mod device;
 pub(crate) mod host;
+pub(crate) mod pipeline;
+pub(crate) mod stage;
 pub(crate) mod team;
 mod transfer;
 
@@ -18,10 +21,12 @@ use murmur_protocol::{Correction, ModelLayout};
 
 use crate::data::Batch;
 use crate::model::Evaluation;
-use crate::optimizer::{Moments, Optimizer};
+use crate::optimizer::{Moments, Optimizer, norm_of};
 
 pub(crate) use device::DeviceReplica;
 pub(crate) use host::{HostReplica, has_two_lanes};
+pub(crate) use pipeline::{InParts, Pipeline};
+pub(crate) use stage::Stage;
 pub(crate) use team::Team;
 pub(crate) use transfer::Transfer;
 
@@ -51,8 +56,13 @@ pub(crate) trait Replica: Send + Sync {
     /// Replaces the gradient kept.
     fn set_gradient(&mut self, values: &[f32]) -> Result<()>;
 
+    /// The sum of the squares of each tensor of the gradient kept, in the order of the layout.
+    fn squares(&self) -> Result<Vec<f64>>;
+
     /// Of the gradient kept: not finite exactly when some value is not.
-    fn gradient_norm(&self) -> Result<f64>;
+    fn gradient_norm(&self) -> Result<f64> {
+        Ok(norm_of(&self.squares()?))
+    }
 
     /// An optimizer step with the gradient kept, whose norm is finite.
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()>;

@@ -1,12 +1,13 @@
 //! The engine's whole state: taken over from peers, saved, and restored.
 
-use murmur_protocol::Payload;
 use murmur_protocol::bulk::ChunkedValues;
+use murmur_protocol::manifest::OptimizerSpec;
+use murmur_protocol::{ModelLayout, Payload};
 
 use super::{Engine, TrainingError, check_finite, check_length};
 use crate::data::DataPosition;
 use crate::local_progress::LocalProgress;
-use crate::optimizer::Moments;
+use crate::optimizer::{Moments, Optimizer, Rule};
 use crate::schedule::WarmUpAgain;
 
 /// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout,
@@ -28,6 +29,43 @@ pub struct EngineState {
     pub outer_momentum: Option<Vec<f32>>,
     /// Steps and positions.
     pub counters: Counters,
+}
+
+impl EngineState {
+    /// The same state with every vector in the order of `layout`, from that of its tensors' names.
+    ///
+    /// # Panics
+    /// When the lengths are not those of the layout and the optimizer.
+    pub fn from_order_of_names(self, layout: &ModelLayout, optimizer: &OptimizerSpec) -> EngineState {
+        let (sorted, now) = (layout.by_name(), Optimizer::new(optimizer, layout));
+        let before = Optimizer::new(optimizer, &sorted);
+        let rule_before = |place: usize| {
+            let name = &layout.tensors()[place].name;
+            &before.tensors[sorted.position(name).expect("both have the same tensors")]
+        };
+        let of_all = |values: Vec<f32>| {
+            assert_eq!(values.len(), layout.parameters(), "one value per parameter");
+            (0..now.tensors.len()).flat_map(|place| values[rule_before(place).range.clone()].iter().copied()).collect()
+        };
+        let of_seconds = |values: Vec<f32>| {
+            assert_eq!(values.len(), now.seconds(), "one value per parameter that AdamW steps");
+            let ranges = (0..now.tensors.len()).filter_map(|place| match &rule_before(place).rule {
+                Rule::AdamW { second, .. } => Some(second.clone()),
+                Rule::Muon(_) => None,
+            });
+            ranges.flat_map(|range| values[range].iter().copied()).collect()
+        };
+        EngineState {
+            parameters: of_all(self.parameters),
+            first_moment: of_all(self.first_moment),
+            second_moment: of_seconds(self.second_moment),
+            gradient_average: (self.gradient_average)
+                .map(|average| GradientAverage { values: of_seconds(average.values), ..average }),
+            slow_weights: self.slow_weights.map(of_all),
+            outer_momentum: self.outer_momentum.map(of_all),
+            counters: self.counters,
+        }
+    }
 }
 
 /// The short average of gradients whose square AdamW's second moment averages: see

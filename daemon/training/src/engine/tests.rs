@@ -371,3 +371,35 @@ fn the_memory_of_a_copy_is_used_again_when_nobody_holds_it() -> Result<(), Train
     assert_eq!(third.values(), engine.parameters()?);
     Ok(())
 }
+
+/// A pipeline trains as one device does with the whole model, and its checkpoints are the same.
+#[test]
+fn an_engine_over_stages_trains_with_the_bits_of_one_device() -> Result<(), TrainingError> {
+    let mut manifest = manifest();
+    manifest.model.layers = 3;
+    let options = TrainingOptions { micro_batch: Some(2), ..TrainingOptions::default() };
+    let over = |manifest: &RunManifest, cuts: &[u32]| {
+        let stage = |stage| StageOnDevice { device: Device::Cpu, stage };
+        let stages: Vec<_> = model::StageSpec::cut(&manifest.model, cuts).into_iter().map(stage).collect();
+        Engine::over_stages(manifest, None, Corpus::grammar(), [1; 32], &stages, options)
+    };
+    let mut whole = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options)?;
+    let (mut cut, mut other) = (over(&manifest, &[1])?, over(&manifest, &[1, 2])?);
+    assert_eq!(cut.layout().digest(), whole.layout().digest());
+    for progress in [0.0, 1.0, 2.0] {
+        let expected = whole.step(progress)?;
+        assert_eq!(cut.step(progress)?, expected);
+        let correction = correction(whole.layout(), 1e-4);
+        whole.apply(Part::MODEL, &correction)?;
+        cut.apply(Part::MODEL, &correction)?;
+    }
+    let saved = cut.save()?;
+    assert_eq!(saved, whole.save()?);
+    other.restore(saved)?;
+    assert_eq!(other.step(3.0)?, whole.step(3.0)?);
+    assert_eq!((other.evaluate()?, other.save()?), (whole.evaluate()?, whole.save()?));
+    manifest.model.tied_head = true;
+    let refused = over(&manifest, &[1]).err().expect("one table has one owner").to_string();
+    assert!(refused.contains("embedding's table"), "{refused}");
+    Ok(())
+}

@@ -13,7 +13,7 @@ use super::muon::{MuonMemory, Vectors};
 use super::transformer::GpuTransformer;
 use super::weights::{WeightMemory, Weights};
 use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS, Span};
-use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum};
+use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
 use crate::model::Evaluation;
@@ -87,7 +87,7 @@ impl GpuReplica {
             average: optimizer.spec.match_batch.then(|| vector(optimizer.averages())).transpose()?,
             average_weight: 0.0,
             muon: MuonMemory::new(&*device, &optimizer)?,
-            sums: device.allocate(Kind::F64, SUM_BLOCKS)?,
+            sums: device.allocate(Kind::F64, SUM_BLOCKS * optimizer.tensors.len().max(1))?,
             additions: VecDeque::new(),
             steps: 0,
             optimizer,
@@ -153,8 +153,10 @@ impl Replica for GpuReplica {
         self.device.upload(bytes_of(values), self.gradient.span())
     }
 
-    fn gradient_norm(&self) -> Result<f64> {
-        Ok(sum(&*self.device, "sum_squares", self.gradient.span(), self.sums.span())?.sqrt())
+    fn squares(&self) -> Result<Vec<f64>> {
+        let tensors: Vec<Span> =
+            self.optimizer.tensors.iter().map(|tensor| self.gradient.span().part(tensor.range.clone())).collect();
+        sums(&*self.device, "sum_squares", &tensors, self.sums.span())
     }
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {

@@ -184,10 +184,8 @@ impl Model for Cnn {
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
         let images = images_of(batch, self.shape, self.classes)?;
-        let named = |name: String| {
-            let index = self.layout.tensors().binary_search_by(|tensor| tensor.name.cmp(&name));
-            &parameters[index.expect("the layout has every tensor of the model")]
-        };
+        let named =
+            |name: String| &parameters[self.layout.position(&name).expect("the layout has every tensor of the model")];
         let mut stream = images.to_tensor(parameters[0].device())?;
         for number in 0..self.stages.len() {
             let weights = named(format!("convolution.{number}.weight"));

@@ -16,8 +16,9 @@ use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use murmur_protocol::manifest::LoraSpec;
 
 use super::initial::initial_parameters;
+use super::stage::{BackwardOutput, Evaluated, Staged};
 use super::{Evaluation, Model, Task, Write};
-use crate::data::Batch;
+use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::product::{Matrix, MatrixMut, multiply};
 
@@ -63,7 +64,7 @@ struct Folded {
 /// The trained tensors of `spec` on a base of this layout: PEFT's names, so that its tools know them.
 pub fn lora_layout(base: &ModelLayout, spec: &LoraSpec) -> ModelLayout {
     let rank = spec.rank as usize;
-    ModelLayout::new(targets(base, spec).flat_map(|(_, target)| {
+    ModelLayout::in_order(targets(base, spec).flat_map(|(_, target)| {
         let (outputs, inputs) = (target.shape[0], target.shape[1]);
         let (down, up) = adapter_names(target);
         [(down, vec![rank, inputs]), (up, vec![outputs, rank])]
@@ -183,8 +184,7 @@ impl Lora {
     }
 
     fn named<'a>(&self, parameters: &'a [Tensor], tensor: &TensorSpec) -> &'a Tensor {
-        let index = self.layout.tensors().binary_search_by(|other| other.name.cmp(&tensor.name));
-        &parameters[index.expect("the layout has every adapter")]
+        &parameters[self.layout.position(&tensor.name).expect("the layout has every adapter")]
     }
 }
 
@@ -220,6 +220,10 @@ impl Model for Lora {
         Ok(loss)
     }
 
+    fn staged(&mut self) -> Option<&mut dyn Staged> {
+        self.base.staged().is_some().then_some(self as &mut dyn Staged)
+    }
+
     fn forward_time(&self) -> Option<Duration> {
         self.base.forward_time()
     }
@@ -239,13 +243,61 @@ impl Model for Lora {
     }
 }
 
+impl Staged for Lora {
+    fn forward(
+        &mut self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        input: Option<Vec<f32>>,
+        threads: usize,
+    ) -> Result<Option<Vec<f32>>> {
+        let weights = &mut self.folded.get_mut().unwrap_or_else(PoisonError::into_inner).weights;
+        self.adapters.iter().for_each(|adapter| adapter.fold(self.scale, parameters, weights));
+        staged(&mut *self.base).forward(weights, batch, input, threads)
+    }
+
+    fn backward(
+        &mut self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        to_output: Option<Vec<f32>>,
+        task: &Task,
+        gradient: &mut [f32],
+    ) -> Result<BackwardOutput> {
+        // Still folded with the parameters of the forward.
+        let Folded { weights, gradient: of_weights, .. } =
+            self.folded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        of_weights.resize(weights.len(), 0.0);
+        let of_base = Task { write: Write::Replace, ..*task };
+        let output = staged(&mut *self.base).backward(weights, batch, to_output, &of_base, of_weights)?;
+        for adapter in &self.adapters {
+            adapter.unfold(self.scale, parameters, of_weights, task.write, gradient);
+        }
+        Ok(output)
+    }
+
+    fn abandon(&mut self) {
+        staged(&mut *self.base).abandon();
+    }
+
+    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        let weights = &mut self.folded.get_mut().unwrap_or_else(PoisonError::into_inner).weights;
+        self.adapters.iter().for_each(|adapter| adapter.fold(self.scale, parameters, weights));
+        staged(&mut *self.base).evaluate_stage(weights, batch, input)
+    }
+}
+
+/// The base of adapters that are cut.
+fn staged(base: &mut dyn Model) -> &mut dyn Staged {
+    base.staged().expect("adapters are cut only where their base is")
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
     use murmur_protocol::manifest::ModelSpec;
 
     use super::*;
-    use crate::data::TokenBatch;
     use crate::model::{Transformer, build, gradients_by_autograd, tensors_of};
     use crate::ops::gradient_check::{random_tokens, random_values};
 
@@ -273,8 +325,8 @@ mod tests {
         let lora = model(&["q_proj", "down_proj"]);
         let names: Vec<&str> = lora.layout().tensors().iter().map(|tensor| tensor.name.as_str()).collect();
         assert_eq!(names.len(), 8);
-        assert_eq!(names[0], "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
-        assert_eq!(names[3], "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
+        assert_eq!(names[1], "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
+        assert_eq!(names[2], "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight");
         assert_eq!(lora.layout().parameters(), 2 * (3 * (24 + 16) + 3 * (16 + 16)));
     }
 

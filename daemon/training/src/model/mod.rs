@@ -10,6 +10,7 @@ pub(crate) mod hidden;
 pub mod initial;
 pub mod lora;
 pub mod mlp;
+pub(crate) mod stage;
 pub mod transformer;
 
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use crate::ops::cross_entropy;
 pub use crate::ops::product::Write;
 pub use cnn::Cnn;
 pub use mlp::Mlp;
+pub use stage::StageSpec;
+use stage::Staged;
 pub use transformer::Transformer;
 
 /// How a gradient is computed.
@@ -74,6 +77,11 @@ pub trait Model: Send + Sync {
     /// Another of the same architecture, to compute a part of each batch beside this one. `None` for a model that keeps
     /// all threads busy by itself.
     fn another(&self) -> Option<Box<dyn Model>> {
+        None
+    }
+
+    /// The same model as one stage of several; `None` for one that is not cut.
+    fn staged(&mut self) -> Option<&mut dyn Staged> {
         None
     }
 

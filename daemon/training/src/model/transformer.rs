@@ -3,108 +3,90 @@
 //!
 //! Tensors have the names of Hugging Face's Llama checkpoints (and those of its relatives) and rotary positions their
 //! convention (halves of a head are paired), so that weights load here and elsewhere.
+//!
+//! It is cut at blocks: a [`Transformer`] is one stage of the model, and all of it where nobody cuts.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec};
+use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_parameters;
+use super::stage::{BackwardOutput, Evaluated, StageSpec, Staged};
 use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::attention::Attention;
+use crate::ops::embedding;
 use crate::ops::product::Products;
 use crate::ops::rotary::RotaryTables;
-use crate::ops::{attention, bias, embedding, head_norm, linear, rms_norm, swiglu};
 
 mod block;
+mod composed;
 mod head;
+mod layout;
 mod workspace;
 
 use block::{Block, Frame, Gradient};
 use head::Head;
-use workspace::Workspace;
+pub(crate) use layout::stage_layout;
+pub use layout::transformer_layout;
+use workspace::{Pass, Workspace};
 
-/// The architecture in one size.
+/// The architecture in one size, or one stage of it.
 pub struct Transformer {
     spec: ModelSpec,
+    pub(super) stage: StageSpec,
     layout: Arc<ModelLayout>,
     rotary: RotaryTables,
+    /// Where the embedding lies, of a stage that embeds.
+    embedding: Option<Range<usize>>,
     blocks: Vec<Block>,
-    head: Head,
+    /// Of a stage that predicts.
+    head: Option<Head>,
     /// Whether the backward computes activations again.
     recompute: bool,
     /// What matrices are multiplied in.
     precision: Precision,
-    /// From the step before.
+    /// From the microbatch before.
     workspace: Option<Workspace>,
+    /// Forwards whose backward is to come, in order.
+    waiting: VecDeque<Pass>,
+    /// Buffers of passes that are over.
+    free: Vec<Pass>,
     /// Of all gradients so far.
     forward_time: Duration,
-}
-
-/// Names and shapes of such a model's parameters.
-pub fn transformer_layout(spec: &ModelSpec) -> ModelLayout {
-    let (width, inner, vocabulary) = (spec.width as usize, spec.feed_forward as usize, spec.vocabulary as usize);
-    let (query_width, key_width) = (spec.query_width() as usize, spec.key_width() as usize);
-    let mut tensors = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![vocabulary, width]),
-        ("model.norm.weight".to_owned(), vec![width]),
-    ];
-    if !spec.tied_head {
-        tensors.push(("lm_head.weight".to_owned(), vec![vocabulary, width]));
-    }
-    for layer in 0..spec.layers {
-        let parts = [
-            ("input_layernorm", vec![width]),
-            ("self_attn.q_proj", vec![query_width, width]),
-            ("self_attn.k_proj", vec![key_width, width]),
-            ("self_attn.v_proj", vec![key_width, width]),
-            ("self_attn.o_proj", vec![width, query_width]),
-            ("post_attention_layernorm", vec![width]),
-            ("mlp.gate_proj", vec![inner, width]),
-            ("mlp.up_proj", vec![inner, width]),
-            ("mlp.down_proj", vec![width, inner]),
-        ];
-        tensors.extend(parts.map(|(part, shape)| (format!("model.layers.{layer}.{part}.weight"), shape)));
-        let attention = optional_tensors(spec).into_iter();
-        tensors.extend(attention.map(|(part, size)| (format!("model.layers.{layer}.self_attn.{part}"), vec![size])));
-    }
-    ModelLayout::new(tensors)
-}
-
-/// Names and sizes of the vectors that attention has in some families only.
-fn optional_tensors(spec: &ModelSpec) -> Vec<(&'static str, usize)> {
-    let (query_width, key_width) = (spec.query_width() as usize, spec.key_width() as usize);
-    let mut vectors = Vec::new();
-    if spec.attention_bias != AttentionBias::None {
-        vectors.extend([("q_proj.bias", query_width), ("k_proj.bias", key_width), ("v_proj.bias", key_width)]);
-    }
-    if spec.attention_bias == AttentionBias::All {
-        vectors.push(("o_proj.bias", spec.width as usize));
-    }
-    if spec.head_norm {
-        let head_width = spec.resolved_head_width() as usize;
-        vectors.extend([("q_norm.weight", head_width), ("k_norm.weight", head_width)]);
-    }
-    vectors
 }
 
 impl Transformer {
     /// The model of `spec`.
     pub fn new(spec: &ModelSpec) -> Transformer {
-        let layout = transformer_layout(spec);
+        Transformer::stage(spec, StageSpec::whole(spec))
+    }
+
+    /// One stage of the model of `spec`.
+    ///
+    /// # Panics
+    /// When a stage predicts with the embedding's table (a tied head) and does not embed: the table has one owner.
+    pub(crate) fn stage(spec: &ModelSpec, stage: StageSpec) -> Transformer {
+        let layout = stage_layout(spec, &stage);
         Transformer {
             rotary: RotaryTables::of(spec),
-            blocks: (0..spec.layers).map(|layer| Block::new(&layout, spec, layer)).collect(),
-            head: Head::new(&layout),
+            embedding: layout.tensor("model.embed_tokens.weight").map(|tensor| tensor.range()),
+            blocks: stage.layers.clone().map(|layer| Block::new(&layout, spec, layer)).collect(),
+            head: stage.predicts.then(|| Head::new(&layout)),
             layout: Arc::new(layout),
+            stage,
             spec: spec.clone(),
             recompute: false,
             precision: Precision::F32,
             workspace: None,
+            waiting: VecDeque::new(),
+            free: Vec::new(),
             forward_time: Duration::ZERO,
         }
     }
@@ -117,11 +99,11 @@ impl Transformer {
     pub(crate) fn next_token_logits(&self, parameters: &[f32], tokens: &[u32]) -> Result<Vec<f32>> {
         let batch = TokenBatch { inputs: tokens.to_vec(), targets: tokens.to_vec(), sequences: 1 };
         let frame = self.frame(&batch)?;
-        let mut workspace = self.new_workspace(&frame, 1);
-        self.forward(&frame, parameters, tokens, &mut workspace);
-        let stream = &workspace.streams[self.blocks.len()][(tokens.len() - 1) * frame.width..];
+        let (pass, mut workspace) = self.forward_once(&frame, parameters, tokens, None);
+        let stream = &pass.streams[self.blocks.len()][(tokens.len() - 1) * frame.width..];
         let mut logits = vec![0.0; self.spec.vocabulary as usize];
-        self.head.predict(&frame, parameters, stream, &mut logits, &mut workspace.scratch.normalised[..frame.width]);
+        let head = self.head.as_ref().expect("the whole model predicts");
+        head.predict(&frame, parameters, stream, &mut logits, &mut workspace.scratch.normalised[..frame.width]);
         Ok(logits)
     }
 
@@ -154,95 +136,164 @@ impl Transformer {
         })
     }
 
-    fn new_workspace(&self, frame: &Frame<'_>, kept: usize) -> Workspace {
-        Workspace::new(frame, self.blocks.len(), kept, self.head.logits(frame.rows()))
+    /// Buffers for one microbatch at a time.
+    fn new_workspace(&self, frame: &Frame<'_>, shares_kept: bool) -> Workspace {
+        Workspace::new(frame, shares_kept, self.head.as_ref().map(|head| head.logits(frame.rows())))
     }
 
     /// Fills the streams, and what is kept of the blocks.
-    fn forward(&self, frame: &Frame<'_>, parameters: &[f32], tokens: &[u32], workspace: &mut Workspace) {
-        let Workspace { streams, kept, scratch, .. } = workspace;
-        let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
-        embedding::forward(&mut streams[0], &parameters[table], tokens);
-        let last = kept.len() - 1;
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let kept = &mut kept[layer.min(last)];
-            let (before, after) = streams.split_at_mut(layer + 1);
-            block.activate(frame, parameters, &before[layer], kept, scratch);
-            block.finish(frame, parameters, kept, &mut after[0], scratch);
-        }
-    }
-
-    /// Writes the gradient and returns the sum of the losses.
-    fn backward(
+    fn fill(
         &self,
         frame: &Frame<'_>,
         parameters: &[f32],
-        batch: &TokenBatch,
-        share: f32,
+        tokens: &[u32],
+        input: Option<Vec<f32>>,
+        (pass, workspace): (&mut Pass, &mut Workspace),
+    ) {
+        match (&self.embedding, input) {
+            (Some(table), _) => embedding::forward(&mut pass.streams[0], &parameters[table.clone()], tokens),
+            (None, Some(input)) if input.len() == frame.rows() * frame.width => pass.streams[0] = input,
+            (None, _) => panic!("a stage that does not embed reads a stream of the batch's size"),
+        }
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let kept = workspace.shared.as_mut().unwrap_or_else(|| &mut pass.kept[layer]);
+            let (before, after) = pass.streams.split_at_mut(layer + 1);
+            block.activate(frame, parameters, &before[layer], kept, &mut workspace.scratch);
+            block.finish(frame, parameters, kept, &mut after[0], &mut workspace.scratch);
+        }
+    }
+
+    /// A forward without a backward to come.
+    fn forward_once(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
+        tokens: &[u32],
+        input: Option<Vec<f32>>,
+    ) -> (Pass, Workspace) {
+        let mut workspace = self.new_workspace(frame, true);
+        let mut pass = Pass::new(frame, self.blocks.len(), 0, self.stage.embeds);
+        self.fill(frame, parameters, tokens, input, (&mut pass, &mut workspace));
+        (pass, workspace)
+    }
+
+    /// What a batch gives at the end of the stage.
+    fn evaluated(&self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        let frame = self.frame(batch)?;
+        let (mut pass, mut workspace) = self.forward_once(&frame, parameters, &batch.inputs, input);
+        let stream = std::mem::take(&mut pass.streams[self.blocks.len()]);
+        let Some(head) = &self.head else { return Ok(Evaluated::Stream(stream)) };
+        let Workspace { logits, scratch, .. } = &mut workspace;
+        let ends = (&stream[..], &batch.targets[..]);
+        Ok(Evaluated::Evaluation(head.evaluate(&frame, parameters, ends, (logits, scratch))))
+    }
+    /// Turns `to_stream` from the gradient of the last stream into that of the first, and writes that of the weights.
+    fn blocks_backward(
+        &self,
+        frame: &Frame<'_>,
+        parameters: &[f32],
         gradient: &mut Gradient<'_>,
-        workspace: &mut Workspace,
-    ) -> f64 {
-        let Workspace { streams, kept, scratch, to_stream, logits, .. } = workspace;
-        let ends = (&streams[self.blocks.len()][..], &mut to_stream[..]);
-        let answers = (&batch.targets[..], share);
-        let loss = self.head.loss_and_backward(frame, parameters, gradient, ends, answers, (logits, scratch));
+        (pass, workspace): (&mut Pass, &mut Workspace),
+        to_stream: &mut [f32],
+    ) {
+        let Workspace { shared, scratch, .. } = workspace;
         for (layer, block) in self.blocks.iter().enumerate().rev() {
-            let input = &streams[layer];
-            if self.recompute {
-                block.activate(frame, parameters, input, &mut kept[0], scratch);
-            }
-            let kept = if self.recompute { &mut kept[0] } else { &mut kept[layer] };
+            let input = &pass.streams[layer];
+            let kept = match shared {
+                Some(shared) => {
+                    block.activate(frame, parameters, input, shared, scratch);
+                    shared
+                }
+                None => &mut pass.kept[layer],
+            };
             block.backward(frame, parameters, gradient, (input, kept), to_stream, scratch);
         }
-        let table = self.layout.tensor("model.embed_tokens.weight").expect("every transformer has one").range();
-        let to_table = &mut gradient.values[table];
-        // A tied head has written there already.
-        if gradient.write == Write::Replace && !self.spec.tied_head {
-            to_table.fill(0.0);
-        }
-        embedding::backward(to_table, to_stream, &batch.inputs);
-        loss
-    }
-
-    fn attend<'a>(&self, layer: u32, part: &impl Fn(&str) -> Option<&'a Tensor>, stream: &Tensor) -> Result<Tensor> {
-        let weight = weights(part);
-        let project = |input: &Tensor, name: &str| {
-            let result = linear::composed(input, weight(&format!("self_attn.{name}_proj")))?;
-            match part(&format!("self_attn.{name}_proj.bias")) {
-                Some(bias) => bias::composed(&result, bias),
-                None => Ok(result),
-            }
-        };
-        let turned = |heads: Tensor, name: &str| {
-            let heads = match part(&format!("self_attn.{name}_norm.weight")) {
-                Some(scale) => head_norm::composed(&heads, scale, self.spec.norm_epsilon)?,
-                None => heads,
-            };
-            if self.spec.has_rope(layer) { self.rotary.composed(&heads) } else { Ok(heads) }
-        };
-        let normalised = self.normalised(stream, weight("input_layernorm"))?;
-        let (query, key) = (turned(project(&normalised, "q")?, "q")?, turned(project(&normalised, "k")?, "k")?);
-        let attended = attention::composed(&query, &key, &project(&normalised, "v")?, self.spec.heads as usize)?;
-        project(&attended, "o")?.to_dtype(DType::F32)
-    }
-
-    fn feed_forward<'a>(&self, part: &impl Fn(&str) -> Option<&'a Tensor>, stream: &Tensor) -> Result<Tensor> {
-        let weight = weights(part);
-        let normalised = self.normalised(stream, weight("post_attention_layernorm"))?;
-        let gate = linear::composed(&normalised, weight("mlp.gate_proj"))?;
-        let up = linear::composed(&normalised, weight("mlp.up_proj"))?;
-        linear::composed(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))?.to_dtype(DType::F32)
-    }
-
-    /// What products read of the stream, which itself is `f32`.
-    fn normalised(&self, stream: &Tensor, scale: &Tensor) -> Result<Tensor> {
-        rms_norm::composed(stream, scale, self.spec.norm_epsilon)?.to_dtype(self.precision.dtype())
     }
 }
 
-/// The weight of a layer's part, of which a tensor's full name is made.
-fn weights<'a>(part: &impl Fn(&str) -> Option<&'a Tensor>) -> impl Fn(&str) -> &'a Tensor {
-    |name| part(&format!("{name}.weight")).expect("the layout has every tensor of the model")
+impl Staged for Transformer {
+    fn forward(
+        &mut self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        input: Option<Vec<f32>>,
+        threads: usize,
+    ) -> Result<Option<Vec<f32>>> {
+        let (workspace, mut free) = (self.workspace.take(), std::mem::take(&mut self.free));
+        let frame = self.frame(batch)?.on(threads);
+        let kept = if self.recompute { 0 } else { self.blocks.len() };
+        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), self.recompute));
+        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, self.recompute));
+        free.retain(|pass| pass.fits(frame.rows(), kept));
+        let new_pass = || Pass::new(&frame, self.blocks.len(), kept, self.stage.embeds);
+        let mut pass = free.pop().unwrap_or_else(new_pass);
+        let begin = Instant::now();
+        self.fill(&frame, parameters, &batch.inputs, input, (&mut pass, &mut workspace));
+        self.forward_time += begin.elapsed();
+        let output = (!self.stage.predicts).then(|| std::mem::take(&mut pass.streams[self.blocks.len()]));
+        (self.workspace, self.free) = (Some(workspace), free);
+        self.waiting.push_back(pass);
+        Ok(output)
+    }
+
+    fn backward(
+        &mut self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        to_output: Option<Vec<f32>>,
+        task: &Task,
+        gradient: &mut [f32],
+    ) -> Result<BackwardOutput> {
+        let mut pass = self.waiting.pop_front().expect("a backward comes after its forward");
+        let Task { share, write, threads } = *task;
+        let workspace = self.workspace.take();
+        let frame = self.frame(batch)?.on(threads);
+        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), self.recompute));
+        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, self.recompute));
+        let (last, mut gradient) = (self.blocks.len(), Gradient { values: gradient, write, products: frame.products });
+        let (loss, mut to_stream) = match (&self.head, to_output) {
+            (Some(head), _) => {
+                let Workspace { scratch, to_stream, logits, .. } = &mut workspace;
+                let mut to_stream = std::mem::take(to_stream);
+                let ends = (&pass.streams[last][..], &mut to_stream[..]);
+                let answers = (&batch.targets[..], share);
+                let buffers = (&mut logits[..], scratch);
+                (head.loss_and_backward(&frame, parameters, &mut gradient, ends, answers, buffers), to_stream)
+            }
+            (None, Some(to_output)) => (0.0, to_output),
+            (None, None) => panic!("a stage that does not predict is given the gradient of its output"),
+        };
+        self.blocks_backward(&frame, parameters, &mut gradient, (&mut pass, &mut workspace), &mut to_stream);
+        // The buffer that stays takes the place of the one that was given away.
+        let (to_input, spare) = match &self.embedding {
+            Some(table) => {
+                let to_table = &mut gradient.values[table.clone()];
+                // A tied head has written there already.
+                if write == Write::Replace && !(self.stage.predicts && self.spec.tied_head) {
+                    to_table.fill(0.0);
+                }
+                embedding::backward(to_table, &to_stream, &batch.inputs);
+                (None, to_stream)
+            }
+            None => (Some(to_stream), std::mem::take(&mut pass.streams[0])),
+        };
+        if self.stage.predicts {
+            workspace.to_stream = spare;
+        } else {
+            pass.streams[last] = spare;
+        }
+        self.workspace = Some(workspace);
+        self.free.push(pass);
+        Ok(BackwardOutput { loss, to_input })
+    }
+
+    fn abandon(&mut self) {
+        self.waiting.clear();
+    }
+
+    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        self.evaluated(parameters, batch, input)
+    }
 }
 
 impl Model for Transformer {
@@ -255,48 +306,22 @@ impl Model for Transformer {
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        let find = |name: &str| {
-            let index = self.layout.tensors().binary_search_by(|tensor| tensor.name.as_str().cmp(name));
-            index.ok().map(|index| &parameters[index])
-        };
-        let named = |name: &str| find(name).expect("the layout has every tensor of the model");
-        let table = named("model.embed_tokens.weight");
-        let tokens = batch.tokens()?.to_tensor(table.device())?;
-        let mut stream = embedding::composed(table, &tokens)?;
-        for layer in 0..self.spec.layers {
-            let part = |part: &str| find(&format!("model.layers.{layer}.{part}"));
-            stream = (&stream + self.attend(layer, &part, &stream)?)?;
-            stream = (&stream + self.feed_forward(&part, &stream)?)?;
-        }
-        let normalised = self.normalised(&stream, named("model.norm.weight"))?;
-        let head = if self.spec.tied_head { table } else { named("lm_head.weight") };
-        linear::composed(&normalised, head)?.reshape((batch.predictions(), ()))?.to_dtype(DType::F32)
+        self.composed_logits(parameters, batch)
     }
 
     fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
-        let kept = if self.recompute { 1 } else { self.blocks.len() };
-        let workspace = self.workspace.take();
-        let Task { share, write, threads } = *task;
         let batch = batch.tokens()?;
-        let frame = self.frame(batch)?;
-        let products = Products { threads, ..frame.products };
-        let frame = Frame { products, ..frame };
-        let mut gradient = Gradient { values: gradient, write, products };
-        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), kept));
-        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, kept));
-        let begin = Instant::now();
-        self.forward(&frame, parameters, &batch.inputs, &mut workspace);
-        let forward_time = begin.elapsed();
-        let loss = self.backward(&frame, parameters, batch, share, &mut gradient, &mut workspace);
-        self.forward_time += forward_time;
-        self.workspace = Some(workspace);
-        Ok(loss)
+        self.forward(parameters, batch, None, task.threads)?;
+        Ok(self.backward(parameters, batch, None, task, gradient)?.loss)
     }
 
     fn another(&self) -> Option<Box<dyn Model>> {
-        let precision = self.precision;
-        let another = || Transformer { precision, ..Transformer::new(&self.spec) };
-        (!self.recompute).then(|| Box::new(another()) as Box<dyn Model>)
+        let another = Transformer { precision: self.precision, ..Transformer::stage(&self.spec, self.stage.clone()) };
+        (!self.recompute).then(|| Box::new(another) as Box<dyn Model>)
+    }
+
+    fn staged(&mut self) -> Option<&mut dyn Staged> {
+        Some(self)
     }
 
     fn forward_time(&self) -> Option<Duration> {
@@ -312,20 +337,17 @@ impl Model for Transformer {
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
-        let batch = batch.tokens()?;
-        let frame = self.frame(batch)?;
-        let mut workspace = self.new_workspace(&frame, 1);
-        self.forward(&frame, parameters, &batch.inputs, &mut workspace);
-        let Workspace { streams, logits, scratch, .. } = &mut workspace;
-        let ends = (&streams[self.blocks.len()][..], &batch.targets[..]);
-        Ok(self.head.evaluate(&frame, parameters, ends, (logits, scratch)))
+        match self.evaluated(parameters, batch.tokens()?, None)? {
+            Evaluated::Evaluation(evaluation) => Ok(evaluation),
+            Evaluated::Stream(_) => bail!("this is one stage of a model: alone it evaluates nothing"),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
-    use murmur_protocol::manifest::RopeScaling;
+    use murmur_protocol::manifest::{AttentionBias, RopeScaling};
 
     use super::*;
     use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
@@ -395,7 +417,7 @@ mod tests {
     fn a_large_vocabulary_is_predicted_in_parts() -> Result<()> {
         let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, ..ModelSpec::default() };
         let spec = ModelSpec { context: 50, vocabulary: 70_000, ..spec };
-        assert!(Transformer::new(&spec).head.logits(150) < 150 * 70_000);
+        assert!(Transformer::new(&spec).head.expect("it predicts").logits(150) < 150 * 70_000);
         compare_with_autograd(&spec)?;
         compare_with_autograd(&ModelSpec { tied_head: true, ..spec })
     }

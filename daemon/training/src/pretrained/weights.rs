@@ -36,15 +36,20 @@ impl Pretrained {
     /// whether they are stored with 16 bits or were widened to 32.
     pub fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 base model");
-        hasher.update(self.config.layout().digest());
+        // In the order of names, which digests in run files have: whatever the order in memory.
+        let (layout, sorted) = (self.config.layout(), self.config.layout().by_name());
+        hasher.update(sorted.digest());
         // What does not show in shapes, but in what the model computes.
         let ModelSpec { heads, rope_theta, norm_epsilon, .. } = self.config.spec;
         let key_value_heads = self.config.spec.resolved_key_value_heads();
         hasher.update(format!("{heads} {key_value_heads} {rope_theta:?} {norm_epsilon:?}\n").as_bytes());
         hasher.update(positions(&self.config.spec).as_bytes());
-        for values in self.parameters.chunks(HASHED_VALUES) {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            hasher.update(&bytes);
+        for tensor in sorted.tensors() {
+            let tensor = layout.tensor(&tensor.name).expect("both have the same tensors");
+            for values in self.parameters[tensor.range()].chunks(HASHED_VALUES) {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                hasher.update(&bytes);
+            }
         }
         hasher.finalize().to_hex().to_string()
     }

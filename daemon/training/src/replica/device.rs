@@ -132,10 +132,10 @@ impl Replica for DeviceReplica {
         Ok(())
     }
 
-    fn gradient_norm(&self) -> Result<f64> {
+    fn squares(&self) -> Result<Vec<f64>> {
         let squares = self.gradients.iter().map(|gradient| gradient.sqr()?.sum_all()).collect::<Result<Vec<_>>>()?;
-        let sum = Tensor::stack(&squares, 0)?.sum_all()?.to_scalar::<f32>()?;
-        Ok(f64::from(sum).sqrt())
+        // Read at once: every read waits for the device.
+        Ok(Tensor::stack(&squares, 0)?.to_vec1::<f32>()?.into_iter().map(f64::from).collect())
     }
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {

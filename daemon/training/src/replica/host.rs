@@ -1,5 +1,7 @@
 //! A replica in the machine's memory: flat vectors are the truth, the model writes its gradient straight into one.
 
+mod stage;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,9 @@ use rayon::prelude::*;
 use super::{Replica, parts, time_evaluation};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, Task, Write};
-use crate::optimizer::{Moments, Optimizer, TASK_VALUES, gradient_norm};
+use crate::optimizer::{Moments, Optimizer, TASK_VALUES};
+
+pub(crate) use stage::HostStage;
 
 pub(crate) struct HostReplica {
     model: Box<dyn Model>,
@@ -137,8 +141,8 @@ impl Replica for HostReplica {
         Ok(())
     }
 
-    fn gradient_norm(&self) -> Result<f64> {
-        Ok(gradient_norm(&self.gradient))
+    fn squares(&self) -> Result<Vec<f64>> {
+        Ok(self.optimizer.squares(&self.gradient))
     }
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {

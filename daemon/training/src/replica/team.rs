@@ -74,8 +74,8 @@ impl Replica for Team {
         self.on_all(|worker| worker.set_gradient(values))
     }
 
-    fn gradient_norm(&self) -> Result<f64> {
-        self.workers[0].gradient_norm()
+    fn squares(&self) -> Result<Vec<f64>> {
+        self.workers[0].squares()
     }
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {

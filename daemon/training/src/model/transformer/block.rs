@@ -53,6 +53,11 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// The same, with products shared out among so many threads.
+    pub(super) fn on(self, threads: usize) -> Self {
+        Frame { products: Products { threads, ..self.products }, ..self }
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.attention.sequences * self.attention.length
     }
@@ -87,7 +92,7 @@ impl Block {
         let biases = ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"].map(place);
         let norms = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(place);
         let (gate, up) = (part("mlp.gate_proj"), part("mlp.up_proj"));
-        assert_eq!(gate.end, up.start, "the layout sorts tensors by name");
+        assert_eq!(gate.end, up.start, "a layer has them side by side");
         Block {
             attention_norm: part("input_layernorm"),
             query: part("self_attn.q_proj"),

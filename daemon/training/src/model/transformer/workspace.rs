@@ -1,4 +1,5 @@
-//! The buffers of a transformer's forward and backward, made once and used again at every step.
+//! The buffers of a transformer's forward and backward, made once and used again at every step: one [`Pass`] for each
+//! microbatch whose backward is to come, and one [`Workspace`] for all.
 
 use super::block::Frame;
 
@@ -16,6 +17,20 @@ pub(super) struct Kept {
     pub(super) gate_up: Vec<f32>,
 }
 
+impl Kept {
+    fn new(frame: &Frame<'_>) -> Kept {
+        let buffer = |width: usize| vec![0.0; frame.rows() * width];
+        let (queries, keys) = (frame.attention.query_width(), frame.attention.key_width());
+        Kept {
+            joint: buffer(frame.attention.joint_width()),
+            raw: buffer(if frame.has_head_norm { queries + keys } else { 0 }),
+            attended: buffer(queries),
+            middle: buffer(frame.width),
+            gate_up: buffer(2 * frame.inner),
+        }
+    }
+}
+
 /// What is free again after each block.
 pub(super) struct Scratch {
     /// `[rows, width]`.
@@ -28,45 +43,60 @@ pub(super) struct Scratch {
     pub(super) hidden: Vec<f32>,
 }
 
-/// All buffers for so many rows.
+/// What is used by one microbatch at a time, for so many rows.
 pub(super) struct Workspace {
     rows: usize,
-    /// The stream before each block and after the last: `[rows, width]` each.
-    pub(super) streams: Vec<Vec<f32>>,
-    /// For each block, or one for all where activations are computed again.
-    pub(super) kept: Vec<Kept>,
+    /// What all blocks keep by turns, where activations are computed again.
+    pub(super) shared: Option<Kept>,
     pub(super) scratch: Scratch,
-    /// The gradient of the stream: `[rows, width]`.
+    /// The gradient of the last stream, of a stage that predicts: `[rows, width]`.
     pub(super) to_stream: Vec<f32>,
-    /// Of as many rows as are predicted at a time.
+    /// Of as many rows as are predicted at a time, of a stage that predicts.
     pub(super) logits: Vec<f32>,
 }
 
 impl Workspace {
-    /// For `layers` blocks, of which `kept` are kept.
-    pub(super) fn new(frame: &Frame<'_>, layers: usize, kept: usize, logits: usize) -> Workspace {
+    /// Where blocks share what they keep, or not; with so many `logits` where losses are computed.
+    pub(super) fn new(frame: &Frame<'_>, shares_kept: bool, logits: Option<usize>) -> Workspace {
         let rows = frame.rows();
         let buffer = |width: usize| vec![0.0; rows * width];
-        let (queries, keys) = (frame.attention.query_width(), frame.attention.key_width());
-        let kept_one = |_| Kept {
-            joint: buffer(frame.attention.joint_width()),
-            raw: buffer(if frame.has_head_norm { queries + keys } else { 0 }),
-            attended: buffer(queries),
-            middle: buffer(frame.width),
-            gate_up: buffer(2 * frame.inner),
-        };
         Workspace {
             rows,
-            streams: (0..=layers).map(|_| buffer(frame.width)).collect(),
-            kept: (0..kept).map(kept_one).collect(),
+            shared: shares_kept.then(|| Kept::new(frame)),
             scratch: Scratch {
                 normalised: buffer(frame.width),
-                to_normalised: buffer(frame.width.max(queries)),
+                to_normalised: buffer(frame.width.max(frame.attention.query_width())),
                 to_joint: buffer(frame.attention.joint_width()),
                 hidden: buffer(frame.inner),
             },
-            to_stream: buffer(frame.width),
-            logits: vec![0.0; logits],
+            to_stream: buffer(if logits.is_some() { frame.width } else { 0 }),
+            logits: vec![0.0; logits.unwrap_or_default()],
+        }
+    }
+
+    /// Whether it is for so many rows, and for blocks that share what they keep.
+    pub(super) fn fits(&self, rows: usize, shares_kept: bool) -> bool {
+        self.rows == rows && self.shared.is_some() == shares_kept
+    }
+}
+
+/// One microbatch between its forward and its backward.
+pub(super) struct Pass {
+    rows: usize,
+    /// The stream before each block and after the last: `[rows, width]` each. One that another stage has is empty.
+    pub(super) streams: Vec<Vec<f32>>,
+    /// For each block; none where they share it.
+    pub(super) kept: Vec<Kept>,
+}
+
+impl Pass {
+    /// Through `layers` blocks, of which `kept` are kept, from a first stream of its own or one that is given.
+    pub(super) fn new(frame: &Frame<'_>, layers: usize, kept: usize, owns_first: bool) -> Pass {
+        let stream = |index: usize| vec![0.0; if index > 0 || owns_first { frame.rows() * frame.width } else { 0 }];
+        Pass {
+            rows: frame.rows(),
+            streams: (0..=layers).map(stream).collect(),
+            kept: (0..kept).map(|_| Kept::new(frame)).collect(),
         }
     }
 

@@ -1,0 +1,106 @@
+//! An engine whose model lies on several devices, a stage each.
+
+use candle_core::Device;
+use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::ModelKind;
+
+use super::{Engine, TrainingError, TrainingOptions, check_length};
+use crate::data::Corpus;
+use crate::model::lora::Lora;
+use crate::model::{self, Model, StageSpec, Transformer};
+use crate::ops::Kernels;
+use crate::optimizer::Optimizer;
+use crate::replica::host::HostStage;
+use crate::replica::{HostReplica, InParts, Pipeline, Stage};
+
+/// A device, and the stage of the model that it holds.
+#[derive(Clone, Debug)]
+pub struct StageOnDevice {
+    /// Several stages may be on the CPU: each has its share of rayon's threads.
+    pub device: Device,
+    /// Which part of the model.
+    pub stage: StageSpec,
+}
+
+/// Why the model of a run is not cut; `None` where it may be.
+pub(crate) fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
+    let spec = &manifest.model;
+    match spec.kind {
+        ModelKind::Mlp | ModelKind::Cnn => Some("only transformers are cut at their layers"),
+        ModelKind::Transformer if spec.tied_head => {
+            Some("its head is the embedding's table, which the first and the last stage would have to share")
+        }
+        ModelKind::Transformer => None,
+    }
+}
+
+impl Engine {
+    /// As [`Engine::on_base`] with the model cut into these stages, in order: a pipeline that takes one batch of the run's size
+    /// a step, and on the CPU trains with the bits of one device that holds all.
+    ///
+    /// # Errors
+    /// As [`Engine::on_base`]; also when the model cannot be cut, or a device has no kernels for stages.
+    ///
+    /// # Panics
+    /// When the stages are not all of the model, in order; also when the corpus was opened for another run.
+    pub fn over_stages(
+        manifest: &RunManifest,
+        base: Option<Vec<f32>>,
+        corpus: Corpus,
+        node: [u8; 32],
+        stages: &[StageOnDevice],
+        options: TrainingOptions,
+    ) -> Result<Engine, TrainingError> {
+        if let Some(reason) = why_not_cut(manifest) {
+            return Err(TrainingError::NotCut(reason.to_owned()));
+        }
+        if let Some(other) = stages.iter().find(|stage| !stage.device.is_cpu()) {
+            let reason = format!("stages are computed on the CPU so far, not on {:?}", other.device.location());
+            return Err(TrainingError::NotCut(reason));
+        }
+        if let Some(base) = &base {
+            check_length("the base", base.len(), model::parameter_count(&manifest.model))?;
+        }
+        let threads = (rayon::current_num_threads() / stages.len().max(1)).max(1);
+        let (mut built, mut first) = (Vec::new(), 0);
+        for StageOnDevice { stage, .. } in stages {
+            let model = Transformer::stage(&manifest.model, stage.clone());
+            let end = first + model.layout().parameters();
+            let weights = base.as_ref().map(|base| base[first..end].to_vec());
+            built.push(on_host(manifest, model, weights, threads, &options)?);
+            first = end;
+        }
+        let layout = model::trained_layout(manifest);
+        let parts = InParts::of(manifest, &options);
+        let optimizer = Optimizer::new(&manifest.optimizer, &layout);
+        let pipeline = Pipeline::new(built, layout.into(), optimizer, parts);
+        Engine::around(manifest, corpus, node, Box::new(pipeline), 1)
+    }
+}
+
+/// A stage on the CPU, from its own weights of the base where there is one.
+fn on_host(
+    manifest: &RunManifest,
+    model: Transformer,
+    base: Option<Vec<f32>>,
+    threads: usize,
+    options: &TrainingOptions,
+) -> Result<Box<dyn Stage>, TrainingError> {
+    let mut model: Box<dyn Model> = Box::new(model);
+    model.set_recompute(options.recompute);
+    model.set_precision(options.precision);
+    let seed = manifest.run.seed;
+    let begin = |model: &dyn Model| match options.weightless {
+        true => vec![0.0; model.layout().parameters()],
+        false => model.initial_parameters(seed),
+    };
+    let parameters = if manifest.lora.is_on() {
+        model = Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora));
+        begin(&*model)
+    } else {
+        base.unwrap_or_else(|| begin(&*model))
+    };
+    let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
+    let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
+    Ok(Box::new(HostStage::new(replica, threads)?))
+}

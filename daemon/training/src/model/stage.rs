@@ -1,0 +1,199 @@
+//! A model in pieces: contiguous runs of layers, each with flat vectors and a layout of its own, so that several devices
+//! can hold one model. The whole model is the stage of all layers.
+
+use std::ops::Range;
+
+use candle_core::Result;
+use murmur_protocol::manifest::ModelSpec;
+
+use super::{Evaluation, Task};
+use crate::data::TokenBatch;
+
+/// Which part of a transformer a stage is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageSpec {
+    /// Its blocks, by their numbers in the whole model.
+    pub layers: Range<u32>,
+    /// Whether it reads tokens, with the embedding: the first one does.
+    pub embeds: bool,
+    /// Whether it computes losses, with the last norm and the head: the last one does.
+    pub predicts: bool,
+}
+
+impl StageSpec {
+    /// All of the model.
+    pub fn whole(spec: &ModelSpec) -> StageSpec {
+        StageSpec { layers: 0..spec.layers, embeds: true, predicts: true }
+    }
+
+    /// The stages that begin at layer 0 and at each of `cuts`.
+    ///
+    /// # Panics
+    /// When the cuts do not ascend, or lie outside of the model: that is a mistake of who cuts.
+    pub fn cut(spec: &ModelSpec, cuts: &[u32]) -> Vec<StageSpec> {
+        let firsts: Vec<u32> = std::iter::once(0).chain(cuts.iter().copied()).collect();
+        let ends = cuts.iter().copied().chain([spec.layers]);
+        let stage = |(first, end): (u32, u32)| {
+            assert!(first < end && end <= spec.layers, "{cuts:?} of {} layers", spec.layers);
+            StageSpec { layers: first..end, embeds: first == 0, predicts: end == spec.layers }
+        };
+        firsts.iter().copied().zip(ends).map(stage).collect()
+    }
+}
+
+/// What a stage gives for a microbatch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evaluated {
+    /// The stream `[rows, width]` that the next one reads.
+    Stream(Vec<f32>),
+    /// The last one's answer.
+    Evaluation(Evaluation),
+}
+
+/// What the backward of a microbatch gives beside the gradient of the weights.
+#[derive(Debug, Default)]
+pub struct BackwardOutput {
+    /// The sum of the losses in nats, of a stage that predicts; else 0.
+    pub loss: f64,
+    /// The gradient of the stream that was read `[rows, width]`; none of a stage that reads tokens.
+    pub to_input: Option<Vec<f32>>,
+}
+
+/// A model that is computed as one stage of several. Streams are given away and taken over, never copied: a buffer that
+/// went with the forward comes back with the backward.
+pub trait Staged: Send + Sync {
+    /// The forward of a microbatch: from tokens, or from the `input` stream where the stage does not embed. Returns the output
+    /// stream, which stays here where the stage predicts. Keeps what [`Staged::backward`] needs.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    fn forward(
+        &mut self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        input: Option<Vec<f32>>,
+        threads: usize,
+    ) -> Result<Option<Vec<f32>>>;
+
+    /// The backward of the microbatch whose forward was first of those that wait for theirs: from the losses, or from the
+    /// gradient `to_output` of the output stream where the stage does not predict. Writes or adds the gradient of the weights.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    ///
+    /// # Panics
+    /// When no forward waits.
+    fn backward(
+        &mut self,
+        parameters: &[f32],
+        batch: &TokenBatch,
+        to_output: Option<Vec<f32>>,
+        task: &Task,
+        gradient: &mut [f32],
+    ) -> Result<BackwardOutput>;
+
+    /// Forgets forwards that wait for a backward that never comes.
+    fn abandon(&mut self);
+
+    /// As [`Staged::forward`] without a backward to come.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated>;
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::{AttentionBias, OptimizerKind, OptimizerSpec};
+
+    use super::*;
+    use crate::data::Batch;
+    use crate::model::{Model, Transformer, Write};
+    use crate::ops::gradient_check::random_tokens;
+    use crate::optimizer::{Moments, Optimizer, norm_of};
+
+    /// What one stage has.
+    struct Holder {
+        model: Transformer,
+        parameters: Vec<f32>,
+        gradient: Vec<f32>,
+        optimizer: Optimizer,
+        moments: Moments,
+    }
+
+    fn holder(spec: &ModelSpec, stage: StageSpec, optimizer: &OptimizerSpec, recompute: bool) -> Holder {
+        let mut model = Transformer::stage(spec, stage);
+        model.set_recompute(recompute);
+        let (parameters, optimizer) = (model.initial_parameters(1), Optimizer::new(optimizer, model.layout()));
+        let moments = optimizer.moments();
+        Holder { model, gradient: vec![f32::NAN; parameters.len()], parameters, optimizer, moments }
+    }
+
+    /// (parameters, the last gradient, norms and losses) of some steps of two microbatches, both forwards before both
+    /// backwards where `overlaps`.
+    fn trained(holders: &mut [Holder], batches: &[Batch], overlaps: bool) -> (Vec<f32>, Vec<f32>, Vec<f64>) {
+        let mut numbers = Vec::new();
+        for (steps, batch) in (1..).zip(batches) {
+            let parts = [batch.part(0..2), batch.part(2..3)];
+            let order = if overlaps {
+                vec![(0, true), (1, true), (0, false), (1, false)]
+            } else {
+                vec![(0, true), (0, false), (1, true), (1, false)]
+            };
+            for (part, is_forward) in order {
+                let tokens = parts[part].tokens().expect("tokens");
+                let write = if part == 0 { Write::Replace } else { Write::Add };
+                let task = Task::alone(1.0 / batch.predictions() as f32, write);
+                let mut handed = None;
+                if is_forward {
+                    for Holder { model, parameters, .. } in &mut *holders {
+                        handed = model.forward(parameters, tokens, handed, task.threads).expect("a forward");
+                    }
+                    assert!(handed.is_none());
+                    continue;
+                }
+                for Holder { model, parameters, gradient, .. } in holders.iter_mut().rev() {
+                    let output = model.backward(parameters, tokens, handed, &task, gradient).expect("a backward");
+                    numbers.extend(model.stage.predicts.then_some(output.loss));
+                    handed = output.to_input;
+                }
+                assert!(handed.is_none());
+            }
+            let squares = holders.iter().flat_map(|holder| holder.optimizer.squares(&holder.gradient));
+            let norm = norm_of(&squares.collect::<Vec<_>>());
+            numbers.push(norm);
+            for Holder { parameters, gradient, optimizer, moments, .. } in &mut *holders {
+                let factors = optimizer.factors(steps, norm, 0.01, &mut moments.average_weight);
+                optimizer.step(factors, parameters, gradient, moments);
+            }
+        }
+        let all = |values: fn(&Holder) -> &Vec<f32>| holders.iter().flat_map(values).copied().collect();
+        (all(|holder| &holder.parameters), all(|holder| &holder.gradient), numbers)
+    }
+
+    #[test]
+    fn any_cut_gives_the_same_bits_for_losses_gradients_norms_and_parameters() {
+        let spec = ModelSpec { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
+        let spec = ModelSpec { attention_bias: AttentionBias::All, head_norm: true, ..spec };
+        let tokens = |seed| random_tokens(3 * 12, 256, seed);
+        let batch = |seed| TokenBatch { inputs: tokens(seed), targets: tokens(seed + 50), sequences: 3 };
+        let batches: Vec<Batch> = (0..4).map(|seed| Batch::Tokens(batch(seed))).collect();
+        for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+            // A norm that clips every step, so that one wrong bit of it is in every parameter.
+            let optimizer = OptimizerSpec { kind, gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+            let run = |cuts: &[u32], recompute, overlaps| {
+                let stages = StageSpec::cut(&spec, cuts).into_iter();
+                let mut holders: Vec<_> = stages.map(|stage| holder(&spec, stage, &optimizer, recompute)).collect();
+                trained(&mut holders, &batches, overlaps)
+            };
+            let expected = run(&[], false, false);
+            assert!(expected.2.iter().all(|number| number.is_finite() && *number > 0.1));
+            for cuts in [&[3][..], &[1, 5], &[1, 2, 3, 4, 5]] {
+                for (recompute, overlaps) in [(false, false), (false, true), (true, true)] {
+                    let found = run(cuts, recompute, overlaps);
+                    assert!(found == expected, "{cuts:?} {recompute} {overlaps}: {:?} {:?}", found.2, expected.2);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! One model over several devices: each holds a stage, and a batch goes through them in microbatches (pipeline parallelism).
+//! Gradients, norms and parameters have the bits of a replica that holds the whole model and computes the same parts.
+
+pub(crate) mod schedule;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use candle_core::{Error, Result};
+use murmur_protocol::{ModelLayout, RunManifest};
+use rayon::prelude::*;
+
+use super::stage::{Microbatch, Stage};
+use super::{Replica, Transfer, has_two_lanes, parts};
+use crate::data::Batch;
+use crate::engine::options::TrainingOptions;
+use crate::model::stage::Evaluated;
+use crate::model::{self, Evaluation};
+use crate::ops::Kernels;
+use crate::optimizer::{Moments, Optimizer};
+use schedule::{Action, actions};
+
+pub(crate) struct Pipeline {
+    /// At least one, in the order of the model.
+    stages: Vec<Box<dyn Stage>>,
+    layout: Arc<ModelLayout>,
+    /// Of the whole model; each stage has its own.
+    optimizer: Optimizer,
+    parts: InParts,
+}
+
+/// How a batch is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InParts {
+    /// Examples computed at once, at most.
+    pub(crate) micro_batch: usize,
+    /// Whether a replica of the whole model would compute a batch of several examples in two lanes.
+    pub(crate) has_lanes: bool,
+    /// Examples evaluated at once, at most.
+    pub(crate) evaluated_at_once: usize,
+}
+
+impl InParts {
+    /// As one replica on the CPU would compute the batches of a run.
+    pub(crate) fn of(manifest: &RunManifest, options: &TrainingOptions) -> InParts {
+        let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
+        let parameters = model::trained_layout(manifest).parameters();
+        let has_another = !manifest.lora.is_on() && !options.recompute;
+        InParts {
+            micro_batch,
+            has_lanes: has_another && has_two_lanes(parameters, usize::MAX, micro_batch),
+            evaluated_at_once: usize::MAX,
+        }
+    }
+
+    /// Microbatches of a batch of so many examples.
+    pub(crate) fn count(&self, examples: usize) -> usize {
+        let in_lane = |examples: usize, micro_batch: usize| examples.div_ceil(micro_batch.max(1));
+        if self.is_in_lanes(examples) {
+            let (half, at_once) = (examples.div_ceil(2), self.micro_batch / 2);
+            in_lane(half, at_once) + in_lane(examples - half, at_once)
+        } else {
+            in_lane(examples, self.micro_batch)
+        }
+    }
+
+    fn is_in_lanes(&self, examples: usize) -> bool {
+        self.has_lanes && examples.min(self.micro_batch) > 1
+    }
+}
+
+impl Pipeline {
+    /// Of stages whose layouts make this one together.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub(crate) fn new(
+        stages: Vec<Box<dyn Stage>>,
+        layout: Arc<ModelLayout>,
+        optimizer: Optimizer,
+        parts: InParts,
+    ) -> Pipeline {
+        let tensors = stages.iter().flat_map(|stage| stage.replica().layout().tensors());
+        let same = tensors.map(|tensor| (&tensor.name, &tensor.shape));
+        assert!(same.eq(layout.tensors().iter().map(|tensor| (&tensor.name, &tensor.shape))), "stages make the model");
+        Pipeline { stages, layout, optimizer, parts }
+    }
+
+    /// In the order in which they are computed, and the number of lanes: as [`super::HostReplica`] has them.
+    fn microbatches(&self, batch: &Batch) -> (Vec<Microbatch>, usize) {
+        let examples = batch.examples();
+        let in_lane = |batch: &Batch, lane: usize, micro_batch: usize| {
+            let microbatch = |(number, batch)| Microbatch { batch, lane, is_first: number == 0 };
+            parts(batch, micro_batch).enumerate().map(microbatch).collect::<Vec<_>>()
+        };
+        let micro_batch = self.parts.micro_batch;
+        if !self.parts.is_in_lanes(examples) {
+            return (in_lane(batch, 0, micro_batch), 1);
+        }
+        let middle = examples.div_ceil(2);
+        let half = |lane: usize, range| in_lane(&batch.part(range), lane, micro_batch / 2);
+        ([half(0, 0..middle), half(1, middle..examples)].concat(), 2)
+    }
+
+    /// What belongs to each stage of a vector in which they have such lengths, one after the other.
+    fn cut<'a>(&self, values: &'a [f32], length: impl Fn(&dyn Replica) -> usize) -> Vec<&'a [f32]> {
+        let (mut rest, mut parts) = (values, Vec::new());
+        for stage in &self.stages {
+            let (part, others) = rest.split_at(length(stage.replica()));
+            parts.push(part);
+            rest = others;
+        }
+        parts
+    }
+
+    /// The same of each stage, side by side, with its part of a vector in the order of the layout.
+    fn on_parts(&mut self, values: &[f32], act: impl Fn(&mut dyn Replica, &[f32]) -> Result<()> + Sync) -> Result<()> {
+        let parts = self.cut(values, |replica| replica.layout().parameters());
+        let stages = self.stages.par_iter_mut().zip(parts);
+        stages.try_for_each(|(stage, part)| act(stage.replica_mut(), part))
+    }
+
+    fn joined<'a>(&'a self, values: impl Fn(&'a dyn Replica) -> Result<Cow<'a, [f32]>>) -> Result<Vec<f32>> {
+        let mut joined = Vec::with_capacity(self.layout.parameters());
+        for stage in &self.stages {
+            joined.extend_from_slice(&values(stage.replica())?);
+        }
+        Ok(joined)
+    }
+}
+
+/// Why a stage ended before the batch did.
+enum Ended {
+    /// Another one did, whose reason is told.
+    WithAnother,
+    Failed(Error),
+}
+
+type UntilEnd<T> = std::result::Result<T, Ended>;
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Ended {
+        Ended::Failed(error)
+    }
+}
+
+/// What a stage hears from its neighbours and tells them; none at the ends of the pipeline.
+#[derive(Default)]
+struct Ends {
+    input: Option<Receiver<Vec<f32>>>,
+    output: Option<SyncSender<Vec<f32>>>,
+    to_output: Option<Receiver<Vec<f32>>>,
+    to_input: Option<SyncSender<Vec<f32>>>,
+}
+
+impl Ends {
+    /// Of so many stages.
+    fn of(stages: usize) -> Vec<Ends> {
+        let mut all: Vec<Ends> = (0..stages).map(|_| Ends::default()).collect();
+        for next in 1..stages {
+            // No stage is further ahead than this.
+            let ((output, input), (to_input, to_output)) = (sync_channel(stages), sync_channel(stages));
+            (all[next].input, all[next - 1].output) = (Some(input), Some(output));
+            (all[next - 1].to_output, all[next].to_input) = (Some(to_output), Some(to_input));
+        }
+        all
+    }
+}
+
+fn receive(from: Option<&Receiver<Vec<f32>>>) -> UntilEnd<Option<Vec<f32>>> {
+    from.map(|from| from.recv().map_err(|_| Ended::WithAnother)).transpose()
+}
+
+fn send(to: Option<&SyncSender<Vec<f32>>>, stream: Option<Vec<f32>>) -> UntilEnd<()> {
+    match (to, stream) {
+        (Some(to), Some(stream)) => to.send(stream).map_err(|_| Ended::WithAnother),
+        (None, None) => Ok(()),
+        _ => unreachable!("the first stage embeds, the last one predicts, and no other does"),
+    }
+}
+
+/// All that one stage does for a batch; the sums of the losses of each lane, of the stage that predicts.
+fn run(
+    stage: &mut dyn Stage,
+    order: &[Action],
+    (microbatches, lanes): (&[Microbatch], usize),
+    share: f32,
+    ends: &Ends,
+) -> UntilEnd<Vec<f64>> {
+    let mut losses = vec![0.0; lanes];
+    stage.begin()?;
+    for action in order {
+        match *action {
+            Action::Forward(number) => {
+                let input = receive(ends.input.as_ref())?;
+                send(ends.output.as_ref(), stage.forward(&microbatches[number], input)?)?;
+            }
+            Action::Backward(number) => {
+                let to_output = receive(ends.to_output.as_ref())?;
+                let output = stage.backward(&microbatches[number], to_output, share)?;
+                losses[microbatches[number].lane] += output.loss;
+                send(ends.to_input.as_ref(), output.to_input)?;
+            }
+        }
+    }
+    stage.end(lanes)?;
+    Ok(losses)
+}
+
+impl Replica for Pipeline {
+    fn layout(&self) -> &Arc<ModelLayout> {
+        &self.layout
+    }
+
+    fn parameters(&self) -> Result<Cow<'_, [f32]>> {
+        self.joined(Replica::parameters).map(Cow::Owned)
+    }
+
+    fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
+        self.on_parts(values, |replica, part| replica.set_parameters(part))
+    }
+
+    fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
+        let (microbatches, lanes) = self.microbatches(batch);
+        let (count, share) = (self.stages.len(), 1.0 / batch.predictions() as f32);
+        let microbatches = &microbatches;
+        let ended: Vec<UntilEnd<Vec<f64>>> = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (number, (stage, ends)) in self.stages.iter_mut().zip(Ends::of(count)).enumerate() {
+                let order = actions(number, count, microbatches.len());
+                // The channels close with the thread, so that its neighbours end as well.
+                threads.push(scope.spawn(move || run(&mut **stage, &order, (microbatches, lanes), share, &ends)));
+            }
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        });
+        let mut loss = 0.0;
+        let mut lost = false;
+        for ended in ended {
+            match ended {
+                Ok(losses) => loss += losses.iter().sum::<f64>(),
+                Err(Ended::Failed(error)) => return Err(error),
+                Err(Ended::WithAnother) => lost = true,
+            }
+        }
+        assert!(!lost, "a stage ends early only where one fails");
+        Ok(loss / batch.predictions() as f64)
+    }
+
+    fn gradient(&self) -> Result<Cow<'_, [f32]>> {
+        self.joined(Replica::gradient).map(Cow::Owned)
+    }
+
+    fn set_gradient(&mut self, values: &[f32]) -> Result<()> {
+        self.on_parts(values, |replica, part| replica.set_gradient(part))
+    }
+
+    fn squares(&self) -> Result<Vec<f64>> {
+        let squares = self.stages.iter().map(|stage| stage.replica().squares()).collect::<Result<Vec<_>>>()?;
+        Ok(squares.concat())
+    }
+
+    fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
+        let stages = self.stages.par_iter_mut();
+        stages.try_for_each(|stage| stage.replica_mut().step(gradient_norm, learning_rate))
+    }
+
+    fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
+        let mut evaluation = Evaluation::default();
+        for part in parts(batch, self.parts.evaluated_at_once) {
+            let mut handed = None;
+            for stage in &mut self.stages {
+                match stage.evaluate(&part, handed.take())? {
+                    Evaluated::Stream(stream) => handed = Some(stream),
+                    Evaluated::Evaluation(of_part) => evaluation = evaluation.with(of_part),
+                }
+            }
+        }
+        Ok(evaluation)
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.stages.iter().try_for_each(|stage| stage.replica().wait())
+    }
+
+    fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    fn set_members(&mut self, members: f64) {
+        self.optimizer.set_members(members);
+        self.stages.iter_mut().for_each(|stage| stage.replica_mut().set_members(members));
+    }
+
+    fn moments(&self) -> Result<(Moments, u64)> {
+        let (mut joined, mut steps) = (Moments::default(), 0);
+        for stage in &self.stages {
+            let (moments, its_steps) = stage.replica().moments()?;
+            joined.first.extend_from_slice(&moments.first);
+            joined.second.extend_from_slice(&moments.second);
+            joined.average.extend_from_slice(&moments.average);
+            (joined.average_weight, steps) = (moments.average_weight, its_steps);
+        }
+        Ok((joined, steps))
+    }
+
+    fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
+        let first = self.cut(&moments.first, |replica| replica.layout().parameters());
+        let second = self.cut(&moments.second, |replica| replica.optimizer().seconds());
+        let average = self.cut(&moments.average, |replica| replica.optimizer().averages());
+        let parts = first.into_iter().zip(second).zip(average);
+        self.stages.iter_mut().zip(parts).try_for_each(|(stage, ((first, second), average))| {
+            let average_weight = moments.average_weight;
+            let [first, second, average] = [first, second, average].map(<[f32]>::to_vec);
+            stage.replica_mut().set_moments(Moments { first, second, average, average_weight }, steps)
+        })
+    }
+
+    /// Where all stages are on devices that copy while they compute.
+    fn begin_copy(&self) -> Result<Option<Transfer<Vec<f32>>>> {
+        let copies = self.stages.iter().map(|stage| stage.replica().begin_copy()).collect::<Result<Vec<_>>>()?;
+        let Some(copies) = copies.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let wait = || Ok(copies.into_iter().map(Transfer::wait).collect::<Result<Vec<_>>>()?.concat());
+        Transfer::waiting(wait).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Where the layers of a model go that several devices hold together: counted operations over measured speeds, under each
+//! device's memory, by exact dynamic programming.
+
+use std::ops::Range;
+
+use murmur_protocol::RunManifest;
+
+use crate::engine::cut::why_not_cut;
+use crate::engine::options::TrainingOptions;
+use crate::measure::operations_of_stage;
+use crate::memory::MemoryEstimate;
+use crate::model::StageSpec;
+use crate::ops::Kernels;
+use crate::replica::InParts;
+use crate::replica::pipeline::schedule::{busy, in_flight};
+
+/// What a device has for a stage.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// That compute there.
+    pub kernels: Kernels,
+    /// Threads that compute there, on the CPU.
+    pub threads: usize,
+    /// Operations a second, in any unit that all places share.
+    pub speed: f64,
+    /// Bytes that a stage may take; `None` where nobody knows.
+    pub free: Option<u64>,
+}
+
+/// A cut of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// In the order of the model; a device that would only delay the others has none.
+    pub stages: Vec<PlacedStage>,
+    /// The share of all stages' time in which they compute: the rest is the bubble at the ends of a batch, and waiting for the
+    /// slowest.
+    pub busy: f64,
+}
+
+/// A stage, and where it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlacedStage {
+    /// Index of its place.
+    pub place: usize,
+    /// Which part of the model.
+    pub stage: StageSpec,
+    /// What it takes.
+    pub memory: MemoryEstimate,
+}
+
+/// Why there is no cut.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCut {
+    /// Whatever the devices.
+    #[error("the model is not cut into stages: {0}")]
+    Model(&'static str),
+    /// Their memory is too small, together or in the pieces that layers come in.
+    #[error("no cut of the model fits the devices' memory")]
+    Memory,
+}
+
+/// The cut in which a batch takes the least time, over these devices in this order.
+///
+/// # Errors
+/// When the model cannot be cut, or no cut fits.
+pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) -> Result<Cut, NoCut> {
+    if let Some(reason) = why_not_cut(manifest) {
+        return Err(NoCut::Model(reason));
+    }
+    if places.iter().any(|place| place.kernels != Kernels::Fused) {
+        return Err(NoCut::Model("stages are computed on the CPU so far"));
+    }
+    let spec = &manifest.model;
+    let microbatches = InParts::of(manifest, options).count(manifest.optimizer.batch_sequences as usize);
+    let stage = |layers: &Range<u32>| StageSpec {
+        embeds: layers.start == 0,
+        predicts: layers.end == spec.layers,
+        layers: layers.clone(),
+    };
+    let seconds = |place: usize, layers: &Range<u32>| {
+        operations_of_stage(spec, &stage(layers), options.recompute) / places[place].speed
+    };
+    let mut best: Option<(f64, Cut)> = None;
+    for stages in 1..=places.len().min(spec.layers as usize) {
+        let memory = |number: usize, place: usize, layers: &Range<u32>| {
+            let held = in_flight(number, stages, microbatches);
+            let Place { kernels, threads, .. } = places[place];
+            MemoryEstimate::of_stage(manifest, options, kernels, threads, &stage(layers), held)
+        };
+        let cost = |number: usize, place: usize, layers: Range<u32>| {
+            let fits = places[place].free.is_none_or(|free| memory(number, place, &layers).on_device() <= free);
+            fits.then(|| seconds(place, &layers))
+        };
+        let Some((slowest, found)) = fastest(spec.layers, places.len(), stages, cost) else { continue };
+        let total = slowest * (microbatches + stages - 1) as f64;
+        // Fewer stages where more gain nothing.
+        if best.as_ref().is_none_or(|(least, _)| total < *least) {
+            let each: Vec<f64> = found.iter().map(|(place, layers)| seconds(*place, layers)).collect();
+            let placed = found.iter().enumerate().map(|(number, (place, layers))| PlacedStage {
+                place: *place,
+                stage: stage(layers),
+                memory: memory(number, *place, layers),
+            });
+            best = Some((total, Cut { stages: placed.collect(), busy: busy(&each, microbatches) }));
+        }
+    }
+    best.map(|(_, cut)| cut).ok_or(NoCut::Memory)
+}
+
+/// Each stage's place and layers.
+type Placement = Vec<(usize, Range<u32>)>;
+
+/// Cuts `layers` into so many stages on some of the places, in their order, so that the slowest stage is as fast as can be. The
+/// cost is that of a stage of this number on a place; `None` where it does not fit. Returns the slowest one's cost, and each
+/// stage's place and layers.
+fn fastest(
+    layers: u32,
+    places: usize,
+    stages: usize,
+    cost: impl Fn(usize, usize, Range<u32>) -> Option<f64>,
+) -> Option<(f64, Placement)> {
+    // For each place that the last stage so far may have, and each layer that it may end before: the slowest one's cost, and
+    // where that stage begins and the place of the one before it.
+    type Reached = Option<(f64, u32, usize)>;
+    let mut table: Vec<Vec<Vec<Reached>>> = Vec::new();
+    for number in 0..stages {
+        let mut row = vec![vec![None; layers as usize + 1]; places];
+        for (place, end) in (0..places).flat_map(|place| (1..=layers).map(move |end| (place, end))) {
+            let befores: Vec<(f64, u32, usize)> = if number == 0 {
+                vec![(0.0, 0, 0)]
+            } else {
+                let reached = |before: usize, first: u32| {
+                    let (slowest, ..) = table[number - 1][before][first as usize]?;
+                    Some((slowest, first, before))
+                };
+                (0..place).flat_map(|before| (1..end).filter_map(move |first| reached(before, first))).collect()
+            };
+            let with_this = |(slowest, first, before): (f64, u32, usize)| {
+                Some((cost(number, place, first..end)?.max(slowest), first, before))
+            };
+            row[place][end as usize] =
+                befores.into_iter().filter_map(with_this).min_by(|left, right| left.0.total_cmp(&right.0));
+        }
+        table.push(row);
+    }
+    let ends = (0..places).filter_map(|place| Some((table[stages - 1][place][layers as usize]?.0, place)));
+    let (slowest, mut place) = ends.min_by(|left, right| left.0.total_cmp(&right.0))?;
+    let (mut found, mut end) = (Vec::new(), layers);
+    for row in table.iter().rev() {
+        let (_, first, before) = row[place][end as usize].expect("a cell on the way to one that is reached");
+        found.push((place, first..end));
+        (place, end) = (before, first);
+    }
+    found.reverse();
+    Some((slowest, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::{ModelKind, ModelSpec};
+    use murmur_protocol::random::{Rng as _, stream};
+
+    use super::*;
+
+    /// The least cost of all cuts, one after the other.
+    fn by_trying_all(
+        number: usize,
+        stages: usize,
+        (first, layers): (u32, u32),
+        (place, places): (usize, usize),
+        cost: &dyn Fn(usize, usize, Range<u32>) -> Option<f64>,
+    ) -> Option<f64> {
+        if number == stages {
+            return (first == layers).then_some(0.0);
+        }
+        let mut best: Option<f64> = None;
+        for taken in place..places {
+            for end in first + 1..=layers {
+                let Some(own) = cost(number, taken, first..end) else { continue };
+                let rest = by_trying_all(number + 1, stages, (end, layers), (taken + 1, places), cost);
+                if let Some(rest) = rest {
+                    best = Some(best.map_or(rest.max(own), |best| best.min(rest.max(own))));
+                }
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn no_cut_is_faster_than_the_one_found() {
+        let mut generator = stream(1, "cuts", &[]);
+        let (mut found_some, mut found_none) = (0, 0);
+        for _ in 0..200 {
+            let (layers, places) = (1 + (generator.next_u64() % 7) as u32, 1 + (generator.next_u64() % 4) as usize);
+            let speeds: Vec<f64> = (0..places).map(|_| 1.0 + (generator.next_u64() % 5) as f64).collect();
+            let weights: Vec<f64> = (0..layers).map(|_| 1.0 + (generator.next_u64() % 9) as f64).collect();
+            let rooms: Vec<u32> = (0..places).map(|_| (generator.next_u64() % 6) as u32).collect();
+            for stages in 1..=places.min(layers as usize) {
+                let cost = |number: usize, place: usize, range: Range<u32>| {
+                    let fits = range.len() as u32 + number as u32 <= rooms[place];
+                    let weight: f64 = weights[range.start as usize..range.end as usize].iter().sum();
+                    fits.then_some(weight / speeds[place])
+                };
+                let expected = by_trying_all(0, stages, (0, layers), (0, places), &cost);
+                let found = fastest(layers, places, stages, cost);
+                assert_eq!(found.as_ref().map(|(slowest, _)| *slowest), expected);
+                let Some((slowest, cut)) = found else {
+                    found_none += 1;
+                    continue;
+                };
+                found_some += 1;
+                assert_eq!((cut.len(), cut[0].1.start, cut[stages - 1].1.end), (stages, 0, layers));
+                assert!(cut.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1.end == pair[1].1.start));
+                let costs = cut.iter().enumerate();
+                let costs = costs.map(|(number, (place, range))| cost(number, *place, range.clone()).expect("it fits"));
+                assert_eq!(costs.fold(0.0, f64::max), slowest);
+            }
+        }
+        assert!(found_some > 50 && found_none > 50, "{found_some} {found_none}");
+    }
+
+    fn manifest() -> RunManifest {
+        let model = ModelSpec { layers: 12, width: 256, heads: 4, feed_forward: 768, ..ModelSpec::default() };
+        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        manifest.optimizer.batch_sequences = 16;
+        manifest
+    }
+
+    fn place(speed: f64, free: Option<u64>) -> Place {
+        Place { kernels: Kernels::Fused, threads: 1, speed, free }
+    }
+
+    #[test]
+    fn unlike_devices_get_unlike_cuts_and_memory_decides_before_speed() {
+        let options = TrainingOptions { micro_batch: Some(2), ..TrainingOptions::default() };
+        let layers = |cut: &Cut| cut.stages.iter().map(|stage| stage.stage.layers.len()).collect::<Vec<_>>();
+        let alike = cut(&manifest(), &options, &[place(1.0, None); 2]).expect("a cut");
+        assert_eq!(layers(&alike), [6, 6]);
+        assert!(alike.busy > 0.85 && alike.busy < 1.0, "{}", alike.busy);
+        let unlike = cut(&manifest(), &options, &[place(3.0, None), place(1.0, None)]).expect("a cut");
+        assert_eq!(layers(&unlike), [9, 3]);
+        // Just not enough for nine layers.
+        let nine = unlike.stages[0].memory.on_device();
+        let narrow = cut(&manifest(), &options, &[place(3.0, Some(nine - 1)), place(1.0, None)]).expect("a cut");
+        assert_eq!(layers(&narrow), [8, 4]);
+        // A device that is slower than the bubble it makes is left out.
+        let slow = cut(&manifest(), &options, &[place(1.0, None), place(0.001, None)]).expect("a cut");
+        assert_eq!((layers(&slow), slow.stages[0].place, slow.busy), (vec![12], 0, 1.0));
+        let none = cut(&manifest(), &options, &[place(1.0, Some(1 << 20)); 2]);
+        assert_eq!(none, Err(NoCut::Memory));
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_said() {
+        let mut manifest = manifest();
+        manifest.model.tied_head = true;
+        let options = TrainingOptions::default();
+        assert!(matches!(cut(&manifest, &options, &[place(1.0, None); 2]), Err(NoCut::Model(_))));
+        manifest.model.kind = ModelKind::Mlp;
+        assert!(matches!(cut(&manifest, &options, &[place(1.0, None); 2]), Err(NoCut::Model(_))));
+    }
+}
