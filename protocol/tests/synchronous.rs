@@ -388,6 +388,24 @@ fn an_owner_who_rests_is_not_waited_for_and_one_who_leaves_costs_nothing() {
     assert!(world.status(0).waited - waited < Duration::from_secs(6));
 }
 
+/// One of its own limit of steps, or whose training has failed.
+#[test]
+fn the_others_go_on_without_one_whose_training_is_over() {
+    let mut world = World::new(Topology::Tree, 3, 6, Sabotage::None);
+    world.run(Duration::from_secs(5));
+    let report = world.members[1].report;
+    world.later(1, 0, Happening::Told(Event::TrainingCompleted(report)));
+    for (left, victim) in [(2, 2), (1, 2)] {
+        world.run(Duration::from_secs(6));
+        let before = world.status(0);
+        world.run(Duration::from_secs(4));
+        let after = world.status(0);
+        assert!(after.members == left && after.finished > before.finished + 5, "{before:?}, {after:?}");
+        assert_eq!(world.broken, [] as [String; 0]);
+        world.kill(victim);
+    }
+}
+
 #[test]
 fn sabotage_is_found() {
     let broken = |sabotage, words: &str| {
