@@ -136,7 +136,7 @@ fn members_that_come_die_and_stand_still_cost_a_deadline_and_replicas_stay_one()
     assert!(said.contains("synchronous  3 members average together · ") && said.contains(" · waited "), "{said}");
     let output = run(MURMUR, &["finish", text(&at("founder")), "--in", "1s"]);
     assert!(output.status.success(), "{output:?}");
-    [&founder, &late, &stopped].map(at_its_end);
+    [&founder, &late, &stopped].into_iter().for_each(|daemon| drop(at_its_end(daemon)));
     for daemon in [founder, late, stopped] {
         let last = daemon.stop().report.expect("it has left in order");
         let told = synchronous(&last);

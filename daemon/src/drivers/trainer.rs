@@ -229,6 +229,7 @@ impl TrainerThread {
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
                 return self.unsaved.map_or(written, Err);
             }
+            self.end_failed_member();
             let is_between = self.member.as_ref().is_none_or(Member::is_between);
             if self.stage == Stage::Training && is_between && self.is_run_over() {
                 self.stage = Stage::Ended;

@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn who_averages_and_how_long_was_waited_is_said_in_words() {
         let report =
-            SynchronousReport { members: 3, all_reduces: 1, seconds_waited: 1.25, ..SynchronousReport::default() };
-        assert_eq!(report.summary(), "3 members average together · 1 all-reduce · waited 1.2 s");
+            SynchronousReport { members: 3, all_reduces: 1, seconds_waited: 1.3, ..SynchronousReport::default() };
+        assert_eq!(report.summary(), "3 members average together · 1 all-reduce · waited 1.3 s");
         let report = SynchronousReport { seconds_waited: 130.0, ..SynchronousReport::default() };
         assert_eq!(report.summary(), "waits for members · 0 all-reduces · waited 2 min 10 s");
     }

@@ -82,8 +82,12 @@ impl Collective {
 
     pub(super) fn on_stalled(&mut self, now: Time, from: PeerId, said: Stalled) {
         if self.is_over {
-            self.outside.insert(from, (now, said.epoch.number));
-            return self.invite_those_outside(now);
+            // Those of a group go on without this member.
+            if said.members.is_empty() {
+                self.outside.insert(from, (now, said.epoch.number));
+                self.invite_those_outside(now);
+            }
+            return;
         }
         if !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::random::{RngExt, stream};
-use world::{Happening, Place, Sabotage, World};
+use world::{Place, Sabotage, World};
 
 const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)

@@ -20,13 +20,15 @@ pub(super) struct Member {
     waits: bool,
     /// Of the last batch: bytes, tokens or images, and the seconds that its gradient took.
     last_batch: (usize, f64),
+    /// Whether the others are told that nothing more will come.
+    has_ended: bool,
 }
 
 impl Member {
     /// `None` for a run that gossips.
     pub(super) fn new(spec: &SynchronousSpec) -> Option<Member> {
         let spec = spec.is_on().then(|| spec.clone())?;
-        Some(Member { spec, ordered: None, steps: 0, waits: false, last_batch: (0, 0.0) })
+        Some(Member { spec, ordered: None, steps: 0, waits: false, last_batch: (0, 0.0), has_ended: false })
     }
 
     /// Whether there is something to compute.
@@ -66,6 +68,17 @@ impl TrainerThread {
         if member.steps >= member.spec.every_steps && self.stage == Stage::Training {
             let contribution = self.engine.parameters().and_then(|values| Ok((values, self.engine.replica_digest()?)));
             self.contribute(contribution);
+        }
+    }
+
+    /// Where training has failed, the others are to go on without this member.
+    pub(super) fn end_failed_member(&mut self) {
+        let has_failed = self.view.failure.is_some();
+        let Some(member) = self.member.as_mut().filter(|_| has_failed) else { return };
+        let ends = !std::mem::replace(&mut member.has_ended, true);
+        if ends {
+            let report = self.report();
+            self.tell(Event::TrainingCompleted(report));
         }
     }
 

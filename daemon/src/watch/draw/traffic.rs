@@ -14,10 +14,14 @@ use crate::observe::{Metric, NodePicture};
 pub(super) fn summary(node: &NodePicture, columns: u16) -> String {
     let Some(sample) = &node.sample else { return String::new() };
     let rate = |metric| human_bytes(node.now(metric).unwrap_or(0.0).max(0.0) as u64);
+    let averaging = match sample.waited_seconds {
+        Some(seconds) => format!("waited {seconds:.0} s for others"),
+        None => format!("gossip {:.1} % of the time", 100.0 * sample.boundary_share),
+    };
     let parts = [
         format!("traffic ↑ {}/s ↓ {}/s", rate(Metric::SentPerSecond), rate(Metric::ReceivedPerSecond)),
         format!("sent {} got {}", human_bytes(sample.sent), human_bytes(sample.received)),
-        format!("gossip {:.1} % of the time", 100.0 * sample.boundary_share),
+        averaging,
         format!("today {}", human_bytes(sample.today)),
     ];
     fitted(parts, columns.into())
