@@ -295,6 +295,7 @@ impl Beginning {
         let config = Config {
             name: self.name,
             gossip: manifest.gossip.clone(),
+            synchronous: manifest.synchronous.clone(),
             end: RunEnd { order: self.order, ..RunEnd::of(&manifest) },
             start: if self.has_model { Start::WithModel } else { Start::FromPeer },
             training: report(self.training),

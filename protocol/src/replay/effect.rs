@@ -59,6 +59,16 @@ pub fn outline(effect: &Effect) -> String {
                 known(job.reference.as_ref()),
             )
         }
+        Effect::Trainer(TrainerOrder::TakeUp { sum, members, progress }) => {
+            write!(text, "TakeUp {} values of {members}, progress {progress:?}", sum.values().len())
+        }
+        Effect::Trainer(TrainerOrder::LoadReplica { request, replica, progress }) => {
+            write!(text, "LoadReplica {request:?}: {} bytes, progress {progress:?}", replica.len())
+        }
+        Effect::Worker(WorkerOrder::Reduce { request, job }) => {
+            let (values, bytes) = (job.sum.values().len(), job.received.len());
+            write!(text, "Reduce {request:?}: {:?} of {values} values, {bytes} bytes, {:?}", job.range, job.action)
+        }
         other => write!(text, "{other:?}"),
     };
     written.expect("a string takes everything");

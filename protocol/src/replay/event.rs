@@ -62,6 +62,10 @@ pub enum Told {
     #[allow(missing_docs)]
     Merged { request: u64, result: Result<Outcome, Offence> },
     #[allow(missing_docs)]
+    Contributed { request: u64, values: u64, digest: u64, report: ReportFields },
+    #[allow(missing_docs)]
+    Reduced { request: u64, result: Result<u64, Offence> },
+    #[allow(missing_docs)]
     CorrectionApplied { request: u64, report: ReportFields },
     #[allow(missing_docs)]
     StateLoaded { request: u64, accepted: bool, report: ReportFields },
@@ -212,6 +216,14 @@ impl Told {
             Event::Merged { request, result } => {
                 Told::Merged { request: request.0, result: result.map(Outcome::from).map_err(Offence::from) }
             }
+            Event::Contributed { request, contribution, digest, report } => {
+                let values = contribution.values().len() as u64;
+                Told::Contributed { request: request.0, values, digest, report: fields(&report) }
+            }
+            Event::Reduced { request, result } => {
+                let result = result.map(|sum| sum.values().len() as u64).map_err(Offence::from);
+                Told::Reduced { request: request.0, result }
+            }
             Event::CorrectionApplied { request, report } => {
                 Told::CorrectionApplied { request: request.0, report: fields(&report) }
             }
@@ -274,6 +286,19 @@ impl Told {
             }
             Told::Merged { request, result } => {
                 Event::Merged { request: RequestId(request), result: result.map(Merged::from).map_err(Into::into) }
+            }
+            Told::Contributed { request, values, digest, report: fields } => Event::Contributed {
+                request: RequestId(request),
+                contribution: stand_ins.snapshot(values)?,
+                digest,
+                report: report(fields),
+            },
+            Told::Reduced { request, result } => {
+                let result = match result {
+                    Ok(values) => Ok(stand_ins.snapshot(values)?),
+                    Err(wrong) => Err(wrong.into()),
+                };
+                Event::Reduced { request: RequestId(request), result }
             }
             Told::CorrectionApplied { request, report: fields } => {
                 Event::CorrectionApplied { request: RequestId(request), report: report(fields) }
