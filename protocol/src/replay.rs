@@ -147,6 +147,7 @@ struct Beginning {
 }
 
 #[derive(Encode, Decode)]
+#[allow(clippy::large_enum_variant)] // there is one at a time
 enum Entry {
     /// An event at a time in nanoseconds, the digests of its effects, and the node's deadline after them.
     Event {
