@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use murmur_network::Keypair;
 use murmur_protocol::RunManifest;
+use murmur_training::privacy::NotPrivate;
 use serde_json::json;
 
 use super::join::{self, Reached};
@@ -14,6 +15,7 @@ use crate::daemon::{corpus_failure, network_config, open_corpus};
 use crate::doctor::{self, Finding, Found, Health};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+use crate::setup::privacy::refusal;
 use crate::store::DataDirectory;
 
 pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
@@ -46,6 +48,9 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     if manifest.data.share && settings.data.files.is_empty() {
         findings.push(Finding::good("data", "comes from the swarm".to_owned()));
+        if settings.privacy.is_on() {
+            findings.push(Finding::of_failure("privacy", &refusal(&NotPrivate::Shared)));
+        }
     } else {
         let parameters = murmur_training::trained_layout(&manifest).parameters();
         match open_corpus(&manifest, &settings, None) {

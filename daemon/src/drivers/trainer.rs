@@ -82,7 +82,7 @@ impl Trainer {
     /// later are taken up between steps.
     ///
     /// # Panics
-    /// When the system has no thread left.
+    /// When the system has no thread left, or steps are private without a ledger, or counted by one without being private.
     pub fn start(
         engine: Engine,
         settings: TrainerSettings,
@@ -90,6 +90,11 @@ impl Trainer {
         writer: CheckpointWriter,
         arrivals: mpsc::Receiver<Arrival>,
     ) -> Trainer {
+        assert_eq!(
+            settings.privacy.is_some(),
+            engine.permits().is_some(),
+            "private steps, and only those, are counted"
+        );
         let (orders, inbox) = sync_channel(QUEUE_MAX);
         let (checkpoints, asked) = CheckpointRequests::channel();
         let first_view = TrainingView { steps: engine.steps(), progress: settings.progress, ..TrainingView::default() };
