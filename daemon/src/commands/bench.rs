@@ -66,7 +66,7 @@ struct Report {
     /// Of plain matrix products, in the same unit.
     product_gigaflops: f64,
     seconds: Split,
-    /// The processor's name, where one trains and the system says it.
+    /// The processor's name, where it trains and the system says it.
     processor: Option<String>,
     /// Each way in which PyTorch was measured.
     pytorch: Vec<(&'static str, Speed)>,

@@ -14,7 +14,7 @@ const SHAPES: [[usize; 3]; 9] = [
     [97, 65, 511],
     [193, 48, 96],
     [30, 1030, 300],
-    [256, 384, 768],
+    [100, 70, 768],
 ];
 
 /// Values whose lanes differ in size by ten powers of ten.
