@@ -166,7 +166,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     let mut others = Vec::new();
     let processor = processor().filter(|_| device.is_cpu());
     let forces_mkl = processor.as_ref().is_some_and(|(_, maker)| maker != "GenuineIntel");
-    for python in &options.python {
+    if let Some(python) = &options.python {
         for way in Way::all(device, options.precision, forces_mkl) {
             note(&format!("starting PyTorch, {}", way.name));
             let more: Vec<String> = way.options.iter().map(|option| (*option).to_owned()).collect();
