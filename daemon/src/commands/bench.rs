@@ -66,7 +66,7 @@ struct Report {
     /// Of plain matrix products, in the same unit.
     product_gigaflops: f64,
     seconds: Split,
-    /// The processor's name, where one trains and the system says it.
+    /// The processor's name, where it trains and the system says it.
     processor: Option<String>,
     /// Each way in which PyTorch was measured.
     pytorch: Vec<(&'static str, Speed)>,
@@ -166,7 +166,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     let mut others = Vec::new();
     let processor = processor().filter(|_| device.is_cpu());
     let forces_mkl = processor.as_ref().is_some_and(|(_, maker)| maker != "GenuineIntel");
-    for python in &options.python {
+    if let Some(python) = &options.python {
         for way in Way::all(device, options.precision, forces_mkl) {
             note(&format!("starting PyTorch, {}", way.name));
             let more: Vec<String> = way.options.iter().map(|option| (*option).to_owned()).collect();

@@ -63,5 +63,7 @@ mod tests {
         assert_eq!(kibibytes("VmHWM:\tmany\n", "VmHWM:"), None);
         assert_eq!(ticks("7 (a) b) c) S 1 7 7 0 -1 4194560 1 0 0 0 120 34 0 0 20"), Some(154));
         assert_eq!(ticks("nothing"), None);
+        let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: A: B\nmodel name\t: C\n";
+        assert_eq!((cpu_line(text, "model name"), cpu_line(text, "flags")), (Some("A: B".to_owned()), None));
     }
 }

@@ -13,8 +13,8 @@ const SHAPES: [[usize; 3]; 9] = [
     [100, 20, 257],
     [97, 65, 511],
     [193, 48, 96],
-    [30, 1030, 300],
-    [256, 384, 768],
+    [14, 1030, 40],
+    [100, 70, 768],
 ];
 
 /// Values whose lanes differ in size by ten powers of ten.

@@ -4,9 +4,9 @@
 //! a pair for each of 16 columns. 24 registers hold the sums, two a line of the right factor, one a value of the left.
 
 use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbf16_ps, _mm512_dpwssd_epi32,
-    _mm512_load_si512, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbf16_ps,
+    _mm512_dpwssd_epi32, _mm512_load_si512, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
 };
 use std::mem::transmute;
 
@@ -142,6 +142,12 @@ unsafe fn tile<D: Dot, const ROW: usize, const STEP: usize>(factors: &Factors<'_
     // SAFETY: the caller has the features; reads lie inside the panels by the assertions above, and the right one begins
     // at a multiple of 64 bytes by its maker; writes lie inside the place, which is the caller's.
     unsafe {
+        // The place is needed at the end; a large output is in no near cache, and rows of many lie in one set of it.
+        for row in 0..place.rows {
+            let to = place.values.wrapping_add(row * place.row_stride).cast();
+            _mm_prefetch::<_MM_HINT_T0>(to);
+            _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(64));
+        }
         let mut sums = [[D::zero(); 2]; ROWS];
         let (left, right) = (left.as_ptr(), right.as_ptr());
         for pair in 0..pairs {
