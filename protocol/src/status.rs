@@ -29,7 +29,7 @@ pub enum Phase {
     Left,
 }
 
-/// How much a node holds of what is bounded: what a [`Status`] lists, counted, which is a hundred times as quick.
+/// How much a node holds of what is bounded: what a [`Status`] lists, counted without making the lists.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counts {
     /// Where it stands.

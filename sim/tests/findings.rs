@@ -83,7 +83,8 @@ fn two_halves_meet_again_after_a_long_split() {
 
 /// Twenty seconds are sixty rounds here, in which the halves go their own ways. Nobody had counted as away for less than
 /// thirty seconds: honest members lost their trust, and copied each other's models. (With four nodes, whose optima differ as
-/// much, one in ten swarms copies without any split: the fourth is always twice as far off as the others from each other.)
+/// much, four of thirty swarms of pairs and one on links copy without any split: one node is always twice as far off as the
+/// others are from each other.)
 #[test]
 fn halves_that_were_apart_for_many_short_rounds_average_instead_of_copying() {
     for (seed, kind) in (0..10).map(|seed| (seed, [GossipKind::Links, GossipKind::Pairs][seed as usize % 2])) {

@@ -31,7 +31,7 @@ pub(crate) struct Links {
     links: BTreeMap<PeerId, Link>,
     /// Own rounds so far.
     round: u64,
-    /// Whether there will be no more own rounds, by which links that others have given up are told.
+    /// Whether own rounds are over. They tell which links are unused, so that none is forgotten any more.
     is_at_rest: bool,
 }
 
@@ -226,7 +226,7 @@ mod tests {
         }
         assert_eq!((links.has_room_for(peer(11)), links.reference(peer(1), Part::MODEL)), (false, None));
         links.rest();
-        assert!(links.has_room_for(peer(11)), "nobody tells any more which of them are used");
+        assert!(links.has_room_for(peer(11)), "without rounds none of them is forgotten");
         links.keep(peer(11), Part::MODEL, new_reference(), (false, true));
         assert!(links.count() <= LINKS_MAX && links.reference(peer(11), Part::MODEL).is_some());
     }
