@@ -100,7 +100,11 @@ impl MemoryEstimate {
         let lanes = if has_lanes && has_two_lanes(all_trained, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
             ModelKind::Transformer if on_gpu => {
-                gpu::activation_values(&manifest.model, sequences as usize, options.precision, options.recompute) as u64
+                let whole = StageSpec::whole(&manifest.model);
+                let (stage, passes) = part.unwrap_or((&whole, 1));
+                let part = (stage, passes as usize);
+                let TrainingOptions { precision, recompute, .. } = *options;
+                gpu::activation_values(&manifest.model, part, sequences as usize, precision, recompute) as u64
             }
             ModelKind::Transformer => {
                 let blocks = Blocks::of(&manifest.model, options.recompute, part, lanes);

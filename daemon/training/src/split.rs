@@ -67,11 +67,11 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     if let Some(reason) = why_not_cut(manifest) {
         return Err(NoCut::Model(reason));
     }
-    if places.iter().any(|place| place.kernels != Kernels::Fused) {
-        return Err(NoCut::Model("stages are computed on the CPU so far"));
+    if places.iter().any(|place| place.kernels == Kernels::Composed) {
+        return Err(NoCut::Model("candle's operations compute no stages"));
     }
     let spec = &manifest.model;
-    let microbatches = InParts::of(manifest, options).count(manifest.optimizer.batch_sequences as usize);
+    let all_on_cpu = places.iter().all(|place| place.kernels == Kernels::Fused);
     let stage = |layers: &Range<u32>| StageSpec {
         embeds: layers.start == 0,
         predicts: layers.end == spec.layers,
@@ -82,10 +82,13 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     };
     let mut best: Option<(f64, Cut)> = None;
     for stages in 1..=places.len().min(spec.layers as usize) {
+        let options = options.in_microbatches(manifest, stages, all_on_cpu);
+        let in_parts = InParts::of(manifest, &options, all_on_cpu);
+        let microbatches = in_parts.count(manifest.optimizer.batch_sequences as usize);
         let memory = |number: usize, place: usize, layers: &Range<u32>| {
             let held = in_flight(number, stages, microbatches);
             let Place { kernels, threads, .. } = places[place];
-            MemoryEstimate::of_stage(manifest, options, kernels, threads, &stage(layers), held)
+            MemoryEstimate::of_stage(manifest, &options, kernels, threads, &stage(layers), held)
         };
         let cost = |number: usize, place: usize, layers: Range<u32>| {
             let fits = places[place].free.is_none_or(|free| memory(number, place, &layers).on_device() <= free);
