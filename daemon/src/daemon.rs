@@ -41,6 +41,7 @@ use crate::observe::report::NodeReport;
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
+use crate::setup::arrangement::{Arranged, arrange};
 use crate::setup::base_model;
 use crate::setup::devices::Devices;
 use crate::setup::privacy;
@@ -187,16 +188,17 @@ fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model>
     let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
-    memory_check::check(&plan.manifest, training, &devices)?;
+    let Arranged { arrangement, line } = arrange(&plan.manifest, training, &devices)?;
+    line.iter().for_each(|line| note(line));
     let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
     memory_check::check_disk(plan.directory.root(), parameters)?;
     if plan.console == Console::Text {
-        daily_traffic::tell(&plan.manifest, &plan.settings, &devices);
+        daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
     }
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let weights = base_model::weights(&plan.manifest, &plan.settings, base, has_model)?;
     let options = TrainingOptions { weightless: has_model, ..training.options() };
-    let mut engine = murmur_training::Engine::on_base(&plan.manifest, weights, corpus, node, &devices.all, options)
+    let mut engine = (arrangement.engine(&plan.manifest, weights, corpus, node, options))
         .context("cannot set up the model on its device")?;
     let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {

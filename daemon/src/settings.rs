@@ -9,7 +9,8 @@ pub(crate) use file::{line_of_field, nearest, parse};
 pub use file::{load_node_settings, load_run_manifest};
 pub use node::{
     AfterCompletion, CheckpointSettings, DEFAULT_PORT, DEFAULT_STATUS_PORT, DataSettings, LimitsSettings,
-    MlflowSettings, NetworkSettings, NodeSettings, StatusSettings, THREADS_MAX, TensorBoardSettings, TrainingSettings,
+    MlflowSettings, NetworkSettings, NodeSettings, Split, StatusSettings, THREADS_MAX, TensorBoardSettings,
+    TrainingSettings,
 };
 pub use privacy::PrivacySettings;
 pub use stay::StaySettings;

@@ -8,7 +8,7 @@ use clap::Args;
 use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, STAY, TRACKING, TRAINING};
 use super::numbers::{decimal, whole};
 use crate::console::Console;
-use crate::settings::{LimitsSettings, PrivacySettings, StaySettings, THREADS_MAX};
+use crate::settings::{LimitsSettings, PrivacySettings, Split, StaySettings, THREADS_MAX};
 
 /// Options of `start`.
 #[derive(Debug, Args)]
@@ -76,6 +76,10 @@ pub struct MachineOptions {
     /// auto, cpu or cuda:N; several as cuda:0,cuda:1 train as one node.
     #[arg(long, env = "MURMUR_DEVICE", help_heading = TRAINING)]
     pub device: Option<String>,
+    /// Several devices have all of the model each (replicate), or some of its layers each (pipeline); auto cuts it where it
+    /// does not fit each.
+    #[arg(long, env = "MURMUR_SPLIT", value_enum, value_name = "HOW", help_heading = TRAINING, hide_possible_values = true)]
+    pub split: Option<Split>,
     /// CPU threads that train; 0 takes all cores.
     #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
         value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]

@@ -65,6 +65,7 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
             _ => (training.device.clone(), names),
         };
     }
+    training.split = options.split.unwrap_or(training.split);
     training.threads = options.threads.unwrap_or(training.threads);
     if let Some(base) = &options.base {
         model.base = base.clone();

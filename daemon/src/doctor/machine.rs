@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_training::{Corpus, Device, Engine, TrainingError, TrainingOptions, median, parameter_count};
+use murmur_training::{Corpus, TrainingError, TrainingOptions, median, parameter_count};
 
 use super::Finding;
 use crate::console::{counted, human_bytes};
 use crate::limits::memory_check;
 use crate::process::stats::{available_memory, peak_memory};
 use crate::settings::NodeSettings;
+use crate::setup::arrangement::{Arranged, Arrangement, arrange};
 use crate::setup::devices::Devices;
 
 /// Steps are taken for about this long.
@@ -58,11 +59,15 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         Some(warning) => Finding::warning("device", name, warning),
     });
     let free = available_memory();
-    if let Err(failure) = memory_check::check(manifest, &settings.training, &devices) {
-        findings.push(Finding::of_failure("memory", &failure));
-        return None;
-    }
-    match take_steps(manifest, &devices.all, settings.training.options(), MEASURING) {
+    let Arranged { arrangement, line } = match arrange(manifest, &settings.training, &devices) {
+        Ok(arranged) => arranged,
+        Err(failure) => {
+            findings.push(Finding::of_failure("memory", &failure));
+            return None;
+        }
+    };
+    findings.extend(line.map(|line| Finding::good("split", line)));
+    match take_steps(manifest, &arrangement, settings.training.options(), MEASURING) {
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
@@ -79,11 +84,11 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
     }
 }
 
-/// The median of a few steps of the run's model on devices that have room for it; `None` where that would take long, or
+/// The median of a few steps of the run's model in an arrangement that has room for it; `None` where that would take long, or
 /// none could be taken. Takes the memory of training for as long.
 pub(crate) fn measure_briefly(
     manifest: &RunManifest,
-    devices: &[Device],
+    arrangement: &Arrangement,
     options: TrainingOptions,
 ) -> Option<(Duration, usize)> {
     let spec = &manifest.model;
@@ -91,10 +96,10 @@ pub(crate) fn measure_briefly(
     let predictions = f64::from(manifest.optimizer.batch_sequences) * f64::from(length);
     // Two operations for each weight forward and four backward.
     let operations = 6.0 * parameter_count(spec) as f64 * predictions;
-    if operations > QUICK_OPERATIONS && devices.iter().any(Device::is_cpu) {
+    if operations > QUICK_OPERATIONS && arrangement.is_on_cpu() {
         return None;
     }
-    let (times, parameters) = take_steps(manifest, devices, options, MEASURING_BRIEFLY).ok()?;
+    let (times, parameters) = take_steps(manifest, arrangement, options, MEASURING_BRIEFLY).ok()?;
     Some((Duration::from_secs_f64(times.step_seconds), parameters))
 }
 
@@ -106,14 +111,14 @@ struct Times {
 /// On data that is made up, whatever the run's: a step takes as long on any.
 fn take_steps(
     manifest: &RunManifest,
-    devices: &[Device],
+    arrangement: &Arrangement,
     options: TrainingOptions,
     measuring: Duration,
 ) -> Result<(Times, usize), TrainingError> {
     // A step on any base takes as long as on the run's.
     let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(0));
     let corpus = Corpus::made_up(manifest);
-    let mut engine = Engine::on_base(manifest, base, corpus, [0; 32], devices, options)?;
+    let mut engine = arrangement.engine(manifest, base, corpus, [0; 32], options)?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
     while times.len() < STEPS_MIN || (begin.elapsed() < measuring && times.len() < STEPS_MAX) {
         let step = Instant::now();

@@ -9,7 +9,7 @@ use murmur_training::trained_layout;
 use crate::console::{human_bytes, note};
 use crate::doctor::measure_briefly;
 use crate::settings::{LimitsSettings, NodeSettings};
-use crate::setup::devices::Devices;
+use crate::setup::arrangement::Arrangement;
 
 const DAY_SECONDS: f64 = 86_400.0;
 
@@ -18,8 +18,8 @@ const DAY_SECONDS: f64 = 86_400.0;
 pub(crate) const ALL_REDUCE_BYTES: usize = 8;
 
 /// Tells people what this node will send, before it begins.
-pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, devices: &Devices) {
-    let sent = match measure_briefly(manifest, &devices.all, settings.training.options()) {
+pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement: &Arrangement) {
+    let sent = match measure_briefly(manifest, arrangement, settings.training.options()) {
         Some((step, parameters)) => {
             describe(bytes_sent_a_day(manifest, parameters, step.as_secs_f64()), &settings.limits)
         }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use murmur_protocol::RunManifest;
 use murmur_training::ops::Kernels;
-use murmur_training::{MemoryEstimate, free_memory};
+use murmur_training::split::{Cut, PlacedStage};
+use murmur_training::{Device, MemoryEstimate, free_memory};
 
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
@@ -28,6 +29,11 @@ pub(crate) const REMEDY: &str = "set training.recompute = true or lower training
 /// # Errors
 /// With the numbers, and what to lower.
 pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Result<(), Failure> {
+    shortage(manifest, settings, devices).map_or(Ok(()), |shortage| Err(shortage.failure()))
+}
+
+/// Where a run does not fit that every device holds all of.
+pub(crate) fn shortage(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Option<Shortage> {
     let (workers, threads) = (devices.on_cpu() as u64, rayon::current_num_threads());
     let estimate = |kernels| MemoryEstimate::of(manifest, &settings.options(), kernels, threads);
     // Copies for exchanges and checkpoints lie in the machine's memory whatever trains.
@@ -40,13 +46,66 @@ pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices
         _ => format!("; all but copies {workers} times"),
     };
     let needed = workers * own.on_device() + own.copies;
-    refuse_shortage("memory", needed, available_memory(), &format!("{own}{times}"))?;
-    for gpu in devices.all.iter().filter(|device| !device.is_cpu()) {
+    let of_machine = Shortage::of("memory", needed, available_memory(), format!("{own}{times}"));
+    let of_gpu = |gpu: &Device| {
         let place = format!("the memory of {}", name(gpu));
         let its = estimate(Kernels::choose(gpu, manifest));
-        refuse_shortage(&place, its.on_device(), free_memory(gpu), &its.to_string())?;
+        Shortage::of(&place, its.on_device(), free_memory(gpu), its.to_string())
+    };
+    of_machine.or_else(|| devices.all.iter().filter(|device| !device.is_cpu()).find_map(of_gpu))
+}
+
+/// Refuses stages that do not fit: those on the CPU together with all copies, each other one on its device.
+///
+/// # Errors
+/// With the numbers, and what to lower.
+pub(crate) fn check_stages(cut: &Cut, devices: &Devices) -> Result<(), Failure> {
+    let mut of_machine = MemoryEstimate::default();
+    let mut shortage = None;
+    for PlacedStage { place, memory, .. } in &cut.stages {
+        let device = &devices.all[*place];
+        of_machine.copies += memory.copies;
+        if device.is_cpu() {
+            of_machine.parameters += memory.parameters;
+            of_machine.gradient += memory.gradient;
+            of_machine.moments += memory.moments;
+            of_machine.activations += memory.activations;
+        } else {
+            let place = format!("the memory of {}", name(device));
+            let its = || Shortage::of(&place, memory.on_device(), free_memory(device), memory.to_string());
+            shortage = shortage.or_else(its);
+        }
     }
-    Ok(())
+    let needed = of_machine.on_device() + of_machine.copies;
+    let of_machine = || Shortage::of("memory", needed, available_memory(), of_machine.to_string());
+    shortage.or_else(of_machine).map_or(Ok(()), |shortage| Err(shortage.failure()))
+}
+
+/// A place with too little memory.
+#[derive(Debug)]
+pub(crate) struct Shortage {
+    place: String,
+    /// In bytes.
+    pub(crate) needed: u64,
+    /// In bytes.
+    pub(crate) free: u64,
+    estimate: String,
+}
+
+impl Shortage {
+    /// `None` where enough is free, or nobody knows how much.
+    fn of(place: &str, needed: u64, free: Option<u64>, estimate: String) -> Option<Shortage> {
+        let free = free.filter(|free| needed > *free)?;
+        Some(Shortage { place: place.to_owned(), needed, free, estimate })
+    }
+
+    /// For who asked for this run here.
+    pub(crate) fn failure(&self) -> Failure {
+        let Shortage { place, estimate, .. } = self;
+        let (needed, free) = (human_bytes(self.needed), human_bytes(self.free));
+        let message = format!("training this run takes about {needed} of {place}, and {free} are free ({estimate})");
+        Failure::new(DOES_NOT_FIT, message).hint(REMEDY)
+    }
 }
 
 /// Refuses a node that has no room for a single checkpoint of so many parameters: all that it learns would be lost.
@@ -83,22 +142,16 @@ fn refuse(needed: u64, free: Option<u64>, failure: impl Fn(String, String) -> Fa
     }
 }
 
-fn refuse_shortage(place: &str, needed: u64, free: Option<u64>, estimate: &str) -> Result<(), Failure> {
-    refuse(needed, free, |needed, free| {
-        let message = format!("training this run takes about {needed} of {place}, and {free} are free ({estimate})");
-        Failure::new(DOES_NOT_FIT, message).hint(REMEDY)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_shortage_is_one_only_where_it_is_known() {
-        assert!(refuse_shortage("memory", 2, Some(2), "").is_ok() && refuse_shortage("memory", 2, None, "").is_ok());
-        let failure = refuse_shortage("the memory of cuda:0", 3_000_000, Some(2_000_000), "parameters 3 MB");
-        let message = failure.expect_err("a megabyte is missing").to_string();
+        let of = |needed, free| Shortage::of("the memory of cuda:0", needed, free, "parameters 3 MB".to_owned());
+        assert!(of(2, Some(2)).is_none() && of(2, None).is_none());
+        let shortage = of(3_000_000, Some(2_000_000)).expect("a megabyte is missing");
+        let message = shortage.failure().to_string();
         assert!(message.contains("3.0 MB of the memory of cuda:0, and 2.0 MB are free (parameters 3 MB)"), "{message}");
     }
 

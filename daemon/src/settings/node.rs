@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use murmur_network::Connectivity;
 use murmur_training::{DataPlace, DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,8 @@ pub struct TrainingSettings {
     /// Several devices that train as one node, such as ["cuda:0", "cuda:1"]; where it is not empty, `device` is not read.
     /// Each takes a batch of the run's size at every step.
     pub devices: Vec<String>,
+    /// Whether several devices have all of the model each, or some of its layers each.
+    pub split: Split,
     /// CPU threads that train; 0 takes all cores.
     pub threads: usize,
     /// Compute activations again in the backward instead of keeping them: less memory, a third more arithmetic.
@@ -62,6 +65,19 @@ pub struct TrainingSettings {
     pub evaluate_every: u64,
     /// What to do once the run is complete.
     pub after_completion: AfterCompletion,
+}
+
+/// How several devices of a node train one model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// A pipeline where the model does not fit each device, else replicas.
+    #[default]
+    Auto,
+    /// Each has the whole model, and takes a batch of the run's size.
+    Replicate,
+    /// Each has some of its layers, and a batch of the run's size goes through them: for models that do not fit one device.
+    Pipeline,
 }
 
 /// What a node does once the run is complete.
@@ -207,6 +223,7 @@ impl Default for TrainingSettings {
         TrainingSettings {
             device: "auto".to_owned(),
             devices: Vec::new(),
+            split: Split::Auto,
             threads: 0,
             recompute: false,
             micro_batch: 0,

@@ -7,8 +7,8 @@ use murmur_training::model::lora;
 use murmur_training::{Pretrained, PretrainedConfig, PretrainedError};
 
 use crate::failure::{ExitCode, Failure};
-use crate::limits::memory_check;
 use crate::settings::NodeSettings;
+use crate::setup::arrangement::arrange;
 use crate::setup::devices::Devices;
 use crate::store::Checkpoint;
 
@@ -122,7 +122,7 @@ pub fn whole_model(checkpoint: &Checkpoint, folder: Option<&Path>) -> Result<Vec
 fn check_fit(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
     // A device that cannot be opened is told of later.
     Devices::open(&settings.training)
-        .map_or(Ok(()), |devices| memory_check::check(manifest, &settings.training, &devices))
+        .map_or(Ok(()), |devices| arrange(manifest, &settings.training, &devices).map(drop))
 }
 
 fn check_named(manifest: &RunManifest) -> Result<(), Failure> {

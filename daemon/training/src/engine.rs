@@ -14,7 +14,7 @@ use murmur_protocol::{Ending, Payload, Snapshot};
 use crate::data::{Batch, Corpus, Sampler};
 use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
-use crate::model::{self, Evaluation};
+use crate::model::{self, Evaluation, StageSpec};
 use crate::ops::Kernels;
 use crate::outer::OuterMomentum;
 use crate::privacy::PrivateTraining;
@@ -189,7 +189,9 @@ impl Engine {
             1 => replicas.remove(0),
             _ => Box::new(Team::new(replicas)),
         };
-        Engine::around(manifest, corpus, node, replica, devices.len())
+        let mut engine = Engine::around(manifest, corpus, node, replica, devices.len())?;
+        engine.is_on_cpu = matches!(devices, [device] if device.is_cpu());
+        Ok(engine)
     }
 
     /// Of a replica, which takes so many batches of the run's size at every step.
@@ -219,7 +221,7 @@ impl Engine {
             last_copy: None,
             corrections_under_way: 0,
             last_average: None,
-            is_on_cpu: matches!(devices, [device] if device.is_cpu()),
+            is_on_cpu: false,
             private: None,
         })
     }
@@ -412,11 +414,11 @@ fn on_gpu(
         let kind = options.precision.kind();
         let adapters = Adapters::new(device.clone(), &model::layout(spec), &weights, &manifest.lora, kind)?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
-        (Trained { layout: Arc::new(layout), adapters: Some(adapters) }, parameters)
+        (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), adapters: Some(adapters) }, parameters)
     } else {
         let begun = model::begin(manifest, base, options.weightless);
         let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;
-        (Trained::all(model.layout()), parameters)
+        (Trained::all(spec, model.layout()), parameters)
     };
     let at_once = options.examples_at_once(spec, Kernels::Cuda);
     Ok(GpuReplica::new(device, spec, trained, &parameters, manifest.optimizer.clone(), at_once, options)?)

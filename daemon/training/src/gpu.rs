@@ -35,7 +35,7 @@ use crate::replica::Transfer;
 
 pub(crate) use adapters::Adapters;
 pub(crate) use product::{Matrix, Product};
-pub(crate) use replica::{GpuReplica, Trained};
+pub(crate) use replica::{GpuReplica, GpuStage, Trained};
 pub(crate) use transformer::activation_values;
 
 /// Threads of a block. Tests have few, which take turns, and their small tensors still have more parts than one.

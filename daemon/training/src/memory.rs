@@ -96,11 +96,16 @@ impl MemoryEstimate {
         let examples = manifest.optimizer.batch_sequences as usize;
         let has_lanes =
             manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora && !options.recompute;
-        let all_trained = if part.is_some() { model::trained_layout(manifest).parameters() } else { trained as usize };
+        let of_all = || stage_layout(&manifest.model, &StageSpec::whole(&manifest.model)).parameters();
+        let all_trained = if part.is_some() && has_lanes { of_all() } else { trained as usize };
         let lanes = if has_lanes && has_two_lanes(all_trained, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
             ModelKind::Transformer if on_gpu => {
-                gpu::activation_values(&manifest.model, sequences as usize, options.precision, options.recompute) as u64
+                let whole = StageSpec::whole(&manifest.model);
+                let (stage, passes) = part.unwrap_or((&whole, 1));
+                let part = (stage, passes as usize);
+                let TrainingOptions { precision, recompute, .. } = *options;
+                gpu::activation_values(&manifest.model, part, sequences as usize, precision, recompute) as u64
             }
             ModelKind::Transformer => {
                 let blocks = Blocks::of(&manifest.model, options.recompute, part, lanes);

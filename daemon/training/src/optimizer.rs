@@ -202,11 +202,7 @@ impl Optimizer {
     /// The sum of the squares of each tensor's `gradient`, in `f64` and in a fixed order. Not finite exactly when some value is
     /// not.
     pub(crate) fn squares(&self, gradient: &[f32]) -> Vec<f64> {
-        let of_tensor = |tensor: &Stepped| {
-            let tasks = gradient[tensor.range.clone()].par_chunks(TASK_VALUES);
-            tasks.map(sum_of_squares).collect::<Vec<f64>>().iter().sum()
-        };
-        self.tensors.par_iter().map(of_tensor).collect()
+        self.tensors.par_iter().map(|tensor| square(&gradient[tensor.range.clone()])).collect()
     }
 
     /// One step over flat `values` with their flat `gradient`, both in the order of the layout.
@@ -244,6 +240,11 @@ fn take<'a>(values: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
 /// How many of a layout's parameters this optimizer keeps second moments of: those that AdamW steps.
 pub fn second_moments(spec: &OptimizerSpec, layout: &ModelLayout) -> usize {
     Optimizer::new(spec, layout).seconds()
+}
+
+/// The sum of the squares of `values`, in `f64` and in a fixed order. Not finite exactly when some value is not.
+pub(crate) fn square(values: &[f32]) -> f64 {
+    values.par_chunks(TASK_VALUES).map(sum_of_squares).collect::<Vec<f64>>().iter().sum()
 }
 
 /// The Euclidean norm of a gradient whose tensors' [`squares`] are these. Summed tensor by tensor, so that its bits, and those

@@ -17,7 +17,7 @@ use murmur_protocol::RunManifest;
 use rayon::prelude::*;
 
 use crate::data::Corpus;
-use crate::optimizer::{TASK_VALUES, gradient_norm};
+use crate::optimizer::{TASK_VALUES, square};
 use crate::replica::Replica;
 
 pub use accountant::{Budget, Mechanism, Spending};
@@ -127,8 +127,13 @@ fn add_clipped(sum: &mut [f32], gradient: &[f32], clip: f64) {
     tasks.for_each(|(sums, values)| sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value));
 }
 
+/// Euclidean.
+fn norm(values: &[f32]) -> f64 {
+    square(values).sqrt()
+}
+
 fn clip_factor(gradient: &[f32], clip: f64) -> f32 {
-    let norm = gradient_norm(gradient);
+    let norm = norm(gradient);
     match norm {
         _ if !norm.is_finite() => 0.0,
         _ if norm <= clip => 1.0,

@@ -1,6 +1,8 @@
 //! Where the layers of a model go that several devices hold together: counted operations over measured speeds, under each
 //! device's memory, by exact dynamic programming.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use murmur_protocol::RunManifest;
@@ -13,6 +15,9 @@ use crate::model::StageSpec;
 use crate::ops::Kernels;
 use crate::replica::InParts;
 use crate::replica::pipeline::schedule::{busy, in_flight};
+
+/// Stages of a pipeline, at most: a guess. The time to find a cut grows with their square.
+const STAGES_MAX: usize = 16;
 
 /// What a device has for a stage.
 #[derive(Clone, Copy, Debug)]
@@ -67,11 +72,11 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     if let Some(reason) = why_not_cut(manifest) {
         return Err(NoCut::Model(reason));
     }
-    if places.iter().any(|place| place.kernels != Kernels::Fused) {
-        return Err(NoCut::Model("stages are computed on the CPU so far"));
+    if places.iter().any(|place| place.kernels == Kernels::Composed) {
+        return Err(NoCut::Model("candle's operations compute no stages"));
     }
     let spec = &manifest.model;
-    let microbatches = InParts::of(manifest, options).count(manifest.optimizer.batch_sequences as usize);
+    let all_on_cpu = places.iter().all(|place| place.kernels == Kernels::Fused);
     let stage = |layers: &Range<u32>| StageSpec {
         embeds: layers.start == 0,
         predicts: layers.end == spec.layers,
@@ -80,12 +85,19 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     let seconds = |place: usize, layers: &Range<u32>| {
         operations_of_stage(spec, &stage(layers), options.recompute) / places[place].speed
     };
-    let mut best: Option<(f64, Cut)> = None;
-    for stages in 1..=places.len().min(spec.layers as usize) {
+    let (mut best, known): (Option<(f64, Cut)>, _) = (None, RefCell::new(BTreeMap::new()));
+    for stages in 1..=places.len().min(spec.layers as usize).min(STAGES_MAX) {
+        let options = options.in_microbatches(manifest, stages, all_on_cpu);
+        let in_parts = InParts::of(manifest, &options, all_on_cpu);
+        let microbatches = in_parts.count(manifest.optimizer.batch_sequences as usize);
         let memory = |number: usize, place: usize, layers: &Range<u32>| {
-            let held = in_flight(number, stages, microbatches);
+            let (held, stage) = (in_flight(number, stages, microbatches), stage(layers));
             let Place { kernels, threads, .. } = places[place];
-            MemoryEstimate::of_stage(manifest, options, kernels, threads, &stage(layers), held)
+            // Blocks are alike, so their number says it all.
+            let of = (stage.layers.len(), stage.embeds, stage.predicts);
+            let key = (kernels == Kernels::Cuda, threads, options.micro_batch, held, of);
+            let estimate = || MemoryEstimate::of_stage(manifest, &options, kernels, threads, &stage, held);
+            *known.borrow_mut().entry(key).or_insert_with(estimate)
         };
         let cost = |number: usize, place: usize, layers: Range<u32>| {
             let fits = places[place].free.is_none_or(|free| memory(number, place, &layers).on_device() <= free);
@@ -119,27 +131,29 @@ fn fastest(
     stages: usize,
     cost: impl Fn(usize, usize, Range<u32>) -> Option<f64>,
 ) -> Option<(f64, Placement)> {
-    // For each place that the last stage so far may have, and each layer that it may end before: the slowest one's cost, and
-    // where that stage begins and the place of the one before it.
+    // For each place that the last stage so far may have, and each layer that it may end before: the slowest one's cost, where
+    // that stage begins, and the place of the one before it.
     type Reached = Option<(f64, u32, usize)>;
     let mut table: Vec<Vec<Vec<Reached>>> = Vec::new();
     for number in 0..stages {
         let mut row = vec![vec![None; layers as usize + 1]; places];
-        for (place, end) in (0..places).flat_map(|place| (1..=layers).map(move |end| (place, end))) {
-            let befores: Vec<(f64, u32, usize)> = if number == 0 {
-                vec![(0.0, 0, 0)]
-            } else {
-                let reached = |before: usize, first: u32| {
-                    let (slowest, ..) = table[number - 1][before][first as usize]?;
-                    Some((slowest, first, before))
+        // The least cost at which the stages before this one reach each layer on places before this one, and the last's place.
+        let mut before = vec![None; layers as usize + 1];
+        before[0] = (number == 0).then_some((0.0, 0));
+        for place in 0..places {
+            for end in 1..=layers {
+                let from = |first: u32| {
+                    let (slowest, last) = before[first as usize]?;
+                    Some((cost(number, place, first..end)?.max(slowest), first, last))
                 };
-                (0..place).flat_map(|before| (1..end).filter_map(move |first| reached(before, first))).collect()
-            };
-            let with_this = |(slowest, first, before): (f64, u32, usize)| {
-                Some((cost(number, place, first..end)?.max(slowest), first, before))
-            };
-            row[place][end as usize] =
-                befores.into_iter().filter_map(with_this).min_by(|left, right| left.0.total_cmp(&right.0));
+                row[place][end as usize] =
+                    (0..end).filter_map(from).min_by(|left: &(f64, u32, usize), right| left.0.total_cmp(&right.0));
+            }
+            let reached = table.last().map_or(&[][..], |above| &above[place][..]);
+            for (best, reached) in before.iter_mut().zip(reached) {
+                let faster = reached.filter(|(slowest, ..)| best.is_none_or(|(least, _)| *slowest < least));
+                *best = faster.map(|(slowest, ..)| (slowest, place)).or(*best);
+            }
         }
         table.push(row);
     }

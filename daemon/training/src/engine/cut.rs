@@ -1,12 +1,15 @@
 //! An engine whose model lies on several devices, a stage each.
 
+use std::sync::Arc;
+
 use candle_core::Device;
-use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::ModelKind;
+use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
-use crate::model::lora::Lora;
+use crate::gpu::{self, Accelerator, Adapters, GpuReplica, GpuStage, Trained};
+use crate::model::lora::{Lora, initial_adapters, lora_layout};
 use crate::model::{self, Model, StageSpec, Transformer};
 use crate::ops::Kernels;
 use crate::optimizer::Optimizer;
@@ -36,7 +39,8 @@ pub(crate) fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
 
 impl Engine {
     /// As [`Engine::on_base`] with the model cut into these stages, in order: a pipeline that takes one batch of the run's size
-    /// a step, and on the CPU trains with the bits of one device that holds all.
+    /// a step. It trains with the bits of one device that holds all and computes the same microbatches: see
+    /// [`TrainingOptions::in_microbatches`].
     ///
     /// # Errors
     /// As [`Engine::on_base`]; also when the model cannot be cut, or a device has no kernels for stages.
@@ -54,24 +58,27 @@ impl Engine {
         if let Some(reason) = why_not_cut(manifest) {
             return Err(TrainingError::NotCut(reason.to_owned()));
         }
-        if let Some(other) = stages.iter().find(|stage| !stage.device.is_cpu()) {
-            let reason = format!("stages are computed on the CPU so far, not on {:?}", other.device.location());
-            return Err(TrainingError::NotCut(reason));
-        }
         if let Some(base) = &base {
             check_length("the base", base.len(), model::parameter_count(&manifest.model))?;
         }
-        let threads = (rayon::current_num_threads() / stages.len().max(1)).max(1);
+        let on_cpu = stages.iter().filter(|stage| stage.device.is_cpu()).count();
+        let options = options.in_microbatches(manifest, stages.len(), on_cpu == stages.len());
+        let threads = (rayon::current_num_threads() / on_cpu.max(1)).max(1);
         let (mut built, mut first) = (Vec::new(), 0);
-        for StageOnDevice { stage, .. } in stages {
+        for StageOnDevice { stage, device } in stages {
             let model = Transformer::stage(&manifest.model, stage.clone());
             let end = first + model.layout().parameters();
             let weights = base.as_ref().map(|base| base[first..end].to_vec());
-            built.push(on_host(manifest, model, weights, threads, &options)?);
             first = end;
+            built.push(if device.is_cpu() {
+                on_host(manifest, model, weights, threads, &options)?
+            } else {
+                let accelerator = gpu::accelerator(device).map_err(TrainingError::NotCut)?;
+                on_gpu(manifest, stage, &model, weights, accelerator, &options)?
+            });
         }
         let layout = model::trained_layout(manifest);
-        let parts = InParts::of(manifest, &options);
+        let parts = InParts::of(manifest, &options, on_cpu == stages.len());
         let optimizer = Optimizer::new(&manifest.optimizer, &layout);
         let pipeline = Pipeline::new(built, layout.into(), optimizer, parts);
         Engine::around(manifest, corpus, node, Box::new(pipeline), 1)
@@ -89,10 +96,9 @@ fn on_host(
     let mut model: Box<dyn Model> = Box::new(model);
     model.set_recompute(options.recompute);
     model.set_precision(options.precision);
-    let seed = manifest.run.seed;
     let begin = |model: &dyn Model| match options.weightless {
         true => vec![0.0; model.layout().parameters()],
-        false => model.initial_parameters(seed),
+        false => model.initial_parameters(manifest.run.seed),
     };
     let parameters = if manifest.lora.is_on() {
         model = Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora));
@@ -103,4 +109,36 @@ fn on_host(
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
     let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
     Ok(Box::new(HostStage::new(replica, threads)?))
+}
+
+/// The same in the memory of a GPU.
+fn on_gpu(
+    manifest: &RunManifest,
+    stage: &StageSpec,
+    model: &Transformer,
+    base: Option<Vec<f32>>,
+    device: Arc<dyn Accelerator>,
+    options: &TrainingOptions,
+) -> Result<Box<dyn Stage>, TrainingError> {
+    let begin = |layout: &ModelLayout, drawn: &dyn Fn() -> Vec<f32>| match options.weightless {
+        true => vec![0.0; layout.parameters()],
+        false => drawn(),
+    };
+    let seed = manifest.run.seed;
+    let (adapters, layout, parameters) = if manifest.lora.is_on() {
+        let weights = base.ok_or(TrainingError::BaseMissing)?;
+        let kind = options.precision.kind();
+        let adapters = Adapters::new(device.clone(), model.layout(), &weights, &manifest.lora, kind)?;
+        let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
+        let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
+        (Some(adapters), layout, parameters)
+    } else {
+        let drawn = || begin(model.layout(), &|| model.initial_parameters(seed));
+        (None, model.layout().clone(), base.unwrap_or_else(drawn))
+    };
+    let trained = Trained { stage: stage.clone(), layout, adapters };
+    let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
+    let optimizer = manifest.optimizer.clone();
+    let replica = GpuReplica::new(device, &manifest.model, trained, &parameters, optimizer, at_once, options)?;
+    Ok(Box::new(GpuStage::new(replica)))
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use candle_core::DType;
+use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::ModelSpec;
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +87,19 @@ pub struct TrainingOptions {
     pub weightless: bool,
 }
 
+/// Microbatches for each stage of a pipeline with GPUs, unless told otherwise: of the time, (S − 1) / (5S − 1) is a bubble, at
+/// most a fifth.
+const MICROBATCHES_PER_STAGE: usize = 4;
+
 impl TrainingOptions {
+    /// For a pipeline of so many stages, where a batch passes in parts: on GPUs, which else take it at once, in a number that
+    /// keeps most stages busy. The CPU takes [`TOKENS_AT_ONCE`] in any case.
+    pub fn in_microbatches(self, manifest: &RunManifest, stages: usize, all_on_cpu: bool) -> TrainingOptions {
+        let examples = manifest.optimizer.batch_sequences as usize;
+        let chosen = (!all_on_cpu).then(|| (examples / (MICROBATCHES_PER_STAGE * stages)).max(1));
+        TrainingOptions { micro_batch: self.micro_batch.or(chosen), ..self }
+    }
+
     /// Examples of a batch of `spec` computed at once.
     pub(crate) fn examples_at_once(&self, spec: &ModelSpec, kernels: Kernels) -> usize {
         self.micro_batch.unwrap_or_else(|| match kernels {

@@ -310,7 +310,7 @@ fn engine_on_gpu(manifest: &RunManifest) -> Option<Engine> {
     let (layout, parameters) = (engine.layout().clone(), engine.parameters().expect("the CPU's"));
     let (spec, optimizer, options) = (&manifest.model, manifest.optimizer.clone(), TrainingOptions::default());
     let replica =
-        GpuReplica::new(accelerator, spec, Trained::all(&layout), &parameters, optimizer, usize::MAX, &options);
+        GpuReplica::new(accelerator, spec, Trained::all(spec, &layout), &parameters, optimizer, usize::MAX, &options);
     engine.replica = Box::new(replica.expect("memory"));
     Some(engine)
 }

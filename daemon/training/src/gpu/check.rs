@@ -60,8 +60,15 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
         }
         let options = TrainingOptions { precision, ..TrainingOptions::default() };
         let (examples, device) = (3, device.clone());
-        let mut on_device =
-            GpuReplica::new(device, &spec, Trained::all(&layout), &parameters, optimizer.clone(), examples, &options)?;
+        let mut on_device = GpuReplica::new(
+            device,
+            &spec,
+            Trained::all(&spec, &layout),
+            &parameters,
+            optimizer.clone(),
+            examples,
+            &options,
+        )?;
         let mut on_host = HostReplica::new(model, parameters.clone(), optimizer, examples);
         let (loss, expected_loss) = (gradient(&mut on_device, &spec)?, gradient(&mut on_host, &spec)?);
         let mut differences = Vec::new();

@@ -1,5 +1,7 @@
 //! A replica on a GPU: flat vectors in its memory are the truth.
 
+mod stage;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,12 +18,16 @@ use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS, Span};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
-use crate::model::Evaluation;
+use crate::model::{Evaluation, StageSpec};
 use crate::optimizer::{Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
 
+pub(crate) use stage::GpuStage;
+
 /// What of a model is trained.
 pub(crate) struct Trained {
+    /// Which part of the model this is.
+    pub(crate) stage: StageSpec,
     pub(crate) layout: Arc<ModelLayout>,
     /// Where these are trained, on a frozen base.
     pub(crate) adapters: Option<Adapters>,
@@ -29,8 +35,8 @@ pub(crate) struct Trained {
 
 impl Trained {
     /// All parameters.
-    pub(crate) fn all(layout: &Arc<ModelLayout>) -> Trained {
-        Trained { layout: layout.clone(), adapters: None }
+    pub(crate) fn all(spec: &ModelSpec, layout: &Arc<ModelLayout>) -> Trained {
+        Trained { stage: StageSpec::whole(spec), layout: layout.clone(), adapters: None }
     }
 }
 
@@ -72,12 +78,12 @@ impl GpuReplica {
     ) -> Result<GpuReplica> {
         let kind = options.precision.kind();
         let vector = |length| device.allocate(Kind::F32, length);
-        let Trained { layout, adapters } = trained;
+        let Trained { stage, layout, adapters } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);
         // Products read adapters themselves only to fold them, exactly.
         let read_as = if adapters.is_some() { Kind::F32 } else { kind };
         let mut replica = GpuReplica {
-            model: GpuTransformer::new(device.clone(), spec, kind, options.recompute)?,
+            model: GpuTransformer::new(device.clone(), spec, &stage, kind, options.recompute)?,
             layout,
             parameters: WeightMemory::new(&*device, read_as, parameters.len())?,
             adapters,
@@ -103,6 +109,38 @@ impl GpuReplica {
         self.adapters.as_ref().map_or_else(|| self.parameters.weights(), Adapters::weights)
     }
 
+    /// Writes the adapters into the weights, where there are some.
+    fn fold(&self) -> Result<()> {
+        self.adapters.as_ref().map_or(Ok(()), |adapters| adapters.fold(self.parameters.exact()))
+    }
+
+    /// Where the transformer adds its gradient: zeros.
+    fn begin_gradient(&self) -> Result<Span> {
+        match &self.adapters {
+            None => self.device.clear(self.gradient.span())?,
+            Some(_) => self.fold()?,
+        }
+        Ok(self.added_to())
+    }
+
+    fn added_to(&self) -> Span {
+        self.adapters.as_ref().map_or(self.gradient.span(), Adapters::gradient)
+    }
+
+    /// Takes the adapters' gradient out of that of the weights, where there are some.
+    fn end_gradient(&self) -> Result<()> {
+        let unfold = |adapters: &Adapters| adapters.unfold(self.parameters.exact(), self.gradient.span());
+        self.adapters.as_ref().map_or(Ok(()), unfold)
+    }
+
+    /// Of what the transformer has left of so many predictions.
+    fn evaluation(&self, predictions: usize) -> Result<Evaluation> {
+        let total = |values| sum(&*self.device, "sum_values", values, self.sums.span());
+        let loss_sum = total(self.model.losses(predictions))?;
+        let correct = total(self.model.hits(predictions))? as usize;
+        Ok(Evaluation { loss_sum, predictions, correct })
+    }
+
     fn download(&self, from: Span) -> Result<Vec<f32>> {
         let mut values = vec![0.0_f32; from.values];
         self.device.download(from, bytes_of_mut(&mut values))?;
@@ -124,24 +162,13 @@ impl Replica for GpuReplica {
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
-        let gradient = match &self.adapters {
-            None => {
-                self.device.clear(self.gradient.span())?;
-                self.gradient.span()
-            }
-            Some(adapters) => {
-                adapters.fold(self.parameters.exact())?;
-                adapters.gradient()
-            }
-        };
+        let gradient = self.begin_gradient()?;
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
         for part in parts(batch, self.micro_batch) {
             self.model.add_gradient(self.weights(), part.tokens()?, share, gradient)?;
             loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
         }
-        if let Some(adapters) = &self.adapters {
-            adapters.unfold(self.parameters.exact(), self.gradient.span())?;
-        }
+        self.end_gradient()?;
         Ok(loss / batch.predictions() as f64)
     }
 
@@ -202,17 +229,11 @@ impl Replica for GpuReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
-        if let Some(adapters) = &self.adapters {
-            adapters.fold(self.parameters.exact())?;
-        }
+        self.fold()?;
         let mut evaluation = Evaluation::default();
         for part in parts(batch, self.micro_batch) {
             self.model.evaluate(self.weights(), part.tokens()?)?;
-            let predictions = part.predictions();
-            let total = |values| sum(&*self.device, "sum_values", values, self.sums.span());
-            let loss_sum = total(self.model.losses(predictions))?;
-            let correct = total(self.model.hits(predictions))? as usize;
-            evaluation = evaluation.with(Evaluation { loss_sum, predictions, correct });
+            evaluation = evaluation.with(self.evaluation(part.predictions())?);
         }
         Ok(evaluation)
     }

@@ -9,13 +9,14 @@ use murmur_protocol::{Correction, ModelLayout};
 
 use super::check::check;
 use super::emulated::Emulated;
-use super::{Accelerator, Adapters, GpuReplica, Trained, activation_values, kernel_names};
+use super::{Accelerator, Adapters, GpuReplica, GpuStage, Trained, activation_values, kernel_names};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::lora::Lora;
-use crate::model::{Model as _, build};
+use crate::model::{Model as _, StageSpec, build};
 use crate::ops::gradient_check::{random_tokens, random_values};
-use crate::replica::{HostReplica, Replica};
+use crate::optimizer::Optimizer;
+use crate::replica::{HostReplica, InParts, Pipeline, Replica, Stage};
 
 fn devices() -> Vec<Arc<dyn Accelerator>> {
     let emulated = Emulated::open().map(|device| device as Arc<dyn Accelerator>);
@@ -84,7 +85,7 @@ fn pair_with(
     let gpu = GpuReplica::new(
         device,
         spec,
-        Trained::all(model.layout()),
+        Trained::all(spec, model.layout()),
         &parameters,
         optimizer.clone(),
         micro_batch,
@@ -218,7 +219,10 @@ fn the_estimate_is_what_is_allocated() -> Result<()> {
             let (before, tables) = (device.allocated(), sets * spec.context * spec.resolved_head_width());
             gpu.compute_gradient(&batch(&spec, 2, 1))?;
             let allocated = device.allocated() - before + 4 * tables as usize;
-            assert_eq!(activation_values(&spec, 2, precision, recompute), allocated.div_ceil(4));
+            assert_eq!(
+                activation_values(&spec, (&StageSpec::whole(&spec), 1), 2, precision, recompute),
+                allocated.div_ceil(4)
+            );
         }
     }
     Ok(())
@@ -248,7 +252,8 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
         parameters.iter_mut().for_each(|value| *value *= 0.2);
-        let trained = Trained { layout: model.layout().clone(), adapters: Some(adapters) };
+        let trained =
+            Trained { stage: StageSpec::whole(spec), layout: model.layout().clone(), adapters: Some(adapters) };
         let mut gpu = GpuReplica::new(device, spec, trained, &parameters, optimizer.clone(), 2, &options)?;
         let mut host = HostReplica::new(Box::new(model), parameters, optimizer, usize::MAX);
         for seed in [1, 7] {
@@ -263,6 +268,52 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
             host.step(norm, 0.01)?;
             gpu.step(norm, 0.01)?;
         }
+    }
+    Ok(())
+}
+
+/// A GPU's stages, and what one GPU with all of the model does.
+#[test]
+fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
+    let spec = ModelSpec { layers: 3, ..specs()[0].clone() };
+    let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
+    let adapters = LoraSpec { rank: 2, ..LoraSpec::default() };
+    let cases = [(false, false, Precision::F32), (true, false, Precision::Bf16), (false, true, Precision::F32)];
+    for (device, (recompute, is_adapted, precision)) in on_all_devices(cases) {
+        let options = TrainingOptions { recompute, precision, micro_batch: Some(1), ..TrainingOptions::default() };
+        let replica = |stage: StageSpec| -> Result<GpuReplica> {
+            let model = crate::model::Transformer::stage(&spec, stage.clone());
+            let (base, weights) = (model.layout().clone(), model.initial_parameters(1));
+            let (trained, parameters) = if is_adapted {
+                let folded = Adapters::new(device.clone(), &base, &weights, &adapters, precision.kind())?;
+                let layout = Arc::new(crate::model::lora::lora_layout(&base, &adapters));
+                let parameters = crate::model::lora::initial_adapters(&layout, 1);
+                (Trained { stage, layout, adapters: Some(folded) }, parameters)
+            } else {
+                (Trained { stage, layout: base, adapters: None }, weights)
+            };
+            GpuReplica::new(device.clone(), &spec, trained, &parameters, optimizer.clone(), 1, &options)
+        };
+        let mut whole = replica(StageSpec::whole(&spec))?;
+        let stages = StageSpec::cut(&spec, &[1, 2]).into_iter();
+        let stages = stages.map(|stage| Ok(Box::new(GpuStage::new(replica(stage)?)) as Box<dyn Stage>));
+        let parts = InParts { micro_batch: 1, has_lanes: false, evaluated_at_once: 1 };
+        let of_whole = Optimizer::new(&optimizer, whole.layout());
+        let mut pipeline = Pipeline::new(stages.collect::<Result<Vec<_>>>()?, whole.layout().clone(), of_whole, parts);
+        for step in 0..3 {
+            let batch = batch(&spec, 4, step);
+            assert_eq!(pipeline.compute_gradient(&batch)?, whole.compute_gradient(&batch)?, "{precision:?}");
+            assert_eq!(pipeline.gradient()?, whole.gradient()?);
+            let norm = whole.gradient_norm()?;
+            assert_eq!(pipeline.gradient_norm()?, norm);
+            assert!(norm > 0.1, "it is clipped: {norm}");
+            whole.step(norm, 0.01)?;
+            pipeline.step(norm, 0.01)?;
+        }
+        assert_eq!(pipeline.parameters()?, whole.parameters()?);
+        assert_eq!(pipeline.evaluate(&batch(&spec, 3, 9))?, whole.evaluate(&batch(&spec, 3, 9))?);
+        let copy = pipeline.begin_copy()?.expect("GPUs copy while they compute").wait()?;
+        assert_eq!(copy, *whole.parameters()?);
     }
     Ok(())
 }

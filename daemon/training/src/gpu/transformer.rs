@@ -3,6 +3,7 @@
 //! The residual stream, its gradient and sums over rows are `f32`; what matrices are multiplied in is the kind of the
 //! weights given. Backward computes attention's probabilities, norms and SwiGLU again instead of keeping them.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,16 +14,18 @@ use super::weights::Weights;
 use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Matrix, Memory, Product, Span, THREADS};
 use super::{bytes_of, count, launch_for_each, of_kind, size};
 use crate::data::TokenBatch;
-use crate::model::transformer::transformer_layout;
+use crate::model::StageSpec;
+use crate::model::transformer::stage_layout;
 use crate::ops::rotary::RotaryTables;
 
 mod attention;
 mod backward;
 mod families;
+mod stage;
 mod workspace;
 
 pub(crate) use workspace::activation_values;
-use workspace::{Kept, Workspace, logit_rows_at_once};
+use workspace::{Kept, Pass, Workspace, logit_rows_at_once};
 
 pub(crate) struct GpuTransformer {
     device: Arc<dyn Accelerator>,
@@ -38,9 +41,10 @@ pub(crate) struct GpuTransformer {
     vocabulary: usize,
     context: usize,
     epsilon: f32,
-    embedding: Range<usize>,
-    last_norm: Range<usize>,
-    head: Range<usize>,
+    /// Of a stage that embeds.
+    embedding: Option<Range<usize>>,
+    /// The last norm and the head, of a stage that predicts.
+    end: Option<[Range<usize>; 2]>,
     blocks: Vec<Block>,
     /// Of layers that turn queries and keys.
     angles: Angles,
@@ -48,6 +52,10 @@ pub(crate) struct GpuTransformer {
     no_angles: Option<Angles>,
     /// Of the largest batch so far.
     workspace: Option<Workspace>,
+    /// Forwards of a stage whose backward is to come, in order.
+    waiting: VecDeque<(Frame, Pass)>,
+    /// Memory of passes that are over.
+    free: Vec<Pass>,
 }
 
 /// Where a block's tensors lie in flat vectors.
@@ -102,10 +110,11 @@ impl GpuTransformer {
     pub(crate) fn new(
         device: Arc<dyn Accelerator>,
         spec: &ModelSpec,
+        stage: &StageSpec,
         kind: Kind,
         recompute: bool,
     ) -> Result<GpuTransformer> {
-        let layout = transformer_layout(spec);
+        let layout = stage_layout(spec, stage);
         let find = |name: &str| layout.tensor(name).map(|tensor| tensor.range());
         let place = |name: &str| find(name).expect("the layout has every tensor of the model");
         let block = |layer: u32| {
@@ -130,7 +139,9 @@ impl GpuTransformer {
                 has_rope: spec.has_rope(layer),
             }
         };
-        let embedding = place("model.embed_tokens.weight");
+        let embedding = find("model.embed_tokens.weight");
+        let head = || find("lm_head.weight").or_else(|| embedding.clone()).expect("the layout has a head");
+        let end = stage.predicts.then(|| [place("model.norm.weight"), head()]);
         let context = spec.context as usize;
         let tables = RotaryTables::of(spec);
         let head_width = spec.resolved_head_width() as usize;
@@ -152,13 +163,14 @@ impl GpuTransformer {
             vocabulary: spec.vocabulary as usize,
             context,
             epsilon: spec.norm_epsilon as f32,
-            last_norm: place("model.norm.weight"),
-            head: if spec.tied_head { embedding.clone() } else { place("lm_head.weight") },
+            end,
             embedding,
-            blocks: (0..spec.layers).map(block).collect(),
+            blocks: stage.layers.clone().map(block).collect(),
             angles,
             no_angles,
             workspace: None,
+            waiting: VecDeque::new(),
+            free: Vec::new(),
             device,
         })
     }
@@ -196,10 +208,23 @@ impl GpuTransformer {
             self.workspace = None;
             self.workspace = Some(self.new_workspace(frame)?);
         }
-        let work = self.work();
-        self.device.upload(bytes_of(&batch.inputs), work.tokens.span().first(frame.rows))?;
-        self.device.upload(bytes_of(&batch.targets), work.targets.span().first(frame.rows))?;
+        if self.work().pass.as_ref().is_none_or(|pass| pass.rows < frame.rows) {
+            self.free.retain(|pass| pass.rows >= frame.rows);
+            let pass = self.free.pop().map_or_else(|| self.new_pass(frame), Ok)?;
+            self.work_mut().pass = Some(pass);
+        }
+        let pass = self.pass();
+        self.device.upload(bytes_of(&batch.inputs), pass.tokens.span().first(frame.rows))?;
+        self.device.upload(bytes_of(&batch.targets), pass.targets.span().first(frame.rows))?;
         Ok(frame)
+    }
+
+    fn pass(&self) -> &Pass {
+        self.work().pass.as_ref().expect("a microbatch is under way")
+    }
+
+    fn work_mut(&mut self) -> &mut Workspace {
+        self.workspace.as_mut().expect("a batch has begun")
     }
 
     fn work(&self) -> &Workspace {
@@ -239,13 +264,12 @@ impl GpuTransformer {
     }
 
     fn forward(&self, frame: Frame, weights: Weights) -> Result<()> {
-        let work = self.work();
-        let arguments = [
-            weights.exact.part(self.embedding.clone()).into(),
-            work.tokens.span().into(),
-            work.streams[0].span().into(),
-        ];
-        self.device.launch("embed", frame.rows, &[&arguments[..], &[size(self.width)]].concat())?;
+        if let Some(embedding) = &self.embedding {
+            let pass = self.pass();
+            let spans = [weights.exact.part(embedding.clone()), pass.tokens.span(), pass.streams[0].span()];
+            let arguments = [&spans.map(Argument::from)[..], &[size(self.width)]].concat();
+            self.device.launch("embed", frame.rows, &arguments)?;
+        }
         for layer in 0..self.blocks.len() {
             self.activate(frame, weights, layer)?;
             self.finish(frame, weights, layer)?;
@@ -254,15 +278,15 @@ impl GpuTransformer {
     }
 
     fn kept(&self, layer: usize) -> &Kept {
-        let kept = &self.work().kept;
+        let kept = &self.pass().kept;
         &kept[layer.min(kept.len() - 1)]
     }
 
     /// All of a block that its backward needs.
     fn activate(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
-        let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
+        let (block, kept) = (&self.blocks[layer], self.kept(layer));
         let (rows, width, queries) = (frame.rows, self.width, self.query_width());
-        let stream = work.streams[layer].span();
+        let stream = self.pass().streams[layer].span();
         self.normalise(frame, weights, stream, &block.first_norm)?;
         self.project(frame, weights, &self.joint(block))?;
         self.add_joint_biases(frame, weights, block)?;
@@ -284,7 +308,7 @@ impl GpuTransformer {
     /// The block's output from what was kept.
     fn finish(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width, output) = (frame.rows, self.width, work.streams[layer + 1].span());
+        let (rows, width, output) = (frame.rows, self.width, self.pass().streams[layer + 1].span());
         self.device.copy(kept.middle.span().first(rows * width), output.first(rows * width))?;
         let weight = Matrix::new(weights.for_products.part(block.down.clone()), self.inner).transposed();
         let hidden = Matrix::new(work.hidden.span(), self.inner);
@@ -340,9 +364,10 @@ impl GpuTransformer {
     /// Fills losses and hits; with a share and a gradient, adds to it, and fills the gradient of the stream.
     fn predict(&self, frame: Frame, weights: Weights, backward: Option<(f32, Span)>) -> Result<()> {
         let (work, width, vocabulary) = (self.work(), self.width, self.vocabulary);
-        let stream = work.streams[self.blocks.len()].span();
-        self.normalise(frame, weights, stream, &self.last_norm)?;
-        let weight = Matrix::new(weights.for_products.part(self.head.clone()), width);
+        let [last_norm, head] = self.end.as_ref().expect("only a stage with a head predicts");
+        let stream = self.pass().streams[self.blocks.len()].span();
+        self.normalise(frame, weights, stream, last_norm)?;
+        let weight = Matrix::new(weights.for_products.part(head.clone()), width);
         let at_once = logit_rows_at_once(self.vocabulary, frame.rows);
         for first in (0..frame.rows).step_by(at_once) {
             let rows = at_once.min(frame.rows - first);
@@ -350,12 +375,13 @@ impl GpuTransformer {
             let (normalised, logits) = (Matrix::new(normalised, width), Matrix::new(work.logits.span(), vocabulary));
             self.multiply(Product::new(normalised, weight.transposed(), logits, [rows, vocabulary, width]))?;
             let of_rows = |memory: &Memory| Argument::from(memory.span().part(first..first + rows));
-            let spans = [work.logits.span().into(), of_rows(&work.targets), of_rows(&work.losses), of_rows(&work.hits)];
+            let targets = of_rows(&self.pass().targets);
+            let spans = [work.logits.span().into(), targets, of_rows(&work.losses), of_rows(&work.hits)];
             let share = backward.map_or(0.0, |(share, _)| share);
             let arguments = [&spans[..], &[size(vocabulary), share.into()]].concat();
             self.device.launch(&of_kind("cross_entropy", self.kind), rows, &arguments)?;
             let Some((_, gradient)) = backward else { continue };
-            let to_weight = Matrix::new(gradient.part(self.head.clone()), width);
+            let to_weight = Matrix::new(gradient.part(head.clone()), width);
             let shape = [vocabulary, width, rows];
             self.multiply(Product::new(logits.transposed(), normalised, to_weight, shape).adds())?;
             let to_normalised = work.to_normalised.span().part(first * width..(first + rows) * width);
@@ -364,7 +390,7 @@ impl GpuTransformer {
         }
         let Some((_, gradient)) = backward else { return Ok(()) };
         self.device.clear(work.to_stream.span().first(frame.rows * width))?;
-        self.normalise_backward(frame, weights, stream, &self.last_norm, gradient)
+        self.normalise_backward(frame, weights, stream, last_norm, gradient)
     }
 }
 

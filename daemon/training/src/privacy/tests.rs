@@ -54,7 +54,7 @@ fn each_gradient_is_clipped_to_the_norm_and_a_broken_one_adds_nothing() {
             let gradient: Vec<f32> = (0..500).map(|_| (size * (secret::uniform(&mut draws) - 0.5)) as f32).collect();
             let mut sum = vec![0.0; 500];
             add_clipped(&mut sum, &gradient, clip);
-            let (before, after) = (gradient_norm(&gradient), gradient_norm(&sum));
+            let (before, after) = (norm(&gradient), norm(&sum));
             assert!(after <= clip && after > 0.999 * clip.min(before), "{before} became {after}");
             if before <= clip {
                 assert_eq!(sum, gradient);
@@ -64,7 +64,7 @@ fn each_gradient_is_clipped_to_the_norm_and_a_broken_one_adds_nothing() {
     for broken in [f32::NAN, f32::INFINITY, f32::MAX] {
         let mut sum = vec![0.5; 3];
         add_clipped(&mut sum, &[1.0, broken, 1.0], 1.0);
-        assert!(gradient_norm(&sum).is_finite(), "{broken}: {sum:?}");
+        assert!(norm(&sum).is_finite(), "{broken}: {sum:?}");
     }
 }
 
@@ -79,9 +79,9 @@ fn each_record_of_a_model_adds_no_more_than_the_clip_norm() -> Result<()> {
         let example = records.example(&corpus, number, &mut key().augmentation(0, number)).expect("a window");
         replica.compute_gradient(&example)?;
         let (gradient, mut sum) = (replica.gradient()?, vec![0.0; replica.layout().parameters()]);
-        assert!(gradient_norm(&gradient) > 2.0 * clip, "clipping has something to do");
+        assert!(norm(&gradient) > 2.0 * clip, "clipping has something to do");
         add_clipped(&mut sum, &gradient, clip);
-        assert!(gradient_norm(&sum) <= clip);
+        assert!(norm(&sum) <= clip);
     }
     Ok(())
 }
@@ -102,7 +102,7 @@ fn without_noise_and_clipping_the_gradient_is_that_of_the_batch_for_texts_and_ad
             (0..6).map(|number| corpus.read(17 * number..17 * number + 17).expect("there")).collect();
         let loss = replica.compute_gradient(&crate::data::Batch::of(&windows))?;
         let expected = replica.gradient()?;
-        assert!((loss - private_loss).abs() < 1e-5 && gradient_norm(&expected) > 1e-3);
+        assert!((loss - private_loss).abs() < 1e-5 && norm(&expected) > 1e-3);
         assert!(largest_difference(&actual, &expected) < 1e-6);
     }
     Ok(())

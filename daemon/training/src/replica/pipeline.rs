@@ -42,15 +42,15 @@ pub(crate) struct InParts {
 }
 
 impl InParts {
-    /// As one replica on the CPU would compute the batches of a run.
-    pub(crate) fn of(manifest: &RunManifest, options: &TrainingOptions) -> InParts {
+    /// As one replica would compute the batches of a run: on the CPU, where all stages are there, else on a GPU.
+    pub(crate) fn of(manifest: &RunManifest, options: &TrainingOptions, all_on_cpu: bool) -> InParts {
         let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
         let parameters = model::trained_layout(manifest).parameters();
-        let has_another = !manifest.lora.is_on() && !options.recompute;
+        let has_another = all_on_cpu && !manifest.lora.is_on() && !options.recompute;
         InParts {
             micro_batch,
             has_lanes: has_another && has_two_lanes(parameters, usize::MAX, micro_batch),
-            evaluated_at_once: usize::MAX,
+            evaluated_at_once: if all_on_cpu { usize::MAX } else { micro_batch },
         }
     }
 

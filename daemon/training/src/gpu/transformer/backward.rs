@@ -45,8 +45,8 @@ impl GpuTransformer {
             self.feed_forward_backward(frame, weights, layer, gradient)?;
             self.attention_backward(frame, weights, layer, gradient)?;
         }
-        let work = self.work();
-        let spans = [work.to_stream.span(), work.tokens.span(), gradient.part(self.embedding.clone())];
+        let Some(embedding) = &self.embedding else { return Ok(()) };
+        let spans = [self.work().to_stream.span(), self.pass().tokens.span(), gradient.part(embedding.clone())];
         let arguments = [&spans.map(Argument::from)[..], &[size(self.width)]].concat();
         self.device.launch("embed_backward", frame.rows, &arguments)
     }
@@ -102,7 +102,7 @@ impl GpuTransformer {
         self.turn_heads(frame, layer, &work.to_heads, true)?;
         self.head_norm_backward(frame, weights, block, kept, gradient)?;
         self.joint_biases_backward(frame, block, gradient)?;
-        let stream = work.streams[layer].span();
+        let stream = self.pass().streams[layer].span();
         self.normalise(frame, weights, stream, &block.first_norm)?;
         self.project_backward(frame, weights, &self.joint(block), gradient)?;
         self.normalise_backward(frame, weights, stream, &block.first_norm, gradient)

@@ -6,6 +6,7 @@ use murmur_protocol::manifest::ModelSpec;
 use super::{Frame, GpuTransformer};
 use crate::engine::options::Precision;
 use crate::gpu::{Kind, Memory};
+use crate::model::StageSpec;
 
 /// Attention scores that are held at once, unless one head of one sequence has more.
 const SCORES: usize = if cfg!(test) { 600 } else { 32 << 20 };
@@ -15,15 +16,13 @@ const LOGITS: usize = if cfg!(test) { 600 } else { 32 << 20 };
 
 /// Rows of logits that are held at once, at least.
 const LOGIT_ROWS: usize = if cfg!(test) { 10 } else { 128 };
+
 /// Memory for so many rows; [`activation_values`] counts it.
 pub(super) struct Workspace {
     pub(super) rows: usize,
     pub(super) length: usize,
-    pub(super) tokens: Memory,
-    pub(super) targets: Memory,
-    /// Before each block and after the last `[rows, width]`.
-    pub(super) streams: Vec<Memory>,
-    pub(super) kept: Vec<Kept>,
+    /// The microbatch that is being computed.
+    pub(super) pass: Option<Pass>,
     /// `[rows, width]`: after a norm, in rows and in heads, and the gradient of the stream rounded. The first two hold what
     /// attention gives as well, `[rows, query width]`.
     pub(super) normalised: Memory,
@@ -45,6 +44,16 @@ pub(super) struct Workspace {
     pub(super) factors: Memory,
     pub(super) losses: Memory,
     pub(super) hits: Memory,
+}
+
+/// One microbatch between its forward and its backward.
+pub(super) struct Pass {
+    pub(super) rows: usize,
+    pub(super) tokens: Memory,
+    pub(super) targets: Memory,
+    /// Before each block and after the last `[rows, width]`.
+    pub(super) streams: Vec<Memory>,
+    pub(super) kept: Vec<Kept>,
 }
 
 /// What the backward needs of a block's forward.
@@ -76,11 +85,18 @@ pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
     (LOGITS / vocabulary).max(LOGIT_ROWS).min(rows)
 }
 
-/// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes: the sizes of
-/// a [`Workspace`].
-pub(crate) fn activation_values(spec: &ModelSpec, sequences: usize, precision: Precision, recompute: bool) -> usize {
+/// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes, in a stage
+/// that has so many microbatches under way: the sizes of a [`Workspace`] and of its [`Pass`]es.
+pub(crate) fn activation_values(
+    spec: &ModelSpec,
+    (stage, passes): (&StageSpec, usize),
+    sequences: usize,
+    precision: Precision,
+    recompute: bool,
+) -> usize {
     let [width, inner, length] = [spec.width, spec.feed_forward, spec.context].map(|size| size as usize);
-    let [layers, heads, vocabulary] = [spec.layers, spec.heads, spec.vocabulary].map(|size| size as usize);
+    let [heads, vocabulary] = [spec.heads, spec.vocabulary].map(|size| size as usize);
+    let layers = stage.layers.len();
     let key_heads = spec.resolved_key_value_heads() as usize;
     let [queries, keys, head_width] =
         [spec.query_width(), spec.key_width(), spec.resolved_head_width()].map(|size| size as usize);
@@ -89,18 +105,51 @@ pub(crate) fn activation_values(spec: &ModelSpec, sequences: usize, precision: P
     let kept = if recompute { 1 } else { layers };
     // Angles once more, of no turn, for layers without positions.
     let tables = if spec.layers_without_rope.is_empty() { 1 } else { 2 };
-    let exact = rows * ((layers + 1 + kept + 2) * width + 5) + tables * length * head_width;
+    let of_pass = (layers + 1 + kept) * width + 2;
+    let exact = rows * (passes * of_pass + 2 * width + 3) + tables * length * head_width;
     let scores = units_at_once(heads, key_heads, sequences, length) * (heads / key_heads) * length * length;
     let of_batch = width.max(queries) + queries + width + 2 * joint + 2 * inner;
-    let rounded = rows * (kept * (joint + raw + queries + 2 * inner) + of_batch);
-    let rounded = rounded + 2 * scores + vocabulary * logit_rows_at_once(vocabulary, rows);
+    let rounded = rows * (passes * kept * (joint + raw + queries + 2 * inner) + of_batch);
+    let rounded = rounded + 2 * scores;
+    let rounded = rounded + if stage.predicts { vocabulary * logit_rows_at_once(vocabulary, rows) } else { 0 };
     exact + (rounded * precision.kind().size()).div_ceil(Kind::F32.size())
 }
+
 impl GpuTransformer {
     /// (heads of one sequence that share a key, pairs of a sequence and a key that are attended at once).
     pub(super) fn groups(&self, frame: Frame) -> (usize, usize) {
         let units = units_at_once(self.heads, self.key_heads, frame.sequences, frame.length);
         (self.heads / self.key_heads, units)
+    }
+
+    pub(super) fn new_pass(&self, frame: Frame) -> Result<Pass> {
+        let rows = frame.rows;
+        let rounded = |values: usize| self.device.allocate(self.kind, values);
+        let raw_values = self.has_head_norm.then(|| rows * (self.query_width() + self.key_width()));
+        let kept = || {
+            Ok::<Kept, candle_core::Error>(Kept {
+                heads: self.new_heads(rows)?,
+                raw: raw_values.map(rounded).transpose()?,
+                attended: rounded(rows * self.query_width())?,
+                gate_up: rounded(rows * 2 * self.inner)?,
+                middle: self.device.allocate(Kind::F32, rows * self.width)?,
+            })
+        };
+        let kept_blocks = if self.recompute { 1 } else { self.blocks.len() };
+        let stream = |_| self.device.allocate(Kind::F32, rows * self.width);
+        Ok(Pass {
+            rows,
+            tokens: self.device.allocate(Kind::U32, rows)?,
+            targets: self.device.allocate(Kind::U32, rows)?,
+            streams: (0..=self.blocks.len()).map(stream).collect::<Result<_>>()?,
+            kept: (0..kept_blocks).map(|_| kept()).collect::<Result<_>>()?,
+        })
+    }
+
+    fn new_heads(&self, rows: usize) -> Result<Heads> {
+        let key = || self.device.allocate(self.kind, rows * self.key_width());
+        let query = self.device.allocate(self.kind, rows * self.query_width())?;
+        Ok(Heads { query, key: key()?, value: key()? })
     }
 
     pub(super) fn new_workspace(&self, frame: Frame) -> Result<Workspace> {
@@ -109,41 +158,23 @@ impl GpuTransformer {
             |values: usize| self.device.allocate(Kind::F32, values),
             |values: usize| self.device.allocate(self.kind, values),
         );
-        let heads = || {
-            let key = || rounded(rows * self.key_width());
-            let query = rounded(rows * self.query_width())?;
-            Ok::<Heads, candle_core::Error>(Heads { query, key: key()?, value: key()? })
-        };
-        let raw_values = self.has_head_norm.then(|| rows * (self.query_width() + self.key_width()));
-        let kept = || {
-            Ok::<Kept, candle_core::Error>(Kept {
-                heads: heads()?,
-                raw: raw_values.map(&rounded).transpose()?,
-                attended: rounded(rows * self.query_width())?,
-                gate_up: rounded(rows * 2 * self.inner)?,
-                middle: exact(rows * self.width)?,
-            })
-        };
         let (sharing, units) = self.groups(frame);
         let scores = units * sharing * length * length;
-        let kept_blocks = if self.recompute { 1 } else { self.blocks.len() };
+        let logits = if self.end.is_some() { logit_rows_at_once(self.vocabulary, rows) * self.vocabulary } else { 0 };
         Ok(Workspace {
             rows,
             length,
-            tokens: self.device.allocate(Kind::U32, rows)?,
-            targets: self.device.allocate(Kind::U32, rows)?,
-            streams: (0..=self.blocks.len()).map(|_| exact(rows * self.width)).collect::<Result<_>>()?,
-            kept: (0..kept_blocks).map(|_| kept()).collect::<Result<_>>()?,
+            pass: None,
             normalised: rounded(rows * self.width.max(self.query_width()))?,
             in_heads: rounded(rows * self.query_width())?,
             rounded: rounded(rows * self.width)?,
             joint: rounded(rows * self.joint_width())?,
-            to_heads: heads()?,
+            to_heads: self.new_heads(rows)?,
             scores: rounded(scores)?,
             to_scores: rounded(scores)?,
             hidden: rounded(rows * self.inner)?,
             to_hidden: rounded(rows * self.inner)?,
-            logits: rounded(logit_rows_at_once(self.vocabulary, rows) * self.vocabulary)?,
+            logits: rounded(logits)?,
             to_stream: exact(rows * self.width)?,
             to_normalised: exact(rows * self.width)?,
             factors: exact(rows)?,

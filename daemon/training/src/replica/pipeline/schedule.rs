@@ -63,7 +63,7 @@ mod tests {
                     Action::Backward(_) => backwards[stage] += 1,
                 }
                 done[stage] += 1;
-                assert!(forwards[stage] - backwards[stage] <= in_flight(stage, stages, microbatches));
+                assert!(forwards[stage] - backwards[stage] <= stages - stage, "few wait");
             }
             assert_eq!((forwards, backwards), (vec![microbatches; stages], vec![microbatches; stages]), "no deadlock");
         }

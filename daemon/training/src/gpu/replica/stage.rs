@@ -1,0 +1,65 @@
+//! A stage in a GPU's memory. Streams come and go through the machine's memory: consumer cards cannot read each other's, and
+//! two kinds of devices never can.
+
+use candle_core::Result;
+
+use super::{GpuReplica, Replica, sum};
+use crate::data::Batch;
+use crate::model::stage::{BackwardOutput, Evaluated};
+use crate::replica::stage::{Microbatch, Stage};
+
+pub(crate) struct GpuStage {
+    /// Whose model is one stage.
+    replica: GpuReplica,
+}
+
+impl GpuStage {
+    /// Of a replica of one stage.
+    pub(crate) fn new(replica: GpuReplica) -> GpuStage {
+        GpuStage { replica }
+    }
+}
+
+impl Stage for GpuStage {
+    fn replica(&self) -> &dyn Replica {
+        &self.replica
+    }
+
+    fn replica_mut(&mut self) -> &mut dyn Replica {
+        &mut self.replica
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.replica.model.abandon();
+        self.replica.begin_gradient().map(drop)
+    }
+
+    fn forward(&mut self, microbatch: &Microbatch, input: Option<Vec<f32>>) -> Result<Option<Vec<f32>>> {
+        let weights = self.replica.weights();
+        self.replica.model.forward_stage(weights, microbatch.batch.tokens()?, input)
+    }
+
+    fn backward(&mut self, microbatch: &Microbatch, to_output: Option<Vec<f32>>, share: f32) -> Result<BackwardOutput> {
+        assert_eq!(microbatch.lane, 0, "a GPU has one gradient");
+        let predicts = to_output.is_none();
+        let (weights, gradient) = (self.replica.weights(), self.replica.added_to());
+        let to_input = self.replica.model.backward_stage(weights, to_output, share, gradient)?;
+        let GpuReplica { model, device, sums, .. } = &self.replica;
+        let losses = || sum(&**device, "sum_values", model.losses(microbatch.batch.predictions()), sums.span());
+        Ok(BackwardOutput { loss: if predicts { losses()? } else { 0.0 }, to_input })
+    }
+
+    fn end(&mut self, lanes: usize) -> Result<()> {
+        assert_eq!(lanes, 1, "a GPU has one gradient");
+        self.replica.end_gradient()
+    }
+
+    fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated> {
+        self.replica.fold()?;
+        let weights = self.replica.weights();
+        match self.replica.model.evaluate_stage(weights, batch.tokens()?, input)? {
+            Some(stream) => Ok(Evaluated::Stream(stream)),
+            None => Ok(Evaluated::Evaluation(self.replica.evaluation(batch.predictions())?)),
+        }
+    }
+}
