@@ -176,8 +176,9 @@ impl Engine {
             self.ledger.on_effect(Instant::now(), &effect);
             self.dispatch(effect);
         }
-        let deadline = self.node.next_deadline();
-        self.recorder = self.recorder.take().and_then(|recorder| recorder.event(now, told, digests, deadline));
+        if let Some(recorder) = self.recorder.take() {
+            self.recorder = recorder.event(now, told, digests, self.node.next_deadline());
+        }
     }
 
     fn dispatch(&mut self, effect: Effect) {

@@ -201,7 +201,7 @@ impl Recording {
     /// The bytes of an event, or of the node's making where there is none: its time, the digests of its effects in their
     /// order, and the deadline of the node after them.
     pub fn event(&mut self, now: Time, event: Option<Told>, effects: Vec<u32>, deadline: Option<Time>) -> Vec<u8> {
-        let told = event.unwrap_or(Told::Made);
+        let told = event.unwrap_or_else(Told::made);
         self.piece(&Entry::Event { now: nanoseconds(now), told, effects, deadline: deadline.map(nanoseconds) })
     }
 

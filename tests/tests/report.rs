@@ -113,6 +113,7 @@ fn wrong_input_ends_in_a_line(folder: &Path) {
         (&["report", "first", "--output", "notes.html"], 5, "is there and is no report"),
         (&["report", "first", "first/journal"], 2, "of a node that was read before"),
         (&["report", "first", "other.jsonl"], 2, "these journals are of different runs"),
+        (&["local", "-n", "1", "--against", "alone"], 2, "has no swarm to be compared with"),
     ] {
         let (ended, _, errors) = outcome(folder, arguments);
         assert!(ended == Some(code) && errors.contains(words) && errors.contains("hint: "), "{arguments:?}: {errors}");

@@ -10,7 +10,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::history::comparison::FILE;
 use crate::history::{History, Measured, Names, page};
 use crate::observe::journal::Reading;
-use crate::store::{DataDirectory, Run, write_atomically};
+use crate::store::{DataDirectory, Run, is_in_use, write_atomically};
 
 /// How every page of ours begins.
 const BEGINNING: &[u8] = b"<!doctype html>";
@@ -25,7 +25,9 @@ pub(super) fn run(options: &ReportOptions) -> anyhow::Result<()> {
     let names = Names::new(&history, options.redact);
     let measured = Measured { command: command(options, &names), ..measured };
     let text = page(&history, &names, &measured);
-    write_atomically(&options.output, text.as_bytes()).map_err(|error| unwritable(&options.output, &error))?;
+    // Whole or not at all, also where this is interrupted.
+    let written = std::path::absolute(&options.output).and_then(|path| write_atomically(&path, text.as_bytes()));
+    written.map_err(|error| unwritable(&options.output, &error))?;
     print_line(&names.verdict(&history, measured.now));
     note(&format!("wrote {}: open it in a browser", options.output.display()));
     Ok(())
@@ -100,6 +102,8 @@ fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
             one.apply(&record);
             records += 1;
         }
+        let is_gone = is_gone(&place);
+        one.nodes.values_mut().for_each(|node| node.is_gone = is_gone);
         measured.unreadable += reading.unreadable;
         measured.journals.push((place.display().to_string(), records));
         if let Some(node) = history.add(one) {
@@ -114,6 +118,13 @@ fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
         return Err(Failure::new(ExitCode::CommandLine, message).hint("make a report of each"));
     }
     Ok((history, measured))
+}
+
+/// Whether a journal lies in a data directory of this machine that no daemon uses: a killed one is known at once.
+fn is_gone(place: &Path) -> bool {
+    let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
+    // A data directory, its folder `journal`, or a file in that.
+    place.ancestors().take(3).any(|folder| folder.join("identity.key").is_file() && !is_in_use(folder))
 }
 
 fn command(options: &ReportOptions, names: &Names) -> String {

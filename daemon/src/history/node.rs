@@ -62,6 +62,8 @@ pub(crate) struct NodeHistory {
     pub(crate) has_copied: bool,
     /// The first exchange that was completed: its place.
     pub(crate) first_exchange: Option<Place>,
+    /// Whether it is known from elsewhere that its newest process does not run any more.
+    pub(crate) is_gone: bool,
     /// The newest sample of its newest process.
     pub(crate) sample: Option<Sample>,
     seq: u64,
@@ -155,7 +157,7 @@ impl NodeHistory {
             let ended = match &session.said {
                 Some(EndFacts { failure: Some(failure), .. }) => Ended::Failed(failure),
                 Some(said) => Ended::InOrder(said.complete),
-                None if index == newest && now - session.end < super::SILENT_SECONDS => Ended::Running,
+                None if index == newest && !self.is_gone && now - session.end < super::SILENT_SECONDS => Ended::Running,
                 None => Ended::BrokeOff,
             };
             (session, ended)
@@ -295,8 +297,13 @@ impl NodeHistory {
 
     fn take_exchange(&mut self, facts: &ExchangeFacts) {
         let place = self.place;
+        let is_done = facts.result == "done";
+        // Lists of members come every few seconds; who has completed an exchange was there.
+        if is_done && (self.seen.len() < PEERS_MAX || self.seen.contains_key(&facts.partner)) {
+            self.seen.entry(facts.partner.clone()).or_default().see(place.time);
+        }
         let Some(partner) = self.partner(&facts.partner) else { return };
-        if facts.result == "done" {
+        if is_done {
             partner.done += 1;
             self.first_exchange.get_or_insert(place);
         } else if partner.failed.len() < EVENTS_MAX || partner.failed.contains_key(&facts.result) {

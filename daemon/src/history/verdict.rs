@@ -33,8 +33,10 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
     };
     let mut parts = vec![format!("{told} for {time}")];
     parts.push(loss(history).unwrap_or_else(|| "no loss is known".to_owned()));
-    if exchanges > 0 {
-        parts.push(agreement(history));
+    match drifting(history) {
+        Some(share) if share <= NOTABLE => parts.push("the models stayed together".to_owned()),
+        None if exchanges > 0 => parts.push("it is not known how far apart the models were".to_owned()),
+        _ => {}
     }
     let wrong = troubles(history, now);
     let last = parts.pop().unwrap_or_default();
@@ -88,17 +90,11 @@ pub(super) fn unit(history: &History) -> String {
     format!("nats per {}", prediction.unwrap_or("prediction"))
 }
 
-fn agreement(history: &History) -> String {
+/// The share of the time in which models drifted apart, as far as it is known.
+fn drifting(history: &History) -> Option<f64> {
     let sum = |of: fn(&NodeHistory) -> u64| history.nodes.values().map(of).sum::<u64>();
     let (known, drifting) = (sum(|node| node.ratios.0), sum(|node| node.ratios.2));
-    if known == 0 {
-        return "it is not known how far apart the models were".to_owned();
-    }
-    let share = drifting as f64 / known as f64;
-    if share > NOTABLE {
-        return format!("the models were further apart than they should be for {} of the time", percent(share));
-    }
-    "the models stayed together".to_owned()
+    (known > 0).then(|| drifting as f64 / known as f64)
 }
 
 fn troubles(history: &History, now: f64) -> Vec<String> {
@@ -113,6 +109,9 @@ fn troubles(history: &History, now: f64) -> Vec<String> {
     }
     if broken > 0 {
         all.push(format!("a node broke off {}", times(broken)));
+    }
+    if let Some(share) = drifting(history).filter(|share| *share > NOTABLE) {
+        all.push(format!("the models were further apart than they should be for {} of the time", percent(share)));
     }
     let counts: Vec<(u64, u64)> = history.nodes.values().map(NodeHistory::exchanges).collect();
     let (done, lost) =

@@ -19,74 +19,114 @@ pub(super) type ReportFields = (u64, f64, f64, f64, f64);
 
 /// An event without what is as large as the model.
 #[derive(Clone, Debug, Encode, Decode)]
-pub enum Told {
+pub struct Told(Kind);
+
+/// As in [`Event`].
+#[derive(Clone, Debug, Encode, Decode)]
+enum Kind {
     /// None: the node was made.
     Made,
-    /// See [`Event`], here and below.
-    #[allow(missing_docs)]
-    PeerConnected { peer: PeerId, addresses: Vec<Address> },
-    #[allow(missing_docs)]
-    PeerDisconnected { peer: PeerId },
-    #[allow(missing_docs)]
-    DialFailed { peer: Option<PeerId>, addresses: Vec<Address>, reason: String },
-    #[allow(missing_docs)]
-    HandshakeRefused { peer: PeerId, refusal: Refused },
-    #[allow(missing_docs)]
-    AddressFound { address: Address },
-    #[allow(missing_docs)]
-    AddressLost { address: Address },
-    #[allow(missing_docs)]
-    PeersFound { peers: Vec<KnownPeer> },
-    #[allow(missing_docs)]
-    PathChanged { peer: PeerId, is_direct: bool },
-    #[allow(missing_docs)]
-    MessageReceived { peer: PeerId, message: Message },
-    #[allow(missing_docs)]
-    TransferReceived { peer: PeerId, header: TransferHeader, bytes: u64 },
-    #[allow(missing_docs)]
-    TransferFinished { transfer: u64 },
-    #[allow(missing_docs)]
-    TransferFailed { transfer: u64, reason: String },
-    #[allow(missing_docs)]
-    PeerMisbehaved { peer: PeerId, misbehaviour: Offence },
-    #[allow(missing_docs)]
-    IdentityDoubled { peer: PeerId },
-    #[allow(missing_docs)]
+    PeerConnected {
+        peer: PeerId,
+        addresses: Vec<Address>,
+    },
+    PeerDisconnected {
+        peer: PeerId,
+    },
+    DialFailed {
+        peer: Option<PeerId>,
+        addresses: Vec<Address>,
+        reason: String,
+    },
+    HandshakeRefused {
+        peer: PeerId,
+        refusal: Refused,
+    },
+    AddressFound {
+        address: Address,
+    },
+    AddressLost {
+        address: Address,
+    },
+    PeersFound {
+        peers: Vec<KnownPeer>,
+    },
+    PathChanged {
+        peer: PeerId,
+        is_direct: bool,
+    },
+    MessageReceived {
+        peer: PeerId,
+        message: Message,
+    },
+    TransferReceived {
+        peer: PeerId,
+        header: TransferHeader,
+        bytes: u64,
+    },
+    TransferFinished {
+        transfer: u64,
+    },
+    TransferFailed {
+        transfer: u64,
+        reason: String,
+    },
+    PeerMisbehaved {
+        peer: PeerId,
+        misbehaviour: Offence,
+    },
+    IdentityDoubled {
+        peer: PeerId,
+    },
     StepsCompleted(ReportFields),
-    #[allow(missing_docs)]
     TrainingCompleted(ReportFields),
-    #[allow(missing_docs)]
-    SnapshotTaken { request: u64, values: u64, report: ReportFields },
-    #[allow(missing_docs)]
-    Encoded { request: u64, result: Result<Codings, Offence> },
-    #[allow(missing_docs)]
-    Merged { request: u64, result: Result<Outcome, Offence> },
-    #[allow(missing_docs)]
-    Contributed { request: u64, values: u64, digest: u64, report: ReportFields },
-    #[allow(missing_docs)]
-    Reduced { request: u64, result: Result<u64, Offence> },
-    #[allow(missing_docs)]
-    CorrectionApplied { request: u64, report: ReportFields },
-    #[allow(missing_docs)]
-    StateLoaded { request: u64, accepted: bool, report: ReportFields },
-    #[allow(missing_docs)]
-    RequestFailed { request: u64 },
-    #[allow(missing_docs)]
+    SnapshotTaken {
+        request: u64,
+        values: u64,
+        report: ReportFields,
+    },
+    Encoded {
+        request: u64,
+        result: Result<Codings, Offence>,
+    },
+    Merged {
+        request: u64,
+        result: Result<Outcome, Offence>,
+    },
+    Contributed {
+        request: u64,
+        values: u64,
+        digest: u64,
+        report: ReportFields,
+    },
+    Reduced {
+        request: u64,
+        result: Result<u64, Offence>,
+    },
+    CorrectionApplied {
+        request: u64,
+        report: ReportFields,
+    },
+    StateLoaded {
+        request: u64,
+        accepted: bool,
+        report: ReportFields,
+    },
+    RequestFailed {
+        request: u64,
+    },
     TimePassed,
-    #[allow(missing_docs)]
     LeaveRequested,
-    #[allow(missing_docs)]
-    FinishOrdered { order: FinishOrder },
-    #[allow(missing_docs)]
+    FinishOrdered {
+        order: FinishOrder,
+    },
     RestBegan,
-    #[allow(missing_docs)]
     RestEnded,
 }
 
 /// A [`Refusal`].
 #[derive(Clone, Debug, Encode, Decode)]
-#[allow(missing_docs)]
-pub enum Refused {
+enum Refused {
     Version(u32),
     OtherRun(RunId, Vec<String>),
     Closed,
@@ -103,8 +143,7 @@ pub enum Refused {
 
 /// A [`Misbehaviour`].
 #[derive(Clone, Debug, Encode, Decode)]
-#[allow(missing_docs)]
-pub enum Offence {
+enum Offence {
     Garbage(String),
     WrongLength(u64, u64),
     WrongLayout,
@@ -117,7 +156,7 @@ pub enum Offence {
 
 /// Lengths of scales and codes in bytes, and digest and exchanges of the reference.
 #[derive(Clone, Debug, Encode, Decode)]
-pub struct Codings {
+struct Codings {
     scales: u64,
     codes: u64,
     reference: Option<(u64, u32)>,
@@ -125,7 +164,7 @@ pub struct Codings {
 
 /// What a node reads of a [`Merged`].
 #[derive(Clone, Debug, Encode, Decode)]
-pub struct Outcome {
+struct Outcome {
     distance: f64,
     norm: f64,
     clip_scale: f64,
@@ -185,58 +224,63 @@ fn reference(seen: Option<(u64, u32)>) -> Option<Reference> {
 impl Told {
     /// What of an event is recorded.
     pub(super) fn of(event: &Event) -> Told {
-        match event.clone() {
-            Event::PeerConnected { peer, addresses } => Told::PeerConnected { peer, addresses },
-            Event::PeerDisconnected { peer } => Told::PeerDisconnected { peer },
-            Event::DialFailed { peer, addresses, reason } => Told::DialFailed { peer, addresses, reason },
-            Event::HandshakeRefused { peer, refusal } => Told::HandshakeRefused { peer, refusal: refusal.into() },
-            Event::AddressFound { address } => Told::AddressFound { address },
-            Event::AddressLost { address } => Told::AddressLost { address },
-            Event::PeersFound { peers } => Told::PeersFound { peers },
-            Event::PathChanged { peer, is_direct } => Told::PathChanged { peer, is_direct },
-            Event::MessageReceived { peer, message } => Told::MessageReceived { peer, message },
+        Told(match event.clone() {
+            Event::PeerConnected { peer, addresses } => Kind::PeerConnected { peer, addresses },
+            Event::PeerDisconnected { peer } => Kind::PeerDisconnected { peer },
+            Event::DialFailed { peer, addresses, reason } => Kind::DialFailed { peer, addresses, reason },
+            Event::HandshakeRefused { peer, refusal } => Kind::HandshakeRefused { peer, refusal: refusal.into() },
+            Event::AddressFound { address } => Kind::AddressFound { address },
+            Event::AddressLost { address } => Kind::AddressLost { address },
+            Event::PeersFound { peers } => Kind::PeersFound { peers },
+            Event::PathChanged { peer, is_direct } => Kind::PathChanged { peer, is_direct },
+            Event::MessageReceived { peer, message } => Kind::MessageReceived { peer, message },
             Event::TransferReceived { peer, header, payload } => {
-                Told::TransferReceived { peer, header, bytes: payload.len() as u64 }
+                Kind::TransferReceived { peer, header, bytes: payload.len() as u64 }
             }
-            Event::TransferFinished { transfer } => Told::TransferFinished { transfer: transfer.0 },
-            Event::TransferFailed { transfer, reason } => Told::TransferFailed { transfer: transfer.0, reason },
+            Event::TransferFinished { transfer } => Kind::TransferFinished { transfer: transfer.0 },
+            Event::TransferFailed { transfer, reason } => Kind::TransferFailed { transfer: transfer.0, reason },
             Event::PeerMisbehaved { peer, misbehaviour } => {
-                Told::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
+                Kind::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
             }
-            Event::IdentityDoubled { peer } => Told::IdentityDoubled { peer },
-            Event::StepsCompleted(standing) => Told::StepsCompleted(fields(&standing)),
-            Event::TrainingCompleted(standing) => Told::TrainingCompleted(fields(&standing)),
+            Event::IdentityDoubled { peer } => Kind::IdentityDoubled { peer },
+            Event::StepsCompleted(standing) => Kind::StepsCompleted(fields(&standing)),
+            Event::TrainingCompleted(standing) => Kind::TrainingCompleted(fields(&standing)),
             Event::SnapshotTaken { request, snapshot, report } => {
                 let values = snapshot.values().len() as u64;
-                Told::SnapshotTaken { request: request.0, values, report: fields(&report) }
+                Kind::SnapshotTaken { request: request.0, values, report: fields(&report) }
             }
             Event::Encoded { request, result } => {
-                Told::Encoded { request: request.0, result: result.map(Codings::from).map_err(Offence::from) }
+                Kind::Encoded { request: request.0, result: result.map(Codings::from).map_err(Offence::from) }
             }
             Event::Merged { request, result } => {
-                Told::Merged { request: request.0, result: result.map(Outcome::from).map_err(Offence::from) }
+                Kind::Merged { request: request.0, result: result.map(Outcome::from).map_err(Offence::from) }
             }
             Event::Contributed { request, contribution, digest, report } => {
                 let values = contribution.values().len() as u64;
-                Told::Contributed { request: request.0, values, digest, report: fields(&report) }
+                Kind::Contributed { request: request.0, values, digest, report: fields(&report) }
             }
             Event::Reduced { request, result } => {
                 let result = result.map(|sum| sum.values().len() as u64).map_err(Offence::from);
-                Told::Reduced { request: request.0, result }
+                Kind::Reduced { request: request.0, result }
             }
             Event::CorrectionApplied { request, report } => {
-                Told::CorrectionApplied { request: request.0, report: fields(&report) }
+                Kind::CorrectionApplied { request: request.0, report: fields(&report) }
             }
             Event::StateLoaded { request, accepted, report } => {
-                Told::StateLoaded { request: request.0, accepted, report: fields(&report) }
+                Kind::StateLoaded { request: request.0, accepted, report: fields(&report) }
             }
-            Event::RequestFailed { request } => Told::RequestFailed { request: request.0 },
-            Event::TimePassed => Told::TimePassed,
-            Event::LeaveRequested => Told::LeaveRequested,
-            Event::FinishOrdered { order } => Told::FinishOrdered { order },
-            Event::RestBegan => Told::RestBegan,
-            Event::RestEnded => Told::RestEnded,
-        }
+            Event::RequestFailed { request } => Kind::RequestFailed { request: request.0 },
+            Event::TimePassed => Kind::TimePassed,
+            Event::LeaveRequested => Kind::LeaveRequested,
+            Event::FinishOrdered { order } => Kind::FinishOrdered { order },
+            Event::RestBegan => Kind::RestBegan,
+            Event::RestEnded => Kind::RestEnded,
+        })
+    }
+
+    /// That the node was made.
+    pub(super) fn made() -> Told {
+        Told(Kind::Made)
     }
 
     /// The event again, with stand-ins for what is not recorded; none where the node was made.
@@ -244,36 +288,36 @@ impl Told {
     /// # Errors
     /// When it has more values than the model.
     pub(super) fn into_event(self, stand_ins: &mut StandIns) -> Result<Option<Event>, ()> {
-        let event = match self {
-            Told::Made => return Ok(None),
-            Told::PeerConnected { peer, addresses } => Event::PeerConnected { peer, addresses },
-            Told::PeerDisconnected { peer } => Event::PeerDisconnected { peer },
-            Told::DialFailed { peer, addresses, reason } => Event::DialFailed { peer, addresses, reason },
-            Told::HandshakeRefused { peer, refusal } => Event::HandshakeRefused { peer, refusal: refusal.into() },
-            Told::AddressFound { address } => Event::AddressFound { address },
-            Told::AddressLost { address } => Event::AddressLost { address },
-            Told::PeersFound { peers } => Event::PeersFound { peers },
-            Told::PathChanged { peer, is_direct } => Event::PathChanged { peer, is_direct },
-            Told::MessageReceived { peer, message } => Event::MessageReceived { peer, message },
-            Told::TransferReceived { peer, header, bytes } => {
+        let event = match self.0 {
+            Kind::Made => return Ok(None),
+            Kind::PeerConnected { peer, addresses } => Event::PeerConnected { peer, addresses },
+            Kind::PeerDisconnected { peer } => Event::PeerDisconnected { peer },
+            Kind::DialFailed { peer, addresses, reason } => Event::DialFailed { peer, addresses, reason },
+            Kind::HandshakeRefused { peer, refusal } => Event::HandshakeRefused { peer, refusal: refusal.into() },
+            Kind::AddressFound { address } => Event::AddressFound { address },
+            Kind::AddressLost { address } => Event::AddressLost { address },
+            Kind::PeersFound { peers } => Event::PeersFound { peers },
+            Kind::PathChanged { peer, is_direct } => Event::PathChanged { peer, is_direct },
+            Kind::MessageReceived { peer, message } => Event::MessageReceived { peer, message },
+            Kind::TransferReceived { peer, header, bytes } => {
                 Event::TransferReceived { peer, header, payload: stand_ins.payload(bytes)? }
             }
-            Told::TransferFinished { transfer } => Event::TransferFinished { transfer: TransferId(transfer) },
-            Told::TransferFailed { transfer, reason } => {
+            Kind::TransferFinished { transfer } => Event::TransferFinished { transfer: TransferId(transfer) },
+            Kind::TransferFailed { transfer, reason } => {
                 Event::TransferFailed { transfer: TransferId(transfer), reason }
             }
-            Told::PeerMisbehaved { peer, misbehaviour } => {
+            Kind::PeerMisbehaved { peer, misbehaviour } => {
                 Event::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
             }
-            Told::IdentityDoubled { peer } => Event::IdentityDoubled { peer },
-            Told::StepsCompleted(fields) => Event::StepsCompleted(report(fields)),
-            Told::TrainingCompleted(fields) => Event::TrainingCompleted(report(fields)),
-            Told::SnapshotTaken { request, values, report: fields } => Event::SnapshotTaken {
+            Kind::IdentityDoubled { peer } => Event::IdentityDoubled { peer },
+            Kind::StepsCompleted(fields) => Event::StepsCompleted(report(fields)),
+            Kind::TrainingCompleted(fields) => Event::TrainingCompleted(report(fields)),
+            Kind::SnapshotTaken { request, values, report: fields } => Event::SnapshotTaken {
                 request: RequestId(request),
                 snapshot: stand_ins.snapshot(values)?,
                 report: report(fields),
             },
-            Told::Encoded { request, result } => {
+            Kind::Encoded { request, result } => {
                 let result = match result {
                     Ok(Codings { scales, codes, reference: seen }) => Ok(Encoded {
                         scales: stand_ins.payload(scales)?,
@@ -284,41 +328,41 @@ impl Told {
                 };
                 Event::Encoded { request: RequestId(request), result }
             }
-            Told::Merged { request, result } => {
+            Kind::Merged { request, result } => {
                 Event::Merged { request: RequestId(request), result: result.map(Merged::from).map_err(Into::into) }
             }
-            Told::Contributed { request, values, digest, report: fields } => Event::Contributed {
+            Kind::Contributed { request, values, digest, report: fields } => Event::Contributed {
                 request: RequestId(request),
                 contribution: stand_ins.snapshot(values)?,
                 digest,
                 report: report(fields),
             },
-            Told::Reduced { request, result } => {
+            Kind::Reduced { request, result } => {
                 let result = match result {
                     Ok(values) => Ok(stand_ins.snapshot(values)?),
                     Err(wrong) => Err(wrong.into()),
                 };
                 Event::Reduced { request: RequestId(request), result }
             }
-            Told::CorrectionApplied { request, report: fields } => {
+            Kind::CorrectionApplied { request, report: fields } => {
                 Event::CorrectionApplied { request: RequestId(request), report: report(fields) }
             }
-            Told::StateLoaded { request, accepted, report: fields } => {
+            Kind::StateLoaded { request, accepted, report: fields } => {
                 Event::StateLoaded { request: RequestId(request), accepted, report: report(fields) }
             }
-            Told::RequestFailed { request } => Event::RequestFailed { request: RequestId(request) },
-            Told::TimePassed => Event::TimePassed,
-            Told::LeaveRequested => Event::LeaveRequested,
-            Told::FinishOrdered { order } => Event::FinishOrdered { order },
-            Told::RestBegan => Event::RestBegan,
-            Told::RestEnded => Event::RestEnded,
+            Kind::RequestFailed { request } => Event::RequestFailed { request: RequestId(request) },
+            Kind::TimePassed => Event::TimePassed,
+            Kind::LeaveRequested => Event::LeaveRequested,
+            Kind::FinishOrdered { order } => Event::FinishOrdered { order },
+            Kind::RestBegan => Event::RestBegan,
+            Kind::RestEnded => Event::RestEnded,
         };
         Ok(Some(event))
     }
 
     /// For people.
     pub(super) fn words(&self) -> String {
-        format!("{self:?}")
+        format!("{:?}", self.0)
     }
 }
 

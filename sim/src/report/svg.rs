@@ -96,7 +96,11 @@ impl Chart {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT);
         let values = points().flat_map(|point| [point.smallest, point.y, point.largest]);
-        let y = Axis::fitting(values.chain(self.healthy.map(|(_, high, _)| high)), HEIGHT - BOTTOM, TOP);
+        let y = Axis::fitting(
+            values.chain(self.healthy.into_iter().flat_map(|(low, high, _)| [low, high])),
+            HEIGHT - BOTTOM,
+            TOP,
+        );
         let mut svg = String::new();
         self.open(&mut svg);
         self.draw_healthy(&mut svg, &y);

@@ -77,8 +77,7 @@ pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
         text.push_str(&chart.to_svg());
     }
     if has_evaluations {
-        let title =
-            "Training loss against time: of what a node has just trained on, averaged over its last steps".to_owned();
+        let title = "Training loss against time".to_owned();
         let curves = curves(history, names, trained, &move |place| (place.time - begin) / scale);
         let chart = Chart { title, x_label: time_label, y_label: prediction, curves, ..Chart::default() };
         text.push_str(&chart.to_svg());
