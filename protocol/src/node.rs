@@ -51,8 +51,8 @@ pub struct Node {
     final_exchanges_left: u32,
     /// Models of a run that is over and no further apart than this are one model: a Euclidean norm. 0: not known.
     settled_distance: f64,
-    /// How often a node of a finished run has settled once more since a member came back.
-    settlings: u32,
+    /// How often a node of a finished run has settled once more without knowing whether it is far off.
+    settlings_untold: u32,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
@@ -84,7 +84,7 @@ impl Node {
             end: config.end,
             final_exchanges_left: config.gossip.final_exchanges,
             settled_distance: 0.0,
-            settlings: 0,
+            settlings_untold: 0,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
             offences: BTreeMap::new(),

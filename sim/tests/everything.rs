@@ -93,13 +93,6 @@ fn seeds_that_failed_once_hold() {
     }
 }
 
-/// A run that ended a hundred seconds after learning had: what was usual was less than what rounding leaves, and a node settled
-/// for ever.
-#[test]
-fn a_run_that_ends_long_after_learning_comes_to_rest() {
-    assert_eq!(finding(&file(), 9_000_008), None);
-}
-
 /// Exchanges of the other fragments, which were well, hid that nobody could measure one of a node's any more: it stood 28
 /// from the others for ever.
 #[test]

@@ -20,10 +20,6 @@ const SETTLED_SHARE: f64 = 0.05;
 /// exchanges to know what is usual.
 const SETTLINGS_UNTOLD_MAX: u32 = 3;
 
-/// Times that it settles once more at all, until a member comes back (a guess: forty exchanges, of which each halves a distance
-/// at best). Where nobody has learned any more for long, what is usual is less than what rounding leaves.
-const SETTLINGS_MAX: u32 = 10;
-
 impl Node {
     /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
     pub(super) fn on_finish(&mut self, from: Option<PeerId>, order: &FinishOrder) -> Result<(), Misbehaviour> {
@@ -53,7 +49,7 @@ impl Node {
         self.tell_finish(peer);
         let is_apart = self.synchronous.is_none() && (was_away || self.final_exchanges_left > 0);
         if self.phase == Phase::Completed && is_apart {
-            self.settlings = 0;
+            self.settlings_untold = 0;
             self.begin_settling(now);
         }
     }
@@ -101,19 +97,19 @@ impl Node {
     }
 
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
-    /// has shown that their models are not one yet.
+    /// has shown that their models are not one yet. Distances shrink with every exchange, so this ends.
     pub(super) fn look_whether_settled(&mut self, now: Time) {
         let Some((distance, partner_progress)) = self.pairwise.take_last_merge() else { return };
         // Both sides have averaged their progress, which rounds.
         let is_over = |end: f64| partner_progress >= end - 0.5;
         let told = distance.filter(|_| self.settled_distance > 0.0);
         let is_apart = match told {
-            Some(distance) => distance > self.settled_distance && self.settlings < SETTLINGS_MAX,
+            Some(distance) => distance > self.settled_distance,
             // The grid of models that have become one is so fine that rounding errors wrap.
-            None => self.settlings < SETTLINGS_UNTOLD_MAX,
+            None => self.settlings_untold < SETTLINGS_UNTOLD_MAX,
         };
         if is_apart && self.end.at().is_some_and(is_over) {
-            self.settlings += 1;
+            self.settlings_untold += u32::from(told.is_none());
             self.begin_settling(now);
         }
     }
