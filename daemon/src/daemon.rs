@@ -10,6 +10,7 @@ mod length;
 mod networking;
 mod observing;
 pub(crate) mod ports;
+mod prepared;
 mod recording;
 mod regular;
 mod stop;
@@ -21,37 +22,26 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr};
 use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Start, Time, bounds};
-use murmur_training::folders::{self, Listing};
-use murmur_training::{Corpus, CorpusError, Pretrained, TrainingOptions};
+use murmur_training::Pretrained;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::console::{Console, FinishedRun, next_commands, note};
+use crate::console::{Console, next_commands, note};
 use crate::daemon::blocking::Blocker;
 use crate::daemon::finishing::Finisher;
 use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
 use crate::failure::{ExitCode, Failure};
-use crate::limits::daily_traffic;
-use crate::limits::memory_check;
 use crate::limits::rest::Rest;
 use crate::limits::stay::{Stay, StayFacts};
 use crate::observe::report::NodeReport;
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
-use crate::setup::arrangement::{Arranged, arrange};
-use crate::setup::base_model;
-use crate::setup::devices::Devices;
-use crate::setup::privacy;
-use crate::setup::sharing::{self, SharedData};
-use crate::store::{
-    Announcement, Checkpoint, CheckpointWriter, DataDirectory, PrivacyLedger, Refused, RunningDaemon, known_end,
-    load_latest,
-};
+use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon};
 use crate::web::About;
-use configured::{node_config, start, trainer_settings};
+use configured::{node_config, trainer_settings};
 use double::watch_for_double;
 use leaving::Hurry;
 pub use length::AskedLength;
@@ -59,6 +49,7 @@ use length::{finish_after, length};
 pub(crate) use networking::network_config;
 use networking::start_network;
 use observing::{Observing, Teller};
+use prepared::{Prepared, prepare};
 use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -139,7 +130,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     // A second pool in one process is refused; the first one then serves both.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     let base = plan.base.take();
-    let model = prepare_model(&plan, base)?;
+    let model = prepare(&plan, base)?;
     if let Some(finished) = &model.finished
         && plan.settings.training.after_completion == AfterCompletion::Exit
     {
@@ -158,119 +149,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     result
 }
 
-struct Model {
-    engine: murmur_training::Engine,
-    progress: f64,
-    resumed: bool,
-    device: String,
-    shared: Option<SharedData>,
-    /// Where its steps are private.
-    privacy: Option<PrivacyLedger>,
-    /// Where the run was over before this process began.
-    finished: Option<FinishedRun>,
-}
-
-fn prepare_model(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Model> {
-    let training = &plan.settings.training;
-    let devices = Devices::open(training)?;
-    if let Some(warning) = &devices.warning {
-        note(&format!("warning: {warning}"));
-    }
-    let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
-    if !plan.joins && shared.as_ref().is_some_and(|shared| shared.held.is_empty()) {
-        note("warning: none of this run's data is here");
-        note("hint: give its files with --data FILE…; until then members that have it are waited for");
-    }
-    let corpus = match &shared {
-        Some(shared) => shared.corpus(),
-        None => open_corpus(&plan.manifest, &plan.settings, Some(plan.directory.prepared_path()))?,
-    };
-    let node = *murmur_network::peer_id(&plan.identity).as_bytes();
-    let checkpoint = latest_checkpoint(plan)?;
-    let resumed = checkpoint.is_some();
-    let Arranged { arrangement, line } = arrange(&plan.manifest, training, &devices)?;
-    line.iter().for_each(|line| note(line));
-    let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
-    memory_check::check_disk(plan.directory.root(), parameters)?;
-    if plan.console == Console::Text {
-        daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
-    }
-    let has_model = resumed || start(plan, resumed) == Start::FromPeer;
-    let weights = base_model::weights(&plan.manifest, &plan.settings, base, has_model)?;
-    let options = TrainingOptions { weightless: has_model, ..training.options() };
-    let mut engine = (arrangement.engine(&plan.manifest, weights, corpus, node, options))
-        .context("cannot set up the model on its device")?;
-    let mut progress = 0.0;
-    if let Some(checkpoint) = checkpoint {
-        progress = checkpoint.progress;
-        engine.restore(checkpoint.state).context("cannot resume from the checkpoint")?;
-    }
-    let privacy = privacy::begin(&mut engine, &plan.manifest, &plan.settings, plan.directory.root())?;
-    let is_over = resumed && known_end(plan.directory.root(), &plan.manifest).at().is_some_and(|end| progress >= end);
-    let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
-    Ok(Model { engine, progress, resumed, device: devices.name, shared, privacy, finished })
-}
-
-/// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
-///
-/// # Errors
-/// When files are missing, unwanted, damaged or not those of the run.
-pub fn open_corpus(manifest: &RunManifest, settings: &NodeSettings, cache: Option<PathBuf>) -> Result<Corpus, Failure> {
-    warn_of_left_out(manifest, &settings.data.files);
-    Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
-}
-
-/// Says what of the data folders is not trained on. What cannot be listed is an error when it is opened.
-pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
-    let Ok(Listing { files, left_out }) = folders::list(manifest.data.source, paths) else { return };
-    if !left_out.is_empty() {
-        let (count, all) = (left_out.len(), left_out.len() + files.len());
-        note(&format!(
-            "warning: {count} of {all} entries of the data folders are not trained on: {}",
-            folders::described(&left_out)
-        ));
-    }
-}
-
-/// What is wrong with the data, with its remedy.
-pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
-    let code = match error {
-        CorpusError::FilesUnused | CorpusError::TokenizerUnused(_) | CorpusError::NoTokenizer(_) => ExitCode::Settings,
-        _ => ExitCode::Files,
-    };
-    Failure::new(code, error.to_string()).hint(error.remedy())
-}
-
-/// The newest checkpoint that can be used. Where there are some and all are damaged, a node of a swarm copies the model
-/// anew, and one that is alone does not begin at step 0 unasked: its owner may have a backup.
-fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
-    let folder = plan.directory.checkpoints_path();
-    let (checkpoint, refused) = load_latest(&folder);
-    for refused in &refused {
-        note(&format!("warning: checkpoint refused: {}", refused.error));
-    }
-    if refused.is_empty() {
-        return Ok(checkpoint);
-    }
-    let way = match &checkpoint {
-        Some(_) => "the one before it is used",
-        None if start(plan, false) == Start::FromPeer => "there is no other one; the model is copied from a member",
-        None if plan.begins_anew => "there is no other one; the run begins anew at step 0",
-        None => {
-            let message = format!("no checkpoint in {} can be used", folder.display());
-            return Err(Failure::new(ExitCode::Files, message).hint(format!(
-                "restore that folder from a backup; or join the run's other members with `murmur join TICKET --data-dir \
-                 {}`, which copies the model from them; or lose what was learned and begin at step 0 with --begin-anew",
-                plan.directory.root().display()
-            )));
-        }
-    };
-    refused.iter().for_each(Refused::set_aside);
-    note(&format!("hint: {way}"));
-    Ok(checkpoint)
-}
-
-async fn run_with_model(plan: Plan, model: Model) -> anyhow::Result<()> {
+async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let clock = Instant::now();
     let layout = model.engine.layout().clone();
     let parameters = layout.parameters();

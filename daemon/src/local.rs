@@ -22,10 +22,10 @@ use tokio::sync::mpsc;
 
 use crate::cli::LocalOptions;
 use crate::console::{Console, human_bytes, next_commands, note, print_line};
-use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::process::signal::Signals;
 use crate::settings::{NodeSettings, load_run_manifest};
+use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{DataDirectory, prune_local, remember};
 use child::{Child, Line, Said};
 use summary::Traffic;

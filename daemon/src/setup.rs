@@ -1,7 +1,8 @@
-//! What a run is set up from: devices, the base model, shared data.
+//! What a run is set up from: devices, the base model, data, private training.
 
 pub(crate) mod arrangement;
 pub mod base_model;
+pub(crate) mod corpus;
 pub(crate) mod devices;
 pub(crate) mod privacy;
 pub mod sharing;

@@ -19,11 +19,11 @@ use serde_json::json;
 
 use crate::cli::BenchOptions;
 use crate::console::{Console, counted, human_bytes, note, print_line};
-use crate::daemon::open_corpus;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
 use crate::process::stats::{peak_memory, processor, processor_time};
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
+use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
 use parity::Parity;
 use pytorch::{PyTorch, Way, Workplace};

@@ -14,11 +14,11 @@ use super::chosen::checkpoint_path;
 use crate::cli::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 use crate::console::output::StandardOutput;
 use crate::console::{Console, ModelText, note, print_line};
-use crate::daemon::{corpus_failure, open_corpus};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
 use crate::settings::NodeSettings;
 use crate::setup::base_model::{self, pretrained_failure};
+use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::setup::sharing::held_out_corpus;
 use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 

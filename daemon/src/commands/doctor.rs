@@ -11,10 +11,11 @@ use super::join::{self, Reached};
 use super::node;
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_line};
-use crate::daemon::{corpus_failure, network_config, open_corpus};
+use crate::daemon::network_config;
 use crate::doctor::{self, Finding, Found, Health};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::setup::privacy::refusal;
 use crate::store::DataDirectory;
 

@@ -5,10 +5,11 @@ use murmur_protocol::RunManifest;
 
 use super::{join, node};
 use crate::cli::StartOptions;
-use crate::daemon::{AskedLength, corpus_failure};
+use crate::daemon::AskedLength;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
+use crate::setup::corpus::corpus_failure;
 use crate::setup::sharing;
 use crate::store::DataDirectory;
 

@@ -7,6 +7,7 @@
 //! them. In a synchronous run it does wait there: from its contribution until the sum of all is there.
 
 mod divergence;
+mod ending;
 mod member;
 mod privacy;
 mod saving;
@@ -356,19 +357,6 @@ impl TrainerThread {
         }
     }
 
-    fn is_run_over(&self) -> bool {
-        let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
-        // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run.
-        let is_bound = self.settings.steps_max.is_none() || self.ending.is_some();
-        own_limit || self.is_budget_used_up() || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
-    }
-
-    /// Swarm progress at which the run is complete, in steps; `None` while no end is set.
-    fn end(&self) -> Option<f64> {
-        let total_steps = self.settings.manifest.schedule.total_steps;
-        self.ending.map(|ending| ending.until).or((total_steps > 0).then_some(total_steps as f64))
-    }
-
     fn step(&mut self) {
         let begin = Instant::now();
         let stepped = self.engine.step(self.view.progress);
@@ -427,28 +415,8 @@ impl TrainerThread {
         }
     }
 
-    /// For good. Checkpoints stay as they are: the last one is of a model that still worked.
-    fn give_up(&mut self, reason: String) {
-        tracing::error!("training has ended {reason}");
-        self.stage = Stage::Ended;
-        self.view.failure = Some(reason);
-    }
-
     fn place(&self) -> String {
         format!("step {} (progress {:.0} of the swarm)", self.view.steps + 1, self.view.progress)
-    }
-
-    fn complete(&mut self) {
-        if self.view.completed || self.view.failure.is_some() {
-            return;
-        }
-        self.evaluate();
-        match self.checkpoint() {
-            Ok(checkpoint) => self.writer.write_last(checkpoint),
-            Err(error) => self.unsaved = Some(error),
-        }
-        self.view.completed = true;
-        self.show();
     }
 
     fn evaluate(&mut self) {

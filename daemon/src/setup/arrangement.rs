@@ -213,7 +213,7 @@ mod tests {
         };
         // Halfway between what one takes and what two take.
         while needed(&manifest, 1) + needed(&manifest, 2) < 2 * free && manifest.model.width < 16_384 {
-            manifest.model.width += 64;
+            manifest.model.width += 8;
             manifest.model.feed_forward = 3 * manifest.model.width;
         }
         let cut = arranged(&manifest, 2, Split::Auto).expect("it fits once");

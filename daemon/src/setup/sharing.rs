@@ -10,9 +10,9 @@ use murmur_protocol::{Payload, RunManifest};
 use murmur_training::{Corpus, CorpusError};
 
 use crate::console::note;
-use crate::daemon::{corpus_failure, warn_of_left_out};
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
+use crate::setup::corpus::{corpus_failure, warn_of_left_out};
 use crate::store::{DataDirectory, ShardStore, ShardStoreError};
 
 /// The shared data of a run as a daemon finds it at its start.

@@ -1,0 +1,40 @@
+//! When training ends, and what is done then.
+
+use super::{Stage, TrainerThread};
+
+impl TrainerThread {
+    /// Whether there is nothing left to train on: the run is over, or this node's own part of it.
+    pub(super) fn is_run_over(&self) -> bool {
+        let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
+        // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run.
+        let is_bound = self.settings.steps_max.is_none() || self.ending.is_some();
+        own_limit || self.is_budget_used_up() || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
+    }
+
+    /// Swarm progress at which the run is complete, in steps; `None` while no end is set.
+    pub(super) fn end(&self) -> Option<f64> {
+        let total_steps = self.settings.manifest.schedule.total_steps;
+        self.ending.map(|ending| ending.until).or((total_steps > 0).then_some(total_steps as f64))
+    }
+
+    /// For good. Checkpoints stay as they are: the last one is of a model that still worked.
+    pub(super) fn give_up(&mut self, reason: String) {
+        tracing::error!("training has ended {reason}");
+        self.stage = Stage::Ended;
+        self.view.failure = Some(reason);
+    }
+
+    /// The last evaluation and checkpoint.
+    pub(super) fn complete(&mut self) {
+        if self.view.completed || self.view.failure.is_some() {
+            return;
+        }
+        self.evaluate();
+        match self.checkpoint() {
+            Ok(checkpoint) => self.writer.write_last(checkpoint),
+            Err(error) => self.unsaved = Some(error),
+        }
+        self.view.completed = true;
+        self.show();
+    }
+}

@@ -1,0 +1,45 @@
+//! The data of a run from this machine's files, and what is wrong with them in words.
+
+use std::path::PathBuf;
+
+use murmur_protocol::RunManifest;
+use murmur_training::folders::{self, Listing};
+use murmur_training::{Corpus, CorpusError};
+
+use crate::console::note;
+use crate::failure::{ExitCode, Failure};
+use crate::settings::NodeSettings;
+
+/// Opens the run's corpus from this machine's files; prepared data goes to `cache` unless the settings say otherwise.
+///
+/// # Errors
+/// When files are missing, unwanted, damaged or not those of the run.
+pub(crate) fn open_corpus(
+    manifest: &RunManifest,
+    settings: &NodeSettings,
+    cache: Option<PathBuf>,
+) -> Result<Corpus, Failure> {
+    warn_of_left_out(manifest, &settings.data.files);
+    Corpus::open(manifest, &settings.data.place(cache)).map_err(|error| corpus_failure(&error))
+}
+
+/// Says what of the data folders is not trained on. What cannot be listed is an error when it is opened.
+pub(crate) fn warn_of_left_out(manifest: &RunManifest, paths: &[PathBuf]) {
+    let Ok(Listing { files, left_out }) = folders::list(manifest.data.source, paths) else { return };
+    if !left_out.is_empty() {
+        let (count, all) = (left_out.len(), left_out.len() + files.len());
+        note(&format!(
+            "warning: {count} of {all} entries of the data folders are not trained on: {}",
+            folders::described(&left_out)
+        ));
+    }
+}
+
+/// What is wrong with the data, with its remedy.
+pub(crate) fn corpus_failure(error: &CorpusError) -> Failure {
+    let code = match error {
+        CorpusError::FilesUnused | CorpusError::TokenizerUnused(_) | CorpusError::NoTokenizer(_) => ExitCode::Settings,
+        _ => ExitCode::Files,
+    };
+    Failure::new(code, error.to_string()).hint(error.remedy())
+}
