@@ -291,7 +291,7 @@ impl Beginning {
         let shape = |sizes: Vec<u64>| sizes.into_iter().map(|size| usize::try_from(size).ok()).collect::<Option<_>>();
         let tensors =
             self.layout.into_iter().map(|(name, sizes)| Some((name, shape(sizes)?))).collect::<Option<Vec<_>>>()?;
-        let layout = Arc::new(ModelLayout::new(tensors));
+        let layout = Arc::new(ModelLayout::in_order(tensors));
         let stand_ins = StandIns::new(layout.parameters());
         let config = Config {
             name: self.name,
