@@ -133,7 +133,9 @@ impl World {
         let first_number = self.now.since_start().as_micros() as u64;
         let config = Config { start, first_number, ..Config::founder(&manifest) };
         let peer = PeerId::from_public_key([index as u8 + 1; 32]);
-        let layout = Arc::new(ModelLayout::new([("model".to_owned(), vec![PARAMETERS])]));
+        // Not in the order of names: a replayed node has to tell the same digest.
+        let tensors = [("z".to_owned(), vec![PARAMETERS - 1]), ("a".to_owned(), vec![1])];
+        let layout = Arc::new(ModelLayout::in_order(tensors));
         self.lives += 1;
         if let Some(recordings) = &mut self.recordings {
             let begun = Recording::begin("0", &manifest, &config, (peer, &layout, self.lives, self.now));
