@@ -111,12 +111,14 @@ fn logits_are_those_of_the_transformers_library() {
     }
 }
 
-/// `by_formula` of check.py.
+/// `by_formula` of check.py, which numbers values in the order of the tensors' names.
 fn by_formula(spec: &ModelSpec) -> Vec<f32> {
     let layout = model::layout(spec);
+    let numbers = layout.by_name();
     let mut values = Vec::with_capacity(layout.parameters());
     for tensor in layout.tensors() {
-        values.extend(tensor.range().map(|index| {
+        let numbers = numbers.tensor(&tensor.name).expect("the same tensors").range();
+        values.extend(numbers.map(|index| {
             let value = (index as u64 * 2_654_435_761 % (1 << 32)) as f64 / 4_294_967_296.0 - 0.5;
             (if tensor.shape.len() == 1 { 0.2 * value + 1.0 } else { value }) as f32
         }));
