@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::verdicts::verdicts;
 use crate::Swarm;
 use crate::file::{Plan, ScenarioFile};
-use crate::report::{Point, SeedReport, Summary, Verdict, changes};
+use crate::report::{Point, SeedReport, Summary, Verdict, changes, windows};
 
 /// Points of a plot over the longest run of a file: enough for a page's width.
 const POINTS: f64 = 80.0;
@@ -66,6 +66,7 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
         nodes: plan.scenario.nodes.len(),
         drawn: plan.drawn.clone(),
         faults_end_seconds: plan.faults_end.as_secs_f64(),
+        windows: windows(plan),
         verdicts: verdicts(plan, &record),
         summary: Summary::new(plan, &series),
         series,
@@ -101,6 +102,7 @@ impl SeedReport {
             nodes: plan.scenario.nodes.len(),
             drawn: plan.drawn.clone(),
             faults_end_seconds: plan.faults_end.as_secs_f64(),
+            windows: windows(plan),
             verdicts: vec![Verdict::failed("no broken invariant", message)],
             ..SeedReport::default()
         }
