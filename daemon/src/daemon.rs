@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr};
-use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Start, Time, bounds};
+use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Time, bounds};
 use murmur_training::Pretrained;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
