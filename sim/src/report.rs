@@ -3,16 +3,20 @@
 mod changes;
 mod comparison;
 pub mod html;
+mod page;
 mod plots;
 mod row;
 pub mod svg;
 mod table;
+mod windows;
 
 pub use changes::changes;
 pub use comparison::{Compared, comparison};
+pub use page::{About, page, series};
 pub use plots::{Plot, comparison_plots, plots};
 pub use row::COLUMNS;
 pub use table::{Table, bytes, check_counts, count, number, summary};
+pub use windows::{Window, windows};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +26,7 @@ use crate::record::Sample;
 use row::{Row, number_or_nothing};
 
 /// Version of the JSON that a run writes; another one is refused by `murmur sim compare`.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// A swarm's hosts count each exchange, and it has two of them. Where only one has come to the end, it counts as well.
 const SIDES: u64 = 2;
@@ -57,6 +61,8 @@ pub struct SeedReport {
     pub drawn: Vec<(String, String)>,
     /// When the calm began.
     pub faults_end_seconds: f64,
+    /// What went wrong for a while, in order of its beginning.
+    pub windows: Vec<Window>,
     /// What every check says.
     pub verdicts: Vec<Verdict>,
     /// The end in numbers.
@@ -110,6 +116,8 @@ pub struct Point {
     pub control_bytes: u64,
     /// Bytes of payloads sent.
     pub payload_bytes: u64,
+    /// Nodes whose process runs, those without a model and those that deceive included.
+    pub running: usize,
 }
 
 /// The end of a run in numbers.
@@ -183,6 +191,7 @@ impl Point {
             control_messages: sample.traffic.control_messages,
             control_bytes: sample.traffic.control_bytes,
             payload_bytes: sample.traffic.payload_bytes,
+            running: sample.running,
         }
     }
 }

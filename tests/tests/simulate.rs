@@ -59,7 +59,7 @@ fn a_run_passes_its_checks_and_writes_results_plots_and_a_summary() {
     let text = stdout(&output);
     assert_eq!(text.matches("checks hold").count(), 3, "{text}");
     assert!(text.contains("converged                 3     0"), "{text}");
-    for plot in ["loss.svg", "disagreement.svg", "traffic.svg"] {
+    for plot in ["loss.svg", "disagreement.svg", "traffic.svg", "members.svg"] {
         let svg = std::fs::read_to_string(output_folder.join(plot)).expect("written");
         assert!(svg.starts_with("<svg") && svg.contains("simulated seconds") && !svg.contains("NaN"), "{plot}");
     }
@@ -67,6 +67,13 @@ fn a_run_passes_its_checks_and_writes_results_plots_and_a_summary() {
     let results: serde_json::Value = serde_json::from_str(&results).expect("JSON");
     assert_eq!(results["seeds"].as_array().map(Vec::len), Some(3));
     assert!(output_folder.join("summary.txt").exists());
+    let page = std::fs::read_to_string(output_folder.join("index.html")).expect("written");
+    assert!(page.contains("All 3 seeds hold their checks.") && page.contains("phase of faults</title>"), "{page}");
+    assert!(page.contains(&format!("<code>murmur sim run {path} --seeds 3..6</code>")), "{page}");
+    let series = std::fs::read_to_string(output_folder.join("series.csv")).expect("written");
+    let seeds = results["seeds"].as_array().into_iter().flatten();
+    let points: usize = seeds.filter_map(|seed| seed["series"].as_array()).map(Vec::len).sum();
+    assert_eq!(series.lines().count(), 1 + points);
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub struct SimReplayOptions {
     /// Nodes of the swarm instead of the file's: as in the run that is replayed.
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
-    /// Write results and plots there.
+    /// Write results, plots and a page over the seeds there.
     #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 }
@@ -129,7 +129,7 @@ pub struct WorkOptions {
     /// Seeds that run at once [default: the cores].
     #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024, ""))]
     pub jobs: Option<u16>,
-    /// Write results and plots there.
+    /// Write results and plots there; `run` writes a page over its seeds as well, index.html.
     #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
     /// text: lines for people; json: one object a line.

@@ -37,12 +37,27 @@ pub fn begin(title: &str, style: &str) -> String {
 
 /// A table: a head, then rows of as many cells, all of them text. The first column is aligned to the left.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
-        format!("<tr>{cells}</tr>\n")
+    let rows: String = rows.iter().map(|cells| row("td", cells.iter().map(|cell| escaped(cell)))).collect();
+    framed(head, &rows)
+}
+
+/// The same, where the first cell of each row leads to an address: of a place in the page, or of a file beside it.
+pub fn linked_table(head: &[&str], rows: &[(String, Vec<String>)]) -> String {
+    let linked = |(address, cells): &(String, Vec<String>)| {
+        let link = |cell: &String| format!("<a href=\"{}\">{}</a>", escaped(address), escaped(cell));
+        row("td", cells.iter().take(1).map(link).chain(cells.iter().skip(1).map(|cell| escaped(cell))))
     };
-    let rows: String = rows.iter().map(|cells| row("td", &mut cells.iter().map(String::as_str))).collect();
-    format!("<div class=\"wide\"><table>{}{rows}</table></div>\n", row("th", &mut head.iter().copied()))
+    framed(head, &rows.iter().map(linked).collect::<String>())
+}
+
+fn framed(head: &[&str], rows: &str) -> String {
+    format!("<div class=\"wide\"><table>{}{rows}</table></div>\n", row("th", head.iter().map(|cell| escaped(cell))))
+}
+
+/// The cells are HTML.
+fn row(tag: &str, cells: impl Iterator<Item = String>) -> String {
+    let cells: String = cells.map(|cell| format!("<{tag}>{cell}</{tag}>")).collect();
+    format!("<tr>{cells}</tr>\n")
 }
 
 #[cfg(test)]
@@ -54,5 +69,7 @@ mod tests {
         let page = begin("<script>", "") + &table(&["a & b"], &[vec!["<img src=x>".to_owned()]]) + END;
         assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
         assert!(page.contains("<th>a &amp; b</th>") && page.contains("default-src 'none'"), "{page}");
+        let linked = linked_table(&["a"], &[("\"><img".to_owned(), vec!["<b>".to_owned(), "<i>".to_owned()])]);
+        assert!(linked.contains("<td><a href=\"&quot;&gt;&lt;img\">&lt;b&gt;</a></td><td>&lt;i&gt;</td>"), "{linked}");
     }
 }

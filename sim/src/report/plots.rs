@@ -1,11 +1,12 @@
-//! Loss, disagreement and traffic over simulated time: the median of the seeds, in a band from the smallest to the
-//! largest.
+//! Loss, disagreement, traffic and members over simulated time: the median of the seeds, in a band from the smallest to
+//! the largest. The phase of faults is shaded, and what goes wrong for a while in it.
 
 use std::collections::BTreeMap;
 
 use murmur_training::median;
 
-use super::svg::{Chart, Curve, CurvePoint};
+use super::svg::{Chart, Curve, CurvePoint, Shade};
+use super::windows::SPLIT;
 use super::{Point, RunReport, SeedReport};
 
 /// A finished plot.
@@ -29,7 +30,7 @@ struct Kind {
     curves: [(&'static str, Extract); 2],
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     Kind {
         file_name: "loss.svg",
         title: "Loss",
@@ -48,13 +49,38 @@ const KINDS: [Kind; 3] = [
         y_label: "bytes sent per node and second",
         curves: [("payloads", payload_rate), ("control messages", control_rate)],
     },
+    Kind {
+        file_name: "members.svg",
+        title: "Members",
+        y_label: "nodes",
+        curves: [("alive", alive), ("honest, with a model", with_model)],
+    },
 ];
+
+/// Of the colours of curves: what shades the phase of faults, and what goes wrong in it.
+pub(super) const PHASE_COLOUR: usize = 5;
+pub(super) const WINDOW_COLOUR: usize = 1;
+
+/// How much shades hide; those of several seeds share it.
+const PHASE_OPACITY: f64 = 0.07;
+const WINDOW_OPACITY: f64 = 0.3;
+
+/// Of more seeds, only the first ones' windows are shown.
+pub(super) const SEEDS_SHADED: usize = 20;
+
+/// Of a chart's height: windows that are no split of the whole network.
+const STRIP: f64 = 0.04;
 
 const X_LABEL: &str = "simulated seconds";
 
 /// The plots of a run; none where no seed came to its end.
 pub fn plots(report: &RunReport) -> Vec<Plot> {
-    let seeds: Vec<&SeedReport> = report.seeds.iter().filter(|seed| !seed.series.is_empty()).collect();
+    plots_of(&report.scenario, &report.seeds.iter().collect::<Vec<_>>())
+}
+
+/// The same of some of its seeds.
+pub(super) fn plots_of(scenario: &str, seeds: &[&SeedReport]) -> Vec<Plot> {
+    let seeds: Vec<&SeedReport> = seeds.iter().copied().filter(|seed| !seed.series.is_empty()).collect();
     let (Some(first), Some(last)) = (seeds.first(), seeds.last()) else { return Vec::new() };
     let which = if seeds.len() == 1 {
         format!("seed {}", first.seed)
@@ -63,13 +89,41 @@ pub fn plots(report: &RunReport) -> Vec<Plot> {
     };
     let one_calm = seeds.iter().all(|seed| seed.faults_end_seconds == first.faults_end_seconds);
     let mark = one_calm.then_some((first.faults_end_seconds, "calm"));
+    let longest = seeds.iter().map(|seed| seed.faults_end_seconds).fold(0.0, f64::max);
+    let shades = shades(&seeds);
     let plot = |kind: &Kind| {
         let curves = kind.curves.iter().map(|(label, extract)| over_seeds(label, &seeds, *extract)).collect();
-        let title = format!("{} · {} · {which}", kind.title, report.scenario);
-        let chart = Chart { mark, ..chart(kind, title, curves) };
+        let title = format!("{} · {scenario} · {which}", kind.title);
+        let chart = Chart { mark, shades: shades.clone(), half: Some(longest), ..chart(kind, title, curves) };
         Plot { file_name: kind.file_name, svg: chart.to_svg() }
     };
     KINDS.iter().map(plot).collect()
+}
+
+/// The phase of faults, then the windows of all seeds: what few seeds have is faint.
+fn shades(seeds: &[&SeedReport]) -> Vec<Shade> {
+    let longest = seeds.iter().map(|seed| seed.faults_end_seconds).fold(0.0, f64::max);
+    let phase = Shade {
+        from: 0.0,
+        to: longest,
+        height: 1.0,
+        opacity: PHASE_OPACITY,
+        colour: PHASE_COLOUR,
+        name: "phase of faults".to_owned(),
+    };
+    let of_seed = |seed: &&SeedReport| {
+        let number = seed.seed;
+        let shade = move |window: &super::Window| Shade {
+            from: window.from_seconds,
+            to: window.to_seconds,
+            height: if window.what == SPLIT { 1.0 } else { STRIP },
+            opacity: WINDOW_OPACITY / seeds.len().min(SEEDS_SHADED) as f64,
+            colour: WINDOW_COLOUR,
+            name: format!("seed {number}: {} from {:.1} s", window.what, window.from_seconds),
+        };
+        seed.windows.iter().map(shade).collect::<Vec<Shade>>()
+    };
+    std::iter::once(phase).chain(seeds.iter().take(SEEDS_SHADED).flat_map(of_seed)).collect()
 }
 
 /// The plots of several runs, a curve each.
@@ -124,6 +178,14 @@ fn disagreement(seed: &SeedReport) -> Vec<(f64, f64)> {
 
 fn worst_disagreement(seed: &SeedReport) -> Vec<(f64, f64)> {
     each(seed, |point| point.worst_disagreement)
+}
+
+fn alive(seed: &SeedReport) -> Vec<(f64, f64)> {
+    seed.series.iter().map(|point| (point.seconds, point.running as f64)).collect()
+}
+
+fn with_model(seed: &SeedReport) -> Vec<(f64, f64)> {
+    seed.series.iter().map(|point| (point.seconds, point.nodes as f64)).collect()
 }
 
 fn payload_rate(seed: &SeedReport) -> Vec<(f64, f64)> {

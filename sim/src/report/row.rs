@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 use super::Point;
 
 /// What the numbers of a row are.
-pub const COLUMNS: [&str; 12] = [
+pub const COLUMNS: [&str; 13] = [
     "seconds",
     "nodes",
     "loss",
@@ -18,10 +18,11 @@ pub const COLUMNS: [&str; 12] = [
     "control_messages",
     "control_bytes",
     "payload_bytes",
+    "running",
 ];
 
 /// JSON has no numbers that are not finite: such a one is absent.
-pub(super) type Row = [Option<f64>; 12];
+pub(super) type Row = [Option<f64>; 13];
 
 impl From<Point> for Row {
     fn from(point: Point) -> Row {
@@ -51,6 +52,7 @@ impl From<Point> for Row {
             messages,
             bytes,
             payload,
+            Some(point.running as f64),
         ]
     }
 }
@@ -73,6 +75,7 @@ impl From<Row> for Point {
             control_messages: count(9),
             control_bytes: count(10),
             payload_bytes: count(11),
+            running: count(12) as usize,
         }
     }
 }
@@ -93,7 +96,8 @@ mod tests {
 
     #[test]
     fn a_row_comes_back_as_its_point() {
-        let point = Point { seconds: 12.5, nodes: 8, loss: 0.25, payload_bytes: 123_456_789, ..Point::default() };
+        let point =
+            Point { seconds: 12.5, nodes: 8, running: 9, loss: 0.25, payload_bytes: 123_456_789, ..Point::default() };
         assert_eq!(Point::from(Row::from(point.clone())), point);
         let diverged = Point { loss: f64::INFINITY, ..point };
         assert!(Point::from(Row::from(diverged)).loss.is_nan());

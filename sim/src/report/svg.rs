@@ -19,6 +19,9 @@ const LOGARITHMIC_FROM_RATIO: f64 = 30.0;
 /// Pixels that a letter of the legend takes, about.
 const LETTER: f64 = 7.2;
 
+/// Pixels between the middle of an axis of two scales and the tick next to it.
+const TICKS_APART: f64 = 36.0;
+
 /// Colours of Okabe and Ito for light grounds, lighter ones for dark grounds; and dashes.
 const LINES: [(&str, &str, &str); 9] = [
     ("#0072b2", "#56b4e9", ""),
@@ -48,8 +51,29 @@ pub struct Chart {
     pub curves: Vec<Curve>,
     /// A moment that matters, and its name.
     pub mark: Option<(f64, &'static str)>,
+    /// Stretches of the horizontal axis that are shaded, the first ones below the others.
+    pub shades: Vec<Shade>,
+    /// What lies beyond this value takes no more of the horizontal axis than what lies before it.
+    pub half: Option<f64>,
     /// From and to, on the vertical axis: where values should be, and what that is called.
     pub healthy: Option<(f64, f64, &'static str)>,
+}
+
+/// A shaded stretch.
+#[derive(Clone, Debug)]
+pub struct Shade {
+    /// Where it begins on the horizontal axis.
+    pub from: f64,
+    /// And ends: at the same value it is a thin line.
+    pub to: f64,
+    /// Of the plotting area's height, from below: 0 to 1.
+    pub height: f64,
+    /// How much it hides: 0 to 1.
+    pub opacity: f64,
+    /// One of the nine of the curves.
+    pub colour: usize,
+    /// Shown where one points at it.
+    pub name: String,
 }
 
 /// One line.
@@ -88,13 +112,15 @@ struct Axis {
     is_logarithmic: bool,
     from: f64,
     to: f64,
+    /// A value that lies in the middle of the axis, which changes its scale there.
+    middle: Option<f64>,
 }
 
 impl Chart {
     /// The chart as one SVG element.
     pub fn to_svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
-        let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT);
+        let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT).halved_at(self.half);
         let values = points().flat_map(|point| [point.smallest, point.y, point.largest]);
         let y = Axis::fitting(
             values.chain(self.healthy.into_iter().flat_map(|(low, high, _)| [low, high])),
@@ -104,6 +130,7 @@ impl Chart {
         let mut svg = String::new();
         self.open(&mut svg);
         self.draw_healthy(&mut svg, &y);
+        self.draw_shades(&mut svg, &x);
         self.draw_axes(&mut svg, &x, &y);
         for (index, curve) in self.curves.iter().enumerate() {
             curve.draw(&mut svg, index % LINES.len(), &x, &y);
@@ -138,6 +165,19 @@ impl Chart {
         put(svg, &format!("<rect class=\"b2\" fill=\"{}\" fill-opacity=\"0.18\" {band}/>\n", LINES[2].0));
         let (right, base) = (WIDTH - RIGHT - 6.0, top + 15.0);
         put(svg, &format!("<text x=\"{right}\" y=\"{base:.1}\" text-anchor=\"end\">{}</text>\n", escaped(name)));
+    }
+
+    fn draw_shades(&self, svg: &mut String, x: &Axis) {
+        for shade in self.shades.iter().filter(|shade| shade.from < x.high && shade.to >= x.low) {
+            let (left, right) = (x.at(shade.from), x.at(shade.to));
+            let (width, height) = ((right - left).max(1.5), (HEIGHT - TOP - BOTTOM) * shade.height);
+            let place = format!("x=\"{left:.1}\" width=\"{width:.1}\" y=\"{:.1}\"", HEIGHT - BOTTOM - height);
+            let colour = shade.colour % LINES.len();
+            let fill =
+                format!("class=\"b{colour}\" fill=\"{}\" fill-opacity=\"{:.3}\"", LINES[colour].0, shade.opacity);
+            let name = escaped(&shade.name);
+            put(svg, &format!("<rect {fill} {place} height=\"{height:.1}\"><title>{name}</title></rect>\n"));
+        }
     }
 
     fn draw_axes(&self, svg: &mut String, x: &Axis, y: &Axis) {
@@ -218,18 +258,25 @@ impl Curve {
 impl Axis {
     fn linear(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
         let (low, high) = ends(values);
-        Axis { low: low.min(0.0), high: if high > low { high } else { low + 1.0 }, is_logarithmic: false, from, to }
+        let high = if high > low { high } else { low + 1.0 };
+        Axis { low: low.min(0.0), high, is_logarithmic: false, from, to, middle: None }
+    }
+
+    /// With this value in the middle, where it would otherwise lie before it.
+    fn halved_at(self, value: Option<f64>) -> Axis {
+        let middle = value.filter(|value| *value > self.low && 2.0 * (value - self.low) < self.high - self.low);
+        Axis { middle, ..self }
     }
 
     /// Logarithmic where that shows more.
     fn fitting(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Axis {
         let (low, high) = ends(values.filter(|value| *value > 0.0));
         if low > 0.0 && high / low > LOGARITHMIC_FROM_RATIO {
-            return Axis { low, high, is_logarithmic: true, from, to };
+            return Axis { low, high, is_logarithmic: true, from, to, middle: None };
         }
         // Some room above; from zero on, so that a small change looks small.
         let high = if high > 0.0 { high * 1.05 } else { 1.0 };
-        Axis { low: 0.0, high, is_logarithmic: false, from, to }
+        Axis { low: 0.0, high, is_logarithmic: false, from, to, middle: None }
     }
 
     fn can_show(&self, value: f64) -> bool {
@@ -239,6 +286,9 @@ impl Axis {
     fn at(&self, value: f64) -> f64 {
         let share = if self.is_logarithmic {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else if let Some(middle) = self.middle {
+            let (before, beyond) = ((value - self.low) / (middle - self.low), (value - middle) / (self.high - middle));
+            if value < middle { before / 2.0 } else { 0.5 + beyond / 2.0 }
         } else {
             (value - self.low) / (self.high - self.low)
         };
@@ -247,6 +297,16 @@ impl Axis {
 
     /// Round values within the axis.
     fn ticks(&self) -> Vec<f64> {
+        if let Some(middle) = self.middle {
+            let part = |low, high| Axis { low, high, middle: None, ..*self }.ticks();
+            let mut ticks = part(self.low, middle);
+            // Where the scale changes, ticks would lie close together.
+            ticks.retain(|tick| (self.at(*tick) - self.at(middle)).abs() >= TICKS_APART);
+            ticks.push(middle);
+            ticks
+                .extend(part(middle, self.high).iter().filter(|tick| self.at(**tick) - self.at(middle) >= TICKS_APART));
+            return ticks;
+        }
         if self.is_logarithmic {
             let decades = (self.high / self.low).log10();
             let steps: &[f64] = if decades < 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -315,7 +375,7 @@ mod tests {
         let mark = Some((1.0, "calm"));
         let (title, healthy) = ("a chart".to_owned(), Some((0.4, 0.8, "best")));
         let (x_label, y_label) = ("s".to_owned(), "m".to_owned());
-        Chart { title, x_label, y_label, curves: vec![curve], mark, healthy }.to_svg()
+        Chart { title, x_label, y_label, curves: vec![curve], mark, healthy, ..Chart::default() }.to_svg()
     }
 
     #[test]
@@ -357,11 +417,28 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_beyond_the_half_takes_no_more_of_the_axis_than_what_lies_before() {
+        let axis = |half| Axis::linear([0.0, 865.0].into_iter(), 100.0, 700.0).halved_at(Some(half));
+        assert_eq!(
+            [0.0, 20.0, 40.0, 452.5, 865.0].map(|value| axis(40.0).at(value)),
+            [100.0, 250.0, 400.0, 550.0, 700.0]
+        );
+        // A longer first part needs no help.
+        assert_eq!(axis(500.0).at(432.5), 400.0);
+        let ticks = axis(40.0).ticks();
+        assert!(ticks.contains(&10.0) && ticks.contains(&40.0) && ticks.contains(&800.0), "{ticks:?}");
+        assert!(
+            ticks.windows(2).all(|pair| axis(40.0).at(pair[1]) - axis(40.0).at(pair[0]) >= TICKS_APART),
+            "{ticks:?}"
+        );
+    }
+
+    #[test]
     fn ticks_are_round_and_few() {
         for (low, high, is_logarithmic) in
             [(0.0, 0.37, false), (0.0, 135.0, false), (1e-5, 3.0, true), (2.0, 90.0, true)]
         {
-            let ticks = Axis { low, high, is_logarithmic, from: 0.0, to: 1.0 }.ticks();
+            let ticks = Axis { low, high, is_logarithmic, from: 0.0, to: 1.0, middle: None }.ticks();
             assert!((3..=9).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
         }
         assert_eq!([0.1, 2.0, 1_500_000.0, 20_000.0, 1e-5].map(label), ["0.1", "2", "1.5M", "20k", "1e-5"]);

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::verdicts::verdicts;
 use crate::Swarm;
 use crate::file::{Plan, ScenarioFile};
-use crate::report::{Point, SeedReport, Summary, Verdict, changes};
+use crate::report::{Point, SeedReport, Summary, Verdict, changes, windows};
 
-/// Points of a plot over the longest run of a file: enough for a page's width.
-const POINTS: f64 = 80.0;
+/// Points of a plot over the longest phase of a file: with two phases enough for a page's width.
+const POINTS: f64 = 40.0;
 
 /// Events and effects in words: a few exchanges of a small swarm.
 const LINES_KEPT: usize = 400;
@@ -66,6 +66,7 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
         nodes: plan.scenario.nodes.len(),
         drawn: plan.drawn.clone(),
         faults_end_seconds: plan.faults_end.as_secs_f64(),
+        windows: windows(plan),
         verdicts: verdicts(plan, &record),
         summary: Summary::new(plan, &series),
         series,
@@ -81,13 +82,17 @@ fn observe(file: &ScenarioFile, plan: &Plan, trace: Trace, interrupted: &AtomicB
     })
 }
 
-/// The same moments for all seeds of a file, so that their points lie above each other, and the end.
+/// The same moments for all seeds of a file, so that their points lie above each other, and the end: as many in the phase
+/// of faults as in the calm, which is often much longer.
 fn moments(file: &ScenarioFile, end: Duration) -> Vec<Duration> {
-    let longest = file.phases.faults_seconds.to + file.phases.calm_seconds.to;
-    let period = (longest / POINTS).max(1.0).round();
-    let count = (end.as_secs_f64() / period) as usize;
-    let mut moments: Vec<Duration> =
-        (0..=count).map(|number| Duration::from_secs_f64(number as f64 * period)).collect();
+    let (faults, calm) = (file.phases.faults_seconds.to, file.phases.calm_seconds.to);
+    let period = |phase: f64| (phase / POINTS).max(1.0).round();
+    let in_faults = (faults / period(faults)) as usize;
+    let begin = in_faults as f64 * period(faults);
+    let in_calm = ((end.as_secs_f64() - begin).max(0.0) / period(calm)) as usize;
+    let first = (0..=in_faults).map(|number| number as f64 * period(faults));
+    let then = (1..=in_calm).map(|number| begin + number as f64 * period(calm));
+    let mut moments: Vec<Duration> = first.chain(then).map(Duration::from_secs_f64).collect();
     moments.retain(|moment| *moment < end);
     moments.push(end);
     moments
@@ -101,6 +106,7 @@ impl SeedReport {
             nodes: plan.scenario.nodes.len(),
             drawn: plan.drawn.clone(),
             faults_end_seconds: plan.faults_end.as_secs_f64(),
+            windows: windows(plan),
             verdicts: vec![Verdict::failed("no broken invariant", message)],
             ..SeedReport::default()
         }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use murmur_sim::file::built_in;
-use murmur_sim::report::{COLUMNS, FORMAT, RunReport, SeedReport, check_counts, number, plots, summary};
+use murmur_sim::report::{
+    About, COLUMNS, FORMAT, RunReport, SeedReport, check_counts, number, page, plots, series, summary,
+};
 use murmur_sim::runner::{Ended, Heard, Trace, run_seeds};
 use serde_json::json;
 
@@ -179,7 +181,10 @@ fn conclude(source: &Source, report: &RunReport, format: Console, output: Option
     if let Some(output) = output {
         output.write_results(report)?;
         output.write("summary.txt", &(summary_lines(report).join("\n") + "\n"))?;
+        output.write("series.csv", &series(report))?;
         output.write_plots(&plots(report))?;
+        let about = About { command: source.run_command(report.seeds_asked), settings: source.text.clone() };
+        output.write("index.html", &page(report, &about, |seed| source.replay_command(seed)))?;
     }
     let (asked, ended) = (report.seeds_asked.1 - report.seeds_asked.0, report.seeds.len());
     if report.interrupted {

@@ -19,6 +19,8 @@ pub(super) struct Source {
     /// What the user called it.
     pub(super) name: String,
     pub(super) file: ScenarioFile,
+    /// What the file says.
+    pub(super) text: String,
     /// Nodes instead of the file's.
     pub(super) nodes: Option<usize>,
 }
@@ -42,15 +44,27 @@ impl Source {
             let remedy = "lower swarm.nodes, swarm.parameters, crowd.share or the length of the phases, or --jobs";
             return Err(Failure::new(ExitCode::Settings, message).hint(remedy));
         }
-        Ok(Source { name: name.to_owned(), file, nodes })
+        Ok(Source { name: name.to_owned(), file, text, nodes })
     }
 
     /// The line that runs one of its seeds again.
     pub(super) fn replay_command(&self, seed: u64) -> String {
-        let name = if self.name.contains(' ') { format!("'{}'", self.name) } else { self.name.clone() };
-        let nodes = self.nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"));
-        format!("murmur sim replay {name} --seed {seed}{nodes}")
+        format!("murmur sim replay {} --seed {seed}{}", quoted(&self.name), self.nodes_option())
     }
+
+    /// The line that runs these seeds again: from the first, up to but without the second.
+    pub(super) fn run_command(&self, (from, to): (u64, u64)) -> String {
+        format!("murmur sim run {} --seeds {from}..{to}{}", quoted(&self.name), self.nodes_option())
+    }
+
+    fn nodes_option(&self) -> String {
+        self.nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"))
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    if word.contains(' ') { format!("'{word}'") } else { word.to_owned() }
 }
 
 /// A built-in scenario.
