@@ -134,7 +134,7 @@ impl World {
         let config = Config { start, first_number, ..Config::founder(&manifest) };
         let peer = PeerId::from_public_key([index as u8 + 1; 32]);
         // Not in the order of names: a replayed node has to tell the same digest.
-        let layout = ModelLayout::in_order([("z".to_owned(), vec![PARAMETERS - 1]), ("a".to_owned(), vec![1])]).into();
+        let layout = Arc::new(ModelLayout::in_order([("z".into(), vec![PARAMETERS - 1]), ("a".into(), vec![1])]));
         self.lives += 1;
         if let Some(recordings) = &mut self.recordings {
             let begun = Recording::begin("0", &manifest, &config, (peer, &layout, self.lives, self.now));
