@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::drivers::{CheckpointRequests, NotSaved, SavedCheckpoint};
 
-/// What closing the network and the journal may take, after the last checkpoint.
-const CLOSING: Duration = Duration::from_secs(1);
+/// What is left for the training thread to end, after the last checkpoint, and for network and journal to close.
+pub(super) const CLOSING: Duration = Duration::from_secs(1);
 
 /// A node that has to be gone in time.
 pub(super) struct Hurry {
