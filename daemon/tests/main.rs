@@ -3,5 +3,6 @@
 mod checkpoints;
 mod data_driver;
 mod divergence;
+mod member;
 mod optimizer;
 mod privacy;

@@ -137,7 +137,7 @@ impl Status {
 /// How a node of a synchronous run stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SynchronousStatus {
-    /// Members that take part, this one counted; 0 while it seeks a group.
+    /// Members that take part, this one counted; 0 while it stands still and seeks agreement or a group.
     pub members: usize,
     /// All-reduces behind the replica, of whoever made it.
     pub operations: u64,

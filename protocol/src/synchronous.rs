@@ -289,7 +289,7 @@ impl Synchronous {
     pub(crate) fn describe(&self, now: Time, status: &mut Status) {
         let counts = self.collective.counts(now);
         status.synchronous = Some(SynchronousStatus {
-            members: self.collective.members().len(),
+            members: if self.collective.is_stalled() { 0 } else { self.collective.members().len() },
             operations: self.collective.standing().operations,
             finished: counts.finished,
             waited: counts.waited,

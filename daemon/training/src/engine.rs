@@ -11,7 +11,7 @@ use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Ending, Payload, Snapshot};
 
-use crate::data::{Batch, Corpus, Sampler};
+use crate::data::{Batch, Corpus, DataPosition, Sampler};
 use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation, StageSpec};
@@ -45,6 +45,8 @@ pub struct Engine {
     warm_up_again: WarmUpAgain,
     outer: Option<OuterMomentum>,
     sampler: Sampler,
+    /// Where the last batch began.
+    batch_began: DataPosition,
     /// Empty while held-out shards are missing.
     validation: Vec<Batch>,
     manifest: RunManifest,
@@ -217,6 +219,7 @@ impl Engine {
             validation: corpus.validation_batches(manifest),
             manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest, node).several_batches(batches),
+            batch_began: DataPosition::default(),
             steps: 0,
             last_copy: None,
             corrections_under_way: 0,
@@ -295,6 +298,7 @@ impl Engine {
             let loss = private.compute_gradient(&mut *self.replica, self.sampler.corpus())?;
             return Ok((loss, private.predictions()));
         }
+        self.batch_began = self.sampler.position();
         let batch = self.sampler.next_batch();
         Ok((self.replica.compute_gradient(&batch)?, batch.predictions()))
     }

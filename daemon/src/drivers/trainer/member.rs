@@ -20,6 +20,8 @@ pub(super) struct Member {
     waits: bool,
     /// Of the last batch: bytes, tokens or images, and the seconds that its gradient took.
     last_batch: (usize, f64),
+    /// The swarm's progress from which the last batch was to lead on.
+    batch_at: Option<f64>,
     /// Whether the others are told that nothing more will come.
     has_ended: bool,
 }
@@ -28,7 +30,15 @@ impl Member {
     /// `None` for a run that gossips.
     pub(super) fn new(spec: &SynchronousSpec) -> Option<Member> {
         let spec = spec.is_on().then(|| spec.clone())?;
-        Some(Member { spec, ordered: None, steps: 0, waits: false, last_batch: (0, 0.0), has_ended: false })
+        Some(Member {
+            spec,
+            ordered: None,
+            steps: 0,
+            waits: false,
+            last_batch: (0, 0.0),
+            batch_at: None,
+            has_ended: false,
+        })
     }
 
     /// Whether there is something to compute.
@@ -84,6 +94,12 @@ impl TrainerThread {
 
     fn contribute_gradient(&mut self) {
         let begin = Instant::now();
+        // What was begun anew takes the same batch: none is left out. Where the others have gone on meanwhile, it counts as
+        // taken, because they may have its gradient.
+        let at = Some(self.view.progress);
+        if self.member.as_mut().is_some_and(|member| std::mem::replace(&mut member.batch_at, at) == at) {
+            self.engine.repeat_batch();
+        }
         let gradient = self.engine.gradient_of_next_batch();
         let end = Instant::now();
         self.clock.stepped(begin, end);

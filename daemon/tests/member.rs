@@ -1,0 +1,90 @@
+//! The training driver of a synchronous run: which batch a contribution is of.
+
+use std::time::Duration;
+
+use murmur::drivers::{Trainer, TrainerSettings};
+use murmur::store::CheckpointWriter;
+use murmur_protocol::manifest::{ModelSpec, SynchronousSpec, Topology};
+use murmur_protocol::{Event, RequestId, RunManifest, Snapshot, TrainerOrder};
+use murmur_training::{Corpus, Device, Engine};
+use tokio::sync::mpsc;
+
+/// A reply takes less, or the test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Member {
+    trainer: Trainer,
+    facts: mpsc::Receiver<Event>,
+    asked: u64,
+}
+
+impl Member {
+    async fn reply(&mut self, order: impl FnOnce(RequestId) -> TrainerOrder) -> Event {
+        self.asked += 1;
+        self.trainer.try_order(order(RequestId(self.asked))).expect("room");
+        loop {
+            let fact = tokio::time::timeout(DEADLINE, self.facts.recv()).await.expect("in time");
+            match fact.expect("the trainer lives") {
+                Event::StepsCompleted(_) => {}
+                reply => return reply,
+            }
+        }
+    }
+
+    async fn contribution(&mut self) -> Snapshot {
+        match self.reply(|request| TrainerOrder::Contribute { request }).await {
+            Event::Contributed { contribution, .. } => contribution,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn load(&mut self, replica: &Snapshot, progress: f64) {
+        let replica = replica.to_payload();
+        let loaded = self.reply(|request| TrainerOrder::LoadReplica { request, replica, progress }).await;
+        assert!(matches!(loaded, Event::StateLoaded { accepted: true, .. }), "{loaded:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the_next_one() {
+    let mut manifest = RunManifest::default();
+    manifest.model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..manifest.model };
+    manifest.synchronous = SynchronousSpec { topology: Topology::Ring, ..SynchronousSpec::default() };
+    let engine = || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
+    let beginning = engine().replica().expect("on the CPU");
+
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (events, facts) = mpsc::channel(64);
+    let (_shards, arrivals) = mpsc::channel(1);
+    let writer = CheckpointWriter::start(folder.path().to_owned(), engine().layout().clone(), 2);
+    let settings = TrainerSettings {
+        manifest: manifest.clone(),
+        progress: 0.0,
+        steps_max: None,
+        evaluate_every: None,
+        checkpoint_period: None,
+        privacy: None,
+    };
+    let trainer = Trainer::start(engine(), settings, events, writer, arrivals);
+    trainer.try_order(TrainerOrder::Begin).expect("room");
+    let mut member = Member { trainer, facts, asked: 0 };
+
+    let first = member.contribution().await;
+    assert_eq!(member.contribution().await, first, "the all-reduce is begun anew");
+    member.load(&beginning, 0.0).await;
+    assert_eq!(member.contribution().await, first, "with another member's replica of the same progress");
+    member.load(&beginning, 1.0).await;
+    let second = member.contribution().await;
+    assert_ne!(second, first, "the others have taken up the first batch");
+
+    member.trainer.try_order(TrainerOrder::TakeUp { sum: second.clone(), members: 1, progress: 2.0 }).expect("room");
+    let third = member.contribution().await;
+    member.load(&beginning, 2.0).await;
+    let third_from_the_beginning = member.contribution().await;
+    assert_ne!(third, third_from_the_beginning, "the model has moved in between");
+    let mut expected = engine();
+    for batch in [&first, &second, &third_from_the_beginning] {
+        assert_eq!(&Snapshot::from(expected.gradient_of_next_batch().expect("on the CPU").values), batch);
+    }
+    member.trainer.finish(false).expect("it ends");
+}
