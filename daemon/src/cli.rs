@@ -33,8 +33,8 @@ pub use replay::ReplayOptions;
 pub use report::ReportOptions;
 pub use runs::{ListOptions, RemoveOptions};
 pub use simulation::{
-    SeedOptions, Seeds, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions, SimRunOptions,
-    SimShowOptions, WorkOptions,
+    SeedOptions, Seeds, SetOption, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions,
+    SimRunOptions, SimShowOptions, WorkOptions,
 };
 pub use watch::WatchOptions;
 

@@ -7,6 +7,7 @@ mod page;
 mod plots;
 mod row;
 pub mod svg;
+mod sweep;
 mod table;
 mod windows;
 
@@ -15,6 +16,7 @@ pub use comparison::{Compared, comparison};
 pub use page::{About, page, series};
 pub use plots::{Plot, comparison_plots, plots};
 pub use row::COLUMNS;
+pub use sweep::{Swept, sweep_page, sweep_series, sweep_table};
 pub use table::{Table, bytes, check_counts, count, number, summary};
 pub use windows::{Window, windows};
 
@@ -40,6 +42,9 @@ pub struct RunReport {
     pub scenario: String,
     /// Nodes instead of the file's, where the command line said so.
     pub nodes: Option<usize>,
+    /// Keys of the file and their values instead of the file's, where the command line said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<(String, String)>,
     /// The seeds that were asked for: from the first, up to but without the second.
     pub seeds_asked: (u64, u64),
     /// Whether it was interrupted: then not all seeds are here.

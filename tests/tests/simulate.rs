@@ -77,6 +77,43 @@ fn a_run_passes_its_checks_and_writes_results_plots_and_a_summary() {
 }
 
 #[test]
+fn values_that_are_set_are_run_in_every_combination_and_a_seed_of_one_again() {
+    let folder = folder();
+    let path = file(folder.path(), &format!("{SMALL}{IMPOSSIBLE}"));
+    let output_folder = folder.path().join("sweep");
+    let to = output_folder.to_str().expect("UTF-8");
+    let set = ["--set", "gossip.gamma=0.3,[0.4, 0.5]", "--set", "swarm.nodes=4"];
+    let output = simulate(&[&["run", &path, "--seeds", "0..2", "--output", to], &set[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains("gossip.gamma=0.3 swarm.nodes=4\n") && text.contains("gossip.gamma  seeds  fail"), "{text}");
+    let page = std::fs::read_to_string(output_folder.join("index.html")).expect("written");
+    let again = format!("murmur sim run {path} --seeds 0..2 --set 'gossip.gamma=0.3,[0.4, 0.5]' --set swarm.nodes=4");
+    assert!(page.contains("In 2 of 2 combinations a seed fails a check.") && page.contains(&again), "{page}");
+    let below = output_folder.join("02-gossip.gamma=_0.4__0.5__swarm.nodes=4");
+    let results = std::fs::read_to_string(below.join("results.json")).expect("written");
+    let results: serde_json::Value = serde_json::from_str(&results).expect("JSON");
+    assert_eq!(results["settings"][0], serde_json::json!(["gossip.gamma", "[0.4, 0.5]"]));
+    let table = std::fs::read_to_string(output_folder.join("sweep.csv")).expect("written");
+    assert_eq!(table.lines().count(), 1 + 2 * 2, "{table}");
+
+    let replay = format!("murmur sim replay {path} --seed 1 --set 'gossip.gamma=[0.4, 0.5]' --set swarm.nodes=4");
+    assert!(text.contains(&replay), "{text}");
+    let replayed =
+        simulate(&["replay", &path, "--seed", "1", "--set", "gossip.gamma=[0.4, 0.5]", "--set", "swarm.nodes=4"]);
+    let drawn = stdout(&replayed).lines().any(|line| line.starts_with("drawn   gossip.gamma = 0.4"));
+    assert!(drawn, "{}", stdout(&replayed));
+
+    let refused = |set: &str| failure(&["run", &path, "--set", set]);
+    let (code, message) = refused("gossip.gama=1");
+    assert!(code == 3 && message.contains("--set:1: unknown key `gama`") && message.contains("`gamma`"), "{message}");
+    let (code, message) = refused("gossip.gamma=7");
+    assert!(code == 3 && message.contains("--set: gossip.gamma = 7 is out of range"), "{message}");
+    assert_eq!(refused("gossip.gamma").0, 2);
+    assert_eq!(failure(&["replay", &path, "1", "--set", "swarm.nodes=4,5"]).0, 2);
+}
+
+#[test]
 fn json_has_one_object_a_line_and_nothing_else() {
     let folder = folder();
     let path = file(folder.path(), SMALL);

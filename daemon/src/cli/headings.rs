@@ -170,6 +170,7 @@ pub(super) const SIM: &str = "\
 Begin with:
   murmur sim list
   murmur sim run churn --seeds 0..20 --output plots
+  murmur sim run churn --set gossip.gamma=0.3,0.5 --output sweep
   murmur sim replay churn --seed 17";
 
 pub(super) const SIM_RUN: &str = "\

@@ -50,6 +50,10 @@ pub struct SimRunOptions {
     /// Nodes of the swarm instead of the file's.
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
+    /// Other values in the place of the scenario's: several values of a key, or several keys, are run in every
+    /// combination.
+    #[arg(long, value_name = "KEY=VALUE[,VALUE…]")]
+    pub set: Vec<SetOption>,
     /// Print every change of state, a line each.
     #[arg(long, help_heading = OUTPUT)]
     pub trace: bool,
@@ -67,6 +71,9 @@ pub struct SimReplayOptions {
     /// Nodes of the swarm instead of the file's: as in the run that is replayed.
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
+    /// A value in the place of the scenario's: as in the run that is replayed.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<SetOption>,
     /// Write results, plots and a page over the seeds there.
     #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
@@ -100,6 +107,9 @@ pub struct SimCheckDeterminismOptions {
     /// Nodes of the swarm instead of the file's.
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=u64::MAX, ""))]
     pub nodes: Option<usize>,
+    /// A value in the place of the scenario's.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<SetOption>,
     /// text: lines for people; json: one object.
     #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
@@ -152,6 +162,52 @@ impl SeedOptions {
     }
 }
 
+/// A key of a scenario and the values that it takes in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetOption {
+    /// `section.key`.
+    pub key: String,
+    /// As they were typed, at least one.
+    pub values: Vec<String>,
+}
+
+impl FromStr for SetOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SetOption, String> {
+        let (key, values) = text.split_once('=').ok_or("it is written as gossip.gamma=0.3,0.5")?;
+        let is_key = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+        if key.is_empty() || !key.chars().all(is_key) {
+            return Err(format!("{key:?} is no key of a scenario; it is written as gossip.gamma=0.3,0.5"));
+        }
+        let values = at_commas(values);
+        if values.iter().any(String::is_empty) {
+            return Err("a value is empty".to_owned());
+        }
+        Ok(SetOption { key: key.to_owned(), values })
+    }
+}
+
+/// The parts between commas, but for those in brackets or quotes.
+fn at_commas(text: &str) -> Vec<String> {
+    let (mut parts, mut depth, mut quote) = (vec![String::new()], 0, None);
+    for character in text.chars() {
+        match (character, quote) {
+            ('"' | '\'', None) => quote = Some(character),
+            (_, Some(open)) if character == open => quote = None,
+            ('[' | '{', None) => depth += 1,
+            (']' | '}', None) => depth -= 1,
+            (',', None) if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        parts.last_mut().expect("at least one").push(character);
+    }
+    parts.iter().map(|part| part.trim().to_owned()).collect()
+}
+
 impl FromStr for Seeds {
     type Err = String;
 
@@ -173,6 +229,17 @@ impl FromStr for Seeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_set_to_values_between_commas_and_lists_stay_whole() {
+        let read = |text: &str| text.parse::<SetOption>().map(|option| (option.key, option.values));
+        let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
+        assert_eq!(read("a.b=1, 2"), Ok(("a.b".to_owned(), values(&["1", "2"]))));
+        assert_eq!(read("a.b=[1,2],\"x,y\""), Ok(("a.b".to_owned(), values(&["[1,2]", "\"x,y\""]))));
+        for wrong in ["a.b", "=1", "a b=1", "a.b=", "a.b=1,,2", "a.b=1,"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn ranges_of_seeds_are_read_and_mistakes_named() {

@@ -6,7 +6,9 @@ mod interruption;
 mod output;
 mod progress;
 mod run;
+mod setting;
 mod source;
+mod sweep;
 
 use murmur_sim::file::{ScenarioFile, built_ins};
 

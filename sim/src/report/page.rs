@@ -130,8 +130,8 @@ fn charts(page: &mut String, report: &RunReport) {
     }
     page.push_str(
         "<h2>Over simulated time</h2>\n<p><span class=\"key phase\"></span>the phase of faults\
-         <span class=\"key window\"></span>the network is split (full height); nodes are killed, leave, stand still or are \
-         slow (strip at the bottom). The calm that follows takes no more than half of the axis.</p>\n",
+         <span class=\"key window\"></span>the network is split (full height); anything else goes wrong, or nodes \
+         join (strip at the bottom; point at it for what it is). The calm that follows takes no more than half of the axis.</p>\n",
     );
     if report.seeds.len() > SEEDS_SHADED {
         let _ = writeln!(page, "<p class=\"soft\">Windows of the first {SEEDS_SHADED} seeds.</p>");

@@ -28,7 +28,7 @@ pub(super) fn run(options: &SimCompareOptions) -> anyhow::Result<()> {
     for name in &options.runs {
         runs.push(match read_results(name)? {
             Some(report) => Run::Read(Box::new(report)),
-            None => Run::ToDo(Box::new(Source::load(name, options.nodes, jobs)?)),
+            None => Run::ToDo(Box::new(Source::load(name, options.nodes, Vec::new(), jobs)?)),
         });
     }
     let output = Output::open(options.work.output.as_deref())?;

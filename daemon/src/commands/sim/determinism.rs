@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::interrupted;
 use super::interruption::on_interruption;
+use super::setting::the_one;
 use super::source::Source;
 use crate::cli::SimCheckDeterminismOptions;
 use crate::console::{Console, print_line};
@@ -12,7 +13,7 @@ use crate::failure::{ExitCode, Failure};
 
 pub(super) fn run(options: &SimCheckDeterminismOptions) -> anyhow::Result<()> {
     // Two swarms side by side take as much as two seeds.
-    let source = Source::load(&options.scenario, options.nodes, 2)?;
+    let source = Source::load(&options.scenario, options.nodes, the_one(&options.set)?, 2)?;
     let seed = options.seed;
     let Some(repetition) = check_determinism(&source.file, seed, &*on_interruption()?) else {
         return Err(interrupted("interrupted before the end: nothing can be said".to_owned()).into());

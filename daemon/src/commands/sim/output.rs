@@ -14,6 +14,8 @@ pub(super) const RESULTS: &str = "results.json";
 /// A directory that can be written.
 pub(in crate::commands) struct Output {
     directory: PathBuf,
+    /// Whether each file is told of.
+    tells: bool,
 }
 
 impl Output {
@@ -25,7 +27,14 @@ impl Output {
             .and_then(|()| std::fs::write(&probe, b""))
             .and_then(|()| std::fs::remove_file(&probe));
         tried.map_err(|error| unwritable(directory, &error))?;
-        Ok(Some(Output { directory: directory.to_owned() }))
+        Ok(Some(Output { directory: directory.to_owned(), tells: true }))
+    }
+
+    /// A folder in it, of whose files nothing is told.
+    pub(super) fn below(&self, name: &str) -> Result<Output, Failure> {
+        let directory = self.directory.join(name);
+        std::fs::create_dir_all(&directory).map_err(|error| unwritable(&directory, &error))?;
+        Ok(Output { directory, tells: false })
     }
 
     pub(super) fn write_results(&self, report: &RunReport) -> anyhow::Result<()> {
@@ -39,7 +48,9 @@ impl Output {
     pub(in crate::commands) fn write(&self, name: &str, content: &str) -> anyhow::Result<()> {
         let path = self.directory.join(name);
         std::fs::write(&path, content).map_err(|error| unwritable(&path, &error))?;
-        note(&format!("wrote {}", path.display()));
+        if self.tells {
+            note(&format!("wrote {}", path.display()));
+        }
         Ok(())
     }
 }

@@ -16,7 +16,9 @@ use super::interrupted;
 use super::interruption::on_interruption;
 use super::output::Output;
 use super::progress::Progress;
+use super::setting::{combinations, the_one};
 use super::source::Source;
+use super::sweep;
 use crate::cli::{SimReplayOptions, SimRunOptions};
 use crate::console::{Console, counted, print_line};
 use crate::failure::{ExitCode, Failure};
@@ -30,17 +32,23 @@ const LAST_LINES: usize = 20;
 pub(super) fn run(options: &SimRunOptions) -> anyhow::Result<()> {
     let seeds = options.seeds.range();
     let jobs = jobs(options.work.jobs, &seeds);
-    let source = Source::load(&options.scenario, options.nodes, jobs)?;
+    let mut sources = Vec::new();
+    for settings in combinations(&options.set)? {
+        sources.push(Source::load(&options.scenario, options.nodes, settings, jobs)?);
+    }
     let output = Output::open(options.work.output.as_deref())?;
     let trace = if options.trace { Trace::On } else { Trace::Off };
     let telling = Telling { format: options.work.format, trace, in_full: seeds.end - seeds.start == 1 };
-    let report = simulate(&source, seeds, jobs, &telling, &on_interruption()?);
-    conclude(&source, &report, options.work.format, output.as_ref())
+    if let [source] = &sources[..] {
+        let report = simulate(source, seeds, jobs, &telling, &on_interruption()?);
+        return conclude(source, &report, options.work.format, output.as_ref());
+    }
+    sweep::run(&sources, seeds, jobs, &telling, output.as_ref())
 }
 
 pub(super) fn replay(options: &SimReplayOptions) -> anyhow::Result<()> {
     let (scenario, seed) = which(options)?;
-    let source = Source::load(&scenario, options.nodes, 1)?;
+    let source = Source::load(&scenario, options.nodes, the_one(&options.set)?, 1)?;
     let output = Output::open(options.output.as_deref())?;
     let telling = Telling { format: Console::Text, trace: Trace::On, in_full: true };
     let report = simulate(&source, seed..seed.saturating_add(1), 1, &telling, &on_interruption()?);
@@ -100,6 +108,7 @@ pub(super) fn simulate(
         format: FORMAT,
         scenario: source.name.clone(),
         nodes: source.nodes,
+        settings: source.settings.iter().map(|setting| (setting.key.clone(), setting.value.clone())).collect(),
         seeds_asked: (seeds.start, seeds.end),
         interrupted: interruption.load(Ordering::Relaxed) && (reports.len() as u64) < total,
         columns: COLUMNS.map(str::to_owned).into(),
@@ -179,12 +188,7 @@ fn conclude(source: &Source, report: &RunReport, format: Console, output: Option
         }
     }
     if let Some(output) = output {
-        output.write_results(report)?;
-        output.write("summary.txt", &(summary_lines(report).join("\n") + "\n"))?;
-        output.write("series.csv", &series(report))?;
-        output.write_plots(&plots(report))?;
-        let about = About { command: source.run_command(report.seeds_asked), settings: source.text.clone() };
-        output.write("index.html", &page(report, &about, |seed| source.replay_command(seed)))?;
+        write(source, report, output)?;
     }
     let (asked, ended) = (report.seeds_asked.1 - report.seeds_asked.0, report.seeds.len());
     if report.interrupted {
@@ -198,6 +202,16 @@ fn conclude(source: &Source, report: &RunReport, format: Console, output: Option
             Err(Failure::new(ExitCode::Failure, message).hint(source.replay_command(*first)).into())
         }
     }
+}
+
+/// Everything that a run leaves.
+pub(super) fn write(source: &Source, report: &RunReport, output: &Output) -> anyhow::Result<()> {
+    output.write_results(report)?;
+    output.write("summary.txt", &(summary_lines(report).join("\n") + "\n"))?;
+    output.write("series.csv", &series(report))?;
+    output.write_plots(&plots(report))?;
+    let about = About { command: source.run_command(report.seeds_asked), settings: source.text.clone() };
+    output.write("index.html", &page(report, &about, |seed| source.replay_command(seed)))
 }
 
 /// The checks of a single seed have been told one by one.
@@ -215,6 +229,7 @@ fn finished(report: &RunReport) -> serde_json::Value {
     json!({
         "scenario": report.scenario,
         "nodes": report.nodes,
+        "settings": report.settings,
         "seeds_asked": report.seeds_asked,
         "seeds_ended": report.seeds.len(),
         "seeds_failed": report.failed().map(|seed| seed.seed).collect::<Vec<_>>(),

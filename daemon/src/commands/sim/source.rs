@@ -4,6 +4,7 @@ use std::path::Path;
 
 use murmur_sim::file::{BuiltIn, Drawn, MEMORY_BYTES_MAX, Mistake, ScenarioFile, built_in, built_ins};
 
+use super::setting::Setting;
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{line_of_field, nearest, parse};
@@ -19,24 +20,34 @@ pub(super) struct Source {
     /// What the user called it.
     pub(super) name: String,
     pub(super) file: ScenarioFile,
-    /// What the file says.
+    /// What the file says, with what was set in its place.
     pub(super) text: String,
     /// Nodes instead of the file's.
     pub(super) nodes: Option<usize>,
+    /// Values instead of the file's.
+    pub(super) settings: Vec<Setting>,
 }
 
 impl Source {
     /// Reads a scenario and checks it, for `jobs` seeds at once.
-    pub(super) fn load(name: &str, nodes: Option<usize>, jobs: usize) -> Result<Source, Failure> {
-        let (place, text) = match built_in(name) {
+    pub(super) fn load(
+        name: &str,
+        nodes: Option<usize>,
+        settings: Vec<Setting>,
+        jobs: usize,
+    ) -> Result<Source, Failure> {
+        let (place, mut text) = match built_in(name) {
             Some(scenario) => (format!("{name} (built in)"), scenario.text.to_owned()),
             None => (name.to_owned(), read(name)?),
         };
         let mut file: ScenarioFile = parse(Path::new(&place), &text, EXAMPLE)?;
+        if !settings.is_empty() {
+            (file, text) = with_settings(&place, &text, &settings)?;
+        }
         if let Some(nodes) = nodes {
             file.swarm.nodes = Drawn::fixed(nodes);
         }
-        file.validate().map_err(|mistake| refused(&place, &text, nodes, &mistake))?;
+        file.validate().map_err(|mistake| refused(&place, &text, (nodes, &settings), &mistake))?;
         let bytes = file.memory_bytes().saturating_mul(jobs as u64);
         if bytes > MEMORY_BYTES_MAX {
             let (estimate, most) = (human_bytes(bytes), human_bytes(MEMORY_BYTES_MAX));
@@ -44,27 +55,50 @@ impl Source {
             let remedy = "lower swarm.nodes, swarm.parameters, crowd.share or the length of the phases, or --jobs";
             return Err(Failure::new(ExitCode::Settings, message).hint(remedy));
         }
-        Ok(Source { name: name.to_owned(), file, text, nodes })
+        Ok(Source { name: name.to_owned(), file, text, nodes, settings })
     }
 
     /// The line that runs one of its seeds again.
     pub(super) fn replay_command(&self, seed: u64) -> String {
-        format!("murmur sim replay {} --seed {seed}{}", quoted(&self.name), self.nodes_option())
+        let settings = self.settings.iter().map(Setting::to_string);
+        format!("murmur sim replay {} --seed {seed}{}", quoted(&self.name), self.options(settings))
     }
 
     /// The line that runs these seeds again: from the first, up to but without the second.
-    pub(super) fn run_command(&self, (from, to): (u64, u64)) -> String {
-        format!("murmur sim run {} --seeds {from}..{to}{}", quoted(&self.name), self.nodes_option())
+    pub(super) fn run_command(&self, seeds: (u64, u64)) -> String {
+        self.command_with(seeds, self.settings.iter().map(Setting::to_string))
     }
 
-    fn nodes_option(&self) -> String {
-        self.nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"))
+    /// The same with other values.
+    pub(super) fn command_with(&self, (from, to): (u64, u64), settings: impl Iterator<Item = String>) -> String {
+        format!("murmur sim run {} --seeds {from}..{to}{}", quoted(&self.name), self.options(settings))
     }
+
+    /// Such as `gossip.gamma=0.5 swarm.nodes=8`.
+    pub(super) fn settings_line(&self) -> String {
+        self.settings.iter().map(Setting::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    fn options(&self, settings: impl Iterator<Item = String>) -> String {
+        let nodes = self.nodes.map(|nodes| format!(" --nodes {nodes}"));
+        nodes.into_iter().chain(settings.map(|setting| format!(" --set {}", quoted(&setting)))).collect()
+    }
+}
+
+/// A scenario with other values, and its text, of which comments are gone.
+fn with_settings(place: &str, text: &str, settings: &[Setting]) -> Result<(ScenarioFile, String), Failure> {
+    let unusable = |error: String| Failure::new(ExitCode::Settings, format!("{place} with --set: {error}"));
+    let mut table: toml::Table = toml::from_str(text).map_err(|error| unusable(error.message().to_owned()))?;
+    settings.iter().for_each(|setting| setting.put_into(&mut table));
+    let text = toml::to_string(&table).map_err(|error| unusable(error.to_string()))?;
+    let file = table.try_into().map_err(|error| unusable(error.message().to_owned()))?;
+    Ok((file, text))
 }
 
 /// A word as a shell takes it.
 fn quoted(word: &str) -> String {
-    if word.contains(' ') { format!("'{word}'") } else { word.to_owned() }
+    let is_plain = |character: char| character.is_alphanumeric() || "._-/=:,+@".contains(character);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 /// A built-in scenario.
@@ -97,10 +131,13 @@ fn unknown(name: &str) -> Failure {
     }
 }
 
-fn refused(place: &str, text: &str, nodes: Option<usize>, mistake: &Mistake) -> Failure {
+fn refused(place: &str, text: &str, (nodes, settings): (Option<usize>, &[Setting]), mistake: &Mistake) -> Failure {
     let Mistake { key, value, rule } = mistake;
     let place = match line_of_field(text, key) {
         _ if nodes.is_some() && *key == "swarm.nodes" => "--nodes".to_owned(),
+        _ if settings.iter().any(|setting| setting.key == *key) => "--set".to_owned(),
+        // The lines are not the file's any more.
+        _ if !settings.is_empty() => place.to_owned(),
         Some(line) => format!("{place}:{line}"),
         None => place.to_owned(),
     };
