@@ -13,6 +13,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { fon
 table { border-collapse: collapse; width: 100%; font-size: .88rem; } .wide { overflow-x: auto; }
 th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } code { overflow-wrap: anywhere; }
+pre { overflow-x: auto; font-size: .85rem; }
 .t { fill: var(--text); font-size: 12px; }
 .key { display: inline-block; width: 1em; height: .8em; margin: 0 .3em 0 .9em; vertical-align: middle; }
 @media print { body { max-width: none; margin: 0; font-size: 11pt; } .wide { overflow: visible; } svg, tr { break-inside: avoid; } \

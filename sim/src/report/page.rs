@@ -17,7 +17,7 @@ const ROWS_MAX: usize = 1000;
 
 const STYLE: &str = "\
 .phase { background: rgba(110, 118, 129, .25); } .window { background: rgba(213, 94, 0, .45); } \
-td:last-child, td.words { white-space: normal; } pre { overflow-x: auto; font-size: .85rem; } .fails { font-weight: 600; }
+td:last-child, td.words { white-space: normal; } .fails { font-weight: 600; }
 ";
 
 /// What a page says besides the numbers.

@@ -128,13 +128,16 @@ fn shades(seeds: &[&SeedReport]) -> Vec<Shade> {
 
 /// The plots of several runs, a curve each.
 pub fn comparison_plots(runs: &[(String, RunReport)]) -> Vec<Plot> {
+    let seeds = runs.iter().flat_map(|(_, report)| &report.seeds);
+    let longest = seeds.map(|seed| seed.faults_end_seconds).fold(0.0, f64::max);
     let plot = |kind: &Kind| {
         let (what, extract) = kind.curves[0];
         let curve =
             |(name, report): &(String, RunReport)| over_seeds(name, &report.seeds.iter().collect::<Vec<_>>(), extract);
         let title = format!("{} · {what} · median and range of the seeds", kind.title);
         let curves = runs.iter().map(curve).collect();
-        Plot { file_name: kind.file_name, svg: chart(kind, title, curves).to_svg() }
+        let chart = Chart { half: Some(longest).filter(|end| *end > 0.0), ..chart(kind, title, curves) };
+        Plot { file_name: kind.file_name, svg: chart.to_svg() }
     };
     KINDS.iter().map(plot).collect()
 }
