@@ -14,6 +14,7 @@ pub(crate) mod output;
 mod reachability;
 pub(crate) mod screen;
 mod terminal;
+mod words;
 
 use std::time::Duration;
 
@@ -32,11 +33,11 @@ pub use finished::FinishedRun;
 pub(crate) use hearing::{Heard, Hearing};
 pub(crate) use names::labelled;
 pub(crate) use next::{next_commands, quoted};
-pub(crate) use notice::Words;
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
 pub(crate) use screen::{note, print_line};
 pub(crate) use terminal::ModelText;
+pub(crate) use words::Words;
 
 /// How often people are told how it goes.
 const LINE_PERIOD: Duration = Duration::from_secs(10);

@@ -11,6 +11,7 @@ mod networking;
 mod observing;
 pub(crate) mod ports;
 mod prepared;
+mod ready;
 mod recording;
 mod regular;
 mod stop;
@@ -50,6 +51,7 @@ pub(crate) use networking::network_config;
 use networking::start_network;
 use observing::{Observing, Teller};
 use prepared::{Prepared, prepare};
+pub use ready::Ready;
 use regular::{Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly};
 use stop::watch_for_stop;
 
@@ -95,30 +97,6 @@ pub struct Plan {
     pub record_core: Option<PathBuf>,
     /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
     pub until_stdin_closes: bool,
-}
-
-/// What `--format json` prints first.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub struct Ready {
-    /// The node's peer id.
-    pub peer: String,
-    /// What its owner calls it.
-    #[serde(default)]
-    pub name: Option<String>,
-    /// The run's id, in short.
-    pub run: String,
-    /// Where it listens, each with the peer id at its end.
-    pub addresses: Vec<String>,
-    /// With which others join.
-    pub ticket: String,
-    /// Of the status page, where there is one.
-    pub status_address: Option<String>,
-    /// Parameters of the model.
-    pub parameters: usize,
-    /// Where its checkpoints go.
-    pub data_directory: PathBuf,
-    /// What trains.
-    pub device: String,
 }
 
 /// Runs a daemon until it has left its swarm.

@@ -7,8 +7,9 @@ mod trainer;
 mod workers;
 
 pub use data::{Arrival, DataDriver, DataView, ShelfParts};
-pub(crate) use http::refuse;
-pub use http::{Denied, Pages, StatusServer};
+pub use http::refusal::Denied;
+pub(crate) use http::refusal::refuse;
+pub use http::{Pages, StatusServer};
 pub(crate) use trainer::Reply;
 pub use trainer::{
     CheckpointRequests, NotSaved, PrivacyReport, SavedCheckpoint, StepTimes, Trainer, TrainerSettings, TrainingView,

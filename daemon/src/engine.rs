@@ -4,12 +4,13 @@
 //! `try_…`, and where a queue is full the core hears of it as an event.
 
 mod ledger;
+mod picture;
 mod recorder;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use murmur_network::{Network, QueueFull, Traffic};
+use murmur_network::{Network, QueueFull};
 use murmur_protocol::replay::{Told, digest, told};
 use murmur_protocol::{Effect, Event, NetworkOrder, Node, PeerId, Status, Time, TrainerOrder, WorkerOrder};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -18,6 +19,7 @@ use crate::drivers::{Refused, Trainer, Workers};
 use crate::process::memory;
 use ledger::Ledger;
 pub use ledger::{Noticed, PeerTraffic, Taken};
+pub use picture::Picture;
 pub use recorder::Recorder;
 
 /// How often a picture is published at most: often enough for a live view, too seldom to cost anything.
@@ -43,17 +45,6 @@ pub struct Engine {
     recorder: Option<Recorder>,
     has_trained: bool,
     stopped: bool,
-}
-
-/// The core's state and the bytes on the wire at the same moment, so that one may be divided by the other.
-#[derive(Clone, Debug)]
-pub struct Picture {
-    /// The core.
-    pub status: Status,
-    /// The wire.
-    pub traffic: Traffic,
-    /// What went to and from each peer, and how it is reached.
-    pub peers: BTreeMap<PeerId, PeerTraffic>,
 }
 
 /// The channels that the engine reads and writes.

@@ -26,8 +26,7 @@ mod pair_distance;
 mod repeatable;
 mod step_bounded;
 mod training_never_waits;
-
-use std::fmt;
+mod violation;
 
 pub(crate) use answered_once::{Answer, Answers, replied_once};
 pub use antisymmetric::antisymmetric;
@@ -52,24 +51,9 @@ pub use pair_distance::pair_distance;
 pub use repeatable::repeatable;
 pub use step_bounded::step_bounded;
 pub use training_never_waits::training_never_waits;
+pub use violation::Violation;
 
 use crate::record::Record;
-
-/// Which check a run failed, and how.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{check}: {finding}")]
-pub struct Violation {
-    /// The check's name.
-    pub check: &'static str,
-    /// What it found, for people.
-    pub finding: String,
-}
-
-impl Violation {
-    pub(crate) fn new(check: &'static str, finding: impl fmt::Display) -> Violation {
-        Violation { check, finding: finding.to_string() }
-    }
-}
 
 /// Checks everything that holds at any time of any run: the first violation of each check.
 pub fn safety(record: &Record, parameters: usize) -> Vec<Violation> {

@@ -8,6 +8,7 @@
 //! ```
 
 mod built_in;
+mod dice;
 mod draw;
 mod drawn;
 mod faults;

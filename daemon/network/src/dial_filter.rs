@@ -12,9 +12,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use libp2p::Multiaddr;
-use libp2p::core::transport::{DialOpts, ListenerId, Transport, TransportError, TransportEvent};
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::{Boxed, DialOpts, ListenerId, Transport, TransportError, TransportEvent};
 use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
 use tokio::time::{Duration, Instant};
 
 use crate::address::{ip_of, is_loopback};
@@ -23,7 +24,9 @@ use crate::bounds::{
     VOUCHED_FOR, VOUCHED_MAX,
 };
 use crate::scope::Scope;
-use crate::transport::BoxedTransport;
+
+/// Everything below the streams.
+pub type BoxedTransport = Boxed<(PeerId, StreamMuxerBox)>;
 
 /// A host and a port.
 type Place = (IpAddr, u16);

@@ -1,7 +1,6 @@
 //! Dials under way, and why they fail, in words for people.
 
 use std::collections::VecDeque;
-use std::error::Error;
 use std::io;
 
 use libp2p::core::transport::{PortUse, TransportError};
@@ -12,6 +11,7 @@ use murmur_protocol::{Address, Event, PeerId};
 
 use crate::address::{to_dialable, to_libp2p_peer};
 use crate::bounds::{DIAL_ADDRESSES_MAX, DIAL_TIMEOUT};
+use crate::error_chain::causes;
 use crate::handshake::Dialed;
 use crate::security::SecurityError;
 
@@ -188,14 +188,5 @@ fn both_are_clients(error: &DialError) -> bool {
             matches!(failure, Some(SecurityError::Tls(tls::UpgradeError::ClientUpgrade(_))))
         }),
         TransportError::MultiaddrNotSupported(_) => false,
-    })
-}
-
-/// An error, its cause, the cause of that, and so on. An `io::Error` made from another error does not name that one as
-/// its source, but holds it.
-pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |&error| {
-        let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        held.map(|held| held as &(dyn Error + 'static)).or_else(|| error.source())
     })
 }

@@ -14,24 +14,14 @@
 //! Only who holds the identity's key can sign, and nobody could have done so before the younger life drew its number: so
 //! a peer can make no node end that has no living double, not by repeating what it once heard either.
 
-use std::sync::Arc;
+pub(crate) mod asking;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bincode::{Decode, Encode};
 use libp2p::identity::Keypair;
-use murmur_protocol::{Event, PeerId, RunId, codec};
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
-
-use crate::frame::{read_frame, write_frame};
-use crate::shared::Shared;
-use crate::streams::{LIFE_PROTOCOL, Stream, StreamOpener};
-
-/// A question or an answer: two lives and a signature are far shorter.
-const WORDS_BYTES_MAX: usize = 256;
-
-/// An answer takes one way there and back. A life that has ended does not answer at all.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+use murmur_protocol::{RunId, codec};
+use tokio::sync::watch;
 
 /// In front of what is signed, so that the signature says nothing anywhere else.
 const SIGNED: &[u8] = b"murmur: this life of the identity goes on beside a younger one";
@@ -123,51 +113,6 @@ impl Life {
     fn began(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.began)
     }
-}
-
-/// Answers a peer's questions on one connection, one after the other, until it closes.
-pub(crate) async fn attend(shared: Arc<Shared>, mut questions: mpsc::Receiver<Stream>) {
-    while let Some(mut stream) = questions.recv().await {
-        let answering = async {
-            let bytes = read_frame(&mut stream, WORDS_BYTES_MAX).await.ok()??;
-            let answer = shared.life.answer(codec::decode(&bytes).ok()?)?;
-            write_frame(&mut stream, &codec::encode(&answer)).await.ok()
-        };
-        let _ = timeout(ANSWER_TIMEOUT, answering).await;
-    }
-}
-
-/// Finds out whether two connections to one peer lead to two nodes, tells both, and the core.
-pub(crate) async fn compare(shared: Arc<Shared>, peer: PeerId, connections: [StreamOpener; 2]) {
-    let [one, other] = &connections;
-    let (Some(first), Some(second)) = tokio::join!(name(one), name(other)) else { return };
-    if first == second {
-        return;
-    }
-    let ((elder, at_elder), (younger, at_younger)) =
-        if first < second { ((first, one), (second, other)) } else { ((second, other), (first, one)) };
-    tracing::debug!(%peer, ?elder, ?younger, "two nodes have one identity");
-    shared.emit(Event::IdentityDoubled { peer }).await;
-    if let Some(Answer::Signature(signature)) = ask(at_elder, &Question::Vouch(younger)).await {
-        ask(at_younger, &Question::Yield { elder, signature }).await;
-    }
-}
-
-async fn name(connection: &StreamOpener) -> Option<Life> {
-    match ask(connection, &Question::Name).await {
-        Some(Answer::Life(life)) => Some(life),
-        _ => None,
-    }
-}
-
-async fn ask(connection: &StreamOpener, question: &Question) -> Option<Answer> {
-    let asking = async {
-        let mut stream = connection.open(LIFE_PROTOCOL).await.ok()?;
-        write_frame(&mut stream, &codec::encode(question)).await.ok()?;
-        let bytes = read_frame(&mut stream, WORDS_BYTES_MAX).await.ok()??;
-        codec::decode(&bytes).ok()
-    };
-    timeout(ANSWER_TIMEOUT, asking).await.ok().flatten()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::bulk::send::{SendError, send};
 use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
-use crate::life;
+use crate::life::asking;
 use crate::places::Proven;
 use crate::shared::Shared;
 use crate::streams::{Stream, StreamOpener};
@@ -201,7 +201,7 @@ impl Member {
         self.children.spawn({
             let (shared, questions) = (self.shared.clone(), link.streams.life);
             async move {
-                life::attend(shared, questions).await;
+                asking::attend(shared, questions).await;
                 ChildEnd::Received
             }
         });
@@ -224,7 +224,7 @@ impl Member {
         if let Some(before) = self.links.last() {
             let (shared, connections) = (self.shared.clone(), [before.opener.clone(), opener.clone()]);
             self.children.spawn(async move {
-                life::compare(shared, peer, connections).await;
+                asking::compare(shared, peer, connections).await;
                 ChildEnd::Received
             });
         }

@@ -12,7 +12,7 @@ use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use libp2p::{Multiaddr, TransportError as ListenFailure, relay};
 use murmur_protocol::handshake::Credentials;
 use murmur_protocol::shards::ShardSet;
-use murmur_protocol::{Event, NetworkOrder, PeerId, RunId, RunManifest, Secret};
+use murmur_protocol::{Event, NetworkOrder, PeerId, RunId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -22,45 +22,20 @@ use crate::bounds::{
     CLOSE_TIMEOUT, IDLE_TIMEOUT, LISTEN_SETTLE_TIMEOUT, LISTEN_TIMEOUT, NEGOTIATING_STREAMS_MAX, ORDERS_MAX,
     OUTBOX_EVENTS_MAX,
 };
+use crate::config::NetworkConfig;
 use crate::connectivity::Connectivity;
 use crate::data::ask::{Offered, ShardError};
-use crate::data::{DataExchange, Shelf};
+use crate::data::DataExchange;
 use crate::dial_filter::DialFilter;
 use crate::driver::{Driver, Views};
 use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
-use crate::rate_limit::Caps;
 use crate::reachability::Reachability;
 use crate::round_trips::RoundTrips;
 use crate::shared::Shared;
 use crate::traffic::{Traffic, TrafficCounter};
 use crate::transport::{self, TransportError};
-
-/// What the network needs to know to start.
-#[derive(Clone, Debug)]
-pub struct NetworkConfig {
-    /// This node's key, from [`load_or_create`](crate::load_or_create).
-    pub identity: Keypair,
-    /// Where to listen: `/ip4/…/tcp/…` or `/ip4/…/udp/…/quic-v1`, port 0 for any. May be empty.
-    pub listen: Vec<Multiaddr>,
-    /// The run; peers of another are refused.
-    pub manifest: Arc<RunManifest>,
-    /// The run's membership secret, where it is closed: who does not know it is refused.
-    pub secret: Option<Secret>,
-    /// Whom the owner lets in at all, until it is changed through [`Network::admission`].
-    pub admission: Admission,
-    /// What the owner lets it send and receive in a second.
-    pub caps: Caps,
-    /// The longest payload that a peer may announce: derived from the model's layout.
-    pub payload_bytes_max: u64,
-    /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.
-    pub inbound_bytes_budget: u64,
-    /// Shards that peers may fetch; `None` gives nothing to anybody.
-    pub shelf: Option<Shelf>,
-    /// How it finds peers and is found.
-    pub connectivity: Connectivity,
-}
 
 /// The network takes no more orders for now, or has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

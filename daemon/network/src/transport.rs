@@ -5,19 +5,16 @@
 
 use futures::future::Either;
 use libp2p::core::muxing::StreamMuxerBox;
-use libp2p::core::transport::Boxed;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
-use libp2p::{PeerId, Transport, dns, quic, relay, tcp, yamux};
+use libp2p::{Transport, dns, quic, relay, tcp, yamux};
 
 use crate::bounds::{DIAL_TIMEOUT, STREAMS_PER_CONNECTION_MAX};
+pub use crate::dial_filter::BoxedTransport;
 use crate::dial_filter::DialFilter;
 use crate::security::{Security, SecurityError};
 use crate::traffic::{Counted, CountedMuxer, TrafficCounter};
-
-/// Everything below the streams.
-pub type BoxedTransport = Boxed<(PeerId, StreamMuxerBox)>;
 
 /// The transport could not be built.
 #[derive(Debug, thiserror::Error)]

@@ -36,7 +36,7 @@ pub(super) fn run(command: SimCommand) -> anyhow::Result<()> {
 
 fn list() -> anyhow::Result<()> {
     for scenario in built_ins() {
-        let file: ScenarioFile = crate::settings::parse(scenario.name.as_ref(), scenario.text, source::EXAMPLE)?;
+        let file: ScenarioFile = crate::settings::parse(scenario.name.as_ref(), scenario.text, setting::EXAMPLE)?;
         print_line(&format!("{:<12} {}", scenario.name, file.scenario.about));
     }
     Ok(())

@@ -6,7 +6,8 @@ use murmur_protocol::Notice;
 
 use super::conditions::{Conditions, Ended};
 use super::names::Names;
-use super::notice::{Condition, Words, describe};
+use super::notice::{Condition, describe};
+use super::words::Words;
 
 /// Hears notices.
 pub(crate) struct Hearing {

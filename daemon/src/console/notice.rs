@@ -9,13 +9,7 @@ use murmur_protocol::{Notice, PeerId, Unchecked};
 use super::conditions::Ended;
 use super::figures::{counted, duration};
 use super::names::Names;
-
-/// A notice in words.
-pub(crate) struct Words {
-    pub(crate) text: String,
-    /// What to do; only warnings have it.
-    pub(crate) hint: Option<&'static str>,
-}
+use super::words::Words;
 
 pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
     let plain = |text: String| Words { text, hint: None };

@@ -3,7 +3,7 @@
 use murmur_network::{Multiaddr, Reachability, ReachabilityState};
 use serde::{Deserialize, Serialize};
 
-use super::notice::Words;
+use super::words::Words;
 
 /// Reachability as `murmur status` and its JSON show it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

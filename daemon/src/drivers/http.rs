@@ -18,6 +18,7 @@
 //! as well, although it could not read the answer.
 
 pub(crate) mod follow;
+pub(super) mod refusal;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,12 +33,12 @@ use axum::{Json, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use self::follow::Following;
+use self::refusal::refuse;
 use super::CheckpointRequests;
 use crate::daemon::blocking::{BlockWish, Blocker};
 use crate::daemon::finishing::{FinishWish, Finisher};
@@ -74,15 +75,6 @@ pub struct Pages {
     pub hub: Hub,
     /// What the dashboard tells of the run.
     pub about: Arc<About>,
-}
-
-/// Why a request is not carried out: the body of every answer that is no success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Denied {
-    /// What is wrong.
-    pub error: String,
-    /// What to do about it; empty where nothing is known.
-    pub hint: String,
 }
 
 /// Answers until it is dropped.
@@ -228,11 +220,6 @@ async fn changes_need_the_token(State(token): State<Token>, request: Request, ne
     }
     let hint = "send `Authorization: Bearer` with the token in daemon.json, in the daemon's data directory";
     refuse(StatusCode::UNAUTHORIZED, "what changes a daemon needs its token", hint)
-}
-
-/// An answer that is no success.
-pub(crate) fn refuse(status: StatusCode, error: &str, hint: &str) -> Response {
-    (status, Json(Denied { error: error.to_owned(), hint: hint.to_owned() })).into_response()
 }
 
 /// Whether a `Host` header, with or without a port, names this machine itself. An address cannot be rebound, a name can.

@@ -11,7 +11,8 @@ use murmur_network::Traffic;
 use tokio::process::Command;
 
 use crate::console::{human_bytes, note};
-use crate::limits::rest::{owners_clock, parse_time};
+use crate::limits::quiet_hours::parse_time;
+use crate::limits::rest::owners_clock;
 use crate::observe::report::NodeReport;
 use crate::settings::{LimitsSettings, StaySettings};
 

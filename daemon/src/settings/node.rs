@@ -8,7 +8,7 @@ use murmur_training::{DataPlace, DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
 use super::{PrivacySettings, StaySettings};
-use crate::limits::rest::{QuietHours, parse_time_zone};
+use crate::limits::quiet_hours::{QuietHours, parse_time_zone};
 
 /// One machine's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::rest::parse_time;
+use crate::limits::quiet_hours::parse_time;
 
 /// How long a node stays, for machines that are lent, paid by the hour, or taken back at short notice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,12 +1,12 @@
-//! From a file and a seed to a run. Each key has a stream of its own, so a new key shifts no other's draws.
+//! From a file and a seed to a run.
 
 use std::time::Duration;
 
 use murmur_protocol::Start;
 use murmur_protocol::manifest::{GossipSpec, ScheduleSpec};
-use murmur_protocol::random::{Generator, RngExt, stream};
 
-use super::schedule::{Schedule, share_of, take};
+use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
+use super::schedule::Schedule;
 use super::{Drawn, ScenarioFile, TrainerKind};
 use crate::network::{LatencySpec, NetworkSpec};
 use crate::scenario::{HostIndex, NodePlan, Scenario, WorkerSpec};
@@ -51,65 +51,10 @@ pub struct Expectations {
     pub lossless: bool,
 }
 
-/// Draws, and notes what it has drawn.
-pub(super) struct Dice {
-    seed: u64,
-    drawn: Vec<(String, String)>,
-}
-
-impl Dice {
-    /// One value for the whole run.
-    pub(super) fn amount(&mut self, key: &str, drawn: Drawn<f64>) -> f64 {
-        let value = between(&mut self.stream(key), drawn);
-        self.note(key, drawn.from < drawn.to, format!("{value:.6}"));
-        value
-    }
-
-    /// One whole number for the whole run.
-    pub(super) fn count(&mut self, key: &str, drawn: Drawn<usize>) -> usize {
-        let value = self.stream(key).random_range(drawn.from..=drawn.to);
-        self.note(key, drawn.from < drawn.to, value.to_string());
-        value
-    }
-
-    /// One of these for the whole run; there is at least one.
-    pub(super) fn choice<T: Copy + ToString>(&mut self, key: &str, among: &[T]) -> T {
-        let value = among[self.stream(key).random_range(0..among.len())];
-        self.note(key, among.len() > 1, value.to_string());
-        value
-    }
-
-    /// Once for each key, however often it is drawn: the value is the same.
-    fn note(&mut self, key: &str, is_open: bool, value: String) {
-        if is_open && self.drawn.iter().all(|(noted, _)| noted != key) {
-            self.drawn.push((key.to_owned(), value));
-        }
-    }
-
-    pub(super) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// For what each node draws for itself.
-    pub(super) fn stream(&self, key: &str) -> Generator {
-        stream(self.seed, "scenario file", &[key.as_bytes()])
-    }
-}
-
-/// A value of a range.
-pub(super) fn between(random: &mut Generator, drawn: Drawn<f64>) -> f64 {
-    random.random_range(drawn.from..=drawn.to)
-}
-
-/// The same as a time.
-pub(super) fn time_between(random: &mut Generator, drawn: Drawn<f64>) -> Duration {
-    Duration::from_secs_f64(between(random, drawn))
-}
-
 impl ScenarioFile {
     /// The run of a seed. The file has passed [`validate`](Self::validate).
     pub fn draw(&self, seed: u64) -> Plan {
-        let mut dice = Dice { seed, drawn: Vec::new() };
+        let mut dice = Dice::new(seed);
         let gossip = self.draw_gossip(&mut dice);
         let nodes = self.draw_nodes(&mut dice);
         let faults_end = Duration::from_secs_f64(dice.amount("phases.faults_seconds", self.phases.faults_seconds));
@@ -148,7 +93,7 @@ impl ScenarioFile {
         Plan {
             seed,
             scenario: schedule.scenario.then_calm(faults_end, averaging_ends),
-            drawn: dice.drawn,
+            drawn: dice.into_drawn(),
             faults_end,
             averaging_ends,
             end: averaging_ends + SILENCE,
@@ -253,20 +198,6 @@ impl ScenarioFile {
         };
         (0..count).map(plan).collect()
     }
-}
-
-/// The first node, which always is there, and others at random.
-pub(super) fn some_addresses(
-    random: &mut Generator,
-    host: HostIndex,
-    count: usize,
-    addresses: usize,
-) -> Vec<HostIndex> {
-    let first = HostIndex::from(host == 0);
-    let others: Vec<HostIndex> = (0..count).filter(|other| ![host, first].contains(other)).collect();
-    let mut known = vec![first];
-    known.extend(take(random, others, addresses.saturating_sub(1)));
-    known
 }
 
 fn is_lossless(scenario: &Scenario) -> bool {

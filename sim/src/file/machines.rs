@@ -1,8 +1,7 @@
 //! Machines that differ from the others for the whole run: slow ones, slow lines, wrong clocks, liars.
 
 use super::ScenarioFile;
-use super::draw::{Dice, between};
-use super::schedule::{share_of, take};
+use super::dice::{Dice, between, share_of, take};
 use crate::scenario::{Lie, Scenario};
 use murmur_protocol::random::RngExt;
 

@@ -8,10 +8,8 @@ mod disturbances;
 
 use std::time::Duration;
 
-use murmur_protocol::random::{Generator, RngExt};
-
 use super::ScenarioFile;
-use super::draw::Dice;
+use super::dice::Dice;
 use crate::scenario::{HostIndex, Incident, Scenario};
 use departures::{churn, crashes, crowd, finish, leaves};
 use disturbances::{bad_links, breaks, full_disks, hints, lost_addresses, partition, pauses, relays, rests, slowdowns};
@@ -142,16 +140,4 @@ impl ScenarioFile {
             partition(section, dice, schedule);
         }
     }
-}
-
-/// So many are this share of `count`; a share above 0 is at least one.
-pub(super) fn share_of(count: usize, share: f64) -> usize {
-    let nearest = (count as f64 * share).round() as usize;
-    nearest.max(usize::from(share > 0.0))
-}
-
-/// So many of the candidates, in random order.
-pub(super) fn take(random: &mut Generator, mut candidates: Vec<HostIndex>, count: usize) -> Vec<HostIndex> {
-    let count = count.min(candidates.len());
-    (0..count).map(|_| candidates.swap_remove(random.random_range(0..candidates.len()))).collect()
 }

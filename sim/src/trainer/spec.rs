@@ -9,8 +9,6 @@ use murmur_protocol::manifest::{
 use murmur_protocol::{ModelLayout, manifest::ManifestError};
 use murmur_training::{Corpus, CorpusError};
 
-use crate::scenario::HostIndex;
-
 /// The problem that all trainers of a swarm work on.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // there is one of it for a whole swarm
@@ -120,7 +118,7 @@ impl TransformerSpec {
     }
 
     /// What `host` of `hosts` reads.
-    pub(crate) fn corpus(&self, host: HostIndex, hosts: usize) -> Result<Corpus, CorpusError> {
+    pub(crate) fn corpus(&self, host: usize, hosts: usize) -> Result<Corpus, CorpusError> {
         let context = self.model.context as usize;
         let corpus = match &self.text {
             Text::Grammar => Corpus::grammar(),

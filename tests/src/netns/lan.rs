@@ -1,6 +1,5 @@
 //! A network of a few hosts around one bridge.
 
-use crate::Daemon;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 
@@ -266,12 +265,12 @@ impl Host {
         command
     }
 
-    /// What `murmur ticket` prints for a daemon on this host.
+    /// What `murmur ticket` prints for the daemon on this host with this status address.
     ///
     /// # Panics
     /// When the daemon does not answer.
-    pub fn ticket_of(&self, program: &str, daemon: &Daemon) -> String {
-        let arguments = ["ticket", "--address", &daemon.status_address(), "--format", "json"];
+    pub fn ticket_of(&self, program: &str, status_address: &str) -> String {
+        let arguments = ["ticket", "--address", status_address, "--format", "json"];
         let output = self.command(program).args(arguments).output().expect("it runs");
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a ticket");
         answer["ticket"].as_str().expect("a ticket").to_owned()

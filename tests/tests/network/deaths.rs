@@ -13,7 +13,7 @@ fn a_newcomer_finds_the_swarm_when_the_founder_is_dead() {
     let mut swarm = Swarm::on(MURMUR, lan, 3, CALM_RUN);
     swarm.wait_until_all_average();
     // Printed while others are there, a ticket of the founder leads to them, too.
-    let ticket = swarm.lan.host(0).ticket_of(MURMUR, &swarm.daemons[0]);
+    let ticket = swarm.lan.host(0).ticket_of(MURMUR, &swarm.daemons[0].status_address());
     let founder = swarm.daemons.remove(0);
     let founder_peer = founder.latest().expect("it reported").peer;
     // The whole machine dies: nothing answers any more, not even that a port is closed.

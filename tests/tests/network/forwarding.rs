@@ -29,7 +29,7 @@ fn a_founder_behind_a_router_that_forwards_ports_is_reached_by_its_ticket() {
     founder.address();
     let begin = Instant::now();
     let ticket = loop {
-        let text = host.ticket_of(MURMUR, &founder);
+        let text = host.ticket_of(MURMUR, &founder.status_address());
         let ticket: Ticket = text.parse().expect("a ticket");
         if ticket.addresses.iter().any(|address| address.to_string().contains(&forwarding.outside)) {
             break text;

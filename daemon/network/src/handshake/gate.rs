@@ -33,7 +33,7 @@ use super::{
 use crate::access::fresh_nonce;
 use crate::address::to_core_peer;
 use crate::bounds::{DIAL_TIMEOUT, NEGOTIATING_STREAMS_MAX};
-use crate::dialing::causes;
+use crate::error_chain::causes;
 use crate::identity::peer_id;
 use crate::streams::{CONTROL_PROTOCOL, OpenError};
 use crate::transport::BoxedTransport;

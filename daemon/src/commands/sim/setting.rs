@@ -4,10 +4,12 @@ use std::path::Path;
 
 use murmur_sim::file::ScenarioFile;
 
-use super::source::EXAMPLE;
 use crate::cli::SetOption;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::parse;
+
+/// Shows an annotated scenario.
+pub(super) const EXAMPLE: &str = "murmur sim show everything";
 
 /// Runs of one command, each with other values.
 const COMBINATIONS_MAX: usize = 64;

@@ -4,16 +4,13 @@ use std::path::Path;
 
 use murmur_sim::file::{BuiltIn, Drawn, MEMORY_BYTES_MAX, Mistake, ScenarioFile, built_in, built_ins};
 
-use super::setting::Setting;
+use super::setting::{EXAMPLE, Setting};
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::{line_of_field, nearest, parse};
 
 /// The largest scenario file read, in bytes. Ours are about 5 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-
-/// Shows an annotated scenario.
-pub(super) const EXAMPLE: &str = "murmur sim show everything";
 
 /// A scenario that has passed its checks.
 pub(super) struct Source {

@@ -23,7 +23,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::refuse;
+use super::refusal::refuse;
 use crate::observe::Hub;
 use crate::observe::hub::News;
 

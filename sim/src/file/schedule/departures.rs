@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use murmur_protocol::random::RngExt;
 
-use super::{Schedule, share_of, take};
-use crate::file::draw::{Dice, some_addresses, time_between};
+use super::Schedule;
+use crate::file::dice::{Dice, share_of, some_addresses, take, time_between};
 use crate::file::{ChurnSection, CrashesSection, CrowdSection, FinishSection, LeavesSection};
 use crate::scenario::{Disk, Incident, NodePlan};
 

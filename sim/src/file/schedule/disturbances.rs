@@ -6,8 +6,8 @@ use murmur_protocol::Event;
 use murmur_protocol::message::KnownPeer;
 use murmur_protocol::random::RngExt;
 
-use super::{Schedule, share_of, take};
-use crate::file::draw::{Dice, between, time_between};
+use super::Schedule;
+use crate::file::dice::{Dice, between, share_of, take, time_between};
 use crate::file::{
     BadLinksSection, BreaksSection, HintsSection, PartitionSection, PausesSection, SlowdownsSection, SpellSection,
 };

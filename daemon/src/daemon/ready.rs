@@ -1,0 +1,27 @@
+//! That a daemon runs, and where.
+
+use std::path::PathBuf;
+
+/// What `--format json` prints first.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub struct Ready {
+    /// The node's peer id.
+    pub peer: String,
+    /// What its owner calls it.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The run's id, in short.
+    pub run: String,
+    /// Where it listens, each with the peer id at its end.
+    pub addresses: Vec<String>,
+    /// With which others join.
+    pub ticket: String,
+    /// Of the status page, where there is one.
+    pub status_address: Option<String>,
+    /// Parameters of the model.
+    pub parameters: usize,
+    /// Where its checkpoints go.
+    pub data_directory: PathBuf,
+    /// What trains.
+    pub device: String,
+}
