@@ -44,7 +44,7 @@ impl Setting {
             setting.tell(Event::PeerConnected { peer: peer(number), addresses: vec![] });
         }
         for batch in 0..30u64 {
-            let peers = (0..message::PEERS_TOLD_MAX as u64).map(|number| descriptor(100 + 16 * batch + number));
+            let peers = (0..bounds::PEERS_TOLD_MAX as u64).map(|number| descriptor(100 + 16 * batch + number));
             let message = Message::Shuffle { peers: peers.collect(), wants_reply: false };
             setting.tell(Event::MessageReceived { peer: peer(1 + batch % 8), message });
         }
@@ -97,7 +97,7 @@ fn control_events(criterion: &mut Criterion) {
         Event::MessageReceived { peer: peer(1 + number % 8), message: Message::Propose(propose) }
     });
     measure("shuffle", &|number| {
-        let peers = (0..message::PEERS_TOLD_MAX as u64).map(|offset| descriptor(100 + (number + offset) % 400));
+        let peers = (0..bounds::PEERS_TOLD_MAX as u64).map(|offset| descriptor(100 + (number + offset) % 400));
         let message = Message::Shuffle { peers: peers.collect(), wants_reply: true };
         Event::MessageReceived { peer: peer(1 + number % 8), message }
     });

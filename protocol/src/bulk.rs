@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::event::Misbehaviour;
+use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{InstructionSet, Kernel, Pooled};
 
 /// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's

@@ -36,6 +36,7 @@ mod executor;
 mod members;
 mod patience;
 pub mod schedule;
+mod stall;
 #[cfg(test)]
 mod tests;
 

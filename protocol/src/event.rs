@@ -5,6 +5,7 @@ use crate::effect::{RequestId, TransferId};
 use crate::finish::FinishOrder;
 use crate::handshake::Refusal;
 use crate::message::{KnownPeer, Message, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{Encoded, Merged};
 use crate::peer::{Address, PeerId};
 
@@ -50,7 +51,7 @@ pub enum Event {
         address: Address,
     },
     /// Somebody said where members may be: a table of the run that all nodes hold parts of, or the local network. Hints
-    /// for dialing and no more; beyond [`PEERS_TOLD_MAX`](crate::message::PEERS_TOLD_MAX) they are ignored.
+    /// for dialing and no more; beyond [`PEERS_TOLD_MAX`](crate::bounds::PEERS_TOLD_MAX) they are ignored.
     PeersFound {
         /// Whom, and where.
         peers: Vec<KnownPeer>,
@@ -201,38 +202,4 @@ pub struct TrainingReport {
     /// How far own training has moved the model since the snapshot of it before: a Euclidean norm without what
     /// exchanges added, which may be estimated from a sample of blocks. Read with a snapshot only.
     pub local_progress: f64,
-}
-
-/// What an honest peer never does. A value, counted, never a panic.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Misbehaviour {
-    /// Bytes that are no message, or too many of them.
-    #[error("sent bytes that are no message: {0}")]
-    Garbage(String),
-    /// A payload of a length that does not fit the model.
-    #[error("sent a payload of {actual} bytes where {expected} belong")]
-    WrongLength {
-        /// Bytes that the model's layout calls for.
-        expected: u64,
-        /// Bytes sent or announced.
-        actual: u64,
-    },
-    /// A state of another layout.
-    #[error("sent a model of another layout")]
-    WrongLayout,
-    /// Not a number, infinite or beyond all reason.
-    #[error("sent a value that is not finite or out of range: {0}")]
-    OutOfRange(&'static str),
-    /// An order to finish the run that its founder has not signed.
-    #[error("sent an order to finish the run that its founder has not signed")]
-    Forged,
-    /// The two sides of an exchange do not compute the same.
-    #[error("computed another difference than this node")]
-    Disagreement,
-    /// Something that nobody asked for.
-    #[error("sent what nobody asked for")]
-    Unsolicited,
-    /// A transfer that took far longer than its link needs, while it kept a place.
-    #[error("kept a transfer waiting")]
-    Stalled,
 }

@@ -12,8 +12,8 @@ use bincode::{Decode, Encode};
 use ed25519_dalek::{Signature, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
-use crate::event::Misbehaviour;
 use crate::manifest::{RunId, RunManifest};
+use crate::misbehaviour::Misbehaviour;
 use crate::peer::PeerId;
 
 /// What the signature is of begins with this, so that no other signature of the same key can be passed off as one.

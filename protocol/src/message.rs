@@ -11,12 +11,6 @@ use crate::part::Part;
 use crate::peer::{Address, PeerId};
 use crate::profile::Profile;
 
-/// Descriptors told in one [`Message::Shuffle`] or [`Message::Prune`]: twice what this version sends.
-pub const PEERS_TOLD_MAX: usize = 16;
-
-/// Addresses told for each peer.
-pub const ADDRESSES_TOLD_MAX: usize = 4;
-
 /// Names an exchange: unique among those of its starter, and growing.
 pub type ExchangeNumber = u64;
 
@@ -25,7 +19,7 @@ pub type ExchangeNumber = u64;
 pub enum Message {
     /// Where the sender and some other members can be reached.
     Shuffle {
-        /// A random sample of the sender's view; at most [`PEERS_TOLD_MAX`].
+        /// A random sample of the sender's view; at most [`PEERS_TOLD_MAX`](crate::bounds::PEERS_TOLD_MAX).
         peers: Vec<Descriptor>,
         /// Whether the receiver is to tell a sample of its own, with `wants_reply` false.
         wants_reply: bool,
@@ -82,7 +76,7 @@ pub struct Descriptor {
 pub struct KnownPeer {
     /// The peer's id.
     pub peer: PeerId,
-    /// Where; at most [`ADDRESSES_TOLD_MAX`].
+    /// Where; at most [`ADDRESSES_TOLD_MAX`](crate::bounds::ADDRESSES_TOLD_MAX).
     pub addresses: Vec<Address>,
 }
 

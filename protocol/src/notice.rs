@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::event::Misbehaviour;
 use crate::finish::Ending;
 use crate::handshake::Refusal;
 use crate::join::Unchecked;
+use crate::misbehaviour::Misbehaviour;
 use crate::part::Part;
 use crate::peer::PeerId;
 

@@ -8,6 +8,8 @@
 //!
 //! Partners that exchange again and again keep a common [`Reference`] and send one bit a value.
 
+mod block_scale;
+mod blocks;
 mod buffers;
 mod check;
 mod code;
@@ -15,19 +17,25 @@ mod difference;
 mod encode;
 mod grid;
 mod instruction_set;
+mod jobs;
 mod link;
 mod merge;
 mod packing;
 mod reduce;
+mod reference;
+mod round;
 mod scales;
 mod width;
 
+pub use block_scale::BlockScale;
 pub use buffers::Buffers;
 pub(crate) use buffers::Pooled;
-pub use encode::{EncodeJob, EncodeRole, Encoded, encode};
+pub use encode::encode;
 pub(crate) use instruction_set::{InstructionSet, Kernel};
-pub use link::Reference;
-pub use merge::{MergeJob, MergeRole, Merged, merge};
+pub use jobs::{EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged};
+pub use merge::merge;
 pub use reduce::{ReduceJob, reduce, state_digest};
-pub use scales::{BlockScale, Scales};
-pub use width::{CodeWidth, codes_bytes, round_bytes, scales_bytes};
+pub use reference::Reference;
+pub use round::round_bytes;
+pub use scales::Scales;
+pub use width::{CodeWidth, codes_bytes, scales_bytes};

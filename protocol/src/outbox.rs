@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::bounds::PENDING_MAX;
 use crate::effect::{Effect, NetworkOrder, RequestId, TrainerOrder, TransferId};
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::TrainingReport;
 use crate::message::{ExchangeNumber, Message, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::numerics::{Encoded, Merged};
 use crate::part::Part;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::bounds::{BAN_FIRST, BAN_MAX, CLIP_HISTORY, REPUTATIONS_MAX};
-use crate::event::Misbehaviour;
+use crate::misbehaviour::Misbehaviour;
 use crate::peer::PeerId;
 use crate::time::Time;
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::TrainingReport;
 use crate::finish::RunEnd;
 use crate::join::CopyStatus;
 use crate::message::KnownPeer;
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
 use crate::peer::PeerId;
 use crate::profile::MemberView;

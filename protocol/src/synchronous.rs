@@ -22,9 +22,9 @@ use crate::collective::{
 };
 use crate::config::{Config, Start};
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
-use crate::event::Misbehaviour;
 use crate::manifest::SynchronousSpec;
 use crate::message::{Message, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::numerics::ReduceJob;
 use crate::outbox::{Outbox, Purpose, Reply};

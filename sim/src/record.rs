@@ -12,7 +12,7 @@ mod sample;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::{Notice, Time};
 
 pub use exchange::{ExchangeRecord, MergeRecord, Side};

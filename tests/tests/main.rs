@@ -2,6 +2,7 @@
 //! because tests that wait run beside tests that compute.
 
 mod base;
+mod circles;
 mod command_line;
 mod configs;
 mod crowd;

@@ -6,13 +6,20 @@ use std::path::{Path, PathBuf};
 /// A file longer than this does two things.
 const LINES_MAX: usize = 500;
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn rust_files() -> Vec<PathBuf> {
+    let files = rust_files_in(&["protocol", "daemon", "sim", "tests"]);
+    assert!(files.len() > 50, "only {} files found", files.len());
+    files
+}
+
+/// All below some folders of the project.
+pub(crate) fn rust_files_in(folders: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> = ["protocol", "daemon", "sim", "tests"].map(|name| root().join(name)).into();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|name| root().join(name)).collect();
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()) {
             // A fuzzer's build folder lies within its crate.
@@ -23,7 +30,6 @@ fn rust_files() -> Vec<PathBuf> {
             }
         }
     }
-    assert!(files.len() > 50, "only {} files found", files.len());
     files
 }
 

@@ -3,8 +3,8 @@
 
 use futures::io::{ReadHalf, WriteHalf};
 use futures::{AsyncWriteExt, io};
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
-use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::Message;
 use murmur_protocol::{Event, PeerId};
 use tokio::sync::mpsc;

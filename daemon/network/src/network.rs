@@ -24,8 +24,8 @@ use crate::bounds::{
 };
 use crate::config::NetworkConfig;
 use crate::connectivity::Connectivity;
-use crate::data::ask::{Offered, ShardError};
 use crate::data::DataExchange;
+use crate::data::ask::{Offered, ShardError};
 use crate::dial_filter::DialFilter;
 use crate::driver::{Driver, Views};
 use crate::handshake::gate::Gate;

@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use libp2p::Multiaddr;
 use murmur_protocol::Address;
-use murmur_protocol::message::{ADDRESSES_TOLD_MAX, Descriptor, Message};
+use murmur_protocol::bounds::ADDRESSES_TOLD_MAX;
+use murmur_protocol::message::{Descriptor, Message};
 
 use crate::address::{ip_of, is_circuit, to_core_address, to_dialable};
 use crate::reachability::is_global_ip;

@@ -6,7 +6,11 @@
 
 use std::time::Duration;
 
-use crate::message::{ADDRESSES_TOLD_MAX, PEERS_TOLD_MAX};
+/// Descriptors told in one [`Message::Shuffle`] or [`Message::Prune`]: twice what this version sends.
+pub const PEERS_TOLD_MAX: usize = 16;
+
+/// Addresses told for each peer.
+pub const ADDRESSES_TOLD_MAX: usize = 4;
 
 /// Members that a node tries to be connected to: enough random partners (a random graph of degree 8 is connected and
 /// mixes fast at any size), few enough keep-alives.

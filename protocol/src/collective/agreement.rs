@@ -10,30 +10,13 @@ use std::time::Duration;
 
 use super::executor::Phase;
 use super::patience::Split;
+use super::stall::Stall;
 use super::{Announced, Collective, Epoch, Members, Order, Stalled, Standing, Word};
 use crate::Time;
 use crate::peer::PeerId;
 
 /// How many of its own waits a member believes what another one has said.
 const WAITS_BELIEVED: u32 = 2;
-
-/// The search for a new epoch.
-#[derive(Clone, Debug)]
-pub(super) struct Stall {
-    /// Since when nothing useful is done.
-    pub(super) since: Time,
-    /// When is decided with those that were heard.
-    pub(super) until: Time,
-    heard: BTreeMap<PeerId, (Time, Stalled)>,
-    /// When a group was last heard that works.
-    running: Option<Time>,
-}
-
-impl Stall {
-    pub(super) fn begin(since: Time, until: Time) -> Stall {
-        Stall { since, until, heard: BTreeMap::new(), running: None }
-    }
-}
 
 impl Collective {
     /// Drops the operation under way and tells everybody.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::agreement::Stall;
 use super::patience::{Beginning, Patience};
+use super::stall::Stall;
 use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Standing, Word};
 use crate::Time;
 use crate::exchange::TimeoutEstimator;

@@ -9,6 +9,7 @@ use super::gain::LoopGain;
 use super::links::Links;
 use super::member_count::MemberCount;
 use super::outlier::{OutlierDetection, Seen};
+use super::progress::is_progress_odd;
 use super::reunion::{Meeting, ROUNDS_APART, Reunions};
 use super::terms::Terms;
 use super::timeout::TimeoutEstimator;
@@ -29,12 +30,6 @@ use crate::time::Time;
 /// One exchange shifts the swarm progress by at most this many intervals: a peer that claims to be at the end of the
 /// run must not end ours.
 const PROGRESS_SHIFT_INTERVALS: f64 = 4.0;
-
-/// Progress that differs by more steps than this, and by more than [`ODD_PROGRESS_SHARE`] of our own, is odd: in a young
-/// run the slowest honest nodes lag by hundreds of steps (simulator), and what lies nearer does little harm, see
-/// [`PROGRESS_SHIFT_INTERVALS`].
-const ODD_PROGRESS_STEPS: f64 = 1000.0;
-const ODD_PROGRESS_SHARE: f64 = 0.25;
 
 /// Models nearer than this share of what training has moved them are one, however near others are (a guess).
 const TELLING_TRAVEL: f64 = 2e-4;
@@ -262,6 +257,11 @@ impl Averaging {
         self.parts.get(&part).and_then(|state| state.scales.clone())
     }
 
+    /// Of which the grid of `part` is made: the run's `gossip.step_fraction`, and our scales.
+    pub(super) fn grid(&self, part: Part) -> (f64, Option<Scales>) {
+        (self.gossip.step_fraction, self.scales(part))
+    }
+
     /// How wide the codes of our next exchange of `part` are: coarse in the first one, and where blocks wrap again and
     /// again. The grid of a block follows those who are near, so that two halves of a swarm that were apart for a
     /// while would be beyond each other's for ever, once nobody learns any more and each half draws together.
@@ -434,11 +434,6 @@ impl PartState {
         let is_rebuff = !seen.is_excused && (is_apart || is_beyond_grid || is_far || seen.is_rebuff);
         self.outlier.record(Seen { is_rebuff, ..seen });
     }
-}
-
-/// Whether no honest pace explains a difference from `progress`, in steps.
-pub(crate) fn is_progress_odd(difference: f64, progress: f64) -> bool {
-    difference.abs() > ODD_PROGRESS_STEPS.max(ODD_PROGRESS_SHARE * progress)
 }
 
 fn masked_share(merged: &Merged) -> f64 {

@@ -8,8 +8,9 @@ use super::outbound::Outbound;
 use super::terms::Terms;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::TrainingReport;
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
 use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged, Reference};
 use crate::outbox::{Outbox, Purpose};
@@ -453,7 +454,8 @@ impl Incoming {
         let Some(received) = self.received.take() else { return };
         let (scales, codes) = (scales.clone(), reply.payload().clone());
         let own = Encoded { scales, codes, reference: self.reference.take() };
-        let job = self.terms.merge_job(MergeRole::Responder, about, own, received, averaging);
+        let grid = averaging.grid(self.terms.part);
+        let job = self.terms.merge_job(MergeRole::Responder, about.parameters, own, received, grid);
         self.stage = Stage::Merging(*about);
         out.request(Purpose::ResponderMerge(peer, number), |request| WorkerOrder::Merge { request, job });
     }

@@ -7,8 +7,9 @@ use super::terms::{Terms, screen_accept};
 use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::TrainingReport;
 use crate::message::{Accept, ExchangeNumber, Message, Propose, Reject, RejectReason, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::ExchangeFailure;
 use crate::numerics::{CodeWidth, Encoded, MergeRole, Merged, Reference};
 use crate::outbox::{Outbox, Purpose};
@@ -307,7 +308,7 @@ impl Starter {
         let Stage::TakingSnapshot(terms) = outgoing.stage else {
             return;
         };
-        let job = terms.starter_encodes(averaging, outgoing.reference.clone());
+        let job = terms.starter_encodes(averaging.scales(terms.part), outgoing.reference.clone());
         outgoing.stage = Stage::Encoding(terms, Circumstances::of((outgoing.partner, true), &snapshot, report));
         out.request(Purpose::StarterCodes(number), |request| WorkerOrder::Encode { request, snapshot, job });
     }
@@ -388,7 +389,8 @@ impl Starter {
         let (terms, about) = (*terms, *about);
         let (scales, codes) = (scales.payload().clone(), codes.payload().clone());
         let own = Encoded { scales, codes, reference: reference.clone() };
-        let job = terms.merge_job(MergeRole::Starter { digest: *digest }, &about, own, reply.clone(), averaging);
+        let (role, grid) = (MergeRole::Starter { digest: *digest }, averaging.grid(terms.part));
+        let job = terms.merge_job(role, about.parameters, own, reply.clone(), grid);
         outgoing.stage = Stage::Merging(terms, about);
         out.request(Purpose::StarterMerge(outgoing.number), |request| WorkerOrder::Merge { request, job });
     }

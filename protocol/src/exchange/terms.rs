@@ -1,11 +1,10 @@
 //! What both partners of an exchange agree on before any bulk moves, and what neither may say.
 
-use super::averaging::{Averaging, Circumstances};
 use crate::Payload;
 use crate::bounds::WEIGHT_CLAMP;
-use crate::event::Misbehaviour;
 use crate::message::{Accept, Propose, Standing};
-use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Reference};
+use crate::misbehaviour::Misbehaviour;
+use crate::numerics::{CodeWidth, EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Reference, Scales};
 use crate::part::{Part, Vector};
 
 /// The scale of the 4-bit grid of the outer momentum, as a fraction of the rms difference: ±7 of it are then ±4.9 of it.
@@ -94,13 +93,13 @@ impl Terms {
         self.gamma == 0.0
     }
 
-    /// How the starter encodes.
-    pub(super) fn starter_encodes(&self, averaging: &Averaging, reference: Option<Reference>) -> EncodeJob {
+    /// How the starter encodes. `scales`: its own of the part.
+    pub(super) fn starter_encodes(&self, scales: Option<Scales>, reference: Option<Reference>) -> EncodeJob {
         let role = match self.width {
             CodeWidth::One => EncodeRole::Link { reference, received: None },
             // The scales may be newer than the proposal, but its width stands.
             CodeWidth::Sixteen => EncodeRole::Starter { scales: None },
-            _ => EncodeRole::Starter { scales: averaging.scales(self.part) },
+            _ => EncodeRole::Starter { scales },
         };
         EncodeJob { role, nonce: self.nonce, width: self.width }
     }
@@ -114,22 +113,22 @@ impl Terms {
         EncodeJob { role, nonce: self.nonce, width: self.width }
     }
 
-    /// `about`: this side's snapshot.
+    /// `parameters`: of the part. `grid`: the run's `gossip.step_fraction`, and this side's scales of the part.
     pub(super) fn merge_job(
         &self,
         role: MergeRole,
-        about: &Circumstances,
+        parameters: usize,
         own: Encoded,
         received: Payload,
-        averaging: &Averaging,
+        grid: (f64, Option<Scales>),
     ) -> MergeJob {
         let step_fraction = match self.part.vector {
-            Vector::Model => averaging.gossip.step_fraction,
+            Vector::Model => grid.0,
             Vector::Momentum => MOMENTUM_STEP_FRACTION,
         };
         MergeJob {
             role,
-            parameters: about.parameters,
+            parameters,
             reference: own.reference.clone(),
             own,
             received,
@@ -139,7 +138,7 @@ impl Terms {
             starter_share: self.starter_share,
             clip: self.clip,
             step_fraction,
-            scales: averaging.scales(self.part),
+            scales: grid.1,
         }
     }
 }

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use crate::bounds::*;
 use crate::effect::{TrainerOrder, TransferId};
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::TrainingReport;
 use crate::message::{Chunks, Message, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::outbox::{Outbox, Purpose};
 use crate::part::Selection;

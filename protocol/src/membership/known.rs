@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use crate::bounds::ADDRESSES_TOLD_MAX;
 use crate::bounds::*;
-use crate::message::{ADDRESSES_TOLD_MAX, Descriptor, KnownPeer};
+use crate::message::{Descriptor, KnownPeer};
 use crate::peer::{Address, PeerId};
 use crate::profile::{MemberView, Profile};
 use crate::random::{Generator, RngExt};

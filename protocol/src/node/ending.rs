@@ -3,9 +3,10 @@
 use super::Node;
 use crate::bounds::SETTLING_TIMEOUT;
 use crate::effect::TrainerOrder;
-use crate::event::{Misbehaviour, TrainingReport};
+use crate::event::TrainingReport;
 use crate::finish::{FinishOrder, Heard};
 use crate::message::Message;
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::peer::PeerId;
 use crate::status::Phase;

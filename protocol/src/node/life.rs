@@ -3,10 +3,10 @@
 use super::Node;
 use crate::bounds::*;
 use crate::effect::{Effect, TrainerOrder};
-use crate::event::Misbehaviour;
 use crate::exchange::{Ended, Outcome};
 use crate::join::Loaded;
 use crate::message::Message;
+use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;

@@ -1,11 +1,12 @@
 //! The differences of two sets of codes, block by block, in one pass over all that an exchange touches.
 
+use super::block_scale::BlockScale;
 use super::buffers::{Buffers, Pooled};
 use super::check::{self, Weights};
 use super::code::Code;
 use super::instruction_set::{InstructionSet, Kernel};
 use super::packing::copy_block;
-use super::scales::{BlockScale, WireScale, scale_after_exchange, scale_from_wire};
+use super::scales::{WireScale, scale_after_exchange, scale_from_wire};
 use super::width::CodeWidth;
 use crate::bulk::{BLOCK, PooledCodes};
 

@@ -3,62 +3,19 @@
 //! Each side sends `checks | codes`, little-endian, 1.008 bytes a parameter at 8 bits. The starter sends the scales of the
 //! exchange ahead of them, two bytes a block: with those the responder encodes while the starter's codes are on their way.
 
+use super::block_scale::BlockScale;
+use super::blocks::Blocks;
 use super::buffers::Buffers;
 use super::check::{self, Weights};
 use super::code::Code;
 use super::grid::{Grid, Indices, saturates};
 use super::instruction_set::{InstructionSet, Kernel};
-use super::link::{self, Reference};
-use super::scales::{
-    BlockScale, Scales, WireScale, first_scale, sane_scales, scale_for_values, scale_from_wire, scale_to_wire,
-};
+use super::jobs::{EncodeJob, EncodeRole, Encoded};
+use super::link;
+use super::scales::{Scales, WireScale, first_scale, sane_scales, scale_for_values, scale_from_wire, scale_to_wire};
 use super::width::{CodeWidth, codes_bytes, scales_bytes};
 use crate::bulk::{BLOCK, Payload, Snapshot};
-use crate::event::Misbehaviour;
-
-/// How a side encodes its snapshot.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EncodeJob {
-    /// Which side this is.
-    pub role: EncodeRole,
-    /// Seeds the dither; the same for both partners.
-    pub nonce: u64,
-    /// How wide the codes are; 16 bits in a first exchange.
-    pub width: CodeWidth,
-}
-
-/// Which side of an exchange encodes.
-#[derive(Clone, Debug, PartialEq)]
-pub enum EncodeRole {
-    /// Chooses the scales of the exchange.
-    Starter {
-        /// The node's scales; `None` before its first exchange, which takes them from the model itself.
-        scales: Option<Scales>,
-    },
-    /// Takes the starter's scales.
-    Responder {
-        /// As they were received.
-        scales: Payload,
-    },
-    /// Either side of an exchange on a link.
-    Link {
-        /// The one that both sides have; without one the starter makes it from its model.
-        reference: Option<Reference>,
-        /// Towards a responder without one: the starter's.
-        received: Option<Payload>,
-    },
-}
-
-/// A model on the grid of an exchange.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Encoded {
-    /// The scales of the exchange, each a bfloat16; on a link a new reference, or nothing.
-    pub scales: Payload,
-    /// Checks and codes; on a link this side's scales and signs.
-    pub codes: Payload,
-    /// On a link: what the codes refer to.
-    pub reference: Option<Reference>,
-}
+use crate::misbehaviour::Misbehaviour;
 
 /// Encodes a snapshot, which may be any range of whole blocks of a model, into memory from `buffers`.
 ///
@@ -182,34 +139,6 @@ impl<C: Code> Kernel for Encoding<'_, C> {
 fn codes_of<C: Code>(indices: &Indices, codes: &mut [C; BLOCK]) {
     for (code, index) in codes.iter_mut().zip(indices) {
         *code = C::of_index(*index);
-    }
-}
-
-/// A model as whole blocks, the last one filled up with zeros: those have index zero, whatever the dither, so they
-/// weigh nothing in any sum.
-pub(super) struct Blocks<'a> {
-    whole: &'a [[f32; BLOCK]],
-    last: [f32; BLOCK],
-    last_length: usize,
-}
-
-impl<'a> Blocks<'a> {
-    pub(super) fn new(values: &'a [f32]) -> Blocks<'a> {
-        let (whole, rest) = values.as_chunks();
-        let mut last = [0.0; BLOCK];
-        last[..rest.len()].copy_from_slice(rest);
-        Blocks { whole, last, last_length: rest.len() }
-    }
-
-    #[inline(always)]
-    pub(super) fn get(&self, number: usize) -> &[f32; BLOCK] {
-        self.whole.get(number).unwrap_or(&self.last)
-    }
-
-    /// How many of a block's values count.
-    #[inline(always)]
-    pub(super) fn length(&self, number: usize) -> usize {
-        if number < self.whole.len() { BLOCK } else { self.last_length }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Exchanges on a link: what both ends compute, and that two models come together by signs alone.
 
 use super::*;
-use crate::numerics::encode::{EncodeJob, EncodeRole, encode_with};
+use crate::numerics::encode::encode_with;
+use crate::numerics::jobs::{EncodeJob, EncodeRole};
 use crate::numerics::merge::merge_with;
 use crate::random::{RngExt, stream};
 

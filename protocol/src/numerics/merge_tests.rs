@@ -1,10 +1,13 @@
 //! Examples of an exchange that need a look inside; the properties of whole exchanges are in
 //! `tests/numerics_properties.rs`.
 
-use super::super::scales::BlockScale;
+use super::super::block_scale::BlockScale;
+use super::super::jobs::{Encoded, MergeRole};
+use super::super::width::CodeWidth;
 use super::*;
 use crate::Snapshot;
-use crate::numerics::encode::{EncodeJob, EncodeRole, encode_with};
+use crate::numerics::encode::encode_with;
+use crate::numerics::jobs::{EncodeJob, EncodeRole};
 use crate::random::{RngExt, stream};
 
 const WIDTHS: [CodeWidth; 4] = [CodeWidth::Four, CodeWidth::Six, CodeWidth::Eight, CodeWidth::Sixteen];

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::Action;
-use crate::event::Misbehaviour;
+use crate::misbehaviour::Misbehaviour;
 
 /// What is to be done with slices.
 #[derive(Clone, Debug, PartialEq)]

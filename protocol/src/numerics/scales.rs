@@ -7,12 +7,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::block_scale::BlockScale;
+use super::blocks::Blocks;
 use super::buffers::Pooled;
-use super::encode::Blocks;
 use super::grid::largest;
 use super::width::scales_bytes;
 use crate::bulk::{BLOCK, Payload};
-use crate::event::Misbehaviour;
+use crate::misbehaviour::Misbehaviour;
 
 /// A scale grows at most this much from one exchange to the next: a single odd partner must not blow up the grid.
 const GROWTH_MAX: f32 = 2.0;
@@ -38,15 +39,6 @@ pub(super) const SCALE_MIN: f32 = 1e-9;
 
 /// The largest scale accepted from a peer: a model whose parameters differ by more has diverged.
 pub(super) const SCALE_MAX: f32 = 1e3;
-
-/// The scale of a block of [`BLOCK`] parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BlockScale {
-    /// In the parameters' unit, a positive bfloat16.
-    pub scale: f32,
-    /// Exchanges in a row, whoever the partners were, in which the block wrapped.
-    pub wraps_in_row: u32,
-}
 
 /// One scale per block.
 #[derive(Clone, PartialEq)]

@@ -1,7 +1,6 @@
 //! How many bits of an index are sent, and what that makes a payload weigh.
 
 use crate::bulk::BLOCK;
-use crate::manifest::{GossipKind, GossipSpec};
 
 /// How many bits of an index are sent.
 ///
@@ -66,17 +65,6 @@ pub(super) fn reference_bytes(parameters: usize) -> usize {
 /// Length of a side's checks and codes (on a link its scales and signs) for a model of so many parameters, in bytes.
 pub fn codes_bytes(parameters: usize, width: CodeWidth) -> usize {
     2 * parameters.div_ceil(BLOCK) + width.packed_bytes(parameters)
-}
-
-/// Bytes that a node sends in a round for a model of so many parameters, in the steady state: codes and scales of the
-/// exchange that it starts, and the codes of one that it answers. With fragments a round exchanges one of them.
-pub fn round_bytes(parameters: usize, gossip: &GossipSpec) -> usize {
-    let width = CodeWidth::from_bits(gossip.bits).unwrap_or(CodeWidth::Eight);
-    let bytes = match gossip.kind {
-        GossipKind::Pairs => scales_bytes(parameters) + 2 * codes_bytes(parameters, width),
-        GossipKind::Links => 2 * codes_bytes(parameters, CodeWidth::One),
-    };
-    bytes / usize::from(gossip.fragments.max(1))
 }
 
 #[cfg(test)]

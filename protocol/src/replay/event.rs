@@ -6,11 +6,12 @@ use bincode::{Decode, Encode};
 
 use crate::bulk::{Codes, Correction, Payload, Snapshot};
 use crate::effect::{RequestId, TransferId};
-use crate::event::{Event, Misbehaviour, TrainingReport};
+use crate::event::{Event, TrainingReport};
 use crate::finish::FinishOrder;
 use crate::handshake::Refusal;
 use crate::manifest::RunId;
 use crate::message::{KnownPeer, Message, TransferHeader};
+use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{Encoded, Merged, Reference, Scales};
 use crate::peer::{Address, PeerId};
 

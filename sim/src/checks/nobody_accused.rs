@@ -20,8 +20,8 @@ pub fn nobody_accused(record: &Record) -> Result<(), Violation> {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::Misbehaviour;
     use murmur_protocol::Time;
-    use murmur_protocol::event::Misbehaviour;
 
     use super::*;
     use crate::record::Accusation;

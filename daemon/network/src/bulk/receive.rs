@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
-use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, Payload, PeerId, codec};
 use tokio::time::{Instant, timeout, timeout_at};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::io::{ReadHalf, WriteHalf};
 use futures::{AsyncReadExt, AsyncWriteExt};
-use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Payload, codec};
 use tokio::time::{timeout, timeout_at};

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use futures::AsyncWriteExt;
-use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest};
 use murmur_protocol::{Event, Payload, PeerId, codec};
 use tokio::sync::{Semaphore, mpsc};

@@ -11,7 +11,8 @@ use libp2p::core::Endpoint;
 use libp2p::kad;
 use libp2p::kad::store::MemoryStore;
 use libp2p::swarm::{ConnectionId, NetworkBehaviour};
-use murmur_protocol::message::{ADDRESSES_TOLD_MAX, KnownPeer, PEERS_TOLD_MAX};
+use murmur_protocol::bounds::{ADDRESSES_TOLD_MAX, PEERS_TOLD_MAX};
+use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Event, PeerId, RunId};
 use tokio::time::Instant;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::AsyncReadExt;
 use murmur_network::streams::Stream;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::NetworkOrder;
-use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, Payload, PeerId, TransferId, codec};
 use tokio::task::JoinSet;

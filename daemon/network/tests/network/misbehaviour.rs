@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures::AsyncWriteExt;
 use murmur_network::Connectivity;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
-use murmur_protocol::event::Misbehaviour;
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Event, PeerId};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::AsyncWriteExt;
 use murmur_network::streams::{DATA_PROTOCOL, Stream};
 use murmur_network::{DATA_SENDING_PER_PEER_MAX, HeldShards, Offered, ShardError, Shelf};
-use murmur_protocol::event::Misbehaviour;
+use murmur_protocol::Misbehaviour;
 use murmur_protocol::shards::{ShardAnswer, ShardOffer, ShardRequest, ShardSet};
 use murmur_protocol::{Event, Payload, PeerId, codec};
 use tokio::sync::watch;
