@@ -29,6 +29,7 @@ mod strangers;
 mod structure;
 mod swarm;
 mod synchronous;
+mod tables;
 mod terminal;
 mod tickets;
 mod tracking;
