@@ -13,9 +13,11 @@ import argparse
 import csv
 import json
 import pathlib
+import signal
 import statistics
 import subprocess
 import tempfile
+import time
 import warnings
 
 import numpy
@@ -102,17 +104,28 @@ def run_file(folder, name, members, table, seed, classes):
     return path
 
 
+def said(folder, kind):
+    """All that a member has said of a kind, in order."""
+    lines = pathlib.Path(f"{folder}.json").read_text().splitlines(keepends=True)
+    said = [json.loads(line) for line in lines if line.endswith("\n") and f'"{kind}"' in line]
+    return [line[kind] for line in said if kind in line]
+
+
 def daemon(murmur, folder, arguments):
-    """A member, and the first thing that it says."""
+    """A member, and what it says once it is ready."""
     arguments = [murmur, *map(str, arguments), "--data-dir", folder, "--listen", "/ip4/127.0.0.1/tcp/0", "--threads", "1"]
-    arguments += ["--status-address", "off", "--exit", "--format", "json"]
-    log = open(f"{folder}.log", "w")
-    child = subprocess.Popen(list(map(str, arguments)), stdout=subprocess.PIPE, stderr=log, text=True)
-    for line in child.stdout:
-        said = json.loads(line)
-        if "ready" in said:
-            return child, said["ready"]
-    raise SystemExit(f"no daemon: see {folder}.log")
+    arguments += ["--status-address", "off", "--format", "json"]
+    # A file and no pipe: nobody would read the pipe, and a daemon waits for its reader.
+    with open(f"{folder}.json", "w") as output, open(f"{folder}.log", "w") as log:
+        child = subprocess.Popen(list(map(str, arguments)), stdout=output, stderr=log)
+    deadline = time.monotonic() + 60
+    while child.poll() is None and time.monotonic() < deadline:
+        ready = said(folder, "ready")
+        if ready:
+            return child, ready[0]
+        time.sleep(0.05)
+    child.kill()
+    raise SystemExit(f"no daemon: {pathlib.Path(f'{folder}.log').read_text()}")
 
 
 def train(murmur, folder, run, files, others=()):
@@ -124,9 +137,20 @@ def train(murmur, folder, run, files, others=()):
     for place, file in zip(folders[1:], files[1:]):
         joining = ["join", "--bootstrap", ready["addresses"][0], "--data", file]
         children.append(daemon(murmur, place, joining)[0])
-    for child in children:
-        child.communicate(timeout=600)
-        assert child.returncode == 0, "a member failed"
+    deadline = time.monotonic() + 120
+    try:
+        # Nobody leaves before all are done: the others would wait for it (members_min).
+        while not all(said(place, "status")[-1:] and said(place, "status")[-1]["phase"] == "completed" for place in folders):
+            if time.monotonic() > deadline or any(child.poll() is not None for child in children):
+                raise SystemExit("a member failed: " + str([said(place, "status")[-1:] for place in folders]))
+            time.sleep(0.1)
+        for child in children:
+            child.send_signal(signal.SIGTERM)
+        for child in children:
+            assert child.wait(timeout=60) == 0, "a member failed"
+    finally:
+        for child in children:
+            child.kill()
     return folders
 
 
