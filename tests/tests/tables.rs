@@ -67,12 +67,15 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
     let statistics = printed(&["statistics", text(&run_file), "--data", text(&south)]);
     assert!(!statistics.contains("patient ") && statistics.contains("\"surgery\""), "{statistics}");
     std::fs::write(&told, statistics).expect("written");
-    let start = ["start", text(&run_file), "--data", text(&north), "--statistics", text(&told), "--exit"];
+    let start = ["start", text(&run_file), "--data", text(&north), "--statistics", text(&told)];
     let first = Daemon::spawn(MURMUR, &folder.path().join("first"), &start);
-    let join = ["join", "--bootstrap", &first.address(), "--data", text(&south), "--exit"];
+    let join = ["join", "--bootstrap", &first.address(), "--data", text(&south)];
     let second = Daemon::spawn(MURMUR, &folder.path().join("second"), &join);
     let (directory, second_directory) = (first.directory.clone(), second.directory.clone());
-    let (first, second) = (first.wait_for_end(), second.wait_for_end());
+    // Nobody leaves before both are done: the other would wait for it (members_min).
+    first.wait_for("the end of the run", |report| report.phase == "completed");
+    second.wait_for("the end of the run", |report| report.phase == "completed");
+    let (first, second) = (first.stop(), second.stop());
     assert!(first.status.success() && second.status.success(), "{}\n{}", first.errors, second.errors);
     let report = first.report.expect("it left in order");
     assert_eq!(report.prediction, "row");
@@ -102,8 +105,8 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
     let other = folder.path().join("other.csv");
     std::fs::write(&other, std::fs::read_to_string(&south).expect("there").replace("surgery", "Surgery"))
         .expect("written");
-    let place = folder.path().join("third");
-    let arguments = ["start", text(&directory.join("run.toml")), "--data", text(&other), "--data-dir", text(&place)];
+    let (place, founded) = (folder.path().join("third"), directory.join("run.toml"));
+    let arguments = ["start", text(&founded), "--data", text(&other), "--data-dir", text(&place)];
     let output = run(MURMUR, &arguments);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(

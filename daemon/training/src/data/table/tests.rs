@@ -13,7 +13,7 @@ use parquet::schema::parser::parse_message_type;
 
 use super::{NewRows, TableStatistics};
 use crate::data::{Batch, Corpus, DataPlace, RowTargets};
-use crate::privacy::{Budget, SecretKey};
+use crate::privacy::{Budget, PrivateSteps, SecretKey};
 use crate::{Device, Engine};
 
 fn manifest() -> RunManifest {
@@ -348,6 +348,23 @@ fn a_table_is_learned_and_scored_and_a_number_is_as_well() {
     manifest.table.ignore = vec!["ill".to_owned()];
     let (_, scores) = train(&manifest);
     assert!(scores.accuracy.is_none() && scores.rmse < Some(25.0) && scores.r_squared > Some(0.93), "{scores}");
+}
+
+#[test]
+fn rows_are_records_of_private_steps() {
+    let folder = Folder::new();
+    let mut manifest = manifest();
+    manifest.table.ignore = vec!["risk".to_owned()];
+    let file = write_borders(&folder, "train.csv", 0..80);
+    let founded = found(&manifest, std::slice::from_ref(&file)).expect("a run");
+    let corpus = open(&founded, &[file]).expect("rows");
+    let mut engine = Engine::new(&founded, corpus, [1; 32], Device::Cpu).expect("an engine");
+    let steps = PrivateSteps { clip: 1.0, noise: 1.0 };
+    let mechanism = engine.train_privately(steps, SecretKey::new([1; 32])).expect("private");
+    // A quarter is held out.
+    assert_eq!((mechanism.records, mechanism.batch), (60, 8));
+    engine.permit(1);
+    assert_eq!(engine.step(0.0).expect("a step").tokens, 8);
 }
 
 #[test]
