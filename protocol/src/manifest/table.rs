@@ -239,7 +239,11 @@ mod tests {
         assert!(refused(|manifest| manifest.model.inputs = 5).starts_with("model.inputs = 5"));
         assert!(refused(|manifest| manifest.model.classes = 3).starts_with("data.class_names"));
         assert!(refused(|manifest| manifest.data.label_skew = 0.5).starts_with("data.label_skew"));
-        assert!(refused(|manifest| manifest.data.source = DataSource::Idx).starts_with("model.inputs = 6"));
+        let images = refused(|manifest| {
+            manifest.data.source = DataSource::Idx;
+            manifest.data.class_names.clear();
+        });
+        assert!(images.starts_with("model.inputs = 6"), "{images}");
         let mut text = RunManifest::default();
         text.table.target = "ill".to_owned();
         assert!(text.validate().expect_err("no table").to_string().contains("[table] is for data.source"));
