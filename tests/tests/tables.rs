@@ -118,7 +118,7 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
     assert!(told.contains("statistics with noise") && told.contains("murmur statistics RUN.toml"), "{told}");
 }
 
-/// Four members with unlike shares of the breast cancer table, against scikit-learn's MLP on all rows and each member alone.
+/// Four members with unlike shares of the digits table, against scikit-learn's MLP on all rows and each member alone.
 #[test]
 fn a_swarm_with_unlike_shares_predicts_as_well_as_scikit_learn_with_all_rows() {
     let python = std::env::var("MURMUR_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -128,11 +128,11 @@ fn a_swarm_with_unlike_shares_predicts_as_well_as_scikit_learn_with_all_rows() {
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench_tables.py");
     let mut command = murmur(&python);
-    command.arg(script).args([MURMUR, "--seeds", "1", "--tables", "breast_cancer"]);
+    command.arg(script).args([MURMUR, "--seeds", "1", "--tables", "digits"]);
     let output = output_of(&mut command);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let row = said.lines().find(|line| line.starts_with("| breast_cancer")).expect("a row of the table");
+    let row = said.lines().find(|line| line.starts_with("| digits")).expect("a row of the table");
     let cells = row.split('|').map(|cell| cell.split('±').next().unwrap_or_default().trim().parse::<f64>());
     let values: Vec<f64> = cells.flatten().collect();
     let [swarm, _, _, alone, apart] = values[..] else { panic!("five numbers in {row}") };
