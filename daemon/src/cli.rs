@@ -15,6 +15,7 @@ mod replay;
 mod report;
 mod runs;
 mod simulation;
+mod tables;
 mod watch;
 
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ pub use simulation::{
     SeedOptions, Seeds, SetOption, SimCheckDeterminismOptions, SimCommand, SimCompareOptions, SimReplayOptions,
     SimRunOptions, SimShowOptions, WorkOptions,
 };
+pub use tables::{PredictOptions, StatisticsOptions};
 pub use watch::WatchOptions;
 
 /// Warnings, but not that a founder's lookup table is still empty.
@@ -127,6 +129,12 @@ pub enum Command {
     /// Evaluate a checkpoint on the held-out slice of its run.
     #[command(after_help = headings::EVAL)]
     Eval(EvalOptions),
+    /// Predict the target of new rows with a model of tables.
+    #[command(after_help = headings::PREDICT)]
+    Predict(PredictOptions),
+    /// Write statistics of this machine's tables, without any row, for the founder of a run.
+    #[command(after_help = headings::STATISTICS)]
+    Statistics(StatisticsOptions),
     /// Write a checkpoint's model as a folder that the transformers library of Hugging Face loads.
     #[command(after_help = headings::EXPORT)]
     Export(ExportOptions),

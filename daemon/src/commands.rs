@@ -25,6 +25,7 @@ mod sim;
 mod start;
 mod status;
 mod stop;
+mod tables;
 mod ticket;
 mod watch;
 
@@ -74,6 +75,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Remove(options) => remove::run(&options),
         Command::Sample(options) => checkpoints::sample(&options),
         Command::Eval(options) => checkpoints::evaluate(&options),
+        Command::Predict(options) => tables::predict(&options),
+        Command::Statistics(options) => tables::statistics(&options),
         Command::Export(options) => checkpoints::export(&options),
         Command::Service(options) => service::run(&options),
         Command::Completions(options) => manual::completions(&options),

@@ -28,7 +28,7 @@ use crate::daemon::Ready;
 use crate::engine::Noticed;
 use crate::observe::report::{CopyReport, NodeReport};
 use figures::Losses;
-pub(crate) use figures::{counted, human_bytes};
+pub(crate) use figures::{counted, examples, human_bytes};
 pub use finished::FinishedRun;
 pub(crate) use hearing::{Heard, Hearing};
 pub(crate) use names::labelled;
@@ -212,7 +212,11 @@ impl Teller {
 /// One line that proves health: steps go up, exchanges go up, the disagreement does not.
 pub(crate) fn summary_line(report: &NodeReport) -> String {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
-    let accuracy = report.accuracy.map_or(String::new(), |share| format!(" ({:.2} % right)", 100.0 * share));
+    let accuracy = match (&report.scores, report.accuracy) {
+        (Some(scores), _) => format!(" ({scores})"),
+        (None, Some(share)) => format!(" ({:.2} % right)", 100.0 * share),
+        (None, None) => String::new(),
+    };
     let averaged = match &report.synchronous {
         Some(synchronous) => synchronous.summary(),
         None => format!(
@@ -227,7 +231,7 @@ pub(crate) fn summary_line(report: &NodeReport) -> String {
         number(report.loss),
         number(report.validation_loss),
         figures::count(report.tokens_per_second as u64),
-        if report.prediction == "image" { "images" } else { "tokens" },
+        figures::examples(&report.prediction),
         figures::counted(report.peers as u64, "peer"),
         human_bytes(report.bytes_sent),
     )

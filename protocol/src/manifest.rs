@@ -18,10 +18,12 @@ mod kinds;
 mod sharing;
 mod spec;
 mod synchronous;
+mod table;
 mod tuning;
 
 pub use spec::*;
 pub use synchronous::{SynchronousSpec, Topology};
+pub use table::{CATEGORIES_MAX, MissingNumbers, TABLE_COLUMNS_MAX, TableSpec, TableTask};
 pub use tuning::{BaseSpec, LORA_TARGETS, LoraSpec};
 
 /// The longest canonical text accepted from a peer, in bytes. Ours are about 1 KiB, and 10 KiB with the most shards.
@@ -61,6 +63,8 @@ pub struct RunManifest {
     pub schedule: ScheduleSpec,
     /// What the model reads.
     pub data: DataSpec,
+    /// How a table is read, where it reads one.
+    pub table: TableSpec,
     /// How nodes average.
     pub gossip: GossipSpec,
     /// Whether all average at once instead, waiting for each other.
@@ -94,7 +98,7 @@ impl RunManifest {
     /// # Errors
     /// The first field out of its range.
     pub fn validate(&self) -> Result<(), ManifestError> {
-        let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip, synchronous: _ } = self;
+        let RunManifest { run, model, base, lora, optimizer, schedule, data, gossip, .. } = self;
         let is_name = (1..=64).contains(&run.name.chars().count()) && !run.name.contains(is_unprintable);
         check("run.name", format!("{:?}", run.name), is_name, "1 to 64 characters that can be seen")?;
         let founder_holds = run.founder.is_empty() || run.founder.parse::<PeerId>().is_ok();
@@ -129,6 +133,7 @@ impl RunManifest {
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
         kinds::validate(model, data)?;
         sharing::validate(data, model.context)?;
+        table::validate(self)?;
         let interval = gossip.interval_steps;
         check("gossip.interval_steps", interval, (1..=10_000).contains(&interval), "1 to 10000")?;
         let (least, most) = (gossip.interval_steps_min, gossip.interval_steps_max);
@@ -158,6 +163,7 @@ impl RunManifest {
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
             let is_off = synchronous::is_left_out(&self.synchronous, section);
+            let is_off = is_off || table::is_left_out(self.data.source, section);
             if is_off || tuning::is_left_out(&self.base, &self.lora, section) {
                 continue;
             }
@@ -184,13 +190,19 @@ impl RunManifest {
         Ok(manifest)
     }
 
-    /// What its model predicts, for people: a "byte", a "token" or an "image".
+    /// What its model predicts, for people: a "byte", a "token", an "image" or a "row".
     pub fn prediction(&self) -> &'static str {
         match self.model.kind.reads_images() {
+            true if self.data.source == DataSource::Table => "row",
             true => "image",
             false if self.data.tokenizer.is_empty() => "byte",
             false => "token",
         }
+    }
+
+    /// Whether the model chooses among classes of whole examples: not a next token, and no number.
+    pub fn classifies(&self) -> bool {
+        self.model.kind.reads_images() && self.model.classes > 1
     }
 
     /// BLAKE3 of the canonical text.

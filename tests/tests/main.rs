@@ -30,6 +30,7 @@ mod strangers;
 mod structure;
 mod swarm;
 mod synchronous;
+mod tables;
 mod terminal;
 mod tickets;
 mod tracking;

@@ -162,6 +162,16 @@ Examples:
   murmur eval
   murmur eval ~/murmur --data book.txt --format json";
 
+pub(super) const PREDICT: &str = "\
+Examples:
+  murmur predict --data new.csv > predictions.csv
+  murmur predict hospital --data new.csv --format json";
+
+pub(super) const STATISTICS: &str = "\
+Examples:
+  murmur statistics run.toml --data patients.csv > statistics.json
+  murmur statistics run.toml --data patients.csv --epsilon 0.5 > statistics.json";
+
 pub(super) const EXPORT: &str = "\
 Example:
   murmur export ~/murmur --to model --dtype bf16";

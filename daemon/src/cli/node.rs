@@ -24,6 +24,9 @@ pub struct StartOptions {
     #[arg(long, value_name = "N", help_heading = TRAINING, conflicts_with = "hours",
         value_parser = decimal(|tokens| tokens >= 1.0 && tokens <= 1e18, "tokens: at least 1, at most 1e18, such as 5e9"))]
     pub tokens: Option<f64>,
+    /// What `murmur statistics` has written of other members' tables: a founder standardises by them and its own.
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
+    pub statistics: Vec<PathBuf>,
     /// Begin at step 0 where all checkpoints are damaged; what they held is lost.
     #[arg(long, help_heading = TRAINING)]
     pub begin_anew: bool,

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::DataSource;
 use murmur_training::generate::Sampling;
 use murmur_training::model::trained_layout;
 use murmur_training::pretrained::{self, ExportType};
@@ -106,6 +107,10 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
     let batches = corpus.validation_batches(manifest);
     let evaluation = murmur_training::model::evaluate(&manifest.model, &parameters, &batches)?;
     let (loss, accuracy) = (evaluation.loss(), evaluation.accuracy());
+    let scores = match manifest.data.source {
+        DataSource::Table => murmur_training::model::scores::of_batches(manifest, &parameters, &batches)?,
+        _ => None,
+    };
     let floor = corpus.entropy_rate();
     let steps = checkpoint.state.counters.steps;
     if options.format == Console::Json {
@@ -116,6 +121,7 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
             "accuracy": accuracy,
             "predictions": evaluation.predictions,
             "floor": floor,
+            "scores": scores,
         });
         print_line(&result.to_string());
         return Ok(());
@@ -123,6 +129,10 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
     let each = manifest.prediction();
     print_line(&format!("steps        {steps}"));
     print_line(&format!("loss         {loss:.4} nats/{each} ({:.4} bits/{each})", loss / std::f64::consts::LN_2));
+    if let Some(scores) = scores {
+        print_line(&format!("scores       {scores} of {} rows", scores.rows));
+        return Ok(());
+    }
     print_line(&format!("perplexity   {:.3} per {each}", loss.exp()));
     print_line(&format!("accuracy     {:.2} % of {} {each}s", 100.0 * accuracy, evaluation.predictions));
     if let Some(floor) = floor {
@@ -191,8 +201,12 @@ fn data_directory(path: &Path) -> Option<PathBuf> {
 fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
     if checkpoint.manifest.model.kind.reads_images() {
-        let failure = Failure::new(ExitCode::Settings, "this checkpoint's model classifies images: it writes no text");
-        return Err(failure.hint("`murmur eval` says how well it does").into());
+        let message = format!("this checkpoint's model reads {}s: it writes no text", checkpoint.manifest.prediction());
+        let hint = match checkpoint.manifest.data.source {
+            DataSource::Table => "`murmur predict` predicts new rows with it",
+            _ => "`murmur eval` says how well it does",
+        };
+        return Err(Failure::new(ExitCode::Settings, message).hint(hint).into());
     }
     let (device, _) = DeviceChoice::Auto.open()?;
     let parameters = base_model::whole_model(&checkpoint, base)?;
@@ -201,7 +215,7 @@ fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, Languag
 }
 
 /// The newest intact checkpoint of a data directory, or the one at the path itself.
-fn find(path: &Path) -> Result<Checkpoint, Failure> {
+pub(super) fn find(path: &Path) -> Result<Checkpoint, Failure> {
     if !path.is_dir() {
         let what = if path.exists() { "is no folder" } else { "does not exist" };
         return Err(Failure::new(ExitCode::Files, format!("{} {what}", path.display()))

@@ -2,6 +2,7 @@
 
 use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
+use murmur_training::DataPlace;
 
 use super::{join, node};
 use crate::cli::StartOptions;
@@ -22,7 +23,12 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
     let (manifest, base) = base_model::found(manifest, &settings)?;
-    let manifest = settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))?;
+    let place = DataPlace {
+        statistics: options.statistics.clone(),
+        private: settings.privacy.is_on(),
+        ..settings.data.place(None)
+    };
+    let manifest = place.complete(manifest).map_err(|error| corpus_failure(&error))?;
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
     let directory = node::directory(&settings, &manifest.run.name)?;

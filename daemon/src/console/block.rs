@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::figures::{Losses, bar, count, counted, duration, fitted, human_bytes, percent, steps, time_left};
+use super::figures::{Losses, bar, count, counted, duration, examples, fitted, human_bytes, percent, steps, time_left};
 use super::screen::Size;
 use crate::observe::report::{DataReport, NodeReport};
 
@@ -17,7 +17,7 @@ const BAR_COLUMNS_MIN: usize = 6;
 pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> Vec<String> {
     let columns = size.block_columns();
     let number = |value: f64| format!("{value:.3}");
-    let each = if report.accuracy.is_some() { "images" } else { "tokens" };
+    let each = examples(&report.prediction);
     let mut lines = vec![fitted(progress(report, columns), columns)];
     if report.copying.as_ref().is_some_and(|copy| copy.share > 0.0) || report.phase != "training" {
         lines.push(fitted([report.doing.clone()], columns));
@@ -27,7 +27,10 @@ pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> 
     }
     if let Some(loss) = report.loss {
         let sparkline = losses.sparkline(SPARK_COLUMNS_MAX.min(columns / 3));
-        let right = report.accuracy.map_or(String::new(), |share| format!("{:.2} % right", 100.0 * share));
+        let right = match (&report.scores, report.accuracy) {
+            (Some(scores), _) => scores.to_string(),
+            (None, share) => share.map_or(String::new(), |share| format!("{:.2} % right", 100.0 * share)),
+        };
         let validation = report.validation_loss.map_or(String::new(), |loss| format!("validation {}", number(loss)));
         let loss = format!("loss {} {sparkline}", number(loss));
         lines.push(fitted([loss.trim_end().to_owned(), validation, right], columns));

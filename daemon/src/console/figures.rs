@@ -33,6 +33,15 @@ pub(crate) fn counted(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
+/// What a model that predicts this (a "byte", a "token", an "image" or a "row") is trained on, in the plural.
+pub(crate) fn examples(prediction: &str) -> &'static str {
+    match prediction {
+        "image" => "images",
+        "row" => "rows",
+        _ => "tokens",
+    }
+}
+
 /// A duration in at most two units.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();

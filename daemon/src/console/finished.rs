@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
-use murmur_training::{Engine, TrainingError};
+use murmur_training::{Engine, Scores, TrainingError};
 use serde::Serialize;
 use serde_json::json;
 
@@ -18,7 +18,9 @@ pub struct FinishedRun {
     pub progress: f64,
     /// On the held-out slice, in nats per prediction; none where its data is not here.
     pub validation_loss: Option<f64>,
-    /// What the model predicts: a "byte", a "token" or an "image".
+    /// How well it predicts held-out rows; none where it reads no table.
+    pub scores: Option<Scores>,
+    /// What the model predicts: a "byte", a "token", an "image" or a "row".
     pub prediction: &'static str,
 }
 
@@ -29,8 +31,8 @@ impl FinishedRun {
     /// When the device fails.
     pub fn look(engine: &mut Engine, manifest: &RunManifest, progress: f64) -> Result<FinishedRun, TrainingError> {
         let validation_loss = if engine.has_data() { Some(engine.validation_loss()?) } else { None };
-        let prediction = manifest.prediction();
-        Ok(FinishedRun { steps: engine.steps(), progress, validation_loss, prediction })
+        let (scores, prediction) = (engine.scores()?, manifest.prediction());
+        Ok(FinishedRun { steps: engine.steps(), progress, validation_loss, scores, prediction })
     }
 }
 
@@ -41,16 +43,19 @@ impl Console {
             print_line(&json!({ "complete": run }).to_string());
             return;
         }
-        let FinishedRun { steps, progress, validation_loss, prediction } = run;
+        let FinishedRun { steps, progress, validation_loss, scores, prediction } = run;
         note(&format!("complete    this run is finished: own {steps}, swarm {progress:.0} steps"));
         if let Some(loss) = validation_loss {
-            note(&format!("score       validation loss {loss:.4} nats/{prediction}"));
+            let scores = scores.map_or(String::new(), |scores| format!(" · {scores} of {} held-out rows", scores.rows));
+            note(&format!("score       validation loss {loss:.4} nats/{prediction}{scores}"));
         }
         note("what can be done now:");
         for command in next_commands(directory, manifest).iter().filter(|command| !command.starts_with("murmur start"))
         {
             note(&format!("  {command}"));
         }
-        note(&format!("  murmur export {} --to FOLDER", quoted(directory)));
+        if !manifest.model.kind.reads_images() {
+            note(&format!("  murmur export {} --to FOLDER", quoted(directory)));
+        }
     }
 }

@@ -14,6 +14,9 @@ pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest) -> Vec<Str
     if !manifest.model.kind.reads_images() {
         commands.push(format!("murmur sample {folder}{with_base}{with_tokenizer}"));
     }
+    if manifest.data.source == DataSource::Table {
+        commands.push(format!("murmur predict {folder} --data FILES"));
+    }
     let has_own_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
     let with_files = if has_own_files { " --data FILES" } else { "" };
     commands.push(format!("murmur eval {folder}{with_base}{with_tokenizer}{with_files}"));

@@ -6,7 +6,7 @@ use murmur_protocol::RunManifest;
 use murmur_training::{Corpus, TrainingError, TrainingOptions, median, parameter_count};
 
 use super::Finding;
-use crate::console::{counted, human_bytes};
+use crate::console::{counted, examples, human_bytes};
 use crate::limits::memory_check;
 use crate::process::stats::{available_memory, peak_memory};
 use crate::settings::NodeSettings;
@@ -71,7 +71,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
-            let what = if manifest.model.kind.reads_images() { "images" } else { "tokens" };
+            let what = examples(manifest.prediction());
             let text = format!("{tokens_per_second:.0} {what}/s: a step takes {:.0} ms", 1e3 * step_seconds);
             findings.push(Finding::good("speed", text));
             Some(Measured { parameters, step_seconds, tokens_per_second })

@@ -428,8 +428,12 @@ impl TrainerThread {
         match self.engine.evaluate() {
             Ok(evaluation) => {
                 self.view.validation_loss = Some(evaluation.loss());
-                let classifies = self.settings.manifest.model.kind.reads_images();
+                let classifies = self.settings.manifest.classifies();
                 self.view.accuracy = classifies.then(|| evaluation.accuracy());
+                self.view.scores = self.engine.scores().unwrap_or_else(|error| {
+                    tracing::error!("cannot score: {error}");
+                    None
+                });
             }
             Err(error) => tracing::error!("cannot evaluate: {error}"),
         }

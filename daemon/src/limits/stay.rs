@@ -10,7 +10,7 @@ use jiff::civil::Time;
 use murmur_network::Traffic;
 use tokio::process::Command;
 
-use crate::console::{human_bytes, note};
+use crate::console::{examples, human_bytes, note};
 use crate::limits::quiet_hours::parse_time;
 use crate::limits::rest::owners_clock;
 use crate::observe::report::NodeReport;
@@ -132,7 +132,7 @@ impl StayFacts {
         let steps = report.steps.saturating_sub(self.first_step) as f64;
         let tokens = steps * report.tokens_per_second * report.step_seconds;
         let training = 100.0 * (report.seconds_in_training / report.seconds.max(1e-9)).min(1.0);
-        let predictions = if report.prediction == "image" { "images" } else { "tokens" };
+        let predictions = examples(&report.prediction);
         let bytes = human_bytes(report.bytes_sent + report.bytes_received);
         let mut text = format!(
             "{hours:.2} h, {training:.0} % of them in training; {:.2} million {predictions} trained on; {bytes} sent and \

@@ -36,8 +36,10 @@ pub(super) struct NodeSummary {
     pub(super) peer: String,
     pub(super) steps: u64,
     pub(super) validation_loss: Option<f64>,
-    /// Of images.
+    /// Of images and rows.
     pub(super) accuracy: Option<f64>,
+    /// Of tables.
+    pub(super) scores: Option<murmur_training::Scores>,
     pub(super) tokens_per_second: f64,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
@@ -89,6 +91,7 @@ impl Summary {
             steps: report.steps,
             validation_loss: report.validation_loss,
             accuracy: report.accuracy,
+            scores: report.scores,
             tokens_per_second: report.tokens_per_second,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,

@@ -72,7 +72,7 @@ pub(super) struct Row<'a> {
 /// What the view knows beside the daemons' reports.
 pub(super) struct Run<'a> {
     pub(super) floor: Option<f64>,
-    /// "token" or "image".
+    /// "token", "image" or "row".
     pub(super) each: &'static str,
     pub(super) elapsed: Duration,
     pub(super) losses: &'a Losses,
@@ -116,7 +116,11 @@ fn node_columns(rows: &[Row<'_>], each: &str) -> Vec<Column> {
         Some(report) if report.phase == "training" => report.doing.clone(),
         Some(report) => report.phase.clone(),
     });
-    let rate = if each == "image" { "images/s" } else { "tokens/s" };
+    let rate = match each {
+        "image" => "images/s",
+        "row" => "rows/s",
+        _ => "tokens/s",
+    };
     vec![
         Column { title: "node", rank: 0, is_text: true, cells: node.collect() },
         Column { title: "phase", rank: 4, is_text: true, cells: phase.collect() },

@@ -105,7 +105,10 @@ impl View {
         print_line(&format!("mean validation loss {loss}{floor} nats/{}", self.prediction));
         if let Some((mean, lowest)) = summary.accuracy() {
             let (mean, lowest) = (100.0 * mean, 100.0 * lowest);
-            print_line(&format!("mean accuracy {mean:.2} % of held-out images (lowest {lowest:.2} %)"));
+            print_line(&format!("mean accuracy {mean:.2} % of held-out {}s (lowest {lowest:.2} %)", self.prediction));
+        }
+        if let Some(scores) = summary.nodes.iter().find_map(|node| node.scores) {
+            print_line(&format!("scores of node {} {scores} of {} held-out rows", summary.nodes[0].node, scores.rows));
         }
         print_line(&format!(
             "disagreement {} · {} bytes per parameter and exchange · {:.0} s",
@@ -140,7 +143,10 @@ impl View {
     }
 
     fn run<'a>(&self, losses: &'a Losses) -> Run<'a> {
-        let each = if self.prediction == "image" { "image" } else { "token" };
+        let each = match self.prediction {
+            "image" | "row" => self.prediction,
+            _ => "token",
+        };
         Run { floor: self.floor, each, elapsed: self.begin.elapsed(), losses }
     }
 

@@ -44,7 +44,15 @@ impl Page {
         self.gauge("progress_steps", "Progress of the swarm, in steps", None, report.progress);
         self.measured("loss_nats", "Training loss, averaged over the last steps", report.loss);
         self.measured("validation_loss_nats", "Loss on the held-out slice", report.validation_loss);
-        self.measured("accuracy_ratio", "Share of held-out images classified rightly", report.accuracy);
+        self.measured("accuracy_ratio", "Share of held-out images or rows classified rightly", report.accuracy);
+        let scores = report.scores.unwrap_or_default();
+        self.measured("roc_auc_ratio", "Area under the ROC curve of held-out rows", scores.roc_auc);
+        self.measured("root_mean_squared_error", "Of held-out rows, in the target's unit", scores.rmse);
+        self.measured(
+            "r_squared",
+            "Share of the target's variance that is predicted, of held-out rows",
+            scores.r_squared,
+        );
         self.gauge("tokens_per_second", "Tokens or images a second, lately", None, report.tokens_per_second);
         self.gauge("step", "Time of a step, lately", Some(Unit::Seconds), report.step_seconds);
         let gap = report.longest_gap_seconds;

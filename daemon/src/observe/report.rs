@@ -67,9 +67,12 @@ pub struct NodeReport {
     pub loss: Option<f64>,
     /// Loss on the held-out slice at the last evaluation, in nats per prediction.
     pub validation_loss: Option<f64>,
-    /// Share of held-out images that were classified rightly at the last evaluation, 0 to 1; none for texts.
+    /// Share of held-out images or rows that were classified rightly at the last evaluation, 0 to 1; none for texts.
     #[serde(default)]
     pub accuracy: Option<f64>,
+    /// How well held-out rows were predicted at the last evaluation; none where no table is read.
+    #[serde(default)]
+    pub scores: Option<murmur_training::Scores>,
     /// Tokens (bytes of text) or images a second, lately.
     pub tokens_per_second: f64,
     /// Tokens or images a second of this node and of all members that it has heard of in the last minutes, as they say
@@ -281,6 +284,7 @@ impl NodeReport {
             loss: training.loss,
             validation_loss: training.validation_loss,
             accuracy: training.accuracy,
+            scores: training.scores,
             tokens_per_second: training.tokens_per_second,
             step_seconds: training.step_seconds,
             peers: status.connected.len(),

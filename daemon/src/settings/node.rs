@@ -205,7 +205,7 @@ impl DataSettings {
     pub fn place(&self, cache: Option<PathBuf>) -> DataPlace {
         let given = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
         let (tokenizer, cache) = (given(&self.tokenizer), given(&self.cache).or(cache));
-        DataPlace { files: self.files.clone(), tokenizer, cache }
+        DataPlace { files: self.files.clone(), tokenizer, cache, ..DataPlace::default() }
     }
 }
 

@@ -307,7 +307,7 @@ fn head(scene: &Scene<'_>, node: &NodePicture, index: usize, painter: &mut Paint
 
 /// What is predicted, in the plural.
 fn unit(node: &NodePicture) -> &'static str {
-    if node.run.prediction == "image" { "images" } else { "tokens" }
+    figures::examples(&node.run.prediction)
 }
 
 /// The end of a peer id, by which people tell peers apart.

@@ -14,7 +14,7 @@ use murmur_protocol::{Ending, Payload, Snapshot};
 use crate::data::{Batch, Corpus, DataPosition, Sampler};
 use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
-use crate::model::{self, Evaluation, StageSpec};
+use crate::model::{self, Evaluation, Scores, StageSpec};
 use crate::ops::Kernels;
 use crate::outer::OuterMomentum;
 use crate::privacy::PrivateTraining;
@@ -344,6 +344,17 @@ impl Engine {
             }
             Ok(evaluation)
         })
+    }
+
+    /// How well the model predicts the run's fixed held-out rows; none where it reads no table.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn scores(&self) -> Result<Option<Scores>, TrainingError> {
+        if self.manifest.model.inputs == 0 {
+            return Ok(None);
+        }
+        Ok(model::scores::of_batches(&self.manifest, &self.replica.parameters()?, &self.validation)?)
     }
 
     /// A copy of θ.

@@ -26,6 +26,7 @@ pub mod split;
 
 pub use candle_core::{Device, DeviceLocation};
 pub use data::folders;
+pub use data::table::{NewRows, TableStatistics};
 pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
@@ -36,6 +37,6 @@ pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;
 pub use median::median;
 pub use memory::MemoryEstimate;
-pub use model::{Evaluation, StageSpec, parameter_count, trained_layout};
+pub use model::{Evaluation, Scores, StageSpec, parameter_count, trained_layout};
 pub use outer::OuterMomentum;
 pub use pretrained::{Pretrained, PretrainedConfig, PretrainedError};

@@ -9,7 +9,7 @@ use super::{DataSource, DataSpec, ManifestError, ModelKind, ModelSpec, RunManife
 /// All names of classes together, in bytes: a manifest holds them. For 1,000 classes of eight letters each.
 const CLASS_NAMES_BYTES_MAX: usize = 8 * 1024;
 
-const MODEL_FIELDS: [&str; 20] = [
+const MODEL_FIELDS: [&str; 21] = [
     "head_width",
     "key_value_heads",
     "vocabulary",
@@ -27,6 +27,7 @@ const MODEL_FIELDS: [&str; 20] = [
     "image_height",
     "image_width",
     "image_channels",
+    "inputs",
     "classes",
     "hidden",
     "convolutions",
@@ -36,21 +37,23 @@ const DATA_FIELDS: [&str; 6] = ["field", "separator", "tokenizer", "class_names"
 
 /// Checks the fields of models and data against each other.
 pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
-    let fits = model.kind.reads_images() == data.source.gives_images();
-    let rule = "\"idx\" or \"image-folders\" for the models mlp and cnn, any other source for the transformer";
+    let is_table = data.source == DataSource::Table;
+    let fits = model.kind.reads_images() == (data.source.gives_images() || is_table);
+    let rule = "\"idx\" or \"image-folders\" for the models mlp and cnn, \"table\" for mlp, any other source for the transformer";
     let source = toml::Value::try_from(data.source).expect("the name of a source");
     check("data.source", source, fits, rule)?;
-    images(model)?;
+    images(model, is_table)?;
     text(data)?;
     classes(model, data)
 }
 
-fn images(model: &ModelSpec) -> Result<(), ManifestError> {
+fn images(model: &ModelSpec, is_table: bool) -> Result<(), ManifestError> {
     let ModelSpec { image_height, image_width, image_channels, classes, hidden, convolutions, .. } = model;
     check("model.image_height", image_height, (1..=1024).contains(image_height), "1 to 1024")?;
     check("model.image_width", image_width, (1..=1024).contains(image_width), "1 to 1024")?;
     check("model.image_channels", image_channels, matches!(image_channels, 1 | 3), "1 (grey) or 3 (colours)")?;
-    check("model.classes", classes, (2..=65_536).contains(classes), "2 to 65536")?;
+    let least = if is_table { 1 } else { 2 };
+    check("model.classes", classes, (least..=65_536).contains(classes), "2 to 65536")?;
     let sizes = hidden.len() <= 8 && hidden.iter().all(|size| (1..=65_536).contains(size));
     check("model.hidden", format!("{hidden:?}"), sizes, "up to 8 sizes of 1 to 65536")?;
     if model.kind != ModelKind::Cnn {
@@ -75,7 +78,7 @@ fn text(data: &DataSpec) -> Result<(), ManifestError> {
         none || hexadecimal,
         "empty (bytes) or 64 hexadecimal digits: the file's BLAKE3",
     )?;
-    let files = data.source != DataSource::Grammar && !data.source.gives_images() && !data.share;
+    let files = data.source.gives_text_of_files() && !data.share;
     let rule = "empty unless text of files is read; shared data (data.share = true) is read as bytes";
     check("data.tokenizer", tokenizer, none || files, rule)
 }
@@ -83,13 +86,16 @@ fn text(data: &DataSpec) -> Result<(), ManifestError> {
 fn classes(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
     let DataSpec { class_names, label_skew, shift_pixels, .. } = data;
     let count = class_names.len();
-    let folders = data.source == DataSource::ImageFolders;
-    let rule = "empty unless data.source = \"image-folders\"";
-    check("data.class_names", format!("{count} names"), count == 0 || folders, rule)?;
+    let is_table = data.source == DataSource::Table;
+    let named = is_table || data.source == DataSource::ImageFolders;
+    let rule = "empty unless data.source = \"image-folders\" or \"table\"";
+    check("data.class_names", format!("{count} names"), count == 0 || named, rule)?;
     let rule = "empty (the founder lists them) or model.classes different names of 8192 bytes together";
     let bytes: usize = class_names.iter().map(String::len).sum();
     let different = class_names.iter().enumerate().all(|(place, name)| !class_names[..place].contains(name));
-    let fits = count == model.classes as usize && bytes <= CLASS_NAMES_BYTES_MAX && different;
+    // The founder of a table's run counts its classes.
+    let counted = count == model.classes as usize || is_table && model.inputs == 0 && count > 1;
+    let fits = counted && bytes <= CLASS_NAMES_BYTES_MAX && different;
     check("data.class_names", format!("{count} names"), count == 0 || fits, rule)?;
     let images = data.source.gives_images();
     let skew = *label_skew == 0.0 || images && (0.01..=1000.0).contains(label_skew);

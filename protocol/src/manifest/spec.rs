@@ -24,14 +24,14 @@ pub struct RunSpec {
 pub enum ModelKind {
     /// Llama-style decoder: RMSNorm, rotary positions, SwiGLU.
     Transformer,
-    /// Image classifier of fully connected layers with ReLU between them.
+    /// Fully connected layers with ReLU between them: classifies images, or predicts from rows of tables.
     Mlp,
     /// Image classifier: 3 × 3 convolutions, each with ReLU and 2 × 2 max pooling, then fully connected layers.
     Cnn,
 }
 
 impl ModelKind {
-    /// Whether it reads images with labels, instead of text.
+    /// Whether it reads images with labels, or rows of a table, instead of text.
     pub fn reads_images(self) -> bool {
         matches!(self, ModelKind::Mlp | ModelKind::Cnn)
     }
@@ -115,7 +115,9 @@ pub struct ModelSpec {
     pub image_width: u32,
     /// 1 (grey) or 3 (red, green, blue).
     pub image_channels: u32,
-    /// Classes that a label names, from 0; 2 to 65,536.
+    /// Inputs of a row of a table, filled in by the founder; 0 where images are read.
+    pub inputs: u32,
+    /// Classes that a label names, from 0; 2 to 65,536. 1 is a number instead (a regression on a table).
     pub classes: u32,
     /// Sizes of the fully connected layers between the input, or the last convolution, and the classes; up to 8.
     pub hidden: Vec<u32>,
@@ -224,12 +226,19 @@ pub enum DataSource {
     Idx,
     /// Folders with a sub-folder of PNG or JPEG images for each class.
     ImageFolders,
+    /// Rows of CSV, JSON Lines or Parquet, the first two gzip-compressed or not.
+    Table,
 }
 
 impl DataSource {
     /// Whether it gives images with labels, instead of text.
     pub fn gives_images(self) -> bool {
         matches!(self, DataSource::Idx | DataSource::ImageFolders)
+    }
+
+    /// Whether it gives the text of files.
+    pub fn gives_text_of_files(self) -> bool {
+        matches!(self, DataSource::Files | DataSource::JsonLines | DataSource::Parquet)
     }
 }
 
@@ -248,7 +257,8 @@ pub struct DataSpec {
     pub separator: String,
     /// BLAKE3 of the `tokenizer.json` that reads the text, in hexadecimal; empty: the text is read as bytes.
     pub tokenizer: String,
-    /// Names of the classes in order, where sub-folders are classes; empty lets the founder list its sub-folders.
+    /// Names of the classes in order, where sub-folders are classes or a table's target has classes; empty lets the founder
+    /// list its sub-folders, or the values of its target.
     pub class_names: Vec<String>,
     /// α of a Dirichlet distribution from which each node draws how much of each class it reads (Hsu et al.,
     /// arXiv 1909.06335), 0.01 to 1,000; small is skewed. 0: every node reads all images.
@@ -369,6 +379,7 @@ impl Default for ModelSpec {
             image_height: 28,
             image_width: 28,
             image_channels: 1,
+            inputs: 0,
             classes: 10,
             hidden: vec![256],
             convolutions: vec![16, 32],

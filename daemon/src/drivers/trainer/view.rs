@@ -1,5 +1,7 @@
 //! What the training thread shows of itself, for reports.
 
+use murmur_training::Scores;
+
 use super::{PrivacyReport, StepTimes};
 
 /// What the trainer shows of itself.
@@ -13,8 +15,10 @@ pub struct TrainingView {
     pub loss: Option<f64>,
     /// At the last evaluation, in nats per byte, token or image.
     pub validation_loss: Option<f64>,
-    /// Share of held-out images that were classified rightly at the last evaluation; none for texts.
+    /// Share of held-out images or rows that were classified rightly at the last evaluation; none for texts.
     pub accuracy: Option<f64>,
+    /// How well held-out rows were predicted at the last evaluation; none where no table is read.
+    pub scores: Option<Scores>,
     /// Running average.
     pub tokens_per_second: f64,
     /// Running average, in seconds.

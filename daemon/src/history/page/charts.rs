@@ -59,8 +59,11 @@ pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
         ),
     );
     let is_counted = history.nodes.values().all(|node| node.are_tokens_counted);
-    let thing =
-        if prediction.ends_with("image") { "images" } else { "tokens (bytes of text where the model reads bytes)" };
+    let thing = match prediction {
+        _ if prediction.ends_with("image") => "images",
+        _ if prediction.ends_with("row") => "rows",
+        _ => "tokens (bytes of text where the model reads bytes)",
+    };
     let tokens = if is_counted {
         format!("{thing} trained on")
     } else {

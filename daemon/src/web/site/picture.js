@@ -119,7 +119,7 @@ export class Picture {
   }
 
   unit() {
-    return this.run.prediction === "image" ? "images" : "tokens";
+    return { image: "images", row: "rows" }[this.run.prediction] ?? "tokens";
   }
 }
 

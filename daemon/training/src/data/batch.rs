@@ -1,4 +1,4 @@
-//! What a model reads at once: windows of tokens, or images with labels.
+//! What a model reads at once: windows of tokens, images with labels, or rows of a table.
 
 use std::ops::Range;
 
@@ -13,6 +13,8 @@ pub enum Batch {
     Tokens(TokenBatch),
     /// For classifiers.
     Images(ImageBatch),
+    /// For what predicts from tables.
+    Rows(RowBatch),
 }
 
 /// Several windows of one length, as token ids.
@@ -35,6 +37,49 @@ pub struct ImageBatch {
     pub shape: [usize; 3],
     /// The class of each image.
     pub labels: Vec<u32>,
+}
+
+/// Several rows of a table, each with what is to be predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowBatch {
+    /// `[rows, width]` row-major.
+    pub inputs: Vec<f32>,
+    /// Inputs of a row.
+    pub width: usize,
+    /// One for each row.
+    pub targets: RowTargets,
+}
+
+/// What is to be predicted of rows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RowTargets {
+    /// Which class.
+    Classes {
+        /// The class of each row.
+        labels: Vec<u32>,
+        /// What each row counts in the loss that is trained by.
+        weights: Vec<f32>,
+    },
+    /// A number, in standard deviations from the mean.
+    Numbers(Vec<f32>),
+}
+
+impl RowTargets {
+    fn len(&self) -> usize {
+        match self {
+            RowTargets::Classes { labels, .. } => labels.len(),
+            RowTargets::Numbers(numbers) => numbers.len(),
+        }
+    }
+
+    fn part(&self, rows: Range<usize>) -> RowTargets {
+        match self {
+            RowTargets::Classes { labels, weights } => {
+                RowTargets::Classes { labels: labels[rows.clone()].to_vec(), weights: weights[rows].to_vec() }
+            }
+            RowTargets::Numbers(numbers) => RowTargets::Numbers(numbers[rows].to_vec()),
+        }
+    }
 }
 
 impl Batch {
@@ -64,25 +109,29 @@ impl Batch {
         })
     }
 
-    /// Number of sequences or images.
+    /// Number of sequences, images or rows.
     pub fn examples(&self) -> usize {
         match self {
             Batch::Tokens(batch) => batch.sequences,
             Batch::Images(batch) => batch.labels.len(),
+            Batch::Rows(batch) => batch.targets.len(),
         }
     }
 
-    /// What a model should answer, in order: each next token, or each image's class.
+    /// What a model should answer, in order: each next token, or the class of each image or row. Nothing where numbers are
+    /// predicted.
     pub fn targets(&self) -> &[u32] {
         match self {
             Batch::Tokens(batch) => &batch.targets,
             Batch::Images(batch) => &batch.labels,
+            Batch::Rows(RowBatch { targets: RowTargets::Classes { labels, .. }, .. }) => labels,
+            Batch::Rows(_) => &[],
         }
     }
 
-    /// Number of predictions: tokens or images.
+    /// Number of predictions: tokens, images or rows.
     pub fn predictions(&self) -> usize {
-        self.targets().len()
+        if let Batch::Rows(batch) = self { batch.targets.len() } else { self.targets().len() }
     }
 
     /// Some of the examples.
@@ -102,6 +151,10 @@ impl Batch {
                 let pixels = batch.pixels[examples.start * size..examples.end * size].to_vec();
                 Batch::Images(ImageBatch { pixels, shape: batch.shape, labels: batch.labels[examples].to_vec() })
             }
+            Batch::Rows(batch) => {
+                let inputs = batch.inputs[examples.start * batch.width..examples.end * batch.width].to_vec();
+                Batch::Rows(RowBatch { inputs, width: batch.width, targets: batch.targets.part(examples) })
+            }
         }
     }
 
@@ -113,6 +166,7 @@ impl Batch {
         match self {
             Batch::Tokens(batch) => Ok(batch),
             Batch::Images(_) => bail!("this model reads tokens, but the batch holds images"),
+            Batch::Rows(_) => bail!("this model reads tokens, but the batch holds rows of a table"),
         }
     }
 
@@ -124,6 +178,7 @@ impl Batch {
         match self {
             Batch::Images(batch) => Ok(batch),
             Batch::Tokens(_) => bail!("this model reads images, but the batch holds tokens"),
+            Batch::Rows(_) => bail!("this model reads images, but the batch holds rows of a table"),
         }
     }
 }

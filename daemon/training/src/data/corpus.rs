@@ -1,5 +1,5 @@
-//! The data of a run: the built-in grammar, text of files as bytes or tokens, shards of it, or images, with a part held
-//! out for validation.
+//! The data of a run: the built-in grammar, text of files as bytes or tokens, shards of it, images, or tables, with a part
+//! held out for validation.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use murmur_protocol::shards::{ShardSet, Sharding};
 use super::files::{JoinedFiles, digest_of};
 use super::images::ImageSet;
 use super::shared::SharedText;
+use super::table::{self, RowSet};
 use super::tokens::TokenFile;
 use super::{Batch, CorpusError, Grammar, Image, Tokenizer, Window, ids, image_folders};
 
@@ -37,6 +38,8 @@ pub(crate) enum Content {
     Shared(SharedText),
     /// Images with labels.
     Images(ImageSet),
+    /// Rows of tables.
+    Rows(RowSet),
 }
 
 /// Where a machine has the data of a run.
@@ -48,6 +51,10 @@ pub struct DataPlace {
     pub tokenizer: Option<PathBuf>,
     /// Where data is kept in the form that training reads; without it that is done anew each time.
     pub cache: Option<PathBuf>,
+    /// Statistics of other members' tables, by which a founder standardises.
+    pub statistics: Vec<PathBuf>,
+    /// Whether what is told of these data has to be private.
+    pub private: bool,
 }
 
 impl DataPlace {
@@ -56,13 +63,20 @@ impl DataPlace {
         DataPlace { files: files.to_vec(), ..DataPlace::default() }
     }
 
-    /// Fills in what a founder's data say about its run: the digest of its tokenizer, the names of its classes.
+    /// Fills in what a founder's data say about its run: the digest of its tokenizer, the names of its classes, how its tables
+    /// are read.
     ///
     /// # Errors
-    /// When the tokenizer or the folders cannot be read.
+    /// When the tokenizer, the folders or the tables cannot be read.
     pub fn complete(&self, mut manifest: RunManifest) -> Result<RunManifest, CorpusError> {
+        if manifest.data.source == DataSource::Table {
+            return table::complete(manifest, &self.files, &self.statistics, self.private);
+        }
+        if let Some(path) = self.statistics.first() {
+            return Err(CorpusError::StatisticsUnused(path.clone()));
+        }
         let data = &mut manifest.data;
-        let reads_text = data.source != DataSource::Grammar && !data.source.gives_images();
+        let reads_text = data.source.gives_text_of_files();
         if let Some(path) = self.tokenizer.as_ref().filter(|_| data.tokenizer.is_empty() && reads_text && !data.share) {
             data.tokenizer = Tokenizer::open(path)?.digest().to_owned();
         }
@@ -111,6 +125,10 @@ impl Corpus {
             let images = ImageSet::open(manifest, &place.files, place.cache.as_deref())?;
             return Ok(Corpus { content: Content::Images(images), training: 0..0, held_out: 0..0 });
         }
+        if data.source == DataSource::Table {
+            let rows = RowSet::open(manifest, &place.files)?;
+            return Ok(Corpus { content: Content::Rows(rows), training: 0..0, held_out: 0..0 });
+        }
         let tokenizer = place.tokenizer(manifest)?;
         let tokens = TokenFile::open(manifest, &place.files, tokenizer.as_ref(), place.cache.as_deref())?;
         let (training, held_out) = (tokens.training(), tokens.held_out());
@@ -139,12 +157,16 @@ impl Corpus {
         Corpus { content: Content::Grammar(Grammar::stories()), training: 0..0, held_out: 0..0 }
     }
 
-    /// Data of a run's kind for measuring how fast its model trains: the built-in stories, or noise for images.
+    /// Data of a run's kind for measuring how fast its model trains: the built-in stories, or noise for images and tables.
     pub fn made_up(manifest: &RunManifest) -> Corpus {
         if !manifest.model.kind.reads_images() {
             return Corpus::grammar();
         }
-        Corpus { content: Content::Images(ImageSet::made_up(manifest)), training: 0..0, held_out: 0..0 }
+        let content = match manifest.model.inputs {
+            0 => Content::Images(ImageSet::made_up(manifest)),
+            _ => Content::Rows(RowSet::made_up(manifest)),
+        };
+        Corpus { content, training: 0..0, held_out: 0..0 }
     }
 
     /// These images.
@@ -214,7 +236,7 @@ impl Corpus {
     /// shares, and a shared corpus is shared out by the swarm: they stay whole.
     ///
     /// # Errors
-    /// When the share does not hold one window of `context` bytes or tokens, or one image.
+    /// When the share does not hold one window of `context` bytes or tokens, one image or one row.
     ///
     /// # Panics
     /// When `index` is not below `count`.
@@ -223,6 +245,7 @@ impl Corpus {
         match &mut self.content {
             Content::Grammar(_) | Content::Shared(_) => {}
             Content::Images(images) => images.keep_share(index, count)?,
+            Content::Rows(rows) => rows.keep_share(index, count)?,
             Content::Bytes(_) | Content::Tokens(_) => {
                 let length = self.training.len() / count;
                 let start = self.training.start + index * length;
@@ -240,10 +263,10 @@ impl Corpus {
         &self.content
     }
 
-    /// The stretches of the text that are here and trained on, in order; none for the grammar and for images.
+    /// The stretches of the text that are here and trained on, in order; none for the grammar, images and tables.
     pub(crate) fn stretches(&self) -> Vec<Range<usize>> {
         match &self.content {
-            Content::Grammar(_) | Content::Images(_) => Vec::new(),
+            Content::Grammar(_) | Content::Images(_) | Content::Rows(_) => Vec::new(),
             Content::Bytes(_) | Content::Tokens(_) => vec![self.training.clone()],
             Content::Shared(text) => text.stretches(),
         }
@@ -269,7 +292,7 @@ impl Corpus {
     /// A window of the text; `None` where it is not all here.
     pub(crate) fn read(&self, range: Range<usize>) -> Option<Window> {
         match &self.content {
-            Content::Grammar(_) | Content::Images(_) => None,
+            Content::Grammar(_) | Content::Images(_) | Content::Rows(_) => None,
             Content::Bytes(bytes) => bytes.read(range).map(|bytes| ids(&bytes)),
             Content::Tokens(tokens) => tokens.read(range),
             Content::Shared(text) => text.read(range).map(|bytes| ids(&bytes)),
@@ -288,7 +311,7 @@ impl Corpus {
     /// windows of `model.context + 1` bytes or tokens.
     ///
     /// Text: evenly spaced over what is held out (they overlap where it is short). Grammar: one after the other in a
-    /// text from a stream of its own. None where shards of them are still missing, and of images.
+    /// text from a stream of its own. None where shards of them are still missing, and of images and tables.
     ///
     /// # Panics
     /// When the corpus was opened for a longer context.
@@ -302,12 +325,12 @@ impl Corpus {
             }
             Content::Bytes(_) | Content::Tokens(_) => self.spaced(self.held_out.clone(), length, count),
             Content::Shared(text) => self.spaced(text.held_out(), length, count),
-            Content::Images(_) => Vec::new(),
+            Content::Images(_) | Content::Rows(_) => Vec::new(),
         }
     }
 
     /// What a run evaluates with, the same on every node with the same data: the windows of [`Corpus::validation`], or up
-    /// to `data.validation_sequences` held-out images. None where shards of it are still missing.
+    /// to `data.validation_sequences` held-out images or rows. None where shards of it are still missing.
     ///
     /// # Panics
     /// When the corpus was opened for a longer context.
@@ -318,6 +341,11 @@ impl Corpus {
                 let numbers = images.held_out().iter().take(manifest.data.validation_sequences as usize);
                 let examples: Vec<Image> = numbers.map(|number| images.image(*number)).collect();
                 examples.chunks(size).map(|examples| Batch::of_images(examples, images.shape())).collect()
+            }
+            Content::Rows(rows) => {
+                let numbers = rows.held_out();
+                let numbers = &numbers[..numbers.len().min(manifest.data.validation_sequences as usize)];
+                numbers.chunks(size).map(|numbers| rows.batch(numbers)).collect()
             }
             _ => self.validation(manifest).chunks(size).map(Batch::of).collect(),
         }

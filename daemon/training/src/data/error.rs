@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::images::ImageShape;
+use super::table::TableError;
 
 /// Why there is no corpus.
 #[derive(Debug, thiserror::Error)]
@@ -235,6 +236,12 @@ pub enum CorpusError {
         /// The run's `model.classes`.
         classes: usize,
     },
+    /// A table that is not read, or a run on it not founded.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Statistics for a run that reads no table.
+    #[error("this run reads no table, but statistics of one were given: {0}")]
+    StatisticsUnused(PathBuf),
     /// The data in the form that training reads could not be written.
     #[error("cannot write prepared data to {path}: {source}")]
     CacheUnwritable {
@@ -287,6 +294,8 @@ impl CorpusError {
                 "classes are the sub-folders' names: rename it, or add it to data.class_names and model.classes"
             }
             CorpusError::ClassCount { .. } => "set model.classes in the run file to their number",
+            CorpusError::Table(error) => error.remedy(),
+            CorpusError::StatisticsUnused(_) => "leave --statistics out, or use a run whose data.source is \"table\"",
             CorpusError::CacheUnwritable { .. } => "free or repair the disk, or choose another folder with data.cache",
         }
     }

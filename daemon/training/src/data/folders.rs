@@ -173,6 +173,8 @@ fn reason_against(source: DataSource, head: &[u8]) -> Option<Reason> {
         DataSource::Grammar | DataSource::ImageFolders => None,
         DataSource::Files => is_binary(head).then_some(Reason::Binary),
         DataSource::JsonLines => (!is_compressed && is_binary(head)).then_some(Reason::Binary),
+        DataSource::Table if head.starts_with(b"PAR1") || is_compressed => None,
+        DataSource::Table => is_binary(head).then_some(Reason::Binary),
         DataSource::Parquet => (!head.starts_with(b"PAR1")).then_some(Reason::OtherKind),
         DataSource::Idx => (!is_compressed && !head.starts_with(&[0, 0])).then_some(Reason::OtherKind),
     }

@@ -216,17 +216,23 @@ fn from_folders(
 
 /// (numbers to train on in order, numbers held out in the order of the draw).
 fn split(images: usize, manifest: &RunManifest) -> Result<(Vec<usize>, Vec<usize>), CorpusError> {
-    let held_out = (images as f64 * manifest.data.validation_fraction).round() as usize;
-    let mut numbers: Vec<usize> = (0..images).collect();
-    shuffle(&mut numbers, &mut stream(manifest.run.seed, "held-out images", &[]));
-    let mut training = numbers.split_off(held_out.min(images));
-    training.sort_unstable();
+    let (training, numbers) = draw_held_out(images, manifest, "held-out images");
     for (part, numbers) in [("training", &training), ("validation", &numbers)] {
         if numbers.is_empty() {
             return Err(CorpusError::TooFewImages { part, images });
         }
     }
     Ok((training, numbers))
+}
+
+/// (numbers of the examples to train on in order, numbers of those held out in the order of a draw by the run's seed).
+pub(super) fn draw_held_out(examples: usize, manifest: &RunManifest, purpose: &str) -> (Vec<usize>, Vec<usize>) {
+    let held_out = (examples as f64 * manifest.data.validation_fraction).round() as usize;
+    let mut numbers: Vec<usize> = (0..examples).collect();
+    shuffle(&mut numbers, &mut stream(manifest.run.seed, purpose, &[]));
+    let mut training = numbers.split_off(held_out.min(examples));
+    training.sort_unstable();
+    (training, numbers)
 }
 
 /// Fisher–Yates by hand: a library's shuffle may change its draws, which would move every node's data.

@@ -1,4 +1,4 @@
-//! What the model reads: the story grammar, texts or images, held-out examples, and each node's own order of batches.
+//! What the model reads: the story grammar, texts, images or tables, held-out examples, and each node's own order of batches.
 
 pub mod batch;
 pub mod corpus;
@@ -15,10 +15,11 @@ mod prepared;
 pub mod sampler;
 mod shared;
 pub mod stories;
+pub mod table;
 pub mod tokenizer;
 mod tokens;
 
-pub use batch::{Batch, ImageBatch, TokenBatch};
+pub use batch::{Batch, ImageBatch, RowBatch, RowTargets, TokenBatch};
 pub use corpus::{Corpus, DataPlace};
 pub use error::CorpusError;
 pub use grammar::Grammar;

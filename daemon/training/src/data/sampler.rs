@@ -1,8 +1,8 @@
 //! Each node's own endless order of batches, and a position in it that survives a restart.
 //!
 //! Text: the training region is cut into windows, shuffled anew every epoch by a seeded stream of the node's own, so
-//! that no two nodes read in the same order and no node has to know the others. Images: the same, one by one. Of shared data the part that is here is
-//! read; a shard that arrives begins a new epoch, over what is here then. Grammar: every sequence is generated
+//! that no two nodes read in the same order and no node has to know the others. Images and rows of tables: the same, one by one.
+//! Of shared data the part that is here is read; a shard that arrives begins a new epoch, over what is here then. Grammar: every sequence is generated
 //! from its own stream, named by node and number. Either way a position is two numbers.
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ use super::{Batch, Image, Window, ids};
 pub struct DataPosition {
     /// Passes over the training data that are complete; always 0 for the endless grammar.
     pub epoch: u64,
-    /// Windows or images of this epoch that were read; for the grammar, of all.
+    /// Windows, images or rows of this epoch that were read; for the grammar, of all.
     pub cursor: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Sampler {
 
 struct EpochOrder {
     epoch: u64,
-    /// Where each window begins, or which image comes.
+    /// Where each window begins, or which image or row comes.
     places: Vec<usize>,
 }
 
@@ -102,6 +102,11 @@ impl Sampler {
         if let Content::Images(images) = corpus.content() {
             let examples: Vec<Image> = (0..self.batch_sequences).map(|_| self.next_image(images)).collect();
             return Batch::of_images(&examples, images.shape());
+        }
+        if let Content::Rows(rows) = corpus.content() {
+            let next = |sampler: &mut Sampler| sampler.next_place(|_, _| rows.training().to_vec());
+            let numbers: Vec<usize> = (0..self.batch_sequences).map(|_| next(self)).collect();
+            return rows.batch(&numbers);
         }
         let windows: Vec<Window> = (0..self.batch_sequences).map(|_| self.next_window()).collect();
         Batch::of(&windows)

@@ -15,6 +15,7 @@ use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, ImageBatch, ImageShape};
 use crate::ops::convolution::{Convolution, Scratch, composed};
 use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
+use crate::ops::loss::Expected;
 
 /// Images that one task takes through the convolutions: a constant, because gradients are summed task by task.
 const TASK_IMAGES: usize = 4;
@@ -200,7 +201,8 @@ impl Model for Cnn {
         let outputs = self.dense.forward(parameters, &features);
         let Task { share, write, .. } = *task;
         let mut place = GradientPlace { gradient, write, share };
-        let (loss, to_features) = self.dense.backward(parameters, &features, outputs, labels, &mut place, true);
+        let (loss, to_features) =
+            self.dense.backward(parameters, &features, outputs, Expected::Classes(labels), &mut place, true);
         let to_convolutions = self.convolve_back(parameters, &traces, &to_features);
         for (place, value) in gradient.iter_mut().zip(to_convolutions) {
             *place = value + if write == Write::Add { *place } else { 0.0 };
@@ -211,7 +213,7 @@ impl Model for Cnn {
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
         let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
         let (features, _) = self.convolve(parameters, pixels);
-        Ok(self.dense.evaluation(&self.dense.forward(parameters, &features), labels))
+        Ok(self.dense.evaluation(&self.dense.forward(parameters, &features), Expected::Classes(labels)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A classifier of images with fully connected layers and ReLU between them.
+//! Fully connected layers with ReLU between them: classifies images, or predicts classes or a number from rows of tables.
 
 use std::sync::Arc;
 
@@ -8,23 +8,68 @@ use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_classifier;
 use super::{Evaluation, Model, Task};
-use crate::data::{Batch, ImageBatch, ImageShape};
+use crate::data::{Batch, ImageBatch, ImageShape, RowBatch, RowTargets};
 use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
+use crate::ops::loss::Expected;
 
 /// A multilayer perceptron.
 pub struct Mlp {
     layout: Arc<ModelLayout>,
     layers: DenseLayers,
     shape: ImageShape,
+    /// Inputs of a row; 0 where images are read.
+    inputs: usize,
+    /// 1 for a number.
     classes: u32,
 }
 
 impl Mlp {
-    /// The model of a valid `spec`: of its images' size, hidden layers and classes.
+    /// The model of a valid `spec`: of its images' size or its rows' inputs, hidden layers and classes.
     pub fn new(spec: &ModelSpec) -> Mlp {
-        let shape = ImageShape::of(spec);
-        let layout = Arc::new(ModelLayout::new(dense_tensors(shape.values(), &spec.hidden, spec.classes)));
-        Mlp { layers: DenseLayers::of(&layout), layout, shape, classes: spec.classes }
+        let (shape, inputs) = (ImageShape::of(spec), spec.inputs as usize);
+        let values = if inputs > 0 { inputs } else { shape.values() };
+        let layout = Arc::new(ModelLayout::new(dense_tensors(values, &spec.hidden, spec.classes)));
+        Mlp { layers: DenseLayers::of(&layout), layout, shape, inputs, classes: spec.classes }
+    }
+
+    /// What it gives for rows, `[rows, classes]`.
+    ///
+    /// # Errors
+    /// When the rows have another width.
+    pub(super) fn outputs(&self, parameters: &[f32], rows: &RowBatch) -> Result<Vec<f32>> {
+        self.check(rows)?;
+        Ok(self.layers.forward(parameters, &rows.inputs).pop().unwrap_or_default())
+    }
+
+    /// The inputs of a batch `[examples, inputs]`, and what is expected for each.
+    fn examples<'a>(&self, batch: &'a Batch) -> Result<(&'a [f32], Expected<'a>)> {
+        match batch {
+            Batch::Rows(rows) if self.inputs > 0 => {
+                self.check(rows)?;
+                Ok((&rows.inputs, Expected::of_rows(rows)))
+            }
+            _ if self.inputs > 0 => bail!("this model reads rows of a table, but the batch holds something else"),
+            _ => {
+                let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
+                Ok((pixels, Expected::Classes(labels)))
+            }
+        }
+    }
+
+    fn check(&self, rows: &RowBatch) -> Result<()> {
+        if rows.width != self.inputs {
+            bail!("rows of {} inputs for a model of {}", rows.width, self.inputs);
+        }
+        match &rows.targets {
+            RowTargets::Classes { labels, .. } if self.classes > 1 => {
+                match labels.iter().find(|label| **label >= self.classes) {
+                    Some(label) => bail!("class {label} for a model of {} classes", self.classes),
+                    None => Ok(()),
+                }
+            }
+            RowTargets::Numbers(_) if self.classes == 1 => Ok(()),
+            _ => bail!("classes for a model of numbers, or the other way round"),
+        }
     }
 }
 
@@ -66,22 +111,23 @@ impl Model for Mlp {
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        let images = images_of(batch, self.shape, self.classes)?;
-        let features = images.to_tensor(parameters[0].device())?.flatten_from(1)?;
+        let (inputs, expected) = self.examples(batch)?;
+        let examples = expected.len();
+        let features = Tensor::from_slice(inputs, (examples, inputs.len() / examples), parameters[0].device())?;
         composed_dense(&self.layout, parameters, features)
     }
 
     fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
-        let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
-        let outputs = self.layers.forward(parameters, pixels);
+        let (inputs, expected) = self.examples(batch)?;
+        let outputs = self.layers.forward(parameters, inputs);
         let Task { share, write, .. } = *task;
         let mut place = GradientPlace { gradient, write, share };
-        Ok(self.layers.backward(parameters, pixels, outputs, labels, &mut place, false).0)
+        Ok(self.layers.backward(parameters, inputs, outputs, expected, &mut place, false).0)
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {
-        let ImageBatch { pixels, labels, .. } = images_of(batch, self.shape, self.classes)?;
-        Ok(self.layers.evaluation(&self.layers.forward(parameters, pixels), labels))
+        let (inputs, expected) = self.examples(batch)?;
+        Ok(self.layers.evaluation(&self.layers.forward(parameters, inputs), expected))
     }
 }
 
@@ -89,6 +135,7 @@ impl Model for Mlp {
 mod tests {
     use super::super::tests::{check_against_autograd, images};
     use super::*;
+    use crate::ops::gradient_check::{random_tokens, random_values};
 
     fn spec(hidden: &[u32]) -> ModelSpec {
         let (image_height, image_width, image_channels) = (5, 4, 3);
@@ -105,8 +152,31 @@ mod tests {
         Ok(())
     }
 
+    fn rows(width: usize, targets: RowTargets) -> Batch {
+        Batch::Rows(RowBatch { inputs: random_values(70 * width, 1), width, targets })
+    }
+
+    /// Rows whose classes weigh unlike, and rows with numbers.
+    #[test]
+    fn gradients_of_rows_agree_with_autograd() -> Result<()> {
+        let labels = random_tokens(70, 3, 2);
+        let weights = labels.iter().map(|label| [0.5, 1.0, 4.0][*label as usize]).collect();
+        let classes = ModelSpec { inputs: 11, classes: 3, ..spec(&[20]) };
+        check_against_autograd(&mut Mlp::new(&classes), &rows(11, RowTargets::Classes { labels, weights }))?;
+        let number = ModelSpec { inputs: 11, classes: 1, ..spec(&[20, 5]) };
+        check_against_autograd(&mut Mlp::new(&number), &rows(11, RowTargets::Numbers(random_values(70, 3))))
+    }
+
     #[test]
     fn foreign_batches_are_refused() {
+        let table = ModelSpec { inputs: 4, classes: 1, ..spec(&[8]) };
+        let (model, numbers) = (Mlp::new(&table), || RowTargets::Numbers(vec![0.0; 70]));
+        let parameters = model.initial_parameters(1);
+        assert!(model.evaluate(&parameters, &rows(4, numbers())).is_ok());
+        assert!(model.evaluate(&parameters, &rows(5, numbers())).is_err());
+        assert!(model.evaluate(&parameters, &images(&spec(&[8]), 2)).is_err());
+        let classes = RowTargets::Classes { labels: vec![0; 70], weights: vec![1.0; 70] };
+        assert!(model.evaluate(&parameters, &rows(4, classes)).is_err());
         let model = Mlp::new(&spec(&[8]));
         let parameters = model.initial_parameters(1);
         let other = ModelSpec { image_height: 4, image_width: 5, ..spec(&[8]) };

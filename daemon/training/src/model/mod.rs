@@ -10,6 +10,7 @@ pub(crate) mod hidden;
 pub mod initial;
 pub mod lora;
 pub mod mlp;
+pub mod scores;
 pub(crate) mod stage;
 pub mod transformer;
 
@@ -23,10 +24,12 @@ use murmur_protocol::{ModelLayout, RunManifest};
 use crate::data::Batch;
 use crate::engine::options::Precision;
 use crate::ops::cross_entropy;
+use crate::ops::loss::Expected;
 
 pub use crate::ops::product::Write;
 pub use cnn::Cnn;
 pub use mlp::Mlp;
+pub use scores::Scores;
 pub use stage::StageSpec;
 use stage::Staged;
 pub use transformer::Transformer;
@@ -49,7 +52,7 @@ impl Task {
     }
 }
 
-/// An architecture that classifies: next tokens, or images.
+/// An architecture that classifies next tokens, images or rows, or predicts a number.
 pub trait Model: Send + Sync {
     /// Which tensors it has, and where each lies in a flat vector.
     fn layout(&self) -> &Arc<ModelLayout>;
@@ -165,7 +168,7 @@ pub fn parameter_count(spec: &ModelSpec) -> usize {
 pub struct Evaluation {
     /// In nats.
     pub loss_sum: f64,
-    /// Tokens or images that were predicted.
+    /// Tokens, images or rows that were predicted.
     pub predictions: usize,
     /// Of these, how many were the likeliest in the model's opinion.
     pub correct: usize,
@@ -232,7 +235,14 @@ pub(crate) fn evaluate_composed<M: Model + ?Sized>(
     parameters: &[Tensor],
     batch: &Batch,
 ) -> Result<Evaluation> {
-    Evaluation::of(&model.logits(parameters, batch)?, batch.targets())
+    let outputs = model.logits(parameters, batch)?;
+    match Expected::of(batch) {
+        expected @ Expected::Numbers(numbers) => {
+            let loss = f64::from(expected.composed(&outputs)?.to_scalar::<f32>()?);
+            Ok(Evaluation { loss_sum: loss * numbers.len() as f64, predictions: numbers.len(), correct: 0 })
+        }
+        _ => Evaluation::of(&outputs, batch.targets()),
+    }
 }
 
 /// (mean loss as a scalar tensor, its gradients in the order of the layout) of a composed model on any device.
@@ -243,8 +253,7 @@ pub(crate) fn gradients_by_autograd<M: Model + ?Sized>(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let parameters: Vec<Tensor> = variables.iter().map(|variable| variable.as_tensor().clone()).collect();
     let logits = model.logits(&parameters, batch)?;
-    let targets = Tensor::from_slice(batch.targets(), batch.predictions(), logits.device())?;
-    let loss = cross_entropy::composed(&logits, &targets)?;
+    let loss = Expected::of(batch).composed(&logits)?;
     let mut gradients = loss.backward()?;
     let taken = variables.iter().map(|variable| match gradients.remove(variable) {
         Some(gradient) => gradient.contiguous(),

@@ -10,11 +10,16 @@ use super::vector::vectorised;
 /// Mean over all rows of `−ln softmax(logits)[target]`, composed of candle's operations: `logits` `[rows, classes]`,
 /// `targets` `[rows]` (`u32`), a scalar in nats.
 pub(crate) fn composed(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    of_rows(logits, targets)?.mean_all()
+}
+
+/// The same for each row, `[rows, 1]`.
+pub(crate) fn of_rows(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let maximum = logits.max_keepdim(D::Minus1)?.detach();
     let shifted = logits.broadcast_sub(&maximum)?;
     let normaliser = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
     let chosen = shifted.gather(&targets.unsqueeze(D::Minus1)?, D::Minus1)?;
-    (normaliser - chosen)?.mean_all()
+    normaliser - chosen
 }
 
 /// Replaces `logits` by the gradient of `share` times the sum of the rows' losses, and returns that sum.

@@ -1,10 +1,10 @@
-//! Fully connected layers with ReLU between them and a softmax on top: forward, loss and backward over plain slices.
+//! Fully connected layers with ReLU between them, and a softmax or a number on top: forward, loss and backward over plain slices.
 
 use std::ops::Range;
 
 use murmur_protocol::ModelLayout;
 
-use super::cross_entropy::{loss_and_gradient, loss_and_hits};
+use super::loss::Expected;
 use super::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
 use super::vector::vectorised;
 use crate::model::Evaluation;
@@ -95,13 +95,13 @@ impl DenseLayers {
         parameters: &[f32],
         input: &[f32],
         mut outputs: Vec<Vec<f32>>,
-        targets: &[u32],
+        expected: Expected<'_>,
         into: &mut GradientPlace<'_>,
         of_input: bool,
     ) -> (f64, Vec<f32>) {
-        let examples = targets.len();
+        let examples = expected.len();
         let mut to_output = outputs.pop().expect("a classifier has at least one layer");
-        let loss = loss_and_gradient(&mut to_output, targets, into.share);
+        let loss = expected.loss_and_gradient(&mut to_output, into.share);
         for layer in self.layers.iter().rev() {
             let previous = outputs.pop();
             let input = Matrix::dense(previous.as_deref().unwrap_or(input), examples, layer.inputs);
@@ -137,11 +137,11 @@ impl DenseLayers {
         (loss, to_output)
     }
 
-    /// How well the logits that [`DenseLayers::forward`] gave predict `targets`.
-    pub(crate) fn evaluation(&self, outputs: &[Vec<f32>], targets: &[u32]) -> Evaluation {
-        let logits = outputs.last().expect("a classifier has at least one layer");
-        let (loss_sum, correct) = loss_and_hits(logits, targets);
-        Evaluation { loss_sum, predictions: targets.len(), correct }
+    /// How well the outputs that [`DenseLayers::forward`] gave predict what was expected.
+    pub(crate) fn evaluation(&self, outputs: &[Vec<f32>], expected: Expected<'_>) -> Evaluation {
+        let outputs = outputs.last().expect("a classifier has at least one layer");
+        let (loss_sum, correct) = expected.loss_and_hits(outputs);
+        Evaluation { loss_sum, predictions: expected.len(), correct }
     }
 }
 

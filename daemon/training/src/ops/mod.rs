@@ -18,6 +18,7 @@ pub(crate) mod exponential;
 pub(crate) mod gradient_check;
 pub(crate) mod head_norm;
 pub(crate) mod linear;
+pub(crate) mod loss;
 pub(crate) mod product;
 pub(crate) mod rms_norm;
 pub(crate) mod rotary;

@@ -1,6 +1,6 @@
 //! What a record is: the unit that private training protects.
 //!
-//! An image; a text of JSON Lines or Parquet, cut to one context; of plain text files a window, and no two windows share a token.
+//! An image; a row of a table; a text of JSON Lines or Parquet, cut to one context; of plain text files a window, and no two windows share a token.
 //! The number of records is not protected, nor what a run file says.
 
 use murmur_protocol::RunManifest;
@@ -74,6 +74,7 @@ impl Records {
             Content::Grammar(_) => return Err(NotPrivate::MadeUp),
             Content::Shared(_) => return Err(NotPrivate::Shared),
             Content::Images(images) => images.training().len(),
+            Content::Rows(rows) => rows.training().len(),
             Content::Bytes(_) | Content::Tokens(_) => match corpus.texts() {
                 Some(texts) => texts,
                 None => corpus.stretches().iter().map(|stretch| stretch.len() / (context + 1)).sum(),
@@ -106,6 +107,9 @@ impl Records {
                 pixels => images.shifted(image, pixels, draws),
             };
             return Some(Batch::of_images(&[image], images.shape()));
+        }
+        if let Content::Rows(rows) = corpus.content() {
+            return Some(rows.batch(&rows.training()[number..=number]));
         }
         let length = self.predictions + 1;
         let range = match corpus.text(number) {

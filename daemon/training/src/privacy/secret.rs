@@ -43,7 +43,7 @@ impl SecretKey {
     }
 
     /// Adds Gaussian noise of this standard deviation to each value, then scales it.
-    pub(super) fn noise(&self, step: u64, deviation: f64, scale: f64, values: &mut [f32]) {
+    pub(crate) fn noise(&self, step: u64, deviation: f64, scale: f64, values: &mut [f32]) {
         values.par_chunks_mut(TASK_VALUES).enumerate().for_each(|(part, values)| {
             let mut stream = self.stream("noise", step, part as u64);
             for pair in values.chunks_mut(2) {

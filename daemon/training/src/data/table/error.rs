@@ -1,0 +1,272 @@
+//! What can be wrong with a table: each error names the file, the row and the column, and has a remedy.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A row of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// From 1, without a header.
+    pub row: usize,
+    /// Of a text file, from 1.
+    pub line: Option<usize>,
+}
+
+impl Place {
+    pub(super) fn new(path: &Path, row: usize, line: Option<usize>) -> Place {
+        Place { path: path.to_owned(), row, line }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { path, row, line } = self;
+        write!(formatter, "{}: row {row}", path.display())?;
+        line.map_or(Ok(()), |line| write!(formatter, " (line {line})"))
+    }
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CellFault {
+    /// A number column holds something else.
+    NotANumber(String),
+    /// The number is infinite.
+    NotFinite,
+    /// A value that is none of a category column's.
+    UnknownCategory {
+        /// What is there.
+        found: String,
+        /// The run's.
+        known: String,
+    },
+    /// A target that is none of the classes.
+    UnknownClass {
+        /// What is there.
+        found: String,
+        /// The run's.
+        known: String,
+    },
+    /// A row without a target.
+    NoTarget,
+}
+
+impl fmt::Display for CellFault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CellFault::NotANumber(found) => write!(formatter, "{found:?} is not a number"),
+            CellFault::NotFinite => write!(formatter, "the number is not finite"),
+            CellFault::UnknownCategory { found, known } => {
+                write!(formatter, "{found:?} is none of the run's categories: {known}")
+            }
+            CellFault::UnknownClass { found, known } => {
+                write!(formatter, "{found:?} is none of the run's classes: {known}")
+            }
+            CellFault::NoTarget => write!(formatter, "the target is missing"),
+        }
+    }
+}
+
+/// Why a table is not read, or a run on it not founded.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// A file that holds no table.
+    #[error("data file {path} cannot be read as a table: {reason}")]
+    NotATable {
+        /// The file.
+        path: PathBuf,
+        /// What the reader says.
+        reason: String,
+    },
+    /// A row that cannot be read.
+    #[error("{place}: {reason}")]
+    BadRow {
+        /// The row.
+        place: Place,
+        /// What the reader says.
+        reason: String,
+    },
+    /// A column that the run reads is not there.
+    #[error("{path} has no column {column:?}; its columns: {columns}")]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column's name.
+        column: String,
+        /// Those it has.
+        columns: String,
+    },
+    /// Two columns have one name.
+    #[error("{path} has two columns {column:?}")]
+    TwoColumns {
+        /// The file.
+        path: PathBuf,
+        /// Their name.
+        column: String,
+    },
+    /// A value that does not fit its column.
+    #[error("{place}, column {column:?}: {fault}")]
+    BadCell {
+        /// The row.
+        place: Place,
+        /// The column's name.
+        column: String,
+        /// What is wrong.
+        fault: Box<CellFault>,
+    },
+    /// A column of names or numbers of its own for each row.
+    #[error("{path}: column {column:?} has more than {most} different values")]
+    TooManyCategories {
+        /// The last file that was read.
+        path: PathBuf,
+        /// The column's name.
+        column: String,
+        /// As many as there may be.
+        most: usize,
+    },
+    /// A part of the rows is empty.
+    #[error("the table is too small: none of {rows} rows is left for its {part} part")]
+    TooFewRows {
+        /// Training or validation.
+        part: &'static str,
+        /// Rows there are.
+        rows: usize,
+    },
+    /// The founder has not completed the run.
+    #[error("this run file does not say yet how its table is read: a founder fills that in")]
+    NotFounded,
+    /// The target has one value, or none.
+    #[error("column {column:?} is to be predicted, but has {classes} different values")]
+    TooFewClasses {
+        /// The target.
+        column: String,
+        /// How many values it has.
+        classes: usize,
+    },
+    /// More columns than a run file names.
+    #[error("{columns} columns are read, and {most} are the most")]
+    TooManyColumns {
+        /// How many there are.
+        columns: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// Nothing to predict from.
+    #[error("no column is left to predict {target:?} from")]
+    NoInputs {
+        /// The target.
+        target: String,
+    },
+    /// A manifest has to stay small.
+    #[error("the columns and categories of this table take {bytes} bytes of a run file, which may have {most}")]
+    TooLarge {
+        /// Of the canonical text.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// One table has numbers where another has categories.
+    #[error("column {column:?} holds numbers in one table and other values in another ({path})")]
+    OtherKind {
+        /// The column's name.
+        column: String,
+        /// The table or the statistics in which it is of another kind.
+        path: PathBuf,
+    },
+    /// Statistics of another table.
+    #[error("{path} has no statistics of column {column:?}")]
+    NotInStatistics {
+        /// The statistics.
+        path: PathBuf,
+        /// The column's name.
+        column: String,
+    },
+    /// A file that holds no statistics.
+    #[error("{path} holds no statistics of a table: {reason}")]
+    NotStatistics {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Statistics without noise would tell of rows.
+    #[error("private training founds a run on statistics with noise, and none were given")]
+    NoPrivateStatistics,
+    /// Noise needs bounds that do not come from the data.
+    #[error("statistics of column {column:?} with noise need its range")]
+    NoRange {
+        /// The column's name.
+        column: String,
+    },
+    /// Which values occur is told by rows.
+    #[error("which values column {column:?} has would be told of single rows")]
+    OpenCategories {
+        /// The column's name.
+        column: String,
+    },
+    /// Nothing can be told at so small an ε.
+    #[error("no noise is enough for epsilon = {epsilon}")]
+    NoNoise {
+        /// What was asked for.
+        epsilon: f64,
+    },
+}
+
+impl TableError {
+    pub(super) fn cell(place: &Place, column: &str, fault: CellFault) -> TableError {
+        TableError::BadCell { place: place.clone(), column: column.to_owned(), fault: Box::new(fault) }
+    }
+
+    /// What to do about it, in one line.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            TableError::NotATable { .. } => {
+                "CSV with a header, JSON Lines and Parquet are read; the first two also compressed with gzip"
+            }
+            TableError::BadRow { .. } => "correct or remove the row",
+            TableError::NoColumn { .. } => {
+                "every table of a run has the same columns: [table] in the run file names them"
+            }
+            TableError::TwoColumns { .. } => "give each column a name of its own",
+            TableError::BadCell { fault, .. } => match &**fault {
+                CellFault::NotANumber(_) => {
+                    "correct the value, or leave it empty; a column of words belongs into table.categories"
+                }
+                CellFault::NotFinite => "correct the value, or leave it empty",
+                CellFault::UnknownCategory { .. } => {
+                    "correct the value, or leave it empty; a run knows categories of its founder and of the --statistics given to it"
+                }
+                CellFault::UnknownClass { .. } => {
+                    "correct the value; a run knows classes of its founder and of the --statistics given to it"
+                }
+                CellFault::NoTarget => "fill it in, or remove the row",
+            },
+            TableError::TooManyCategories { .. } => "name the column in table.ignore, or group its values",
+            TableError::TooFewRows { .. } => "give more rows, or another data.validation_fraction",
+            TableError::NotFounded => {
+                "found the run with `murmur start RUN.toml --data FILE…`, and join it from elsewhere"
+            }
+            TableError::TooFewClasses { .. } => {
+                "give data with all classes, or statistics of other members with --statistics; a number is predicted with \
+                 table.task = \"regression\""
+            }
+            TableError::NoInputs { .. } => "name fewer columns in table.ignore, or some in table.numbers",
+            TableError::TooManyColumns { .. } | TableError::TooLarge { .. } => {
+                "name columns that are not needed in table.ignore, or group categories"
+            }
+            TableError::OtherKind { .. } => {
+                "name it in table.numbers or table.categories, and correct what does not fit"
+            }
+            TableError::NotInStatistics { .. } => "make them again with `murmur statistics` and the same run file",
+            TableError::NotStatistics { .. } => "`murmur statistics RUN.toml --data FILE… > FILE` writes them",
+            TableError::NoPrivateStatistics => {
+                "make them with `murmur statistics RUN.toml --data FILE… --epsilon E > FILE`, and give --statistics FILE"
+            }
+            TableError::NoRange { .. } => "give it in table.ranges: [[\"age\", 0.0, 120.0]]",
+            TableError::OpenCategories { .. } => "write them into table.categories, classes into data.class_names",
+            TableError::NoNoise { .. } => "give a larger --epsilon",
+        }
+    }
+}

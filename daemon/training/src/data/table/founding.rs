@@ -1,0 +1,120 @@
+//! What a founder fills into the file of a run on tables: columns, categories, statistics, classes, sizes of the model.
+
+use murmur_protocol::manifest::{MANIFEST_BYTES_MAX, MissingNumbers, RunManifest, TABLE_COLUMNS_MAX, TableTask};
+
+use super::error::TableError;
+use super::statistics::{ColumnStatistics, TableStatistics, Values};
+
+/// A run file has the shortest text with so many digits of a number: more would only take room.
+const DIGITS: usize = 6;
+
+/// The run that reads tables of these statistics; as it is where it has been founded before.
+///
+/// # Errors
+/// When there is nothing to predict, or nothing to predict it from, or the run file would grow too large.
+pub(super) fn found(mut manifest: RunManifest, statistics: &TableStatistics) -> Result<RunManifest, TableError> {
+    if manifest.model.inputs > 0 {
+        return Ok(manifest);
+    }
+    columns(&mut manifest, statistics)?;
+    target(&mut manifest, &statistics.target)?;
+    let inputs = manifest.table.inputs();
+    if inputs == 0 {
+        return Err(TableError::NoInputs { target: manifest.table.target });
+    }
+    manifest.model.inputs = inputs as u32;
+    let columns = manifest.table.numbers.len() + manifest.table.categories.len();
+    if columns > TABLE_COLUMNS_MAX {
+        return Err(TableError::TooManyColumns { columns, most: TABLE_COLUMNS_MAX });
+    }
+    // The founder's peer id is still to come.
+    let bytes = manifest.canonical_text().len() + 64;
+    if bytes > MANIFEST_BYTES_MAX {
+        return Err(TableError::TooLarge { bytes, most: MANIFEST_BYTES_MAX });
+    }
+    Ok(manifest)
+}
+
+fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(), TableError> {
+    let table = &mut manifest.table;
+    let is_open = table.numbers.is_empty() && table.categories.is_empty();
+    for ColumnStatistics { name, missing, values } in &statistics.columns {
+        match values {
+            Values::Numbers(moments) => {
+                if is_open {
+                    table.numbers.push(name.clone());
+                } else if !table.numbers.contains(name) {
+                    let (column, path) = (name.clone(), statistics.source.clone());
+                    return Err(TableError::OtherKind { column, path });
+                }
+                table.means.push(rounded(moments.mean));
+                table.deviations.push(rounded(moments.deviation()));
+                if *missing > 0.0 && table.missing == MissingNumbers::Indicator && !table.indicators.contains(name) {
+                    table.indicators.push(name.clone());
+                }
+            }
+            Values::Categories(found) => {
+                let found = || sorted(found.iter().cloned().collect());
+                match table.categories.iter_mut().find(|column| column.first() == Some(name)) {
+                    Some(column) if column.len() == 1 => column.extend(found()),
+                    Some(_) => {}
+                    None => table.categories.push([vec![name.clone()], found()].concat()),
+                }
+            }
+            // A column without values says nothing; one that the run file names is an input all the same.
+            Values::None if table.numbers.contains(name) => {
+                table.means.push(0.0);
+                table.deviations.push(1.0);
+            }
+            Values::None | Values::Classes(_) => {}
+        }
+    }
+    // Named without values, and nobody has any.
+    table.categories.retain(|column| column.len() > 1);
+    Ok(())
+}
+
+fn target(manifest: &mut RunManifest, target: &ColumnStatistics) -> Result<(), TableError> {
+    let (table, data) = (&mut manifest.table, &mut manifest.data);
+    let column = target.name.clone();
+    match (table.task, &target.values) {
+        (TableTask::Classification, Values::Classes(counts)) => {
+            if data.class_names.is_empty() {
+                data.class_names = sorted(counts.keys().cloned().collect());
+            }
+            let classes = data.class_names.len();
+            if classes < 2 {
+                return Err(TableError::TooFewClasses { column, classes });
+            }
+            manifest.model.classes = classes as u32;
+            if table.balance_classes && table.class_weights.is_empty() {
+                let count = |class: &String| counts.get(class).copied().unwrap_or(0.0).max(1.0);
+                let rows: f64 = data.class_names.iter().map(count).sum();
+                let weight = |class: &String| rounded(rows / (classes as f64 * count(class)));
+                table.class_weights = data.class_names.iter().map(weight).collect();
+            }
+            Ok(())
+        }
+        (TableTask::Regression, Values::Numbers(moments)) => {
+            (table.target_mean, table.target_deviation) = (rounded(moments.mean), rounded(moments.deviation()));
+            manifest.model.classes = 1;
+            Ok(())
+        }
+        _ => Err(TableError::TooFewClasses { column, classes: 0 }),
+    }
+}
+
+/// By value where all are numbers, else by letters.
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    let number = |name: &String| name.parse::<f64>().unwrap_or(f64::INFINITY);
+    if names.iter().all(|name| number(name).is_finite()) {
+        names.sort_by(|left, right| number(left).total_cmp(&number(right)));
+    } else {
+        names.sort();
+    }
+    names
+}
+
+fn rounded(value: f64) -> f64 {
+    format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
+}
