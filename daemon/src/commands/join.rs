@@ -12,6 +12,7 @@ use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
+use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
@@ -111,10 +112,29 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         }
     };
     tracing::debug!("the run is known");
+    let early = remote::is_wanted(&settings, &manifest).then(|| node::directory_to_join(&settings, &manifest));
+    let early = early.transpose()?;
+    let loaded = match &early {
+        Some(directory) => {
+            let allowance = Allowance::of(&settings.limits, directory.traffic_path());
+            remote::bring(&mut settings, &manifest, false, allowance)?
+        }
+        None => 0,
+    };
     let base = base_model::joined(&manifest, &settings)?;
-    let directory = node::directory_to_join(&settings, &manifest)?;
-    let entry =
-        node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, secret, base };
+    let directory = match early {
+        Some(directory) => directory,
+        None => node::directory_to_join(&settings, &manifest)?,
+    };
+    let entry = node::Entry {
+        bootstrap: destination.bootstrap,
+        joins: true,
+        begins_anew: false,
+        length: None,
+        secret,
+        base,
+        loaded,
+    };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

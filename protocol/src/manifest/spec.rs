@@ -243,6 +243,9 @@ pub struct DataSpec {
     pub digest: String,
     /// Field of JSON Lines, or column of Parquet, that holds the text; 1 to 128 characters.
     pub field: String,
+    /// Where the files are that `digest` names, for members who agree to load them: up to 16 addresses that begin with
+    /// `https://`, `s3://` or `hf://`, of at most 512 bytes, without keys.
+    pub remote: Vec<String>,
     /// Follows each text of JSON Lines or Parquet, such as "<|endoftext|>" for a tokenizer that knows it; up to 64
     /// characters.
     pub separator: String,
@@ -406,6 +409,7 @@ impl Default for DataSpec {
         DataSpec {
             source: DataSource::Grammar,
             digest: String::new(),
+            remote: Vec::new(),
             field: "text".to_owned(),
             separator: "\n\n".to_owned(),
             tokenizer: String::new(),
