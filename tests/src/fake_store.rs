@@ -292,7 +292,9 @@ impl Store {
     /// The hub: its interface, and files behind a redirect to another host, as the hub's large ones are.
     fn hub(&self, path: &str, query: &str, asked: &Asked, address: SocketAddr) -> Answer {
         let authorization = asked.headers.get("authorization").map_or("", String::as_str);
-        let is_denied = self.token.as_ref().is_some_and(|token| authorization != format!("Bearer {token}"));
+        let is_at_store = query.contains("at=store");
+        let is_denied =
+            !is_at_store && self.token.as_ref().is_some_and(|token| authorization != format!("Bearer {token}"));
         let missing = || {
             let mut answer = Answer::of(if is_denied { 401 } else { 404 }, "");
             answer.headers.push(("X-Error-Code", "RepoNotFound".to_owned()));
@@ -336,7 +338,7 @@ impl Store {
                 let Some((content, is_large)) = repository.files.get(file).filter(|_| of_revision(revision)) else {
                     return missing();
                 };
-                let mut answer = if *is_large && !query.contains("at=store") {
+                let mut answer = if *is_large && !is_at_store {
                     // Another host, as far as keys go.
                     Answer::to(&format!("http://localhost:{}{path}?at=store", address.port()))
                 } else {

@@ -96,9 +96,11 @@ impl Address {
             return None;
         }
         let refused = |(reason, hint)| NoPlace { address: without_keys(text), reason, hint };
-        let has_control = text.chars().any(|character| character.is_control() || character == ' ');
-        let parsed = if text.len() > ADDRESS_BYTES_MAX || has_control {
-            Err(("it is too long, or has spaces in it", "write a space as %20"))
+        let parsed = if text.len() > ADDRESS_BYTES_MAX || text.contains(char::is_control) {
+            Err((
+                "it is too long, or has a character that cannot be seen",
+                "an address takes one line of 2048 bytes at most",
+            ))
         } else {
             match scheme.to_ascii_lowercase().as_str() {
                 "https" => WebAddress::parse(text).map(Address::Web),
@@ -116,6 +118,9 @@ type Refusal = (&'static str, &'static str);
 
 impl WebAddress {
     fn parse(text: &str) -> Result<WebAddress, Refusal> {
+        if text.contains(' ') {
+            return Err(("it has a space in it", "write a space as %20"));
+        }
         let (url, fragment) = text.split_once('#').map_or((text, None), |(url, fragment)| (url, Some(fragment)));
         let uri: Uri = url.parse().map_err(|_| ("it is malformed", WEB_HINT))?;
         if uri.host().is_none_or(str::is_empty) {
@@ -272,6 +277,7 @@ mod tests {
             ("https://name:secret@example.org/b.txt", "https://example.org/b.txt"),
             ("s3://bucket/a/b", "s3://bucket/a/b"),
             ("s3://bucket", "s3://bucket/"),
+            ("s3://bucket/a b+ü", "s3://bucket/a b+ü"),
             ("hf://gpt2", "hf://gpt2"),
             ("hf://models/a/b@v1.0", "hf://a/b@v1.0"),
             ("hf://datasets/a/b/data/train-*.parquet", "hf://datasets/a/b/data/train-*.parquet"),
@@ -302,7 +308,7 @@ mod tests {
             ("https://example.org/", "names no file"),
             ("https:///a", "malformed"),
             ("https://example.org/%2e%2e", "no file may have"),
-            ("https://example.org/a b", "spaces"),
+            ("https://example.org/a b", "a space in it"),
             ("https://example.org/a#sha256=12", "64 hexadecimal"),
             ("https://huggingface.co/a/b/blob/main/c.txt", "the page about a file"),
             ("s3://b/x", "3 to 63"),

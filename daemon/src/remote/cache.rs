@@ -66,20 +66,22 @@ pub(crate) struct Repository {
     root: PathBuf,
     locks: PathBuf,
     listings: PathBuf,
+    /// Whether each content has a lock of its own, as Python's library has it; else one is for all.
+    pub(crate) locks_each: bool,
 }
 
 impl Repository {
     /// A place of the web or of a bucket, by a name that no other has.
     pub(crate) fn own(kind: &str, name: &str) -> Repository {
         let root = own_root().join(kind).join(name);
-        Repository { locks: root.join("locks"), listings: root.join("listings"), root }
+        Repository { locks: root.join("locks"), listings: root.join("listings"), root, locks_each: false }
     }
 
     /// A repository of the hub: `models--OWNER--NAME` or `datasets--OWNER--NAME`.
     pub(crate) fn hub(folder: &str) -> Repository {
         let base = hub_root();
         let listings = own_root().join("hub").join(folder);
-        Repository { root: base.join(folder), locks: base.join(".locks").join(folder), listings }
+        Repository { root: base.join(folder), locks: base.join(".locks").join(folder), listings, locks_each: true }
     }
 
     /// The folder of a snapshot.

@@ -79,6 +79,8 @@ enum Stop {
     For(Trouble),
     /// The line broke, or the server is busy; it may name a time to wait.
     Passing(String, Option<Duration>),
+    /// Nobody answers.
+    Silent(Trouble),
     /// The owner's hours or budget are over.
     Rest,
 }
@@ -86,7 +88,7 @@ enum Stop {
 impl From<Trouble> for Stop {
     fn from(trouble: Trouble) -> Stop {
         match trouble {
-            Trouble::Unreachable { reason, .. } => Stop::Passing(reason, None),
+            Trouble::Unreachable { .. } => Stop::Silent(trouble),
             Trouble::Server { words, is_passing: true, .. } => Stop::Passing(words, None),
             trouble => Stop::For(trouble),
         }
@@ -119,10 +121,11 @@ pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progre
             Err(stop) => stop,
         };
         progress.drop_bytes(counted);
-        let (reason, asked) = match stop {
+        let (reason, asked, silent) = match stop {
             Stop::For(trouble) => return Err(trouble),
             Stop::Rest => continue,
-            Stop::Passing(reason, asked) => (reason, asked),
+            Stop::Passing(reason, asked) => (reason, asked, None),
+            Stop::Silent(trouble) => (trouble.to_string(), None, Some(trouble)),
         };
         let now = length_of(&wanted.incomplete);
         if now > furthest.unwrap_or(begin) {
@@ -131,7 +134,8 @@ pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progre
         failures += 1;
         let attempts = if furthest.is_some() { LATER_ATTEMPTS } else { FIRST_ATTEMPTS };
         if failures >= attempts {
-            return Err(Trouble::Broken { place: wanted.place.to_owned(), attempts, reason });
+            let broken = || Trouble::Broken { place: wanted.place.to_owned(), attempts, reason };
+            return Err(silent.unwrap_or_else(broken));
         }
         tracing::info!("{}: {reason}; once more from byte {now}", wanted.place);
         let wait = FIRST_WAIT * 2u32.pow(failures - 1);

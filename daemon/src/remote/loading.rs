@@ -49,6 +49,8 @@ pub(super) fn load_all(
         return Ok(());
     }
     repository.prepare()?;
+    let waits = || remote.say_waiting(place);
+    let _lock = (!repository.locks_each).then(|| repository.lock("all", waits)).transpose()?;
     check_room(place, repository, &missing)?;
     let progress = Progress::new(missing.len() as u64, missing.iter().map(|(_, entry)| entry.bytes).sum());
     let (next, trouble) = (AtomicUsize::new(0), Mutex::new(None::<Trouble>));
@@ -82,7 +84,8 @@ fn load_one(
     origin: &dyn Origin,
     progress: &Progress,
 ) -> Result<(), Trouble> {
-    let _lock = repository.lock(&entry.blob, || remote.say_waiting(place))?;
+    let waits = || remote.say_waiting(place);
+    let _lock = repository.locks_each.then(|| repository.lock(&entry.blob, waits)).transpose()?;
     let blob = repository.blob(&entry.blob);
     if std::fs::metadata(&blob).is_ok_and(|found| found.len() == entry.bytes) {
         progress.found(entry.bytes); // of another snapshot, or another process was quicker
