@@ -5,8 +5,10 @@ import json
 import os
 import sys
 
-# So many requests without a check: those that make the user. Afterwards each is checked.
-os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "4"
+TEXTS = 1001
+
+# So many requests without a check: those that make the user (3), the bucket (1) and its objects. Afterwards each is checked.
+os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = str(3 + 1 + TEXTS + 2)
 os.environ.update(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_DEFAULT_REGION="us-east-1")
 
 import boto3
@@ -20,14 +22,11 @@ users.create_user(UserName="somebody")
 key = users.create_access_key(UserName="somebody")["AccessKey"]
 allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 users.put_user_policy(UserName="somebody", PolicyName="all", PolicyDocument=json.dumps(allowed))
-users.list_users()
-store = boto3.client(
-    "s3", endpoint_url=url, aws_access_key_id=key["AccessKeyId"], aws_secret_access_key=key["SecretAccessKey"]
-)
+store = boto3.client("s3", endpoint_url=url)
 store.create_bucket(Bucket="texts")
-for number in range(1001):
+for number in range(TEXTS):
     store.put_object(Bucket="texts", Key="books/part-%05d.txt" % number, Body=b"line %d of a book\n" % number * 3)
-store.put_object(Bucket="texts", Key="books/deep/a b+ü.txt", Body=b"an odd name\n" * 100)
+store.put_object(Bucket="texts", Key="books/deep/a b+c.txt", Body=b"an odd name\n" * 100)
 store.put_object(Bucket="texts", Key="books-of-others/a.txt", Body=b"not asked for\n")
 print(url, key["AccessKeyId"], key["SecretAccessKey"], flush=True)
 sys.stdin.read()

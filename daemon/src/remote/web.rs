@@ -1,4 +1,4 @@
-//! A file by HTTPS.
+//! Files by HTTPS: one address is one file.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
