@@ -26,7 +26,7 @@ store = boto3.client("s3", endpoint_url=url)
 store.create_bucket(Bucket="texts")
 for number in range(TEXTS):
     store.put_object(Bucket="texts", Key="books/part-%05d.txt" % number, Body=b"line %d of a book\n" % number * 3)
-store.put_object(Bucket="texts", Key="books/deep/a b+c.txt", Body=b"an odd name\n" * 100)
+store.put_object(Bucket="texts", Key="books/deep/a.txt", Body=b"a folder below\n" * 100)
 store.put_object(Bucket="texts", Key="books-of-others/a.txt", Body=b"not asked for\n")
 print(url, key["AccessKeyId"], key["SecretAccessKey"], flush=True)
 sys.stdin.read()
