@@ -19,7 +19,7 @@ const SILENT: Duration = Duration::from_millis(500);
 /// The service manager is asked for this much more time, as often as a line is written.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const BAR_COLUMNS: usize = 24;
+const BAR_COLUMNS: usize = 16;
 
 /// How far something is.
 #[derive(Debug, Default)]
