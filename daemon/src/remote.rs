@@ -83,15 +83,15 @@ pub(crate) fn bring(
             settings.model.base = remote.bring_text(named, Purpose::Base, Reach::Public)?;
         }
         remote.bring_path(&mut settings.model.base, Purpose::Base)?;
+    } else if parsed(&settings.model.base).is_some() {
+        settings.model.base = PathBuf::new(); // all weights come from a member
     }
-    if needs_data {
-        if settings.data.files.is_empty() && !manifest.data.remote.is_empty() {
-            check_consent(settings, "reads its data from", &manifest.data.remote.join(", "))?;
-            let bring = |named: &String| remote.bring_text(named, Purpose::Data, Reach::Public);
-            settings.data.files = manifest.data.remote.iter().map(bring).collect::<Result<_, _>>()?;
-        }
-        settings.data.files.iter_mut().try_for_each(|path| remote.bring_path(path, Purpose::Data))?;
+    if needs_data && settings.data.files.is_empty() && !manifest.data.remote.is_empty() {
+        check_consent(settings, "reads its data from", &manifest.data.remote.join(", "))?;
+        let bring = |named: &String| remote.bring_text(named, Purpose::Data, Reach::Public);
+        settings.data.files = manifest.data.remote.iter().map(bring).collect::<Result<_, _>>()?;
     }
+    settings.data.files.iter_mut().try_for_each(|path| remote.bring_path(path, Purpose::Data))?;
     remote.bring_path(&mut settings.data.tokenizer, Purpose::Tokenizer)?;
     remote.allowance.keep();
     Ok(remote.allowance.loaded())
