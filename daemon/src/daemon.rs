@@ -89,6 +89,8 @@ pub struct Plan {
     pub base: Option<Pretrained>,
     /// Bytes of remote data and models that were loaded for it: they count in `stay.max_gigabytes`.
     pub loaded: u64,
+    /// How long it stays; begun before anything was loaded.
+    pub(crate) stay: Stay,
     /// What to print.
     pub console: Console,
     /// Go on in the background once it is ready.
@@ -181,7 +183,6 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         watch::channel(Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
     let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
-    let stay = Stay::begin(&plan.settings.stay, &plan.settings.limits, SystemTime::now());
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
     let shared = model.shared.zip(shelf);
@@ -285,7 +286,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let doubling = tokio::spawn(watch_for_double(network.clone(), stop.clone()));
     let wire = network.clone();
     let loaded = plan.loaded;
-    let stay = stay.over(move || {
+    let stay = plan.stay.over(move || {
         let Traffic { sent, received } = wire.traffic();
         Traffic { sent, received: received + loaded }
     });

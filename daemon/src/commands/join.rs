@@ -3,6 +3,7 @@
 mod asking;
 
 use std::io::{BufRead, Read};
+use std::time::SystemTime;
 
 use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
@@ -12,6 +13,7 @@ use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
+use crate::limits::stay::Stay;
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
@@ -91,6 +93,7 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
 
 pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
+    let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     resume_by_run(&mut settings, options.ticket.as_deref());
     let mut destination = destination(options.ticket.as_deref(), &settings)?;
     if options.ticket.is_none() && destination.bootstrap.is_empty() {
@@ -134,6 +137,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         secret,
         base,
         loaded,
+        stay,
     };
     node::run(manifest, settings, directory, entry, &options.node)
 }

@@ -11,6 +11,7 @@ use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::{AskedLength, Plan};
 use crate::failure::{ExitCode, Failure};
+use crate::limits::stay::Stay;
 use crate::process::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
@@ -198,6 +199,8 @@ pub(super) struct Entry {
     pub(super) base: Option<Pretrained>,
     /// Bytes of remote data and models that were loaded for it.
     pub(super) loaded: u64,
+    /// How long it stays; begun before anything was loaded.
+    pub(super) stay: Stay,
 }
 
 /// Everything is known: run the daemon.
@@ -208,7 +211,7 @@ pub(super) fn run(
     entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, begins_anew, length, secret, base, loaded } = entry;
+    let Entry { bootstrap, joins, begins_anew, length, secret, base, loaded, stay } = entry;
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -229,6 +232,7 @@ pub(super) fn run(
         length,
         base,
         loaded,
+        stay,
         console: options.machine.format.unwrap_or(Console::Text),
         in_background: options.daemon.in_background,
         record_core: options.daemon.record_core.clone(),

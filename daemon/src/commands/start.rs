@@ -1,5 +1,7 @@
 //! `murmur start`: found a swarm, or come back to one.
 
+use std::time::SystemTime;
+
 use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
 
@@ -7,6 +9,7 @@ use super::{join, node};
 use crate::cli::StartOptions;
 use crate::daemon::AskedLength;
 use crate::failure::{ExitCode, Failure};
+use crate::limits::stay::Stay;
 use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
@@ -16,6 +19,7 @@ use crate::store::DataDirectory;
 
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
+    let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     let manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
         // A node that has joined resumes with its data directory alone.
@@ -50,7 +54,8 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
             .into());
     }
     let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
-    let entry = node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base, loaded };
+    let entry =
+        node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base, loaded, stay };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use ureq::config::Config;
@@ -146,9 +146,15 @@ impl Client {
             Reach::Public => &self.public,
             Reach::Anywhere if origin(first) == origin(url) && is_here => &self.direct,
             Reach::Anywhere if origin(first) == origin(url) || self.usual.config().proxy().is_some() => &self.usual,
-            Reach::Anywhere if is_private(first) => &self.direct,
+            Reach::Anywhere if self.is_private(first) => &self.direct,
             Reach::Anywhere => &self.public,
         }
+    }
+
+    fn is_private(&self, url: &Uri) -> bool {
+        let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+        let found = (host, url.port_u16().unwrap_or(443)).to_socket_addrs();
+        found.is_ok_and(|mut found| found.any(|address| is_refused(address, self.test_port)))
     }
 
     /// The address as it is dialed: under test one port of this machine is spoken to without TLS.
@@ -229,12 +235,6 @@ fn is_loopback(url: &Uri) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-fn is_private(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
-    let found = (host, url.port_u16().unwrap_or(443)).to_socket_addrs();
-    found.is_ok_and(|mut found| found.any(|address| !is_public(address.ip())))
-}
-
 fn unreachable(place: &str, url: &Uri, error: ureq::Error) -> Trouble {
     let host = url.host().unwrap_or_default().to_owned();
     let reason = match error {
@@ -307,6 +307,12 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
+/// Whether an address is none of the public internet's, but for the port of a test.
+fn is_refused(address: SocketAddr, test_port: Option<u16>) -> bool {
+    let is_tested = address.ip().is_loopback() && test_port == Some(address.port());
+    !(is_public(address.ip()) || is_tested)
+}
+
 /// Resolves to public addresses alone: where one of a name's is private, the whole name is refused.
 #[derive(Debug)]
 struct PublicResolver {
@@ -323,10 +329,7 @@ impl PublicResolver {
 impl Resolver for PublicResolver {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.inner.resolve(uri, config, timeout)?;
-        let is_tested = |port| self.test_port == Some(port);
-        let private = found
-            .iter()
-            .find(|address| !(is_public(address.ip()) || (address.ip().is_loopback() && is_tested(address.port()))));
+        let private = found.iter().find(|address| is_refused(**address, self.test_port));
         match private {
             None => Ok(found),
             Some(address) => {

@@ -247,6 +247,9 @@ impl Bucket<'_> {
         };
         let hint = match (code.as_str(), &self.setup.credentials) {
             ("NoSuchBucket", _) => "is the name right? AWS_ENDPOINT_URL names another store than Amazon's".to_owned(),
+            ("AuthorizationHeaderMalformed" | "PermanentRedirect", _) => {
+                "AWS_REGION names the bucket's region".to_owned()
+            }
             ("RequestTimeTooSkewed" | "RequestExpired", _) => {
                 "this machine's clock is wrong: keep it by NTP, for example with `timedatectl set-ntp true`".to_owned()
             }

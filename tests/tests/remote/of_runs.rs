@@ -60,6 +60,9 @@ fn what_a_run_names_leads_to_no_private_address_and_gets_no_key() {
         assert_eq!(code, 4, "{error}");
         assert!(error.contains("an address of a private network") && hint.contains("--data"), "{error}: {hint}");
     }
+    // An owner's public place does not lead there either.
+    let (code, error, _) = refused(&mut bench.start(&["--data", &bench.place("/to-private.txt")]));
+    assert_eq!((code, error.contains("an address of a private network")), (4, true), "{error}");
     assert_eq!(private.take_asked().len(), 0, "it was never connected to");
 
     // The hub that the owner has set up, but not with the owner's token.
