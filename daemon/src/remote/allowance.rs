@@ -6,8 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use murmur_network::Traffic;
 
+use super::progress::PATIENCE;
 use crate::console::note;
 use crate::limits::rest::Rest;
+use crate::process::service_manager::ServiceManager;
 use crate::settings::LimitsSettings;
 
 /// How often the clock is looked at while nothing may be loaded.
@@ -88,6 +90,7 @@ impl Allowance {
 
     /// Waits until something may be loaded.
     pub(crate) fn wait(&self) {
+        let manager = ServiceManager::from_environment();
         while let Some(reason) = self.reason() {
             let has_said = std::mem::replace(&mut self.state().has_said, true);
             if !has_said {
@@ -97,6 +100,7 @@ impl Allowance {
                      --quiet-hours or --daily-gigabytes"
                 ));
             }
+            manager.iter().for_each(|manager| manager.wait_for(PATIENCE));
             std::thread::sleep(LOOK_PERIOD);
         }
         self.state().has_said = false;

@@ -102,7 +102,9 @@ impl From<Trouble> for Stop {
 pub(crate) fn load(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress) -> Result<Loaded, Trouble> {
     let (mut furthest, mut failures, mut has_doubted) = (None, 0, false);
     loop {
+        progress.hold(allowance.reason().is_some());
         allowance.wait();
+        progress.hold(false);
         let begin = length_of(&wanted.incomplete);
         let mut counted = 0;
         let stop = match attempt(wanted, allowance, progress, &mut counted) {

@@ -16,8 +16,8 @@ const PLAIN_PERIOD: Duration = Duration::from_secs(5);
 /// Nothing is told of what takes no longer.
 const SILENT: Duration = Duration::from_millis(500);
 
-/// The service manager is asked for this much more time, as often as a line is written.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The service manager is asked for this much more time, again and again.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const BAR_COLUMNS: usize = 16;
 
@@ -33,6 +33,8 @@ pub(crate) struct Progress {
     files_here: AtomicU64,
     files: u64,
     is_over: AtomicBool,
+    /// Whether it waits for hours in which something may be loaded; that is told elsewhere.
+    is_held: AtomicBool,
 }
 
 impl Progress {
@@ -67,6 +69,11 @@ impl Progress {
         self.total.store(bytes, Ordering::Relaxed);
     }
 
+    /// Nothing comes for a while, or something again.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
     /// Nothing more comes.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
@@ -76,28 +83,24 @@ impl Progress {
     pub(crate) fn show(&self, place: &str) {
         let (begin, is_live) = (Instant::now(), screen::is_live());
         let manager = ServiceManager::from_environment();
-        let (mut has_said, mut said_at) = (false, None::<Instant>);
+        let (mut is_drawn, mut said_at) = (false, None::<Instant>);
         loop {
-            let is_over = self.is_over.load(Ordering::Relaxed);
-            let is_due = said_at.is_none_or(|at| at.elapsed() >= PLAIN_PERIOD);
-            if begin.elapsed() >= SILENT && !is_over {
-                has_said = true;
-                if is_due {
-                    said_at = Some(Instant::now());
-                    manager.iter().for_each(|manager| manager.wait_for(PATIENCE));
-                }
-                match is_live {
-                    true => {
-                        screen::draw(vec![format!("loading     {place}"), format!("            {}", self.line(begin))])
-                    }
-                    false if is_due => note(&format!("loading     {place}: {}", self.line(begin))),
-                    false => {}
-                }
+            let (is_over, is_held) = (self.is_over.load(Ordering::Relaxed), self.is_held.load(Ordering::Relaxed));
+            let is_shown = begin.elapsed() >= SILENT && !is_over && !is_held;
+            let is_due = is_shown && said_at.is_none_or(|at| at.elapsed() >= PLAIN_PERIOD);
+            if is_due {
+                said_at = Some(Instant::now());
+                manager.iter().for_each(|manager| manager.wait_for(PATIENCE));
+            }
+            if is_shown && is_live {
+                is_drawn = true;
+                screen::draw(vec![format!("loading     {place}"), format!("            {}", self.line(begin))]);
+            } else if is_due {
+                note(&format!("loading     {place}: {}", self.line(begin)));
+            } else if !is_shown && std::mem::take(&mut is_drawn) {
+                screen::draw(Vec::new());
             }
             if is_over {
-                if has_said && is_live {
-                    screen::draw(Vec::new());
-                }
                 return;
             }
             std::thread::park_timeout(DRAW_PERIOD);
@@ -108,6 +111,9 @@ impl Progress {
     fn line(&self, begin: Instant) -> String {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let (here, total) = (of(&self.here), of(&self.total));
+        if here == 0 && total == 0 {
+            return "waiting for an answer".to_owned();
+        }
         let rate = of(&self.come) as f64 / begin.elapsed().as_secs_f64().max(1e-3);
         let mut parts = vec![match total {
             0 => human_bytes(here),
