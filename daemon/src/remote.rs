@@ -73,6 +73,9 @@ pub(crate) fn bring(
     is_founding: bool,
     allowance: Allowance,
 ) -> Result<u64, Failure> {
+    if !is_wanted(settings, manifest) {
+        return Ok(0);
+    }
     let remote = Remote { client: Client::new()?, allowance };
     let needs_base = is_founding || manifest.lora.is_on();
     let needs_data = is_founding || !manifest.data.share;

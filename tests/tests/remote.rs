@@ -165,12 +165,13 @@ fn a_broken_connection_goes_on_where_it_broke_and_a_second_start_loads_nothing()
         ..Store::default()
     };
     let bench = Bench::new(store);
-    let place = bench.place("/book.txt?signature=secret");
-    let said = succeeds(&mut bench.start(&["--data", &place]));
+    let place = bench.place("/book.txt?signature=secret").replace("https://", "https://name:password@");
+    let said = succeeds(bench.start(&["--data", &place]).env("MURMUR_LOG", "trace"));
     let cached = bench.cached("book.txt");
     assert_eq!(std::fs::read(&cached).expect("loaded"), content);
     let asked = bench.server.take_asked();
     assert_eq!(headers(&asked, "range"), [None, Some("bytes=100000-"), Some("bytes=100000-")]);
+    assert_eq!(headers(&asked, "authorization"), [Some("Basic bmFtZTpwYXNzd29yZA=="); 3]);
     let etag = format!("\"{}\"", &sha256(&content)[..16]);
     assert_eq!(headers(&asked, "if-range"), [None, Some(etag.as_str()), Some(&etag)]);
 
@@ -186,7 +187,10 @@ fn a_broken_connection_goes_on_where_it_broke_and_a_second_start_loads_nothing()
     let kept = files_in(bench.folder.path()).into_iter().filter(|path| !path.starts_with(bench.path("cache")));
     let told = kept.map(|path| String::from_utf8_lossy(&std::fs::read(path).expect("readable")).into_owned());
     let all = told.chain([said, again, offline]).collect::<String>();
-    assert!(!all.contains("signature=secret"), "what signs an address is told nowhere");
+    // `name:password` in Base64, as HTTP has it.
+    for key in ["signature=secret", "name:password", "bmFtZTpwYXNzd29yZA=="] {
+        assert!(!all.contains(key), "{key} is told nowhere, not in the most talkative log either");
+    }
     let traffic = std::fs::read_to_string(bench.path("node/traffic.json")).expect("counted");
     let counted: serde_json::Value = serde_json::from_str(&traffic).expect("JSON");
     assert!(counted["bytes"].as_u64() >= Some(300_000), "what is loaded counts in the node's day: {traffic}");

@@ -258,7 +258,7 @@ impl Wanted<'_> {
     fn validator(&self) -> Option<String> {
         match self.known {
             Known::Sha256(..) | Known::Git(_) => None,
-            Known::Tag(tag) => Some(tag.to_owned()),
+            Known::Tag(tag) => Some(tag.to_owned()).filter(|tag| is_strong(tag)),
             Known::Kept(path, _) => std::fs::read_to_string(path).ok().filter(|tag| is_strong(tag)),
         }
     }

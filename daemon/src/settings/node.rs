@@ -94,8 +94,8 @@ pub enum AfterCompletion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSettings {
-    /// A folder with config.json and safetensors files of a model of Hugging Face, or `hf://OWNER/NAME`; empty: none. The founder's becomes the
-    /// run's; where the run trains adapters, every node needs it.
+    /// A folder with config.json and safetensors files of a model of Hugging Face, or `hf://OWNER/NAME`; empty: none. The
+    /// founder's becomes the run's; where the run trains adapters, every node needs it.
     pub base: PathBuf,
 }
 
@@ -110,8 +110,8 @@ impl ModelSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// Files, folders and remote places (`https://…`, `s3://…`, `hf://datasets/…`) to train on, in this order. Needed unless the run's `data.source` is "grammar"; where the run
-    /// shares them, by its founder alone.
+    /// Files, folders and remote places (`https://…`, `s3://…`, `hf://datasets/…`) to train on, in this order. Needed unless
+    /// the run's `data.source` is "grammar"; where the run shares them, by its founder alone.
     pub files: Vec<PathBuf>,
     /// Whether remote places that a run names are loaded, without this node's keys.
     pub accept_remote: bool,

@@ -4,16 +4,16 @@
 use super::{DataSource, DataSpec, ManifestError, check};
 
 /// Places of one run.
-const PLACES_MAX: usize = 16;
+const PLACES_MAX: usize = 8;
 
-/// The longest place, in bytes: sixteen of them take half of a manifest.
+/// The longest place, in bytes: eight of them have room in a manifest beside the most shards.
 const PLACE_BYTES_MAX: usize = 512;
 
 /// Checks the places of a run's data.
 pub(super) fn validate(data: &DataSpec) -> Result<(), ManifestError> {
     let schemes = ["https://", "s3://", "hf://"];
     let holds = data.remote.len() <= PLACES_MAX && data.remote.iter().all(|place| is_place(place, &schemes));
-    let rule = "up to 16 addresses that begin with https://, s3:// or hf://, each at most 512 bytes, without a user name, ? or #, \
+    let rule = "up to 8 addresses that begin with https://, s3:// or hf://, each at most 512 bytes, without a user name, ? or #, \
                 which could be keys";
     check("data.remote", format!("{:?}", data.remote), holds, rule)?;
     let reads_files = data.source != DataSource::Grammar || data.remote.is_empty();

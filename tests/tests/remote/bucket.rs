@@ -30,7 +30,7 @@ fn more_keys_than_fit_on_a_page_are_loaded_once_and_only_what_has_changed_again(
         command.env("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE").env("AWS_SECRET_ACCESS_KEY", "a-secret-key");
         command
     };
-    let said = succeeds(&mut start());
+    let said = succeeds(start().env("MURMUR_LOG", "debug"));
     let asked = bench.server.take_asked();
     let lists = asked.iter().filter(|asked| asked.target.contains("list-type=2")).count();
     assert_eq!((lists, asked.len()), (2, 2 + 1002), "two pages, and each object once");

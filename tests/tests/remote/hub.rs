@@ -45,7 +45,7 @@ fn viewed(bench: &Bench) -> Vec<String> {
 fn a_dataset_is_loaded_into_the_hubs_own_cache_and_the_token_stays_with_the_hub() {
     let bench = Bench::new(dataset());
     bench.server.store().token = Some("hf_secret_token".to_owned());
-    let said = succeeds(&mut start(&bench, &["--data", "hf://datasets/somebody/texts"]));
+    let said = succeeds(start(&bench, &["--data", "hf://datasets/somebody/texts"]).env("MURMUR_LOG", "trace"));
     assert_eq!(viewed(&bench), ["data/test.txt", "data/train-00000.txt", "data/train-00001.txt", "more/notes.txt"]);
     let repository = bench.path("cache/huggingface/hub/datasets--somebody--texts");
     assert_eq!(std::fs::read_to_string(repository.join("refs/main")).expect("a reference"), COMMIT);
@@ -130,6 +130,15 @@ fn a_model_of_the_hub_is_a_base() {
     assert!(asked.iter().any(|asked| asked.target.contains("resolve")), "{said}");
     let manifest = std::fs::read_to_string(bench.path("node/run.toml")).expect("claimed");
     assert!(manifest.contains("base.digest = ") && !manifest.contains("hf://"), "{manifest}");
+    // A run may name it, for adapters too.
+    let named = format!("{TINY_RUN}[lora]\nrank = 2\n[base]\nremote = \"hf://somebody/small\"\n");
+    std::fs::write(bench.path("run.toml"), named).expect("written");
+    std::fs::remove_dir_all(bench.path("node")).expect("written");
+    let (code, error, _) = refused(&mut start(&bench, &[]));
+    assert_eq!((code, error.contains("begins from hf://somebody/small")), (3, true), "{error}");
+    succeeds(&mut start(&bench, &["--accept-remote"]));
+    let manifest = std::fs::read_to_string(bench.path("node/run.toml")).expect("claimed");
+    assert!(manifest.contains("base.remote = \"hf://somebody/small\""), "{manifest}");
     let (code, error, hint) = refused(&mut start(&bench, &["--base", "hf://datasets/somebody/small"]));
     assert_eq!((code, error.contains("a base is a model")), (3, true), "{error}: {hint}");
 }
