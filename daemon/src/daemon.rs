@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use murmur_network::{Keypair, Multiaddr};
+use murmur_network::{Keypair, Multiaddr, Traffic};
 use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Time, bounds};
 use murmur_training::Pretrained;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -89,6 +89,10 @@ pub struct Plan {
     pub length: Option<AskedLength>,
     /// The run's base model, where it has been read already.
     pub base: Option<Pretrained>,
+    /// Bytes of remote data and models that were loaded for it: they count in `stay.max_gigabytes`.
+    pub loaded: u64,
+    /// How long it stays; begun before anything was loaded.
+    pub(crate) stay: Stay,
     /// What to print.
     pub console: Console,
     /// Go on in the background once it is ready.
@@ -157,7 +161,6 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         watch::channel(Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() });
     let (notices, heard) = broadcast::channel(NOTICES_MAX);
     let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
-    let stay = Stay::begin(&plan.settings.stay, &plan.settings.limits, SystemTime::now());
     let run = plan.manifest.run_id().to_string();
     let (reports, report_view) = watch::channel(NodeReport::default());
     let shared = model.shared.zip(shelf);
@@ -260,7 +263,11 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let double = network.double();
     let doubling = tokio::spawn(watch_for_double(network.clone(), stop.clone()));
     let wire = network.clone();
-    let stay = stay.over(move || wire.traffic());
+    let loaded = plan.loaded;
+    let stay = plan.stay.over(move || {
+        let Traffic { sent, received } = wire.traffic();
+        Traffic { sent, received: received + loaded }
+    });
     tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits, stay));
     let leave_within = Some(plan.settings.stay.leave_seconds).filter(|seconds| *seconds > 0.0);
     let hurry = leave_within.map(|limit| Hurry::prepare(stop_view.clone(), Duration::from_secs_f64(limit), requests));

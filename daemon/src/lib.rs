@@ -17,6 +17,7 @@ mod limits;
 pub mod local;
 pub mod observe;
 pub mod process;
+mod remote;
 pub mod settings;
 pub mod setup;
 pub mod store;

@@ -24,6 +24,7 @@ use crate::cli::LocalOptions;
 use crate::console::{Console, human_bytes, next_commands, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::signal::Signals;
+use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{DataDirectory, prune_local, remember};
@@ -50,8 +51,8 @@ const VIEW_PERIOD: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 /// When the run, the data or the folder is wrong, or no daemon comes through.
-pub fn run(options: LocalOptions) -> anyhow::Result<()> {
-    let settings = settings(&options);
+pub fn run(mut options: LocalOptions) -> anyhow::Result<()> {
+    let settings = settings(&mut options)?;
     let manifest = manifest(&options, &settings)?;
     if options.against.is_some() {
         return against::run(&options, &settings, &manifest);
@@ -109,12 +110,21 @@ fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), Failure> {
     Err(refusal(format!("{} belongs to another run: {differences}", folder.display())))
 }
 
-/// Where the daemons' data lies.
-fn settings(options: &LocalOptions) -> NodeSettings {
+/// Where the daemons' data lies. What is remote is loaded once, and then local for all of them.
+fn settings(options: &mut LocalOptions) -> anyhow::Result<NodeSettings> {
     let mut settings = NodeSettings::default();
     settings.data.files.clone_from(&options.data);
+    settings.data.accept_remote = options.accept_remote;
     settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
-    settings
+    settings.model.base = options.base.clone().unwrap_or_default();
+    let manifest = options.run.as_deref().map(load_run_manifest).transpose()?.unwrap_or_default();
+    if remote::is_wanted(&settings, &manifest) {
+        remote::bring(&mut settings, &manifest, true, Allowance::unlimited())?;
+        options.data.clone_from(&settings.data.files);
+        options.base = settings.model.base().map(Path::to_owned);
+        options.tokenizer = options.tokenizer.is_some().then(|| settings.data.tokenizer.clone());
+    }
+    Ok(settings)
 }
 
 /// Tokens and decoded images: one folder for all daemons, which read the same.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use murmur::console::{LogLine, has_colours};
+use tracing_subscriber::EnvFilter;
 
 /// Training allocates and frees the same large buffers at every step; the system's allocator gives them back to the
 /// kernel each time, which costs up to half of the speed.
@@ -20,11 +21,18 @@ fn main() -> ExitCode {
         unsafe { std::env::set_var(CANDLE_THREADS, "1") };
     }
     let cli = murmur::cli::parse();
-    let filter = tracing_subscriber::EnvFilter::new(&cli.log);
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours());
+    let log = tracing_subscriber::fmt().with_env_filter(filter(&cli.log)).with_ansi(has_colours());
     log.with_writer(LogLine::default).init();
     match murmur::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(murmur::failure::report(&error)),
     }
+}
+
+/// What is logged. Never the HTTP library's own records: at debug and trace they hold addresses and headers, and so keys.
+fn filter(asked: &str) -> EnvFilter {
+    let is_own = |part: &&str| !part.trim().trim_start_matches('[').starts_with("ureq");
+    let asked: Vec<&str> = asked.split(',').filter(is_own).collect();
+    let silent = ["ureq=off", "ureq_proto=off"].map(|directive| directive.parse().expect("a directive"));
+    silent.into_iter().fold(EnvFilter::new(asked.join(",")), EnvFilter::add_directive)
 }

@@ -15,6 +15,7 @@ use crate::text::{foreign, is_unprintable};
 
 mod attention;
 mod kinds;
+mod remote;
 mod sharing;
 mod spec;
 mod synchronous;
@@ -131,6 +132,7 @@ impl RunManifest {
         within("data.validation_fraction", fraction, f64::MIN_POSITIVE, 0.5, "above 0, at most 0.5")?;
         let sequences = data.validation_sequences;
         check("data.validation_sequences", sequences, (1..=65_536).contains(&sequences), "1 to 65536")?;
+        remote::validate(data)?;
         kinds::validate(model, data)?;
         sharing::validate(data, model.context)?;
         table::validate(self)?;

@@ -69,6 +69,15 @@ impl Daemon {
         Daemon::spawn_as(command, directory)
     }
 
+    /// The same of a command that has its environment and its arguments.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn spawn_with(mut command: Command, directory: &Path) -> Daemon {
+        command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"]);
+        Daemon::spawn_as(command, directory)
+    }
+
     fn spawn_as(mut command: Command, directory: &Path) -> Daemon {
         command.args(["--format", "json", "--until-stdin-closes", "--threads", "1", "--data-dir"]).arg(directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -5,6 +5,7 @@ pub mod crowd;
 mod daemon;
 pub mod disk;
 pub mod fake_mlflow;
+pub mod fake_store;
 pub mod gaps;
 pub mod netns;
 pub mod process;

@@ -23,6 +23,7 @@ mod python;
 mod raw;
 mod recovery;
 mod refusals;
+mod remote;
 mod report;
 mod sharing;
 mod simulate;

@@ -33,6 +33,7 @@ Examples:
   murmur start
   murmur start -d
   murmur start run.toml --data books/ --upload-mbit 10 --quiet-hours 22:00-07:00
+  murmur start run.toml --data hf://datasets/roneneldan/TinyStories/data --base hf://HuggingFaceTB/SmolLM2-135M
   murmur start --tensorboard logs --mlflow http://127.0.0.1:5000
 
 Each option is an environment variable as well: MURMUR_UPLOAD_MBIT=10.";

@@ -40,12 +40,15 @@ pub struct LocalOptions {
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
     pub threads: Option<usize>,
-    /// Folder of a model of Hugging Face to begin from.
+    /// Folder of a model of Hugging Face to begin from, or hf://OWNER/NAME.
     #[arg(long, value_name = "FOLDER", help_heading = TRAINING)]
     pub base: Option<PathBuf>,
     /// Files and folders to train on; with the built-in run, texts to read instead of its stories.
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
     pub data: Vec<PathBuf>,
+    /// Load what the run names (data.remote, base.remote), without your keys.
+    #[arg(long, env = "MURMUR_ACCEPT_REMOTE", help_heading = DATA)]
+    pub accept_remote: bool,
     /// The tokenizer.json of a run that has one.
     #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
     pub tokenizer: Option<PathBuf>,

@@ -87,13 +87,16 @@ pub struct MachineOptions {
     #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
         value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
     pub threads: Option<usize>,
-    /// Folder of a model of Hugging Face (config.json, safetensors) to begin from.
+    /// Folder of a model of Hugging Face (config.json, safetensors) to begin from, or hf://OWNER/NAME.
     #[arg(long, env = "MURMUR_BASE", value_name = "FOLDER", help_heading = TRAINING)]
     pub base: Option<PathBuf>,
 
-    /// Files and folders to train on, in this order.
+    /// Files and folders to train on, in this order; also https://…, s3://BUCKET/PREFIX, hf://datasets/OWNER/NAME/PATH.
     #[arg(long, env = "MURMUR_DATA", value_name = "FILE", num_args = 1.., help_heading = DATA)]
     pub data: Vec<PathBuf>,
+    /// Load what a run names (data.remote, base.remote), without this node's keys.
+    #[arg(long, env = "MURMUR_ACCEPT_REMOTE", help_heading = DATA)]
+    pub accept_remote: bool,
     /// The tokenizer.json of a run that has one.
     #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
     pub tokenizer: Option<PathBuf>,

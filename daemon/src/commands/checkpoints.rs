@@ -17,6 +17,7 @@ use crate::console::output::StandardOutput;
 use crate::console::{Console, ModelText, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
+use crate::remote;
 use crate::settings::NodeSettings;
 use crate::setup::base_model::{self, pretrained_failure};
 use crate::setup::corpus::{corpus_failure, open_corpus};
@@ -26,7 +27,8 @@ use crate::store::{Checkpoint, load_latest, newest_checkpoint};
 /// Different bytes: the vocabulary of a model without a tokenizer.
 const BYTES: u32 = 256;
 
-pub(super) fn sample(options: &SampleOptions) -> anyhow::Result<()> {
+pub(super) fn sample(options: &mut SampleOptions) -> anyhow::Result<()> {
+    remote::bring_paths([], options.base.as_mut(), options.tokenizer.as_mut())?;
     let path = checkpoint_path(options.checkpoint.as_deref())?;
     let (checkpoint, model) = load(&path, options.base.as_deref())?;
     let tokenizer = tokenizer(&checkpoint.manifest, options)?;
@@ -91,7 +93,8 @@ fn encode(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, Failure> {
     Ok(tokens)
 }
 
-pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
+pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
+    remote::bring_paths(&mut options.data, options.base.as_mut(), options.tokenizer.as_mut())?;
     let path = checkpoint_path(options.checkpoint.as_deref())?;
     let checkpoint = find(&path)?;
     let manifest = &checkpoint.manifest;
@@ -141,7 +144,8 @@ pub(super) fn evaluate(options: &EvalOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn export(options: &ExportOptions) -> anyhow::Result<()> {
+pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
+    remote::bring_paths([], options.base.as_mut(), None)?;
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
     let export_type = match options.dtype {
         WeightType::F32 => ExportType::F32,

@@ -14,20 +14,21 @@ use crate::console::{Console, note, print_line};
 use crate::daemon::network_config;
 use crate::doctor::{self, Finding, Found, Health};
 use crate::failure::{ExitCode, Failure};
+use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::setup::privacy::refusal;
 use crate::store::DataDirectory;
 
 pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
-    let settings = node::machine_settings(&options.machine)?;
+    let mut settings = node::machine_settings(&options.machine)?;
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
     let mut destination = join::destination(options.ticket.as_deref(), &settings)?;
     let (manifest, found) = match destination.bootstrap.is_empty() {
         true => {
-            let manifest = own_run(options, &settings)?;
+            let manifest = own_run(options, &mut settings)?;
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, None)?;
             runtime.block_on(doctor::check_ports(config, &mut findings));
             findings.push(runtime.block_on(doctor::check_clock(None)));
@@ -39,6 +40,8 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             let text = format!("a member of {} answers, in {} ms", manifest.run.name, begin.elapsed().as_millis());
             findings.push(Finding::good("ticket", text));
             findings.push(runtime.block_on(doctor::check_clock(Some(clock))));
+            let allowance = Allowance::capped(&settings.limits);
+            remote::bring(&mut settings, &manifest, false, allowance)?;
             let parameters = murmur_training::trained_layout(&manifest).parameters();
             let config = network_config(Keypair::generate_ed25519(), &manifest, &settings, secret)?;
             let asking = doctor::ask_swarm(config, parameters, &destination.bootstrap, &mut findings);
@@ -104,11 +107,17 @@ fn show(finding: &Finding) {
     }
 }
 
-/// The run that this machine would found or resume.
-fn own_run(options: &DoctorOptions, settings: &NodeSettings) -> Result<RunManifest, Failure> {
+/// The run that this machine would found or resume; what of it is remote is loaded.
+fn own_run(options: &DoctorOptions, settings: &mut NodeSettings) -> Result<RunManifest, Failure> {
     let manifest = match &options.run {
-        Some(path) => crate::setup::base_model::described(crate::settings::load_run_manifest(path)?, settings)?,
+        Some(path) => crate::settings::load_run_manifest(path)?,
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
+    };
+    let allowance = Allowance::capped(&settings.limits);
+    remote::bring(settings, &manifest, true, allowance)?;
+    let manifest = match &options.run {
+        Some(_) => crate::setup::base_model::described(remote::describe(manifest, settings)?, settings)?,
+        None => manifest,
     };
     settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error))
 }

@@ -3,6 +3,7 @@
 mod asking;
 
 use std::io::{BufRead, Read};
+use std::time::SystemTime;
 
 use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
@@ -12,6 +13,8 @@ use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
+use crate::limits::stay::Stay;
+use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
@@ -90,6 +93,7 @@ pub(super) fn destination(ticket: Option<&str>, settings: &NodeSettings) -> Resu
 
 pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
+    let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     resume_by_run(&mut settings, options.ticket.as_deref());
     let mut destination = destination(options.ticket.as_deref(), &settings)?;
     if options.ticket.is_none() && destination.bootstrap.is_empty() {
@@ -111,10 +115,30 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         }
     };
     tracing::debug!("the run is known");
+    let early = remote::is_wanted(&settings, &manifest).then(|| node::directory_to_join(&settings, &manifest));
+    let early = early.transpose()?;
+    let loaded = match &early {
+        Some(directory) => {
+            let allowance = Allowance::of(&settings.limits, directory.traffic_path());
+            remote::bring(&mut settings, &manifest, false, allowance)?
+        }
+        None => 0,
+    };
     let base = base_model::joined(&manifest, &settings)?;
-    let directory = node::directory_to_join(&settings, &manifest)?;
-    let entry =
-        node::Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, secret, base };
+    let directory = match early {
+        Some(directory) => directory,
+        None => node::directory_to_join(&settings, &manifest)?,
+    };
+    let entry = node::Entry {
+        bootstrap: destination.bootstrap,
+        joins: true,
+        begins_anew: false,
+        length: None,
+        secret,
+        base,
+        loaded,
+        stay,
+    };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

@@ -11,6 +11,7 @@ use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::{AskedLength, Plan};
 use crate::failure::{ExitCode, Failure};
+use crate::limits::stay::Stay;
 use crate::process::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
@@ -73,6 +74,7 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
     if !options.data.is_empty() {
         data.files = options.data.clone();
     }
+    data.accept_remote |= options.accept_remote;
     if let Some(tokenizer) = &options.tokenizer {
         data.tokenizer = tokenizer.clone();
     }
@@ -195,6 +197,10 @@ pub(super) struct Entry {
     pub(super) secret: Option<Secret>,
     /// The base model, where it has been read already.
     pub(super) base: Option<Pretrained>,
+    /// Bytes of remote data and models that were loaded for it.
+    pub(super) loaded: u64,
+    /// How long it stays; begun before anything was loaded.
+    pub(super) stay: Stay,
 }
 
 /// Everything is known: run the daemon.
@@ -205,7 +211,7 @@ pub(super) fn run(
     entry: Entry,
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, begins_anew, length, secret, base } = entry;
+    let Entry { bootstrap, joins, begins_anew, length, secret, base, loaded, stay } = entry;
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -225,6 +231,8 @@ pub(super) fn run(
         begins_anew,
         length,
         base,
+        loaded,
+        stay,
         console: options.machine.format.unwrap_or(Console::Text),
         in_background: options.daemon.in_background,
         record_core: options.daemon.record_core.clone(),

@@ -1,5 +1,7 @@
 //! `murmur start`: found a swarm, or come back to one.
 
+use std::time::SystemTime;
+
 use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
 use murmur_training::DataPlace;
@@ -8,6 +10,8 @@ use super::{join, node};
 use crate::cli::StartOptions;
 use crate::daemon::AskedLength;
 use crate::failure::{ExitCode, Failure};
+use crate::limits::stay::Stay;
+use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
 use crate::setup::corpus::corpus_failure;
@@ -15,14 +19,25 @@ use crate::setup::sharing;
 use crate::store::DataDirectory;
 
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
-    let settings = node::settings(&options.node)?;
+    let mut settings = node::settings(&options.node)?;
+    let stay = Stay::begin(&settings.stay, &settings.limits, SystemTime::now());
     let manifest = match &options.run {
         Some(path) => load_run_manifest(path)?,
         // A node that has joined resumes with its data directory alone.
         None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
-    let (manifest, base) = base_model::found(manifest, &settings)?;
+    // What is remote counts in the node's day, so it takes the directory first.
+    let early = remote::is_wanted(&settings, &manifest).then(|| node::directory(&settings, &manifest.run.name));
+    let early = early.transpose()?;
+    let loaded = match &early {
+        Some(directory) => {
+            let allowance = Allowance::of(&settings.limits, directory.traffic_path());
+            remote::bring(&mut settings, &manifest, true, allowance)?
+        }
+        None => 0,
+    };
+    let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
     let place = DataPlace {
         statistics: options.statistics.clone(),
         private: settings.privacy.is_on(),
@@ -31,7 +46,10 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = place.complete(manifest).map_err(|error| corpus_failure(&error))?;
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
-    let directory = node::directory(&settings, &manifest.run.name)?;
+    let directory = match early {
+        Some(directory) => directory,
+        None => node::directory(&settings, &manifest.run.name)?,
+    };
     let identity = node::identity(&directory)?;
     let manifest = with_founder(manifest, &directory, &identity, &settings)?;
     let joins = !bootstrap.is_empty();
@@ -42,7 +60,8 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
             .into());
     }
     let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
-    let entry = node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base };
+    let entry =
+        node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base, loaded, stay };
     node::run(manifest, settings, directory, entry, &options.node)
 }
 

@@ -146,6 +146,11 @@ impl Rest {
         RestView { reason: self.rules.reason(&now, self.count.bytes), bytes_today: self.count.bytes }
     }
 
+    /// Writes the count as last looked at.
+    pub(crate) fn write_count(&self) {
+        Rest::write(&self.path, self.count);
+    }
+
     fn write(path: &Path, count: DayCount) {
         let bytes = serde_json::to_vec(&count).expect("two numbers are serialisable");
         if let Err(error) = write_atomically(path, &bytes) {

@@ -35,6 +35,11 @@ impl ServiceManager {
         self.watchdog.map(|patience| patience / 2)
     }
 
+    /// The daemon needs this much more time before it listens.
+    pub(crate) fn wait_for(&self, patience: Duration) {
+        self.tell(&format!("EXTEND_TIMEOUT_USEC={}", patience.as_micros()));
+    }
+
     /// The daemon listens.
     pub(crate) fn ready(&self) {
         self.tell("READY=1");
@@ -87,6 +92,7 @@ mod tests {
         let listener = std::os::unix::net::UnixDatagram::bind(&path).expect("bound");
         listener.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
         let manager = ServiceManager { socket: path.into(), watchdog: Some(Duration::from_secs(120)) };
+        manager.wait_for(Duration::from_secs(60));
         manager.ready();
         manager.alive();
         manager.stopping();
@@ -95,7 +101,8 @@ mod tests {
             let length = listener.recv(&mut bytes).expect("told");
             String::from_utf8_lossy(&bytes[..length]).into_owned()
         };
-        assert_eq!([heard(), heard(), heard()], ["READY=1", "WATCHDOG=1", "STOPPING=1"]);
+        let expected = ["EXTEND_TIMEOUT_USEC=60000000", "READY=1", "WATCHDOG=1", "STOPPING=1"];
+        assert_eq!([heard(), heard(), heard(), heard()], expected);
         assert_eq!(manager.period(), Some(Duration::from_secs(60)));
     }
 }

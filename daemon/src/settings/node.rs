@@ -94,8 +94,8 @@ pub enum AfterCompletion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSettings {
-    /// A folder with config.json and safetensors files of a model of Hugging Face; empty: none. The founder's becomes the
-    /// run's; where the run trains adapters, every node needs it.
+    /// A folder with config.json and safetensors files of a model of Hugging Face, or `hf://OWNER/NAME`; empty: none. The
+    /// founder's becomes the run's; where the run trains adapters, every node needs it.
     pub base: PathBuf,
 }
 
@@ -110,9 +110,11 @@ impl ModelSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// Files and folders to train on, in this order. Needed unless the run's `data.source` is "grammar"; where the run
-    /// shares them, by its founder alone.
+    /// Files, folders and remote places (`https://…`, `s3://…`, `hf://datasets/…`) to train on, in this order. Needed unless
+    /// the run's `data.source` is "grammar"; where the run shares them, by its founder alone.
     pub files: Vec<PathBuf>,
+    /// Whether remote places that a run names are loaded, without this node's keys.
+    pub accept_remote: bool,
     /// The `tokenizer.json` of a run that reads its text with one; empty: none.
     pub tokenizer: PathBuf,
     /// Where data is kept in the form that training reads (tokens, decoded images); empty: `prepared` in the data

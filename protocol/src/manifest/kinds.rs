@@ -33,7 +33,8 @@ const MODEL_FIELDS: [&str; 21] = [
     "convolutions",
 ];
 const OPTIMIZER_FIELDS: [&str; 4] = ["kind", "muon_learning_rate", "muon_momentum", "match_batch"];
-const DATA_FIELDS: [&str; 6] = ["field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
+const DATA_FIELDS: [&str; 7] =
+    ["remote", "field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
 
 /// Checks the fields of models and data against each other.
 pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
@@ -111,6 +112,7 @@ pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bo
         "optimizer" => OPTIMIZER_FIELDS.contains(&field),
         "data" => DATA_FIELDS.contains(&field),
         "gossip" => field == "kind",
+        "base" => field == "remote",
         "run" => field == "founder",
         _ => false,
     };

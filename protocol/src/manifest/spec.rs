@@ -250,6 +250,9 @@ pub struct DataSpec {
     pub source: DataSource,
     /// BLAKE3 of the corpus in hexadecimal when all nodes must hold the same; empty when each may hold its own.
     pub digest: String,
+    /// Where the files are that `digest` names, for members who agree to load them: up to 8 addresses that begin with
+    /// `https://`, `s3://` or `hf://`, of at most 512 bytes, without keys.
+    pub remote: Vec<String>,
     /// Field of JSON Lines, or column of Parquet, that holds the text; 1 to 128 characters.
     pub field: String,
     /// Follows each text of JSON Lines or Parquet, such as "<|endoftext|>" for a tokenizer that knows it; up to 64
@@ -417,6 +420,7 @@ impl Default for DataSpec {
         DataSpec {
             source: DataSource::Grammar,
             digest: String::new(),
+            remote: Vec::new(),
             field: "text".to_owned(),
             separator: "\n\n".to_owned(),
             tokenizer: String::new(),

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ManifestError, check, within};
+use super::{ManifestError, check, remote, within};
 
 /// The largest rank of adapters. More would hardly be fewer parameters than the layers themselves.
 const RANK_MAX: u32 = 1024;
@@ -19,6 +19,9 @@ pub const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "ga
 pub struct BaseSpec {
     /// BLAKE3 of its weights in hexadecimal, filled in by the founder (`--base FOLDER`); empty: begins from scratch.
     pub digest: String,
+    /// Where it is, for members who agree to load it: an address that begins with `s3://` or `hf://`, of at most 512 bytes;
+    /// empty: each member has it.
+    pub remote: String,
 }
 
 /// Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685): the base stays as it is, and each chosen layer `W` becomes
@@ -56,6 +59,9 @@ impl LoraSpec {
 pub(super) fn validate(base: &BaseSpec, lora: &LoraSpec) -> Result<(), ManifestError> {
     let hexadecimal = base.digest.len() == 64 && base.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     check("base.digest", &base.digest, base.digest.is_empty() || hexadecimal, "empty or 64 hexadecimal digits")?;
+    let is_place = base.remote.is_empty() || remote::is_place(&base.remote, &["s3://", "hf://"]);
+    let rule = "an address that begins with s3:// or hf://, without a key, or nothing";
+    check("base.remote", format!("{:?}", base.remote), is_place, rule)?;
     check("lora.rank", lora.rank, lora.rank <= RANK_MAX, "0 (all weights) to 1024")?;
     within("lora.alpha", lora.alpha, f64::MIN_POSITIVE, 1e4, "above 0, at most 10000")?;
     let known = |target: &String| LORA_TARGETS.contains(&target.as_str());
@@ -67,7 +73,7 @@ pub(super) fn validate(base: &BaseSpec, lora: &LoraSpec) -> Result<(), ManifestE
 
 /// Whether a field has no line in the canonical text.
 pub(super) fn is_left_out(base: &BaseSpec, lora: &LoraSpec, section: &str) -> bool {
-    (section == "base" && base.digest.is_empty()) || (section == "lora" && !lora.is_on())
+    (section == "base" && base.digest.is_empty() && base.remote.is_empty()) || (section == "lora" && !lora.is_on())
 }
 
 #[cfg(test)]
