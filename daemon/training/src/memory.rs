@@ -82,7 +82,14 @@ impl MemoryEstimate {
             (layout.parameters() as u64, (layout.parameters() + optimizer.seconds() + optimizer.averages()) as u64);
         let whole = of_base().parameters() as u64;
         let lora = manifest.lora.is_on();
-        let beside = if lora { whole + lora_targets_length(&of_base(), &manifest.lora) as u64 } else { 0 };
+        // The frozen base, and what adapters are folded into it for, where they are: on a GPU with a gradient of all of it.
+        let targets = || lora_targets_length(&of_base(), &manifest.lora) as u64;
+        let (beside, of_frozen) = match kernels {
+            _ if !lora => (0, 0),
+            Kernels::Fused => (whole, 0),
+            Kernels::Cuda => (whole + targets(), whole),
+            Kernels::Composed => (whole + targets(), targets()),
+        };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A reference has two bytes a parameter.
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
@@ -95,8 +102,8 @@ impl MemoryEstimate {
         let on_gpu = kernels == Kernels::Cuda;
         let examples = manifest.optimizer.batch_sequences as usize;
         let has_lanes =
-            manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora && !options.recompute;
-        let of_all = || stage_layout(&manifest.model, &StageSpec::whole(&manifest.model)).parameters();
+            manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !options.recompute;
+        let of_all = || of_trained(stage_layout(&manifest.model, &StageSpec::whole(&manifest.model))).parameters();
         let all_trained = if part.is_some() && has_lanes { of_all() } else { trained as usize };
         let lanes = if has_lanes && has_two_lanes(all_trained, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
@@ -122,7 +129,7 @@ impl MemoryEstimate {
         let copies = copies + under_way;
         MemoryEstimate {
             parameters: VALUE * (trained + beside + rounded + under_way),
-            gradient: VALUE * (lanes * trained + if lora { whole } else { 0 }),
+            gradient: VALUE * (lanes * trained + of_frozen),
             moments: VALUE * (moments + outer),
             activations: VALUE * (activations + scratch),
             copies: VALUE * copies,

@@ -93,19 +93,18 @@ fn on_host(
     threads: usize,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
-    let mut model: Box<dyn Model> = Box::new(model);
-    model.set_recompute(options.recompute);
-    model.set_precision(options.precision);
     let begin = |model: &dyn Model| match options.weightless {
         true => vec![0.0; model.layout().parameters()],
         false => model.initial_parameters(manifest.run.seed),
     };
-    let parameters = if manifest.lora.is_on() {
-        model = Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora));
-        begin(&*model)
+    let (mut model, base): (Box<dyn Model>, _) = if manifest.lora.is_on() {
+        (Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora)), None)
     } else {
-        base.unwrap_or_else(|| begin(&*model))
+        (Box::new(model), base)
     };
+    model.set_recompute(options.recompute);
+    model.set_precision(options.precision);
+    let parameters = base.unwrap_or_else(|| begin(&*model));
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
     let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
     Ok(Box::new(HostStage::new(replica, threads)?))

@@ -126,7 +126,8 @@ pub fn trained_layout(manifest: &RunManifest) -> ModelLayout {
 }
 
 /// What a run trains, with the parameters to begin with, where `base` has the weights that it begins from: zeros when
-/// `weightless`. `None` for adapters without a base.
+/// `weightless`. `None` for adapters without a base, or on another base than
+/// a transformer.
 ///
 /// # Panics
 /// When the base is of another model.
@@ -135,10 +136,13 @@ pub(crate) fn begin(
     base: Option<Vec<f32>>,
     weightless: bool,
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
-    let model = build(&manifest.model);
-    let (model, base): (Box<dyn Model>, _) = match manifest.lora.is_on() {
-        true => (Box::new(lora::Lora::new(model, base?, &manifest.lora)), None),
-        false => (model, base),
+    let spec = &manifest.model;
+    let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), spec.kind) {
+        (true, ModelKind::Transformer) => {
+            (Box::new(lora::Lora::new(Transformer::new(spec), base?, &manifest.lora)), None)
+        }
+        (true, _) => return None,
+        (false, _) => (build(spec), base),
     };
     let count = model.layout().parameters();
     let drawn = || model.initial_parameters(manifest.run.seed);
