@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr};
 use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Time, bounds};
-use murmur_training::Pretrained;
+use murmur_training::PretrainedBase;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -86,7 +86,7 @@ pub struct Plan {
     /// How long the whole run is to be, where this node is its founder and its length is asked for now.
     pub length: Option<AskedLength>,
     /// The run's base model, where it has been read already.
-    pub base: Option<Pretrained>,
+    pub base: Option<PretrainedBase>,
     /// What to print.
     pub console: Console,
     /// Go on in the background once it is ready.

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use murmur_protocol::RunManifest;
 use murmur_protocol::bounds::LINKS_MAX;
 use murmur_protocol::manifest::{GossipKind, ModelKind, ModelSpec};
+use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
 
 use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
@@ -13,6 +13,8 @@ use crate::model::lora::{lora_layout, lora_targets_length};
 use crate::model::transformer::stage_layout;
 use crate::model::{self, StageSpec};
 use crate::ops::Kernels;
+use crate::ops::base_weights::BLOCK;
+use crate::ops::linear::{PANEL_ROWS_MIN, PANEL_VALUES};
 use crate::optimizer::Optimizer;
 use crate::replica::has_two_lanes;
 
@@ -86,7 +88,7 @@ impl MemoryEstimate {
         let targets = || lora_targets_length(&of_base(), &manifest.lora) as u64;
         let (beside, of_frozen) = match kernels {
             _ if !lora => (0, 0),
-            Kernels::Fused => (whole, 0),
+            Kernels::Fused => (stored_values(&of_base(), manifest.lora.base_bits), 0),
             Kernels::Cuda => (whole + targets(), whole),
             Kernels::Composed => (whole + targets(), targets()),
         };
@@ -120,6 +122,8 @@ impl MemoryEstimate {
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
+        let is_decoded = lora && kernels == Kernels::Fused && manifest.lora.base_bits < 32;
+        let decoded = if is_decoded { lanes * decoded_values(&of_base()) } else { 0 };
         let at_a_time = if kernels == Kernels::Fused { threads } else { 1 };
         let scratch = optimizer.scratch_values(at_a_time) as u64;
         // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
@@ -131,7 +135,7 @@ impl MemoryEstimate {
             parameters: VALUE * (trained + beside + rounded + under_way),
             gradient: VALUE * (lanes * trained + of_frozen),
             moments: VALUE * (moments + outer),
-            activations: VALUE * (activations + scratch),
+            activations: VALUE * (activations + scratch + decoded),
             copies: VALUE * copies,
         }
     }
@@ -155,6 +159,27 @@ impl fmt::Display for MemoryEstimate {
             megabytes(self.copies)
         )
     }
+}
+
+/// Values of 32 bits that are as large as a base of this layout in so many: vectors stay as they are.
+fn stored_values(base: &ModelLayout, bits: u32) -> u64 {
+    let vectors: usize = base.tensors().iter().filter(|tensor| tensor.shape.len() < 2).map(TensorSpec::len).sum();
+    let matrices = base.parameters() - vectors;
+    let coded = match bits {
+        8 => matrices.div_ceil(4) + matrices.div_ceil(2 * BLOCK),
+        16 => matrices.div_ceil(2),
+        _ => matrices,
+    };
+    (vectors + coded) as u64
+}
+
+/// Values that a thread holds of a base's matrix that was decoded, the largest one of this layout.
+fn decoded_values(base: &ModelLayout) -> u64 {
+    let panel = |tensor: &TensorSpec| match tensor.shape[..] {
+        [outputs, inputs] => (PANEL_VALUES / inputs).max(PANEL_ROWS_MIN).min(outputs) * inputs,
+        _ => 0,
+    };
+    base.tensors().iter().map(panel).max().unwrap_or_default() as u64
 }
 
 /// Values of an image classifier's activations: what each layer reads and gives, and its gradient.

@@ -187,7 +187,7 @@ fn merged_adapters_compute_the_same_in_the_transformers_library() {
     let base = Pretrained::read(&folder.path().join("grouped")).expect("a model");
     let spec = base.config.model(16);
     let targets = ["q_proj", "v_proj", "down_proj"].map(str::to_owned).to_vec();
-    let adapted = LoraSpec { rank: 3, alpha: 6.0, targets };
+    let adapted = LoraSpec { rank: 3, alpha: 6.0, targets, ..LoraSpec::default() };
     let tuned = lora::Lora::new(Transformer::new(&spec), base.parameters.clone(), &adapted);
     let count = tuned.layout().parameters();
     let adapters: Vec<f32> = (0..count).map(|index| (index % 13) as f32 / 40.0 - 0.15).collect();

@@ -20,6 +20,7 @@ use super::transformer::{Adapters, Transformer, Weights};
 use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
+use crate::ops::base_weights::BaseWeights;
 use crate::ops::product::{Matrix, MatrixMut, multiply};
 
 /// What PEFT puts in front of the base's names.
@@ -34,8 +35,8 @@ pub struct Lora {
 
 /// What all lanes of one model share.
 struct Frozen {
-    /// Of the base, flat in the order of its layout.
-    weights: Vec<f32>,
+    /// Of the base.
+    weights: BaseWeights,
     /// In the order of the base's layout.
     places: Vec<AdapterPlaces>,
     scale: f32,
@@ -144,12 +145,12 @@ impl AdapterPlaces {
 }
 
 impl Lora {
-    /// Adapters for `base` with its frozen `weights`, flat in the order of its layout.
+    /// Adapters for `base` with its frozen `weights`, flat in the order of its layout, held in the bits of `spec`.
     ///
     /// # Panics
     /// When the number of weights is not the base's.
-    pub fn new(base: Transformer, weights: Vec<f32>, spec: &LoraSpec) -> Lora {
-        assert_eq!(weights.len(), base.layout().parameters(), "one value per parameter");
+    pub fn new(base: Transformer, weights: impl Into<BaseWeights>, spec: &LoraSpec) -> Lora {
+        let weights = weights.into().in_bits(base.layout(), spec.base_bits);
         let layout = Arc::new(lora_layout(base.layout(), spec));
         let (places, scale) = (adapter_places(base.layout(), spec), spec.scale() as f32);
         Lora { base, layout, frozen: Arc::new(Frozen { weights, places, scale, uploaded: Mutex::default() }) }
@@ -159,9 +160,11 @@ impl Lora {
     fn uploaded(&self, device: &Device) -> Result<Vec<Tensor>> {
         let mut uploaded = self.frozen.uploaded.lock().unwrap_or_else(PoisonError::into_inner);
         if !uploaded.first().is_some_and(|tensor| tensor.device().same_device(device)) {
-            let weights = &self.frozen.weights;
-            let upload =
-                |tensor: &TensorSpec| Tensor::from_slice(&weights[tensor.range()], tensor.shape.as_slice(), device);
+            let upload = |tensor: &TensorSpec| {
+                let mut values = vec![0.0; tensor.len()];
+                self.frozen.weights.read(tensor.range().start, &mut values);
+                Tensor::from_vec(values, tensor.shape.as_slice(), device)
+            };
             *uploaded = self.base.layout().tensors().iter().map(upload).collect::<Result<_>>()?;
         }
         Ok(uploaded.clone())
@@ -279,7 +282,8 @@ mod tests {
     }
 
     fn lora_spec(targets: &[&str]) -> LoraSpec {
-        LoraSpec { rank: 3, alpha: 6.0, targets: targets.iter().map(|target| (*target).to_owned()).collect() }
+        let targets = targets.iter().map(|target| (*target).to_owned()).collect();
+        LoraSpec { rank: 3, alpha: 6.0, targets, ..LoraSpec::default() }
     }
 
     fn model(targets: &[&str]) -> Lora {
@@ -313,8 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn every_adapter_receives_the_gradient_of_autograd() -> Result<()> {
-        let mut lora = model(&["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]);
+    fn every_adapter_receives_the_gradient_of_autograd_on_bases_of_any_bits() -> Result<()> {
+        let losses = [8, 16, 32].map(compare_with_autograd).into_iter().collect::<Result<Vec<f64>>>()?;
+        // Three unlike bases, and nearly the same model.
+        assert!(losses[0] != losses[2] && losses[1] != losses[2], "{losses:?}");
+        assert!(losses.iter().all(|loss| (loss - losses[2]).abs() < 1e-2 * losses[2]), "{losses:?}");
+        Ok(())
+    }
+
+    fn compare_with_autograd(base_bits: u32) -> Result<f64> {
+        let base = Transformer::new(&spec());
+        let weights = base.initial_parameters(1);
+        let targets = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"];
+        let mut lora = Lora::new(base, weights, &LoraSpec { base_bits, ..lora_spec(&targets) });
         // B not at zero, or A would have no gradient.
         let parameters: Vec<f32> =
             random_values(lora.layout().parameters(), 5).into_iter().map(|value| 0.2 * value).collect();
@@ -335,7 +350,7 @@ mod tests {
         let mut twice = gradient.clone();
         lora.gradient(&parameters, &batch(), &Task::alone(share, Write::Add), &mut twice)?;
         assert!(twice.iter().zip(&gradient).all(|(twice, once)| (twice - 2.0 * once).abs() < 1e-6));
-        Ok(())
+        Ok(loss)
     }
 
     /// The gradient `G` of the merged matrices gives that of both adapters: `dB = s·G·Aᵀ`, `dA = s·Bᵀ·G`.

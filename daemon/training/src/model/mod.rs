@@ -22,6 +22,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 
 use crate::data::Batch;
 use crate::engine::options::Precision;
+use crate::ops::base_weights::BaseWeights;
 use crate::ops::cross_entropy;
 
 pub use crate::ops::product::Write;
@@ -133,7 +134,7 @@ pub fn trained_layout(manifest: &RunManifest) -> ModelLayout {
 /// When the base is of another model.
 pub(crate) fn begin(
     manifest: &RunManifest,
-    base: Option<Vec<f32>>,
+    base: Option<BaseWeights>,
     weightless: bool,
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
     let spec = &manifest.model;
@@ -146,9 +147,21 @@ pub(crate) fn begin(
     };
     let count = model.layout().parameters();
     let drawn = || model.initial_parameters(manifest.run.seed);
-    let parameters = if weightless { vec![0.0; count] } else { base.unwrap_or_else(drawn) };
+    let parameters = if weightless { vec![0.0; count] } else { base.map_or_else(drawn, BaseWeights::into_exact) };
     assert_eq!(parameters.len(), count, "one value per parameter");
     Some((model, parameters))
+}
+
+/// A base of drawn weights in the bits in which the run holds one, to measure what training on it takes: made tensor by tensor,
+/// so that it is never held in 32 bits where the run has fewer.
+pub fn drawn_base(manifest: &RunManifest) -> BaseWeights {
+    let (spec, layout) = (&manifest.model, layout(&manifest.model));
+    let mut weights = BaseWeights::with_room(&layout, manifest.lora.base_bits);
+    for tensor in layout.tensors() {
+        let one = ModelLayout::in_order([(tensor.name.clone(), tensor.shape.clone())]);
+        weights.push(tensor.shape.len() > 1, &initial::initial_parameters(&one, spec.layers, manifest.run.seed));
+    }
+    weights
 }
 
 /// The adapters that a run trains, to begin with: zeros when `weightless`.

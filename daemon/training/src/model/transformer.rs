@@ -162,7 +162,7 @@ impl Transformer {
         (pass, workspace): (&mut Pass, &mut Workspace),
     ) {
         match (&self.embedding, input) {
-            (Some(table), _) => embedding::forward(&mut pass.streams[0], weights.vector(table), tokens),
+            (Some(table), _) => weights.embed(table, tokens, &mut pass.streams[0]),
             (None, Some(input)) if input.len() == frame.rows() * frame.width => pass.streams[0] = input,
             (None, _) => panic!("a stage that does not embed reads a stream of the batch's size"),
         }

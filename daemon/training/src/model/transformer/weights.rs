@@ -8,14 +8,22 @@
 use std::ops::Range;
 
 use crate::model::lora::AdapterPlaces;
+use crate::ops::base_weights::BaseWeights;
+use crate::ops::linear::{StoredMatrix, Weight};
 use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};
-use crate::ops::{bias, linear};
+use crate::ops::{bias, embedding, linear};
 
 /// All weights of a transformer, or of a stage of it. Ranges are places in its layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Weights<'a> {
-    values: &'a [f32],
+    values: Values<'a>,
     adapters: Option<Adapters<'a>>,
+}
+
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    Trained(&'a [f32]),
+    Frozen(&'a BaseWeights),
 }
 
 /// What is trained beside a frozen base.
@@ -35,22 +43,45 @@ pub(super) struct LowRank(Vec<Vec<f32>>);
 impl<'a> Weights<'a> {
     /// Flat parameters of which all are trained.
     pub(crate) fn of_trained(values: &'a [f32]) -> Weights<'a> {
-        Weights { values, adapters: None }
+        Weights { values: Values::Trained(values), adapters: None }
     }
 
     /// Of a frozen base and adapters.
-    pub(crate) fn adapted(base: &'a [f32], adapters: Adapters<'a>) -> Weights<'a> {
-        Weights { values: base, adapters: Some(adapters) }
+    pub(crate) fn adapted(base: &'a BaseWeights, adapters: Adapters<'a>) -> Weights<'a> {
+        Weights { values: Values::Frozen(base), adapters: Some(adapters) }
     }
 
     /// The scale of a norm, or biases.
     pub(super) fn vector(self, range: &Range<usize>) -> &'a [f32] {
-        &self.values[range.clone()]
+        match self.values {
+            Values::Trained(values) => &values[range.clone()],
+            Values::Frozen(base) => base.exact(range).expect("vectors are stored as they are"),
+        }
     }
 
     /// `[outputs, inputs]`.
-    fn matrix(self, range: &Range<usize>, inputs: usize) -> Matrix<'a> {
-        Matrix::dense(&self.values[range.clone()], range.len() / inputs, inputs)
+    fn matrix(self, range: &Range<usize>, inputs: usize) -> Weight<'a> {
+        let outputs = range.len() / inputs;
+        let exact = match self.values {
+            Values::Trained(values) => &values[range.clone()],
+            Values::Frozen(weights) => match weights.exact(range) {
+                Some(exact) => exact,
+                None => return Weight::Stored(StoredMatrix { weights, first: range.start, outputs, inputs }),
+            },
+        };
+        Weight::Exact(Matrix::dense(exact, outputs, inputs))
+    }
+
+    /// The rows of the table in `range` that `tokens` name: `[tokens, width]`.
+    pub(super) fn embed(self, range: &Range<usize>, tokens: &[u32], output: &mut [f32]) {
+        let base = match self.values {
+            Values::Trained(values) => return embedding::forward(output, &values[range.clone()], tokens),
+            Values::Frozen(base) => base,
+        };
+        let width = output.len() / tokens.len();
+        for (output, &token) in output.chunks_exact_mut(width).zip(tokens) {
+            base.read(range.start + token as usize * width, output);
+        }
     }
 
     /// The product of `input` `[rows, inputs]` with the weight in `range`: `[rows, outputs]`.
