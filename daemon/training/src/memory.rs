@@ -95,8 +95,16 @@ impl MemoryEstimate {
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A reference has two bytes a parameter.
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
-        // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
-        let copies = trained + moments + outer + moments + outer + trained + links;
+        // A checkpoint on its way to the disk: parameters and moments.
+        let checkpoint = trained + moments + outer;
+        let averaging = if manifest.synchronous.is_on() {
+            // A contribution, the sum, and slices on their way; where models are averaged, the last average as well.
+            3 * trained + if manifest.synchronous.averages_gradients() { 0 } else { trained }
+        } else {
+            // A snapshot; in the first exchange its codes, the partner's and the correction in 16 bits each.
+            trained + 3 * trained / 2 + links
+        };
+        let copies = checkpoint + averaging;
         // A pipeline corrects a copy of all its parts.
         let copies = if part.is_some() { copies + trained } else { copies };
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
