@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Traffic};
 use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Time, bounds};
-use murmur_training::Pretrained;
+use murmur_training::PretrainedBase;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -88,7 +88,7 @@ pub struct Plan {
     /// How long the whole run is to be, where this node is its founder and its length is asked for now.
     pub length: Option<AskedLength>,
     /// The run's base model, where it has been read already.
-    pub base: Option<Pretrained>,
+    pub base: Option<PretrainedBase>,
     /// Bytes of remote data and models that were loaded for it: they count in `stay.max_gigabytes`.
     pub loaded: u64,
     /// How long it stays; begun before anything was loaded.

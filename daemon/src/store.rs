@@ -11,6 +11,7 @@ mod removal;
 mod running;
 mod runs;
 mod shards;
+mod tensor_file;
 mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};

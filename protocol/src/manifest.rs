@@ -165,12 +165,13 @@ impl RunManifest {
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
             let is_off = synchronous::is_left_out(&self.synchronous, section);
-            let is_off = is_off || table::is_left_out(self.data.source, section);
-            if is_off || tuning::is_left_out(&self.base, &self.lora, section) {
+            if is_off || table::is_left_out(self.data.source, section) {
                 continue;
             }
             let told = fields.iter().filter(|(field, value)| {
-                !sharing::is_left_out(&self.data, section, field) && !kinds::is_left_out(section, field, value)
+                !tuning::is_left_out(&self.base, &self.lora, section, field)
+                    && !sharing::is_left_out(&self.data, section, field)
+                    && !kinds::is_left_out(section, field, value)
             });
             lines.extend(told.map(|(field, value)| format!("{section}.{field} = {}\n", canonical_value(value))));
         }

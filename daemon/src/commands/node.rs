@@ -4,7 +4,7 @@ use std::path::Path;
 
 use murmur_network::{IdentityError, Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
-use murmur_training::Pretrained;
+use murmur_training::PretrainedBase;
 
 use super::membership;
 use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
@@ -196,7 +196,7 @@ pub(super) struct Entry {
     /// From a ticket that a member has honoured.
     pub(super) secret: Option<Secret>,
     /// The base model, where it has been read already.
-    pub(super) base: Option<Pretrained>,
+    pub(super) base: Option<PretrainedBase>,
     /// Bytes of remote data and models that were loaded for it.
     pub(super) loaded: u64,
     /// How long it stays; begun before anything was loaded.

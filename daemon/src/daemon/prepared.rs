@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use murmur_protocol::Start;
-use murmur_training::{Pretrained, TrainingOptions};
+use murmur_training::{PretrainedBase, TrainingOptions};
 
 use super::Plan;
 use super::configured::start;
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
 ///
 /// # Errors
 /// Whatever of these is missing, damaged, too large or not the run's, with its remedy.
-pub(super) fn prepare(plan: &Plan, base: Option<Pretrained>) -> anyhow::Result<Prepared> {
+pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Result<Prepared> {
     let training = &plan.settings.training;
     let devices = Devices::open(training)?;
     if let Some(warning) = &devices.warning {

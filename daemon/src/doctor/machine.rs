@@ -116,7 +116,7 @@ fn take_steps(
     measuring: Duration,
 ) -> Result<(Times, usize), TrainingError> {
     // A step on any base takes as long as on the run's.
-    let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(0));
+    let base = manifest.lora.is_on().then(|| murmur_training::model::drawn_base(manifest));
     let corpus = Corpus::made_up(manifest);
     let mut engine = arrangement.engine(manifest, base, corpus, [0; 32], options)?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());

@@ -128,7 +128,7 @@ pub(crate) fn check_disk(directory: &Path, parameters: usize) -> Result<(), Fail
 /// With the numbers.
 pub(crate) fn check_checkpoint(folder: &Path) -> Result<(), Failure> {
     let bytes_of = |name| folder.join(name).metadata().map_or(0, |metadata| metadata.len());
-    let needed = 2 * bytes_of("model.safetensors") + bytes_of("optimizer.safetensors");
+    let needed = bytes_of("model.safetensors") + bytes_of("optimizer.safetensors");
     refuse(needed, available_memory(), |needed, free| {
         let message = format!("reading {} takes about {needed} of memory, and {free} are free", folder.display());
         Failure::new(DOES_NOT_FIT, message).hint("close other programs, or read it on a larger machine")

@@ -5,7 +5,7 @@ use murmur_training::measure::timed_product;
 use murmur_training::ops::Kernels;
 use murmur_training::split::{self, Cut, NoCut, Place};
 use murmur_training::{
-    Corpus, Device, Engine, MemoryEstimate, StageOnDevice, TrainingError, TrainingOptions, free_memory,
+    BaseWeights, Corpus, Device, Engine, MemoryEstimate, StageOnDevice, TrainingError, TrainingOptions, free_memory,
 };
 
 use super::devices::{Devices, name};
@@ -39,7 +39,7 @@ impl Arrangement {
     pub(crate) fn engine(
         &self,
         manifest: &RunManifest,
-        base: Option<Vec<f32>>,
+        base: Option<BaseWeights>,
         corpus: Corpus,
         node: [u8; 32],
         options: TrainingOptions,

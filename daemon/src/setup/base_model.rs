@@ -4,7 +4,7 @@ use std::path::Path;
 
 use murmur_protocol::RunManifest;
 use murmur_training::model::lora;
-use murmur_training::{Pretrained, PretrainedConfig, PretrainedError};
+use murmur_training::{BaseWeights, Pretrained, PretrainedBase, PretrainedConfig, PretrainedError};
 
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
@@ -21,19 +21,18 @@ pub(crate) fn pretrained_failure(error: &PretrainedError) -> Failure {
 ///
 /// # Errors
 /// When it cannot be read, is not the one that the run calls for, or was trained with a shorter context.
-pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, Option<Pretrained>), Failure> {
+pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, Option<PretrainedBase>), Failure> {
     let Some(folder) = settings.model.base() else {
         check_named(&manifest)?;
         return Ok((manifest, None));
     };
     let mut manifest = described(manifest, settings)?;
     check_fit(&manifest, settings)?;
-    let base = Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?;
-    let digest = base.digest();
+    let base = read_base(&manifest, folder)?;
     if manifest.base.digest.is_empty() {
-        manifest.base.digest = digest;
+        manifest.base.digest = base.digest.clone();
     } else {
-        check_digest(&manifest, folder, &digest)?;
+        check_digest(&manifest, folder, &base.digest)?;
     }
     Ok((manifest, Some(base)))
 }
@@ -42,12 +41,12 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
 ///
 /// # Errors
 /// When it is missing, cannot be read or is not the run's.
-pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<Pretrained>, Failure> {
+pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<PretrainedBase>, Failure> {
     if !manifest.lora.is_on() {
         return Ok(None);
     }
     check_fit(manifest, settings)?;
-    read_as_named(manifest, settings.model.base()).map(Some)
+    read_base_as_named(manifest, settings.model.base()).map(Some)
 }
 
 /// The manifest with the architecture of this node's base, where it has one; the weights are not read.
@@ -68,7 +67,7 @@ pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<R
     Ok(manifest)
 }
 
-/// The weights that a node begins from, flat; `None` where it needs none, because the run has none or because all that it
+/// The weights that a node begins from; `None` where it needs none, because the run has none or because all that it
 /// trains comes from a checkpoint or from a peer.
 ///
 /// # Errors
@@ -76,18 +75,17 @@ pub fn described(mut manifest: RunManifest, settings: &NodeSettings) -> Result<R
 pub fn weights(
     manifest: &RunManifest,
     settings: &NodeSettings,
-    read: Option<Pretrained>,
+    read: Option<PretrainedBase>,
     has_model: bool,
-) -> Result<Option<Vec<f32>>, Failure> {
+) -> Result<Option<BaseWeights>, Failure> {
     check_named(manifest)?;
     if manifest.base.digest.is_empty() || (has_model && !manifest.lora.is_on()) {
         return Ok(None);
     }
     if let Some(base) = read {
-        return Ok(Some(base.parameters));
+        return Ok(Some(base.weights));
     }
-    let base = read_as_named(manifest, settings.model.base())?;
-    Ok(Some(base.parameters))
+    Ok(Some(read_base_as_named(manifest, settings.model.base())?.weights))
 }
 
 /// What this node's base is, in words, where it needs one: a founder's begins the run, and adapters need it everywhere.
@@ -97,11 +95,11 @@ pub fn weights(
 pub fn inspected(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<String>, Failure> {
     let base = match (manifest.base.digest.is_empty(), settings.model.base()) {
         (true, None) => return check_named(manifest).map(|()| None),
-        (true, Some(folder)) => Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?,
+        (true, Some(folder)) => read_base(manifest, folder)?,
         (false, _) if !manifest.lora.is_on() => return Ok(None),
-        (false, folder) => read_as_named(manifest, folder)?,
+        (false, folder) => read_base_as_named(manifest, folder)?,
     };
-    Ok(Some(format!("{} parameters, digest {}", base.parameters.len(), base.digest())))
+    Ok(Some(format!("{} parameters, digest {}", base.weights.len(), base.digest)))
 }
 
 /// All weights of the model that a checkpoint stands for: where it holds adapters, merged into the base in `folder`.
@@ -135,16 +133,33 @@ fn check_named(manifest: &RunManifest) -> Result<(), Failure> {
 }
 
 fn read_as_named(manifest: &RunManifest, folder: Option<&Path>) -> Result<Pretrained, Failure> {
-    let Some(folder) = folder else {
-        let what = if manifest.lora.is_on() { "trains adapters on" } else { "begins from" };
-        let message = format!("this run {what} a base model, and no folder of it is given");
-        let digest = &manifest.base.digest;
-        return Err(Failure::new(ExitCode::Files, message)
-            .hint(format!("give it with --base FOLDER: the model whose digest is {digest}")));
-    };
+    let folder = needed(manifest, folder)?;
     let base = Pretrained::read(folder).map_err(|error| pretrained_failure(&error))?;
     check_digest(manifest, folder, &base.digest())?;
     Ok(base)
+}
+
+fn read_base_as_named(manifest: &RunManifest, folder: Option<&Path>) -> Result<PretrainedBase, Failure> {
+    let folder = needed(manifest, folder)?;
+    let base = read_base(manifest, folder)?;
+    check_digest(manifest, folder, &base.digest)?;
+    Ok(base)
+}
+
+/// In the bits in which the run holds it; where all of it is trained, in 32.
+fn read_base(manifest: &RunManifest, folder: &Path) -> Result<PretrainedBase, Failure> {
+    let bits = if manifest.lora.is_on() { manifest.lora.base_bits } else { 32 };
+    PretrainedBase::read(folder, bits).map_err(|error| pretrained_failure(&error))
+}
+
+fn needed<'a>(manifest: &RunManifest, folder: Option<&'a Path>) -> Result<&'a Path, Failure> {
+    folder.ok_or_else(|| {
+        let what = if manifest.lora.is_on() { "trains adapters on" } else { "begins from" };
+        let message = format!("this run {what} a base model, and no folder of it is given");
+        let digest = &manifest.base.digest;
+        Failure::new(ExitCode::Files, message)
+            .hint(format!("give it with --base FOLDER: the model whose digest is {digest}"))
+    })
 }
 
 fn check_digest(manifest: &RunManifest, folder: &Path, found: &str) -> Result<(), Failure> {

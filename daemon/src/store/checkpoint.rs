@@ -12,14 +12,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use murmur_protocol::{ModelLayout, RunManifest};
+use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
 use murmur_training::optimizer::second_moments;
 use murmur_training::{Counters, DataPosition, EngineState, GradientAverage};
-use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
 use super::sync_directory;
+use super::tensor_file::{self, Named, TensorFile};
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
@@ -151,23 +150,27 @@ impl Checkpoint {
         let _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder).map_err(io)?;
         let state = &self.state;
-        let model = layout
-            .tensors()
-            .iter()
-            .map(|tensor| (tensor.name.clone(), view(&state.parameters[tensor.range()], tensor.shape.clone())));
-        let mut optimizer = vec![
-            ("first_moment".to_owned(), flat_view(&state.first_moment)),
-            ("second_moment".to_owned(), flat_view(&state.second_moment)),
-        ];
+        let in_model = |tensor: &TensorSpec| -> Named<'_> {
+            (tensor.name.clone(), tensor.shape.clone(), &state.parameters[tensor.range()])
+        };
+        let model: Vec<Named<'_>> = layout.tensors().iter().map(in_model).collect();
         let average = state.gradient_average.as_ref();
-        optimizer.extend(average.map(|average| ("gradient_average".to_owned(), flat_view(&average.values))));
-        let weight = average.map(|average| std::slice::from_ref(&average.weight));
-        optimizer.extend(weight.map(|weight| ("gradient_average_weight".to_owned(), flat_view(weight))));
-        optimizer.extend(state.slow_weights.as_ref().map(|values| ("slow_weights".to_owned(), flat_view(values))));
-        optimizer.extend(state.outer_momentum.as_ref().map(|values| ("outer_momentum".to_owned(), flat_view(values))));
+        let parts = [
+            ("first_moment", Some(&state.first_moment[..])),
+            ("second_moment", Some(&state.second_moment[..])),
+            ("gradient_average", average.map(|average| &average.values[..])),
+            ("gradient_average_weight", average.map(|average| std::slice::from_ref(&average.weight))),
+            ("slow_weights", state.slow_weights.as_deref()),
+            ("outer_momentum", state.outer_momentum.as_deref()),
+        ];
+        let flat = |(name, values): (&str, Option<_>)| values.map(|values: &[f32]| flat(name, values));
+        let optimizer: Vec<Named<'_>> = parts.into_iter().filter_map(flat).collect();
         let mut files = BTreeMap::new();
-        write_tensors(folder, MODEL_FILE, model.collect(), &mut files)?;
-        write_tensors(folder, OPTIMIZER_FILE, optimizer, &mut files)?;
+        for (name, tensors) in [(MODEL_FILE, model), (OPTIMIZER_FILE, optimizer)] {
+            let path = folder.join(name);
+            let hash = tensor_file::write(&path, &tensors).map_err(|error| CheckpointError::Io(path, error))?;
+            files.insert(name.to_owned(), hash);
+        }
         let counters = &state.counters;
         let index = Index {
             format: FORMAT,
@@ -208,28 +211,24 @@ impl Checkpoint {
         }
         let layout = murmur_training::trained_layout(&manifest);
         let stored = if index.format == 1 { layout.by_name() } else { layout.clone() };
-        let model = read_verified(folder, MODEL_FILE, &index)?;
+        let open = |name: &str| TensorFile::open(folder.join(name), index.files.get(name));
+        let mut model = open(MODEL_FILE)?;
         let mut parameters = vec![0.0; layout.parameters()];
-        for tensor in stored.tensors() {
-            let values = tensor_values(folder, MODEL_FILE, &model, &tensor.name, tensor.len())?;
-            parameters[tensor.range()].copy_from_slice(&values);
-        }
-        let optimizer = read_verified(folder, OPTIMIZER_FILE, &index)?;
-        let values = |name: &str, length| tensor_values(folder, OPTIMIZER_FILE, &optimizer, name, length);
-        let flat = |name: &str| values(name, layout.parameters());
-        let seconds = second_moments(&manifest.optimizer, &layout);
-        let average = || -> Result<GradientAverage, CheckpointError> {
-            let weight = values("gradient_average_weight", 1)?[0];
-            Ok(GradientAverage { values: values("gradient_average", seconds)?, weight })
+        stored.tensors().iter().try_for_each(|tensor| model.read(&tensor.name, &mut parameters[tensor.range()]))?;
+        let mut optimizer = open(OPTIMIZER_FILE)?;
+        let (count, seconds) = (layout.parameters(), second_moments(&manifest.optimizer, &layout));
+        let mut values = |name: &str, count: usize, is_there: bool| -> Result<Option<Vec<f32>>, CheckpointError> {
+            is_there.then(|| optimizer.values(name, count)).transpose()
         };
-        let outer = manifest.gossip.outer_learning_rate > 0.0;
+        let (outer, matched) = (manifest.gossip.outer_learning_rate > 0.0, manifest.optimizer.match_batch);
+        let average = values("gradient_average", seconds, matched)?.zip(values("gradient_average_weight", 1, matched)?);
         let state = EngineState {
             parameters,
-            first_moment: flat("first_moment")?,
-            second_moment: values("second_moment", seconds)?,
-            gradient_average: manifest.optimizer.match_batch.then(average).transpose()?,
-            slow_weights: outer.then(|| flat("slow_weights")).transpose()?,
-            outer_momentum: outer.then(|| flat("outer_momentum")).transpose()?,
+            first_moment: values("first_moment", count, true)?.unwrap_or_default(),
+            second_moment: values("second_moment", seconds, true)?.unwrap_or_default(),
+            gradient_average: average.map(|(values, weight)| GradientAverage { values, weight: weight[0] }),
+            slow_weights: values("slow_weights", count, outer)?,
+            outer_momentum: values("outer_momentum", count, outer)?,
             counters: Counters {
                 steps: index.steps,
                 optimizer_steps: index.optimizer_steps,
@@ -288,51 +287,8 @@ pub(super) fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-fn view(values: &[f32], shape: Vec<usize>) -> TensorView<'_> {
-    TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values)).expect("the layout's shapes fit its values")
-}
-
-fn flat_view(values: &[f32]) -> TensorView<'_> {
-    view(values, vec![values.len()])
-}
-
-fn write_tensors(
-    folder: &Path,
-    name: &str,
-    tensors: Vec<(String, TensorView<'_>)>,
-    files: &mut BTreeMap<String, String>,
-) -> Result<(), CheckpointError> {
-    let path = folder.join(name);
-    let bytes = safetensors::serialize(tensors, None)
-        .map_err(|error| CheckpointError::Content(path.clone(), error.to_string()))?;
-    files.insert(name.to_owned(), blake3::hash(&bytes).to_hex().to_string());
-    super::write_atomically(&path, &bytes).map_err(|error| CheckpointError::Io(path, error))
-}
-
-fn read_verified(folder: &Path, name: &str, index: &Index) -> Result<Vec<u8>, CheckpointError> {
-    let path = folder.join(name);
-    let bytes = std::fs::read(&path).map_err(|error| CheckpointError::Io(path.clone(), error))?;
-    let hash = blake3::hash(&bytes).to_hex().to_string();
-    if index.files.get(name) == Some(&hash) { Ok(bytes) } else { Err(CheckpointError::Hash(path)) }
-}
-
-fn tensor_values(
-    folder: &Path,
-    file: &str,
-    bytes: &[u8],
-    name: &str,
-    length: usize,
-) -> Result<Vec<f32>, CheckpointError> {
-    let unfit = |reason: String| CheckpointError::Content(folder.join(file), reason);
-    let tensors = SafeTensors::deserialize(bytes).map_err(|error| unfit(error.to_string()))?;
-    let tensor = tensors.tensor(name).map_err(|error| unfit(error.to_string()))?;
-    let data = tensor.data();
-    if tensor.dtype() != Dtype::F32 || data.len() != 4 * length {
-        return Err(unfit(format!("{name} is not {length} values of 32 bits")));
-    }
-    let values: Vec<f32> =
-        data.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
-    if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(unfit(format!("{name} is not finite"))) }
+fn flat<'a>(name: &str, values: &'a [f32]) -> Named<'a> {
+    (name.to_owned(), vec![values.len()], values)
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {

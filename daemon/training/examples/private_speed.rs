@@ -25,7 +25,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut text = RunManifest { model, ..RunManifest::default() };
     text.data.source = DataSource::Files;
     let mut adapters = text.clone();
-    adapters.lora = LoraSpec { rank: 8, alpha: 16.0, targets: ["q_proj", "v_proj"].map(str::to_owned).to_vec() };
+    adapters.lora = LoraSpec {
+        rank: 8,
+        alpha: 16.0,
+        targets: ["q_proj", "v_proj"].map(str::to_owned).to_vec(),
+        ..LoraSpec::default()
+    };
     for (name, mut manifest) in [("mlp 784-256-10", mlp), ("gpt-s", text), ("gpt-s, adapters of rank 8", adapters)] {
         manifest.optimizer.batch_sequences = BATCH;
         let (mut open, mut private) = (engine(&manifest)?, engine(&manifest)?);
@@ -63,5 +68,5 @@ fn engine(manifest: &RunManifest) -> Result<Engine, Box<dyn std::error::Error>> 
         Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)?
     };
     let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(1));
-    Ok(Engine::on_base(manifest, base, corpus, [1; 32], &[Device::Cpu], TrainingOptions::default())?)
+    Ok(Engine::on_base(manifest, base.map(Into::into), corpus, [1; 32], &[Device::Cpu], TrainingOptions::default())?)
 }

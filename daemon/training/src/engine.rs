@@ -16,6 +16,7 @@ use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation, Scores, StageSpec};
 use crate::ops::Kernels;
+use crate::ops::base_weights::BaseWeights;
 use crate::outer::OuterMomentum;
 use crate::privacy::PrivateTraining;
 use crate::replica::{DeviceReplica, HostReplica, Replica, Team};
@@ -162,7 +163,7 @@ impl Engine {
         Engine::on_base(manifest, None, corpus, node, &[device], options)
     }
 
-    /// As [`Engine::with_options`] from the flat weights of a base: trains them, or the run's adapters on them. With several
+    /// As [`Engine::with_options`] from the weights of a base: trains them, or the run's adapters on them. With several
     /// devices a step takes a batch for each and moves all by the mean of their gradients.
     ///
     /// # Errors
@@ -172,14 +173,14 @@ impl Engine {
     /// When there is no device; also when the corpus was opened for another run.
     pub fn on_base(
         manifest: &RunManifest,
-        base: Option<Vec<f32>>,
+        base: Option<BaseWeights>,
         corpus: Corpus,
         node: [u8; 32],
         devices: &[Device],
         options: TrainingOptions,
     ) -> Result<Engine, TrainingError> {
         let spec = &manifest.model;
-        let (expected, actual) = (model::parameter_count(spec), base.as_ref().map(Vec::len));
+        let (expected, actual) = (model::parameter_count(spec), base.as_ref().map(BaseWeights::len));
         if let Some(actual) = actual.filter(|actual| *actual != expected) {
             return Err(TrainingError::WrongLength { what: "the base", expected, actual });
         }
@@ -390,7 +391,7 @@ fn check_finite(what: &'static str, values: &[f32]) -> Result<(), TrainingError>
 /// One device's replica of the run's model, with its initial weights.
 fn replica(
     manifest: &RunManifest,
-    base: Option<Vec<f32>>,
+    base: Option<BaseWeights>,
     device: &Device,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Replica>, TrainingError> {
@@ -419,15 +420,15 @@ fn replica(
 /// As [`replica`] in the memory of a GPU.
 fn on_gpu(
     manifest: &RunManifest,
-    base: Option<Vec<f32>>,
+    base: Option<BaseWeights>,
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
 ) -> Result<GpuReplica, TrainingError> {
     let spec = &manifest.model;
     let (trained, parameters) = if manifest.lora.is_on() {
-        let weights = base.ok_or(TrainingError::BaseMissing)?;
-        let kind = options.precision.kind();
-        let adapters = Adapters::new(device.clone(), &model::layout(spec), &weights, &manifest.lora, kind)?;
+        let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, model::layout(spec));
+        let weights = base.in_bits(&layout, manifest.lora.base_bits).into_exact();
+        let adapters = Adapters::new(device.clone(), &layout, &weights, &manifest.lora, options.precision.kind())?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
         (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), adapters: Some(adapters) }, parameters)
     } else {

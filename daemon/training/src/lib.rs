@@ -38,5 +38,6 @@ pub use local_progress::LocalProgress;
 pub use median::median;
 pub use memory::MemoryEstimate;
 pub use model::{Evaluation, Scores, StageSpec, parameter_count, trained_layout};
+pub use ops::base_weights::BaseWeights;
 pub use outer::OuterMomentum;
-pub use pretrained::{Pretrained, PretrainedConfig, PretrainedError};
+pub use pretrained::{Pretrained, PretrainedBase, PretrainedConfig, PretrainedError};

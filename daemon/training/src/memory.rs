@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use murmur_protocol::RunManifest;
 use murmur_protocol::bounds::LINKS_MAX;
 use murmur_protocol::manifest::{GossipKind, ModelKind, ModelSpec};
+use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
 
 use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
@@ -13,6 +13,8 @@ use crate::model::lora::{lora_layout, lora_targets_length};
 use crate::model::transformer::stage_layout;
 use crate::model::{self, StageSpec};
 use crate::ops::Kernels;
+use crate::ops::base_weights::BLOCK;
+use crate::ops::linear::{PANEL_ROWS_MIN, PANEL_VALUES};
 use crate::optimizer::Optimizer;
 use crate::replica::has_two_lanes;
 
@@ -82,12 +84,27 @@ impl MemoryEstimate {
             (layout.parameters() as u64, (layout.parameters() + optimizer.seconds() + optimizer.averages()) as u64);
         let whole = of_base().parameters() as u64;
         let lora = manifest.lora.is_on();
-        let beside = if lora { whole + lora_targets_length(&of_base(), &manifest.lora) as u64 } else { 0 };
+        // The frozen base, and what adapters are folded into it for, where they are: on a GPU with a gradient of all of it.
+        let targets = || lora_targets_length(&of_base(), &manifest.lora) as u64;
+        let (beside, of_frozen) = match kernels {
+            _ if !lora => (0, 0),
+            Kernels::Fused => (stored_values(&of_base(), manifest.lora.base_bits), 0),
+            Kernels::Cuda => (whole + targets(), whole),
+            Kernels::Composed => (whole + targets(), targets()),
+        };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
         // A reference has two bytes a parameter.
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
-        // A checkpoint: parameters and moments, and the latter again as a file's bytes; an exchange: a snapshot.
-        let copies = trained + moments + outer + moments + outer + trained + links;
+        // A checkpoint on its way to the disk: parameters and moments.
+        let checkpoint = trained + moments + outer;
+        let averaging = if manifest.synchronous.is_on() {
+            // A contribution, the sum, and slices on their way; where models are averaged, the last average as well.
+            3 * trained + if manifest.synchronous.averages_gradients() { 0 } else { trained }
+        } else {
+            // A snapshot; in the first exchange its codes, the partner's and the correction in 16 bits each.
+            trained + 3 * trained / 2 + links
+        };
+        let copies = checkpoint + averaging;
         // A pipeline corrects a copy of all its parts.
         let copies = if part.is_some() { copies + trained } else { copies };
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
@@ -95,8 +112,8 @@ impl MemoryEstimate {
         let on_gpu = kernels == Kernels::Cuda;
         let examples = manifest.optimizer.batch_sequences as usize;
         let has_lanes =
-            manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !lora && !options.recompute;
-        let of_all = || stage_layout(&manifest.model, &StageSpec::whole(&manifest.model)).parameters();
+            manifest.model.kind == ModelKind::Transformer && kernels == Kernels::Fused && !options.recompute;
+        let of_all = || of_trained(stage_layout(&manifest.model, &StageSpec::whole(&manifest.model))).parameters();
         let all_trained = if part.is_some() && has_lanes { of_all() } else { trained as usize };
         let lanes = if has_lanes && has_two_lanes(all_trained, examples, at_once as usize) { 2 } else { 1 };
         let activations = match manifest.model.kind {
@@ -113,6 +130,8 @@ impl MemoryEstimate {
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
+        let is_decoded = lora && kernels == Kernels::Fused && manifest.lora.base_bits < 32;
+        let decoded = if is_decoded { lanes * decoded_values(&of_base()) } else { 0 };
         let at_a_time = if kernels == Kernels::Fused { threads } else { 1 };
         let scratch = optimizer.scratch_values(at_a_time) as u64;
         // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
@@ -122,9 +141,9 @@ impl MemoryEstimate {
         let copies = copies + under_way;
         MemoryEstimate {
             parameters: VALUE * (trained + beside + rounded + under_way),
-            gradient: VALUE * (lanes * trained + if lora { whole } else { 0 }),
+            gradient: VALUE * (lanes * trained + of_frozen),
             moments: VALUE * (moments + outer),
-            activations: VALUE * (activations + scratch),
+            activations: VALUE * (activations + scratch + decoded),
             copies: VALUE * copies,
         }
     }
@@ -148,6 +167,27 @@ impl fmt::Display for MemoryEstimate {
             megabytes(self.copies)
         )
     }
+}
+
+/// Values of 32 bits that are as large as a base of this layout in so many: vectors stay as they are.
+fn stored_values(base: &ModelLayout, bits: u32) -> u64 {
+    let vectors: usize = base.tensors().iter().filter(|tensor| tensor.shape.len() < 2).map(TensorSpec::len).sum();
+    let matrices = base.parameters() - vectors;
+    let coded = match bits {
+        8 => matrices.div_ceil(4) + matrices.div_ceil(2 * BLOCK),
+        16 => matrices.div_ceil(2),
+        _ => matrices,
+    };
+    (vectors + coded) as u64
+}
+
+/// Values that a thread holds of a base's matrix that was decoded, the largest one of this layout.
+fn decoded_values(base: &ModelLayout) -> u64 {
+    let panel = |tensor: &TensorSpec| match tensor.shape[..] {
+        [outputs, inputs] => (PANEL_VALUES / inputs).max(PANEL_ROWS_MIN).min(outputs) * inputs,
+        _ => 0,
+    };
+    base.tensors().iter().map(panel).max().unwrap_or_default() as u64
 }
 
 /// Values of an image classifier's activations: what each layer reads and gives, and its gradient.

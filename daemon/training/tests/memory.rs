@@ -40,7 +40,8 @@ fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
     let base_bytes = base.as_ref().map_or(0, |base| base.len() * 4);
     let before = HELD.load(Ordering::Relaxed) - base_bytes;
     let corpus = Corpus::grammar();
-    let mut engine = Engine::on_base(manifest, base, corpus, [1; 32], &[Device::Cpu], options).expect("an engine");
+    let mut engine =
+        Engine::on_base(manifest, base.map(Into::into), corpus, [1; 32], &[Device::Cpu], options).expect("an engine");
     PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
     for progress in [0.0, 1.0] {
         engine.step(progress).expect("a step");
@@ -59,19 +60,24 @@ fn the_estimate_is_near_what_training_takes() {
     let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
     let plain = TrainingOptions { kernels: Some(Kernels::Fused), ..TrainingOptions::default() };
     let composed = TrainingOptions { kernels: Some(Kernels::Composed), ..plain };
-    for (spec, rank, options) in [
-        (small.clone(), 0, plain),
-        (deep.clone(), 0, plain),
-        (deep, 0, TrainingOptions { recompute: true, ..plain }),
-        (small.clone(), 0, TrainingOptions { micro_batch: Some(2), ..plain }),
-        (grouped, 0, plain),
-        (qwen.clone(), 0, plain),
-        (qwen, 0, composed),
-        (small.clone(), 8, plain),
-        (small, 0, composed),
+    // Where the base is most of it.
+    let wide = ModelSpec { width: 256, feed_forward: 704, layers: 4, context: 64, ..small.clone() };
+    for (spec, (rank, bits), options) in [
+        (wide.clone(), (8, 32), TrainingOptions { micro_batch: Some(1), ..plain }),
+        (wide.clone(), (8, 16), TrainingOptions { micro_batch: Some(1), ..plain }),
+        (wide, (8, 8), TrainingOptions { micro_batch: Some(1), ..plain }),
+        (small.clone(), (0, 32), plain),
+        (deep.clone(), (0, 32), plain),
+        (deep, (0, 32), TrainingOptions { recompute: true, ..plain }),
+        (small.clone(), (0, 32), TrainingOptions { micro_batch: Some(2), ..plain }),
+        (grouped, (0, 32), plain),
+        (qwen.clone(), (0, 32), plain),
+        (qwen, (0, 32), composed),
+        (small.clone(), (8, 32), plain),
+        (small, (0, 32), composed),
     ] {
         let mut manifest = RunManifest { model: spec, ..RunManifest::default() };
-        manifest.lora.rank = rank;
+        (manifest.lora.rank, manifest.lora.base_bits) = (rank, bits);
         let estimate = MemoryEstimate::of(
             &manifest,
             &options,
@@ -80,7 +86,11 @@ fn the_estimate_is_near_what_training_takes() {
         );
         let ratio = estimate.on_device() as f64 / measured(&manifest, options);
         // Too little would end in a crash, far too much would turn machines away that can do it.
-        println!("{:?} rank {rank} {options:?}: {ratio:.2} ({estimate})", manifest.model);
-        assert!((0.85..1.6).contains(&ratio), "{:?} rank {rank} {options:?}: {ratio} ({estimate})", manifest.model);
+        println!("{:?} rank {rank} {bits} bits {options:?}: {ratio:.2} ({estimate})", manifest.model);
+        assert!(
+            (0.85..1.6).contains(&ratio),
+            "{:?} rank {rank} {bits} bits {options:?}: {ratio} ({estimate})",
+            manifest.model
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use candle_core::{Device, Tensor};
 use murmur_protocol::manifest::{AttentionBias, LoraSpec, ModelSpec, RopeScaling};
 use murmur_training::data::{Batch, TokenBatch};
-use murmur_training::model::{self, Model, lora};
+use murmur_training::model::{self, Model, Transformer, lora};
 use murmur_training::pretrained::{ExportType, export};
 use murmur_training::{LanguageModel, Pretrained, PretrainedConfig};
 
@@ -187,8 +187,8 @@ fn merged_adapters_compute_the_same_in_the_transformers_library() {
     let base = Pretrained::read(&folder.path().join("grouped")).expect("a model");
     let spec = base.config.model(16);
     let targets = ["q_proj", "v_proj", "down_proj"].map(str::to_owned).to_vec();
-    let adapted = LoraSpec { rank: 3, alpha: 6.0, targets };
-    let tuned = lora::Lora::new(model::build(&spec), base.parameters.clone(), &adapted);
+    let adapted = LoraSpec { rank: 3, alpha: 6.0, targets, ..LoraSpec::default() };
+    let tuned = lora::Lora::new(Transformer::new(&spec), base.parameters.clone(), &adapted);
     let count = tuned.layout().parameters();
     let adapters: Vec<f32> = (0..count).map(|index| (index % 13) as f32 / 40.0 - 0.15).collect();
     let merged = lora::merge(&base.config.layout(), &adapted, &base.parameters, &adapters);

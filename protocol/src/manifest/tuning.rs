@@ -10,6 +10,9 @@ use super::{ManifestError, check, remote, within};
 /// The largest rank of adapters. More would hardly be fewer parameters than the layers themselves.
 const RANK_MAX: u32 = 1024;
 
+/// In which a base is held unless the run says otherwise. Runs with these bits are told without them, as before there was a choice.
+const BASE_BITS: u32 = 32;
+
 /// The layers that can have adapters, by the last part of their names.
 pub const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 
@@ -35,12 +38,14 @@ pub struct LoraSpec {
     pub alpha: f64,
     /// The layers that have adapters: names from [`LORA_TARGETS`], each once.
     pub targets: Vec<String>,
+    /// Bits in which the base's matrices are held, which training only reads: 8, 16 or 32. 8 have a scale for 64 values.
+    pub base_bits: u32,
 }
 
 impl Default for LoraSpec {
     fn default() -> Self {
         // PEFT's alpha and the paper's targets.
-        LoraSpec { rank: 0, alpha: 8.0, targets: vec!["q_proj".to_owned(), "v_proj".to_owned()] }
+        LoraSpec { rank: 0, alpha: 8.0, targets: vec!["q_proj".to_owned(), "v_proj".to_owned()], base_bits: BASE_BITS }
     }
 }
 
@@ -68,12 +73,14 @@ pub(super) fn validate(base: &BaseSpec, lora: &LoraSpec) -> Result<(), ManifestE
     let once = |(index, target): (usize, &String)| !lora.targets[..index].contains(target);
     let holds = !lora.targets.is_empty() && lora.targets.iter().all(known) && lora.targets.iter().enumerate().all(once);
     let rule = "some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, each once";
-    check("lora.targets", format!("{:?}", lora.targets), holds, rule)
+    check("lora.targets", format!("{:?}", lora.targets), holds, rule)?;
+    check("lora.base_bits", lora.base_bits, matches!(lora.base_bits, 8 | 16 | 32), "8, 16 or 32")
 }
 
 /// Whether a field has no line in the canonical text.
-pub(super) fn is_left_out(base: &BaseSpec, lora: &LoraSpec, section: &str) -> bool {
-    (section == "base" && base.digest.is_empty() && base.remote.is_empty()) || (section == "lora" && !lora.is_on())
+pub(super) fn is_left_out(base: &BaseSpec, lora: &LoraSpec, section: &str, field: &str) -> bool {
+    (section == "base" && base.digest.is_empty() && base.remote.is_empty())
+        || (section == "lora" && (!lora.is_on() || (field == "base_bits" && lora.base_bits == BASE_BITS)))
 }
 
 #[cfg(test)]
@@ -93,6 +100,11 @@ mod tests {
         }
         assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
         assert_ne!(manifest.run_id(), RunManifest::default().run_id());
+        assert!(!text.contains("base_bits"), "as before a base had a choice of bits: {text}");
+        manifest.lora.base_bits = 8;
+        let eight = manifest.canonical_text();
+        assert_eq!(eight, text.replace("lora.rank", "lora.base_bits = 8\nlora.rank"));
+        assert_eq!(RunManifest::from_text(&eight), Ok(manifest));
     }
 
     #[test]
@@ -107,6 +119,7 @@ mod tests {
         assert!(refused(|manifest| manifest.lora.targets.clear()).starts_with("lora.targets = []"));
         assert!(refused(|manifest| manifest.lora.targets = vec!["lm_head".to_owned()]).contains("lm_head"));
         assert!(refused(|manifest| manifest.lora.targets = vec!["q_proj".to_owned(); 2]).contains("each once"));
+        assert!(refused(|manifest| manifest.lora.base_bits = 4).starts_with("lora.base_bits = 4"));
         assert!(refused(|manifest| manifest.base.digest = "12".to_owned()).starts_with("base.digest = 12"));
     }
 }

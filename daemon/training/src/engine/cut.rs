@@ -12,6 +12,7 @@ use crate::gpu::{self, Accelerator, Adapters, GpuReplica, GpuStage, Trained};
 use crate::model::lora::{Lora, initial_adapters, lora_layout};
 use crate::model::{self, Model, StageSpec, Transformer};
 use crate::ops::Kernels;
+use crate::ops::base_weights::BaseWeights;
 use crate::optimizer::Optimizer;
 use crate::replica::host::HostStage;
 use crate::replica::{HostReplica, InParts, Pipeline, Stage};
@@ -49,7 +50,7 @@ impl Engine {
     /// When the stages are not all of the model, in order; also when the corpus was opened for another run.
     pub fn over_stages(
         manifest: &RunManifest,
-        base: Option<Vec<f32>>,
+        base: Option<BaseWeights>,
         corpus: Corpus,
         node: [u8; 32],
         stages: &[StageOnDevice],
@@ -68,7 +69,7 @@ impl Engine {
         for StageOnDevice { stage, device } in stages {
             let model = Transformer::stage(&manifest.model, stage.clone());
             let end = first + model.layout().parameters();
-            let weights = base.as_ref().map(|base| base[first..end].to_vec());
+            let weights = base.as_ref().map(|base| base.part(first..end));
             first = end;
             built.push(if device.is_cpu() {
                 on_host(manifest, model, weights, threads, &options)?
@@ -89,23 +90,22 @@ impl Engine {
 fn on_host(
     manifest: &RunManifest,
     model: Transformer,
-    base: Option<Vec<f32>>,
+    base: Option<BaseWeights>,
     threads: usize,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
-    let mut model: Box<dyn Model> = Box::new(model);
-    model.set_recompute(options.recompute);
-    model.set_precision(options.precision);
     let begin = |model: &dyn Model| match options.weightless {
         true => vec![0.0; model.layout().parameters()],
         false => model.initial_parameters(manifest.run.seed),
     };
-    let parameters = if manifest.lora.is_on() {
-        model = Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora));
-        begin(&*model)
+    let (mut model, base): (Box<dyn Model>, _) = if manifest.lora.is_on() {
+        (Box::new(Lora::new(model, base.ok_or(TrainingError::BaseMissing)?, &manifest.lora)), None)
     } else {
-        base.unwrap_or_else(|| begin(&*model))
+        (Box::new(model), base)
     };
+    model.set_recompute(options.recompute);
+    model.set_precision(options.precision);
+    let parameters = base.map_or_else(|| begin(&*model), BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
     let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
     Ok(Box::new(HostStage::new(replica, threads)?))
@@ -116,7 +116,7 @@ fn on_gpu(
     manifest: &RunManifest,
     stage: &StageSpec,
     model: &Transformer,
-    base: Option<Vec<f32>>,
+    base: Option<BaseWeights>,
     device: Arc<dyn Accelerator>,
     options: &TrainingOptions,
 ) -> Result<Box<dyn Stage>, TrainingError> {
@@ -126,15 +126,16 @@ fn on_gpu(
     };
     let seed = manifest.run.seed;
     let (adapters, layout, parameters) = if manifest.lora.is_on() {
-        let weights = base.ok_or(TrainingError::BaseMissing)?;
-        let kind = options.precision.kind();
-        let adapters = Adapters::new(device.clone(), model.layout(), &weights, &manifest.lora, kind)?;
+        let base = base.ok_or(TrainingError::BaseMissing)?;
+        let weights = base.in_bits(model.layout(), manifest.lora.base_bits).into_exact();
+        let (kind, base) = (options.precision.kind(), model.layout());
+        let adapters = Adapters::new(device.clone(), base, &weights, &manifest.lora, kind)?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
         (Some(adapters), layout, parameters)
     } else {
         let drawn = || begin(model.layout(), &|| model.initial_parameters(seed));
-        (None, model.layout().clone(), base.unwrap_or_else(drawn))
+        (None, model.layout().clone(), base.map_or_else(drawn, BaseWeights::into_exact))
     };
     let trained = Trained { stage: stage.clone(), layout, adapters };
     let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);

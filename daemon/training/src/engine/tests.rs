@@ -259,7 +259,7 @@ fn adapters_learn_while_their_base_stays() -> Result<(), TrainingError> {
     manifest.lora.rank = 4;
     let on_base = |weights: Option<Vec<f32>>, kernels| {
         let options = TrainingOptions { kernels: Some(kernels), ..TrainingOptions::default() };
-        Engine::on_base(&manifest, weights, Corpus::grammar(), [1; 32], &[Device::Cpu], options)
+        Engine::on_base(&manifest, weights.map(Into::into), Corpus::grammar(), [1; 32], &[Device::Cpu], options)
     };
     assert!(matches!(on_base(None, Kernels::Fused), Err(TrainingError::BaseMissing)));
     assert!(matches!(on_base(Some(vec![0.0; 3]), Kernels::Fused), Err(TrainingError::WrongLength { actual: 3, .. })));
@@ -282,7 +282,7 @@ fn adapters_learn_while_their_base_stays() -> Result<(), TrainingError> {
 
 fn on_base_all(manifest: &RunManifest, weights: Vec<f32>) -> Result<Engine, TrainingError> {
     let options = TrainingOptions::default();
-    Engine::on_base(manifest, Some(weights), Corpus::grammar(), [1; 32], &[Device::Cpu], options)
+    Engine::on_base(manifest, Some(weights.into()), Corpus::grammar(), [1; 32], &[Device::Cpu], options)
 }
 
 #[test]

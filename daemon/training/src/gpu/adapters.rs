@@ -94,10 +94,6 @@ impl AdapterPlaces {
         [self.target.shape[0], self.target.shape[1]]
     }
 
-    fn rank(&self) -> usize {
-        self.down.shape[0]
-    }
-
     /// (B `[outputs, rank]`, A `[rank, inputs]`) in a flat vector of what is trained.
     fn matrices(&self, vector: Span) -> (Matrix, Matrix) {
         let (up, down) = (vector.part(self.up.range()), vector.part(self.down.range()));

@@ -13,7 +13,7 @@ use super::{Accelerator, Adapters, GpuReplica, GpuStage, Trained, activation_val
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::lora::Lora;
-use crate::model::{Model as _, StageSpec, build};
+use crate::model::{Model as _, StageSpec, Transformer, build};
 use crate::ops::gradient_check::{random_tokens, random_values};
 use crate::optimizer::Optimizer;
 use crate::replica::{HostReplica, InParts, Pipeline, Replica, Stage};
@@ -245,7 +245,7 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
     let cases = [(Precision::F32, 1e-4, 1), (Precision::Bf16, 0.05, 1), (Precision::F32, 1e-4, 3)];
     for (device, (precision, tolerance, index)) in on_all_devices(cases) {
         let (spec, options) = (&specs()[index], TrainingOptions { precision, ..TrainingOptions::default() });
-        let (base, optimizer) = (build(spec), OptimizerSpec::default());
+        let (base, optimizer) = (Transformer::new(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
         let adapters = Adapters::new(device.clone(), base.layout(), &weights, &lora, precision.kind())?;
         let model = Lora::new(base, weights, &lora);
@@ -282,7 +282,7 @@ fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
     for (device, (recompute, is_adapted, precision)) in on_all_devices(cases) {
         let options = TrainingOptions { recompute, precision, micro_batch: Some(1), ..TrainingOptions::default() };
         let replica = |stage: StageSpec| -> Result<GpuReplica> {
-            let model = crate::model::Transformer::stage(&spec, stage.clone());
+            let model = Transformer::stage(&spec, stage.clone());
             let (base, weights) = (model.layout().clone(), model.initial_parameters(1));
             let (trained, parameters) = if is_adapted {
                 let folded = Adapters::new(device.clone(), &base, &weights, &adapters, precision.kind())?;

@@ -23,6 +23,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 
 use crate::data::Batch;
 use crate::engine::options::Precision;
+use crate::ops::base_weights::BaseWeights;
 use crate::ops::cross_entropy;
 use crate::ops::loss::Expected;
 
@@ -129,25 +130,41 @@ pub fn trained_layout(manifest: &RunManifest) -> ModelLayout {
 }
 
 /// What a run trains, with the parameters to begin with, where `base` has the weights that it begins from: zeros when
-/// `weightless`. `None` for adapters without a base.
+/// `weightless`. `None` for adapters without a base, or on another base than
+/// a transformer.
 ///
 /// # Panics
 /// When the base is of another model.
 pub(crate) fn begin(
     manifest: &RunManifest,
-    base: Option<Vec<f32>>,
+    base: Option<BaseWeights>,
     weightless: bool,
 ) -> Option<(Box<dyn Model>, Vec<f32>)> {
-    let model = build(&manifest.model);
-    let (model, base): (Box<dyn Model>, _) = match manifest.lora.is_on() {
-        true => (Box::new(lora::Lora::new(model, base?, &manifest.lora)), None),
-        false => (model, base),
+    let spec = &manifest.model;
+    let (model, base): (Box<dyn Model>, _) = match (manifest.lora.is_on(), spec.kind) {
+        (true, ModelKind::Transformer) => {
+            (Box::new(lora::Lora::new(Transformer::new(spec), base?, &manifest.lora)), None)
+        }
+        (true, _) => return None,
+        (false, _) => (build(spec), base),
     };
     let count = model.layout().parameters();
     let drawn = || model.initial_parameters(manifest.run.seed);
-    let parameters = if weightless { vec![0.0; count] } else { base.unwrap_or_else(drawn) };
+    let parameters = if weightless { vec![0.0; count] } else { base.map_or_else(drawn, BaseWeights::into_exact) };
     assert_eq!(parameters.len(), count, "one value per parameter");
     Some((model, parameters))
+}
+
+/// A base of drawn weights in the bits in which the run holds one, to measure what training on it takes: made tensor by tensor,
+/// so that it is never held in 32 bits where the run has fewer.
+pub fn drawn_base(manifest: &RunManifest) -> BaseWeights {
+    let (spec, layout) = (&manifest.model, layout(&manifest.model));
+    let mut weights = BaseWeights::with_room(&layout, manifest.lora.base_bits);
+    for tensor in layout.tensors() {
+        let one = ModelLayout::in_order([(tensor.name.clone(), tensor.shape.clone())]);
+        weights.push(tensor.shape.len() > 1, &initial::initial_parameters(&one, spec.layers, manifest.run.seed));
+    }
+    weights
 }
 
 /// The adapters that a run trains, to begin with: zeros when `weightless`.

@@ -47,8 +47,7 @@ impl HeadNorm<'_> {
         attention: &Attention,
         to_joint: &mut [f32],
         raw: &[f32],
-        (to_query, to_key): (&mut [f32], &mut [f32]),
-        write: Write,
+        to_scales: Option<(&mut [f32], &mut [f32], Write)>,
     ) {
         let (row_width, queries, both) = widths(attention);
         let width = attention.head_width;
@@ -64,6 +63,7 @@ impl HeadNorm<'_> {
             (to_query, to_key)
         });
         let sums: Vec<(Vec<f32>, Vec<f32>)> = sums.collect();
+        let Some((to_query, to_key, write)) = to_scales else { return };
         if write == Write::Replace {
             to_query.fill(0.0);
             to_key.fill(0.0);
@@ -141,7 +141,7 @@ mod tests {
             assert_close("output", &output, &expected[0]);
             let (mut to_joint, mut to_query, mut to_key) =
                 (gradient, vec![f32::NAN; head_width], vec![f32::NAN; head_width]);
-            norm.backward(&attention, &mut to_joint, &raw, (&mut to_query, &mut to_key), Write::Replace);
+            norm.backward(&attention, &mut to_joint, &raw, Some((&mut to_query, &mut to_key, Write::Replace)));
             assert_close("input", &to_joint, &expected[1]);
             assert_close("scale of queries", &to_query, &expected[2]);
             assert_close("scale of keys", &to_key, &expected[3]);
@@ -175,7 +175,7 @@ mod tests {
         let (mut output, mut raw) = (joint.clone(), vec![0.0; 3 * 12]);
         norm.forward(&attention, &mut output, &mut raw);
         let mut to_joint = weights.clone();
-        norm.backward(&attention, &mut to_joint, &raw, (&mut [0.0; 4], &mut [0.0; 4]), Write::Replace);
+        norm.backward(&attention, &mut to_joint, &raw, Some((&mut [0.0; 4], &mut [0.0; 4], Write::Replace)));
         let exact: Vec<f64> = joint.iter().map(|value| f64::from(*value)).collect();
         let differences: Vec<f32> = (0..joint.len())
             .map(|index| {

@@ -8,6 +8,7 @@
 //! Every sum has a fixed order: equal inputs give equal bits for any number of threads.
 
 pub(crate) mod attention;
+pub(crate) mod base_weights;
 pub(crate) mod bias;
 pub(crate) mod convolution;
 pub(crate) mod cross_entropy;

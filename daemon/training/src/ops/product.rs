@@ -37,6 +37,11 @@ impl<'a> Matrix<'a> {
         self.columns
     }
 
+    /// Number of rows.
+    pub(crate) fn height(&self) -> usize {
+        self.rows
+    }
+
     /// `count` rows from `first` on.
     pub(crate) fn rows(self, first: usize, count: usize) -> Matrix<'a> {
         assert!(first + count <= self.rows, "rows of the matrix");
@@ -152,6 +157,11 @@ impl Products {
     /// In `f32`.
     pub(crate) fn exact(threads: usize) -> Products {
         Products { threads, rounding: None }
+    }
+
+    /// The same in `f32`.
+    pub(crate) fn exactly(self) -> Products {
+        Products { rounding: None, ..self }
     }
 
     /// For a factor in which a few values are far larger than all others: integers with a common scale would round those to

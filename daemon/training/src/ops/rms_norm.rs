@@ -22,12 +22,12 @@ pub(crate) fn forward(output: &mut [f32], input: &[f32], scale: &[f32], epsilon:
     rows.for_each(|(output, input)| forward_rows(output, input, scale, epsilon));
 }
 
-/// Adds the input's gradient to `to_input`, writes the scale's to `to_scale`.
+/// Adds the input's gradient to `to_input`, writes the scale's to `to_scale` where it is wanted.
 ///
 /// With `r = 1/√(mean x² + ε)` and `h = g · scale`: `dx = r·h − x · r³ · (h·x) / width`, `dscale = Σ g · x · r`.
 pub(crate) fn backward(
     to_input: &mut [f32],
-    (to_scale, write): (&mut [f32], Write),
+    to_scale: Option<(&mut [f32], Write)>,
     input: &[f32],
     gradient: &[f32],
     scale: &[f32],
@@ -41,6 +41,7 @@ pub(crate) fn backward(
         .zip(gradient.par_chunks(task))
         .map(|((to_input, input), gradient)| backward_rows(to_input, input, gradient, scale, epsilon))
         .collect();
+    let Some((to_scale, write)) = to_scale else { return };
     if write == Write::Replace {
         to_scale.fill(0.0);
     }
@@ -104,7 +105,7 @@ mod tests {
             forward(&mut output, &input, &scale, epsilon);
             assert_close("output", &output, &expected[0]);
             let (mut to_input, mut to_scale) = (vec![0.0; rows * width], vec![f32::NAN; width]);
-            let place = (&mut to_scale[..], Write::Replace);
+            let place = Some((&mut to_scale[..], Write::Replace));
             backward(&mut to_input, place, &input, &gradient, &scale, epsilon);
             assert_close("input", &to_input, &expected[1]);
             assert_close("scale", &to_scale, &expected[2]);

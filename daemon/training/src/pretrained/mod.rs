@@ -20,7 +20,7 @@ pub use config::{CONFIG_FILE, PretrainedConfig};
 pub use convert::ExportType;
 pub use error::PretrainedError;
 pub use export::export;
-pub use weights::Pretrained;
+pub use weights::{Pretrained, PretrainedBase};
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use safetensors::tensor::TensorView;
 
 use super::*;
 use crate::model::lora::lora_layout;
+use crate::ops::base_weights::BaseWeights;
 
 fn config() -> PretrainedConfig {
     PretrainedConfig::of(&ModelSpec {
@@ -53,6 +54,8 @@ fn rewrite(path: &Path, edit: impl FnOnce(&mut HashMap<String, (Dtype, Vec<usize
 fn message(folder: &Path) -> String {
     let error = Pretrained::read(folder).expect_err("a bad model");
     assert!(!error.remedy().is_empty());
+    let as_base = PretrainedBase::read(folder, 8).expect_err("a bad model");
+    assert_eq!(as_base.to_string(), error.to_string());
     error.to_string().replace(&folder.display().to_string(), "…")
 }
 
@@ -66,6 +69,12 @@ fn a_written_model_reads_back_in_every_type() {
         assert_eq!(model.parameters, weights(&config), "{export_type:?}");
         let same = Pretrained { config: config.clone(), parameters: weights(&config) };
         assert_eq!(model.digest(), same.digest(), "however it was stored");
+        for bits in [8, 16, 32] {
+            let base = PretrainedBase::read(folder.path(), bits).expect("a model");
+            assert_eq!(base.digest, same.digest(), "of the values in the files, in {bits} bits");
+            let expected = BaseWeights::from(weights(&config)).in_bits(&config.layout(), bits);
+            assert_eq!(base.weights.into_exact(), expected.into_exact(), "tensor by tensor, in {bits} bits");
+        }
         let mut other = same.clone();
         other.parameters[3] += 1.0;
         assert_ne!(other.digest(), same.digest());

@@ -1,13 +1,16 @@
-//! The weights of a pretrained model, as one flat vector in the order of its layout.
+//! The weights of a pretrained model in the order of its layout: one flat vector, or a base in fewer bits.
 
+use std::convert::Infallible;
 use std::path::Path;
 
+use blake3::Hasher;
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use murmur_protocol::manifest::{ModelSpec, RopeScaling};
 
 use super::config::PretrainedConfig;
 use super::error::PretrainedError;
 use super::files::{Place, TensorFiles};
+use crate::ops::base_weights::BaseWeights;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
@@ -35,23 +38,83 @@ impl Pretrained {
     /// BLAKE3 over names, shapes and values in hexadecimal: the same however the values are spread over files, and
     /// whether they are stored with 16 bits or were widened to 32.
     pub fn digest(&self) -> String {
-        let mut hasher = blake3::Hasher::new_derive_key("murmuration 2026 base model");
-        // In the order of names, which digests in run files have: whatever the order in memory.
-        let (layout, sorted) = (self.config.layout(), self.config.layout().by_name());
-        hasher.update(sorted.digest());
-        // What does not show in shapes, but in what the model computes.
-        let ModelSpec { heads, rope_theta, norm_epsilon, .. } = self.config.spec;
-        let key_value_heads = self.config.spec.resolved_key_value_heads();
-        hasher.update(format!("{heads} {key_value_heads} {rope_theta:?} {norm_epsilon:?}\n").as_bytes());
-        hasher.update(positions(&self.config.spec).as_bytes());
-        for tensor in sorted.tensors() {
-            let tensor = layout.tensor(&tensor.name).expect("both have the same tensors");
-            for values in self.parameters[tensor.range()].chunks(HASHED_VALUES) {
-                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                hasher.update(&bytes);
+        let hash = |tensor: &TensorSpec, hasher: &mut Hasher| -> Result<(), Infallible> {
+            hash_values(hasher, &self.parameters[tensor.range()]);
+            Ok(())
+        };
+        let Ok(digest) = digest_of(&self.config, hash);
+        digest
+    }
+}
+
+/// The weights of a model from elsewhere, read tensor by tensor into as many bits as a run holds its base in.
+#[derive(Clone, Debug)]
+pub struct PretrainedBase {
+    /// In the order of the model's layout.
+    pub weights: BaseWeights,
+    /// As [`Pretrained::digest`]: of the values in the files.
+    pub digest: String,
+}
+
+impl PretrainedBase {
+    /// Reads the model in `folder`. Never more than one of its tensors is held in 32 bits beside the result.
+    ///
+    /// # Errors
+    /// As [`Pretrained::read`].
+    ///
+    /// # Panics
+    /// When `bits` are not 8, 16 or 32.
+    pub fn read(folder: &Path, bits: u32) -> Result<PretrainedBase, PretrainedError> {
+        let config = PretrainedConfig::read(folder)?;
+        let layout = config.layout();
+        let (files, mut weights) = (checked_files(folder, &layout)?, BaseWeights::with_room(&layout, bits));
+        let mut values = Vec::new();
+        for tensor in layout.tensors() {
+            values.resize(tensor.len(), 0.0);
+            TensorFiles::read(&tensor.name, find(&files, tensor)?, &mut values)?;
+            weights.push(tensor.shape.len() > 1, &values);
+            if tensor.name == EMBEDDING {
+                check_tied_head(&files, &layout, &values)?;
             }
         }
-        hasher.finalize().to_hex().to_string()
+        // In another order, so values that were rounded are read again.
+        let digest = digest_of(&config, |tensor, hasher| {
+            let exact = weights.exact(&tensor.range());
+            if exact.is_none() {
+                values.resize(tensor.len(), 0.0);
+                TensorFiles::read(&tensor.name, find(&files, tensor)?, &mut values)?;
+            }
+            hash_values(hasher, exact.unwrap_or(&values));
+            Ok(())
+        })?;
+        Ok(PretrainedBase { weights, digest })
+    }
+}
+
+/// The digest of a model of which `hash` hashes a tensor's values.
+fn digest_of<E>(
+    config: &PretrainedConfig,
+    mut hash: impl FnMut(&TensorSpec, &mut Hasher) -> Result<(), E>,
+) -> Result<String, E> {
+    let mut hasher = Hasher::new_derive_key("murmuration 2026 base model");
+    // In the order of names, which digests in run files have: whatever the order in memory.
+    let (layout, sorted) = (config.layout(), config.layout().by_name());
+    hasher.update(sorted.digest());
+    // What does not show in shapes, but in what the model computes.
+    let ModelSpec { heads, rope_theta, norm_epsilon, .. } = config.spec;
+    let key_value_heads = config.spec.resolved_key_value_heads();
+    hasher.update(format!("{heads} {key_value_heads} {rope_theta:?} {norm_epsilon:?}\n").as_bytes());
+    hasher.update(positions(&config.spec).as_bytes());
+    for tensor in sorted.tensors() {
+        hash(layout.tensor(&tensor.name).expect("both have the same tensors"), &mut hasher)?;
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn hash_values(hasher: &mut Hasher, values: &[f32]) {
+    for values in values.chunks(HASHED_VALUES) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        hasher.update(&bytes);
     }
 }
 
@@ -73,23 +136,28 @@ const HASHED_VALUES: usize = 1024 * 1024;
 
 /// Reads exactly the tensors of `layout` from the safetensors files in `folder`.
 fn read_weights(folder: &Path, layout: &ModelLayout) -> Result<Vec<f32>, PretrainedError> {
+    let files = checked_files(folder, layout)?;
+    let mut parameters = vec![0.0; layout.parameters()];
+    for tensor in layout.tensors() {
+        TensorFiles::read(&tensor.name, find(&files, tensor)?, &mut parameters[tensor.range()])?;
+    }
+    if let Some(embedding) = layout.tensor(EMBEDDING) {
+        check_tied_head(&files, layout, &parameters[embedding.range()])?;
+    }
+    Ok(parameters)
+}
+
+/// Files that have exactly the tensors of `layout`. Everything is checked before anything is read: the first megabyte of a
+/// wrong model is as wrong as the last.
+fn checked_files(folder: &Path, layout: &ModelLayout) -> Result<TensorFiles, PretrainedError> {
     let files = TensorFiles::open(folder)?;
-    // Everything is checked before anything is read: the first megabyte of a wrong model is as wrong as the last.
-    let places = layout.tensors().iter().map(|tensor| find(&files, tensor)).collect::<Result<Vec<_>, _>>()?;
+    layout.tensors().iter().try_for_each(|tensor| find(&files, tensor).map(drop))?;
     let is_extra = |name: &str| layout.tensor(name).is_none() && name != HEAD && !is_old_buffer(name);
     if let Some((name, place)) = files.places.iter().find(|(name, _)| is_extra(name)) {
         let (path, tensor, found) = (place.path.clone(), name.clone(), place.shape.clone());
         return Err(PretrainedError::Extra { path, tensor, found });
     }
-    let mut parameters = vec![0.0; layout.parameters()];
-    for (tensor, place) in layout.tensors().iter().zip(places) {
-        TensorFiles::read(&tensor.name, place, &mut parameters[tensor.range()])?;
-    }
-    if let (None, Some(head), Some(embedding)) = (layout.tensor(HEAD), files.places.get(HEAD), layout.tensor(EMBEDDING))
-    {
-        check_tied_head(head, embedding, &parameters[embedding.range()])?;
-    }
-    Ok(parameters)
+    Ok(files)
 }
 
 fn find<'a>(files: &'a TensorFiles, tensor: &TensorSpec) -> Result<&'a Place, PretrainedError> {
@@ -109,8 +177,12 @@ fn check_shape(place: &Place, name: &str, expected: &[usize]) -> Result<(), Pret
     Err(PretrainedError::Shape { path, tensor: name.to_owned(), expected: expected.to_vec(), found })
 }
 
-/// A tied head that was saved all the same must be the embedding.
-fn check_tied_head(head: &Place, embedding: &TensorSpec, values: &[f32]) -> Result<(), PretrainedError> {
+/// A tied head that was saved all the same must be the embedding, whose values these are.
+fn check_tied_head(files: &TensorFiles, layout: &ModelLayout, values: &[f32]) -> Result<(), PretrainedError> {
+    let (None, Some(head), Some(embedding)) = (layout.tensor(HEAD), files.places.get(HEAD), layout.tensor(EMBEDDING))
+    else {
+        return Ok(());
+    };
     check_shape(head, HEAD, &embedding.shape)?;
     let mut saved = vec![0.0; values.len()];
     TensorFiles::read(HEAD, head, &mut saved)?;

@@ -89,11 +89,16 @@ fn each_record_of_a_model_adds_no_more_than_the_clip_norm() -> Result<()> {
 #[test]
 fn without_noise_and_clipping_the_gradient_is_that_of_the_batch_for_texts_and_adapters() -> Result<()> {
     let mut adapted = text_manifest();
-    adapted.lora = LoraSpec { rank: 2, alpha: 4.0, targets: vec!["q_proj".to_owned(), "v_proj".to_owned()] };
+    adapted.lora = LoraSpec {
+        rank: 2,
+        alpha: 4.0,
+        targets: vec!["q_proj".to_owned(), "v_proj".to_owned()],
+        ..LoraSpec::default()
+    };
     for manifest in [text_manifest(), adapted] {
         let corpus = text();
         let base = model::build(&manifest.model).initial_parameters(3);
-        let (model, parameters) = model::begin(&manifest, Some(base), false).expect("a base");
+        let (model, parameters) = model::begin(&manifest, Some(base.into()), false).expect("a base");
         let mut replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), 8);
         let mut private = PrivateTraining::new(&manifest, &corpus, OPEN, key()).expect("text");
         let private_loss = private.compute_gradient(&mut replica, &corpus)?;

@@ -46,7 +46,7 @@ impl InParts {
     pub(crate) fn of(manifest: &RunManifest, options: &TrainingOptions, all_on_cpu: bool) -> InParts {
         let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
         let parameters = model::trained_layout(manifest).parameters();
-        let has_another = all_on_cpu && !manifest.lora.is_on() && !options.recompute;
+        let has_another = all_on_cpu && !options.recompute;
         InParts {
             micro_batch,
             has_lanes: has_another && has_two_lanes(parameters, usize::MAX, micro_batch),

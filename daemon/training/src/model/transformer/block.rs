@@ -10,10 +10,10 @@ use std::ops::Range;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
+use super::weights::{Gradient, Weights};
 use super::workspace::{Kept, Scratch};
 use crate::ops::attention::Attention;
 use crate::ops::head_norm::HeadNorm;
-use crate::ops::linear;
 use crate::ops::product::{Matrix, MatrixMut, Products, Write};
 use crate::ops::rotary::{RotaryTables, Turn};
 use crate::ops::{bias, rms_norm, swiglu};
@@ -63,26 +63,6 @@ impl Frame<'_> {
     }
 }
 
-/// A gradient, whether it is written or added to, and how it is computed.
-pub(super) struct Gradient<'a> {
-    pub(super) values: &'a mut [f32],
-    pub(super) write: Write,
-    pub(super) products: Products,
-}
-
-impl Gradient<'_> {
-    /// Writes the gradient of the weight in `range`, `[outputs, inputs]`, of a product of `input` with it.
-    fn of_weight(&mut self, range: &Range<usize>, gradient: Matrix<'_>, input: Matrix<'_>) {
-        let place = MatrixMut::dense(&mut self.values[range.clone()], gradient.width(), input.width());
-        linear::to_weight(self.products, place, self.write, gradient, input);
-    }
-
-    /// Writes the gradient of the bias in `range`, which was added to the columns from `first` on of rows of this width.
-    fn of_bias(&mut self, range: &Range<usize>, gradient: &[f32], row_width: usize, first: usize) {
-        bias::backward((&mut self.values[range.clone()], self.write), gradient, row_width, first);
-    }
-}
-
 impl Block {
     /// Of the layer of this number.
     pub(super) fn new(layout: &ModelLayout, spec: &ModelSpec, layer: u32) -> Block {
@@ -119,54 +99,46 @@ impl Block {
     pub(super) fn activate(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         input: &[f32],
         kept: &mut Kept,
         scratch: &mut Scratch,
     ) {
         let (rows, width, queries) = (frame.rows(), frame.width, frame.attention.query_width());
-        rms_norm::forward(&mut scratch.normalised, input, &parameters[self.attention_norm.clone()], frame.epsilon);
+        rms_norm::forward(&mut scratch.normalised, input, weights.vector(&self.attention_norm), frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
         for (weight, columns) in self.joint(frame) {
             let place = MatrixMut::dense(&mut kept.joint, rows, frame.attention.joint_width());
-            let weight = Matrix::dense(&parameters[weight], columns.len(), width);
-            linear::forward(
-                frame.products,
-                place.columns(columns.start, columns.len()),
-                Write::Replace,
-                normalised,
-                weight,
-            );
+            let place = place.columns(columns.start, columns.len());
+            weights.forward(frame.products, &weight, place, Write::Replace, normalised);
         }
         for (bias, (_, columns)) in self.joint_biases.iter().flatten().zip(self.joint(frame)) {
-            let bias = &parameters[bias.clone()];
-            bias::forward(&mut kept.joint, frame.attention.joint_width(), columns.start, bias);
+            bias::forward(&mut kept.joint, frame.attention.joint_width(), columns.start, weights.vector(bias));
         }
-        if let Some(norm) = self.head_norm(frame, parameters) {
+        if let Some(norm) = self.head_norm(frame, weights) {
             norm.forward(&frame.attention, &mut kept.joint, &mut kept.raw);
         }
         self.turn(frame, &mut kept.joint, Turn::Forwards);
         frame.attention.forward(&mut kept.attended, &kept.joint);
         kept.middle.copy_from_slice(input);
         let attended = Matrix::dense(&kept.attended, rows, queries);
-        let weight = Matrix::dense(&parameters[self.output.clone()], width, queries);
-        linear::forward(frame.products, MatrixMut::dense(&mut kept.middle, rows, width), Write::Add, attended, weight);
+        let place = MatrixMut::dense(&mut kept.middle, rows, width);
+        weights.forward(frame.products, &self.output, place, Write::Add, attended);
         if let Some(bias) = &self.output_bias {
-            bias::forward(&mut kept.middle, width, 0, &parameters[bias.clone()]);
+            bias::forward(&mut kept.middle, width, 0, weights.vector(bias));
         }
-        let scale = &parameters[self.feed_forward_norm.clone()];
+        let scale = weights.vector(&self.feed_forward_norm);
         rms_norm::forward(&mut scratch.normalised, &kept.middle, scale, frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
         let place = MatrixMut::dense(&mut kept.gate_up, rows, 2 * frame.inner);
-        let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * frame.inner, width);
-        linear::forward(frame.products, place, Write::Replace, normalised, weight);
+        weights.forward(frame.products, &self.gate_up, place, Write::Replace, normalised);
     }
 
     /// The output `[rows, width]` of an activated block.
     pub(super) fn finish(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         kept: &Kept,
         output: &mut [f32],
         scratch: &mut Scratch,
@@ -174,29 +146,28 @@ impl Block {
         let (rows, width, inner) = (frame.rows(), frame.width, frame.inner);
         swiglu::forward(&mut scratch.hidden, &kept.gate_up, inner);
         output.copy_from_slice(&kept.middle);
-        let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
         let hidden = Matrix::dense(&scratch.hidden, rows, inner);
-        linear::forward(frame.products, MatrixMut::dense(output, rows, width), Write::Add, hidden, weight);
+        weights.forward(frame.products, &self.down, MatrixMut::dense(output, rows, width), Write::Add, hidden);
     }
 
     /// Turns `stream`, the gradient of the output, into that of the input. Uses up what was kept.
     pub(super) fn backward(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         gradient: &mut Gradient<'_>,
         (input, kept): (&[f32], &mut Kept),
         stream: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        self.feed_forward_backward(frame, parameters, gradient, kept, stream, scratch);
-        self.attention_backward(frame, parameters, gradient, (input, kept), stream, scratch);
+        self.feed_forward_backward(frame, weights, gradient, kept, stream, scratch);
+        self.attention_backward(frame, weights, gradient, (input, kept), stream, scratch);
     }
 
     fn feed_forward_backward(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         gradient: &mut Gradient<'_>,
         kept: &mut Kept,
         stream: &mut [f32],
@@ -204,27 +175,25 @@ impl Block {
     ) {
         let (rows, width, inner) = (frame.rows(), frame.width, frame.inner);
         let to_output = Matrix::dense(stream, rows, width);
-        let weight = Matrix::dense(&parameters[self.down.clone()], width, inner);
         let to_hidden = MatrixMut::dense(&mut scratch.hidden, rows, inner);
-        linear::to_input(frame.products, to_hidden, Write::Replace, to_output, weight);
+        let low_rank = weights.to_input(frame.products, &self.down, to_hidden, Write::Replace, to_output);
         // From here on `hidden` holds the hidden values and `gate_up` its gradient.
         swiglu::backward(&mut scratch.hidden, &mut kept.gate_up, inner);
-        gradient.of_weight(&self.down, to_output, Matrix::dense(&scratch.hidden, rows, inner));
-        let scale = &parameters[self.feed_forward_norm.clone()];
+        gradient.of_weight(&self.down, to_output, Matrix::dense(&scratch.hidden, rows, inner), low_rank);
+        let scale = weights.vector(&self.feed_forward_norm);
         rms_norm::forward(&mut scratch.normalised, &kept.middle, scale, frame.epsilon);
         let to_gate_up = Matrix::dense(&kept.gate_up, rows, 2 * inner);
-        gradient.of_weight(&self.gate_up, to_gate_up, Matrix::dense(&scratch.normalised, rows, width));
-        let weight = Matrix::dense(&parameters[self.gate_up.clone()], 2 * inner, width);
         let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-        linear::to_input(frame.products, to_normalised, Write::Replace, to_gate_up, weight);
-        let to_scale = (&mut gradient.values[self.feed_forward_norm.clone()], gradient.write);
+        let low_rank = weights.to_input(frame.products, &self.gate_up, to_normalised, Write::Replace, to_gate_up);
+        gradient.of_weight(&self.gate_up, to_gate_up, Matrix::dense(&scratch.normalised, rows, width), low_rank);
+        let to_scale = gradient.place(&self.feed_forward_norm);
         rms_norm::backward(stream, to_scale, &kept.middle, &scratch.to_normalised, scale, frame.epsilon);
     }
 
     fn attention_backward(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         gradient: &mut Gradient<'_>,
         (input, kept): (&[f32], &Kept),
         stream: &mut [f32],
@@ -232,37 +201,35 @@ impl Block {
     ) {
         let (rows, width, queries) = (frame.rows(), frame.width, frame.attention.query_width());
         let to_middle = Matrix::dense(stream, rows, width);
-        gradient.of_weight(&self.output, to_middle, Matrix::dense(&kept.attended, rows, queries));
+        let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, queries);
+        let low_rank = weights.to_input(frame.products, &self.output, to_attended, Write::Replace, to_middle);
+        gradient.of_weight(&self.output, to_middle, Matrix::dense(&kept.attended, rows, queries), low_rank);
         if let Some(bias) = &self.output_bias {
             gradient.of_bias(bias, stream, width, 0);
         }
-        let weight = Matrix::dense(&parameters[self.output.clone()], width, queries);
-        let to_attended = MatrixMut::dense(&mut scratch.to_normalised, rows, queries);
-        linear::to_input(frame.products, to_attended, Write::Replace, to_middle, weight);
         frame.attention.backward(&mut scratch.to_joint, &kept.joint, &scratch.to_normalised);
         self.turn(frame, &mut scratch.to_joint, Turn::Backwards);
-        if let (Some(norm), Some(places)) = (self.head_norm(frame, parameters), &self.head_norms) {
-            let scales = gradient.values.get_disjoint_mut(places.clone());
-            let [to_query, to_key] = scales.expect("tensors of a layout do not overlap");
-            norm.backward(&frame.attention, &mut scratch.to_joint, &kept.raw, (to_query, to_key), gradient.write);
+        if let (Some(norm), Some([query, key])) = (self.head_norm(frame, weights), &self.head_norms) {
+            let write = gradient.write;
+            let to_scales = gradient.places([query, key]).map(|[query, key]| (query, key, write));
+            norm.backward(&frame.attention, &mut scratch.to_joint, &kept.raw, to_scales);
         }
         for (bias, (_, columns)) in self.joint_biases.iter().flatten().zip(self.joint(frame)) {
             gradient.of_bias(bias, &scratch.to_joint, frame.attention.joint_width(), columns.start);
         }
-        let scale = &parameters[self.attention_norm.clone()];
+        let scale = weights.vector(&self.attention_norm);
         rms_norm::forward(&mut scratch.normalised, input, scale, frame.epsilon);
         let normalised = Matrix::dense(&scratch.normalised, rows, width);
         let mut write = Write::Replace;
         for (range, columns) in self.joint(frame) {
             let to_joint = Matrix::dense(&scratch.to_joint, rows, frame.attention.joint_width());
             let to_columns = to_joint.columns(columns.start, columns.len());
-            gradient.of_weight(&range, to_columns, normalised);
-            let weight = Matrix::dense(&parameters[range], columns.len(), width);
             let to_normalised = MatrixMut::dense(&mut scratch.to_normalised, rows, width);
-            linear::to_input(frame.products, to_normalised, write, to_columns, weight);
+            let low_rank = weights.to_input(frame.products, &range, to_normalised, write, to_columns);
+            gradient.of_weight(&range, to_columns, normalised, low_rank);
             write = Write::Add;
         }
-        let to_scale = (&mut gradient.values[self.attention_norm.clone()], gradient.write);
+        let to_scale = gradient.place(&self.attention_norm);
         rms_norm::backward(stream, to_scale, input, &scratch.to_normalised, scale, frame.epsilon);
     }
 
@@ -277,8 +244,8 @@ impl Block {
     }
 
     /// The norm of heads, where there is one.
-    fn head_norm<'a>(&self, frame: &Frame<'_>, parameters: &'a [f32]) -> Option<HeadNorm<'a>> {
-        let [query, key] = self.head_norms.as_ref()?.clone().map(|place| &parameters[place]);
+    fn head_norm<'a>(&self, frame: &Frame<'_>, weights: Weights<'a>) -> Option<HeadNorm<'a>> {
+        let [query, key] = self.head_norms.as_ref()?.each_ref().map(|place| weights.vector(place));
         Some(HeadNorm { query, key, epsilon: frame.epsilon })
     }
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use murmur_protocol::ModelLayout;
 
-use super::block::{Frame, Gradient};
+use super::block::Frame;
+use super::weights::{Gradient, Weights};
 use super::workspace::Scratch;
 use crate::model::Evaluation;
-use crate::ops::linear;
 use crate::ops::product::{Matrix, MatrixMut, Write};
 use crate::ops::{cross_entropy, rms_norm};
 
@@ -49,22 +49,16 @@ impl Head {
     pub(super) fn predict(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         stream: &[f32],
         logits: &mut [f32],
         normalised: &mut [f32],
     ) {
         let rows = stream.len() / frame.width;
-        rms_norm::forward(normalised, stream, &parameters[self.norm.clone()], frame.epsilon);
-        let weight = Matrix::dense(&parameters[self.weight.clone()], self.vocabulary, frame.width);
+        rms_norm::forward(normalised, stream, weights.vector(&self.norm), frame.epsilon);
         let normalised = Matrix::dense(normalised, rows, frame.width);
-        linear::forward(
-            frame.products,
-            MatrixMut::dense(logits, rows, self.vocabulary),
-            Write::Replace,
-            normalised,
-            weight,
-        );
+        let place = MatrixMut::dense(logits, rows, self.vocabulary);
+        weights.forward(frame.products, &self.weight, place, Write::Replace, normalised);
     }
 
     /// Returns the sum of the losses; writes the gradient of `share` times that sum to `to_stream` `[rows, width]` and to
@@ -72,34 +66,31 @@ impl Head {
     pub(super) fn loss_and_backward(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         gradient: &mut Gradient<'_>,
         (stream, to_stream): (&[f32], &mut [f32]),
         (targets, share): (&[u32], f32),
         (logits, scratch): (&mut [f32], &mut Scratch),
     ) -> f64 {
         let (width, at_once) = (frame.width, self.rows_at_once(targets.len()));
-        let weight = Matrix::dense(&parameters[self.weight.clone()], self.vocabulary, width);
-        let (mut loss, mut write) = (0.0, gradient.write);
+        let mut loss = 0.0;
         // The gradient of logits: one value near -1 a row, all others probabilities.
-        let products = frame.products.of_uneven();
+        let (products, mut to_weight) = (frame.products.of_uneven(), gradient.of_uneven());
         for (chunk, targets) in targets.chunks(at_once).enumerate() {
             let rows = targets.len();
             let values = chunk * at_once * width..(chunk * at_once + rows) * width;
             let logits = &mut logits[..rows * self.vocabulary];
             let normalised = &mut scratch.normalised[values.clone()];
-            self.predict(frame, parameters, &stream[values.clone()], logits, normalised);
+            self.predict(frame, weights, &stream[values.clone()], logits, normalised);
             loss += cross_entropy::loss_and_gradient(logits, targets, share);
             let to_logits = Matrix::dense(logits, rows, self.vocabulary);
-            let place = MatrixMut::dense(&mut gradient.values[self.weight.clone()], self.vocabulary, width);
-            linear::to_weight(products, place, write, to_logits, Matrix::dense(normalised, rows, width));
             let to_normalised = MatrixMut::dense(&mut scratch.to_normalised[values], rows, width);
-            linear::to_input(products, to_normalised, Write::Replace, to_logits, weight);
-            write = Write::Add;
+            let low_rank = weights.to_input(products, &self.weight, to_normalised, Write::Replace, to_logits);
+            to_weight.of_weight(&self.weight, to_logits, Matrix::dense(normalised, rows, width), low_rank);
+            to_weight.write = Write::Add;
         }
         to_stream.fill(0.0);
-        let to_scale = (&mut gradient.values[self.norm.clone()], gradient.write);
-        let scale = &parameters[self.norm.clone()];
+        let (to_scale, scale) = (gradient.place(&self.norm), weights.vector(&self.norm));
         rms_norm::backward(to_stream, to_scale, stream, &scratch.to_normalised, scale, frame.epsilon);
         loss
     }
@@ -108,7 +99,7 @@ impl Head {
     pub(super) fn evaluate(
         &self,
         frame: &Frame<'_>,
-        parameters: &[f32],
+        weights: Weights<'_>,
         (stream, targets): (&[f32], &[u32]),
         (logits, scratch): (&mut [f32], &mut Scratch),
     ) -> Evaluation {
@@ -116,7 +107,7 @@ impl Head {
         let mut evaluation = Evaluation::default();
         for (stream, targets) in stream.chunks(at_once * frame.width).zip(targets.chunks(at_once)) {
             let logits = &mut logits[..targets.len() * self.vocabulary];
-            self.predict(frame, parameters, stream, logits, &mut scratch.normalised[..stream.len()]);
+            self.predict(frame, weights, stream, logits, &mut scratch.normalised[..stream.len()]);
             let (loss_sum, correct) = cross_entropy::loss_and_hits(logits, targets);
             evaluation = evaluation.with(Evaluation { loss_sum, predictions: targets.len(), correct });
         }

@@ -37,15 +37,17 @@ struct Way {
 
 /// The model, or a stage of it, with its parameters.
 fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
-    let mut model: Box<dyn Model> = Box::new(Transformer::stage(&spec(), stage));
-    model.set_recompute(way.recompute);
-    let mut parameters = model.initial_parameters(1);
-    if way.has_adapters {
+    let base = Transformer::stage(&spec(), stage);
+    let mut model: Box<dyn Model> = if way.has_adapters {
         let lora =
             LoraSpec { rank: 2, targets: vec!["q_proj".to_owned(), "up_proj".to_owned()], ..LoraSpec::default() };
-        model = Box::new(Lora::new(model, parameters, &lora));
-        parameters = model.initial_parameters(1);
-    }
+        let weights = base.initial_parameters(1);
+        Box::new(Lora::new(base, weights, &lora))
+    } else {
+        Box::new(base)
+    };
+    model.set_recompute(way.recompute);
+    let parameters = model.initial_parameters(1);
     (model, parameters)
 }
 

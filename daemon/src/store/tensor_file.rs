@@ -1,0 +1,152 @@
+//! A file of tensors in the safetensors format, written and read tensor by tensor: never as a second copy in memory.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::checkpoint::CheckpointError;
+
+/// Bytes that are hashed or read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The largest header, which safetensors has as well.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// A tensor to be written: its name, shape and values.
+pub(super) type Named<'a> = (String, Vec<usize>, &'a [f32]);
+
+/// Writes the tensors in this order to a new file, brings it to the disk and returns its BLAKE3 in hexadecimal.
+///
+/// # Errors
+/// When the disk is full or the folder cannot be written.
+pub(super) fn write(path: &Path, tensors: &[Named<'_>]) -> io::Result<String> {
+    let mut end = 0;
+    let places = tensors.iter().map(|(name, shape, values)| {
+        let begin = end;
+        end += 4 * values.len();
+        (name.clone(), TensorInfo { dtype: Dtype::F32, shape: shape.clone(), data_offsets: (begin, end) })
+    });
+    let metadata = Metadata::new(None, places.collect()).map_err(io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    // As the format has it: values begin at a multiple of eight.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let (mut file, mut hasher) = (File::create(path)?, blake3::Hasher::new());
+    let mut put = |bytes: &[u8]| {
+        hasher.update(bytes);
+        file.write_all(bytes)
+    };
+    put(&(header.len() as u64).to_le_bytes())?;
+    put(&header)?;
+    for (_, _, values) in tensors {
+        put(bytemuck::cast_slice(values))?;
+    }
+    file.sync_all()?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// A file whose bytes are those that were written.
+pub(super) struct TensorFile {
+    path: PathBuf,
+    file: BufReader<File>,
+    metadata: Metadata,
+    /// Where values begin.
+    begin: u64,
+}
+
+impl TensorFile {
+    /// # Errors
+    /// When it is missing, is no such file, or has another hash than this, in hexadecimal.
+    pub(super) fn open(path: PathBuf, hash: Option<&String>) -> Result<TensorFile, CheckpointError> {
+        let io = |error| CheckpointError::Io(path.clone(), error);
+        let mut file = File::open(&path).map_err(io)?;
+        let (mut hasher, mut piece) = (blake3::Hasher::new(), vec![0; PIECE_BYTES]);
+        loop {
+            match file.read(&mut piece).map_err(io)? {
+                0 => break,
+                count => drop(hasher.update(&piece[..count])),
+            }
+        }
+        if hash != Some(&hasher.finalize().to_hex().to_string()) {
+            return Err(CheckpointError::Hash(path));
+        }
+        let unfit = |reason: String| CheckpointError::Content(path.clone(), reason);
+        let length = file.stream_position().map_err(io)?;
+        file.rewind().map_err(io)?;
+        let mut eight = [0; 8];
+        file.read_exact(&mut eight).map_err(io)?;
+        let header_bytes = u64::from_le_bytes(eight);
+        if header_bytes > HEADER_BYTES_MAX.min(length - 8) {
+            return Err(unfit(format!("a header of {header_bytes} bytes in a file of {length}")));
+        }
+        let mut header = Vec::new();
+        (&mut file).take(header_bytes).read_to_end(&mut header).map_err(io)?;
+        let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| unfit(error.to_string()))?;
+        let begin = 8 + header_bytes;
+        if begin + metadata.data_len() as u64 != length {
+            return Err(unfit(format!("{length} bytes are not those of its header")));
+        }
+        Ok(TensorFile { file: BufReader::with_capacity(PIECE_BYTES, file), path, metadata, begin })
+    }
+
+    /// Reads the values of a tensor into a place of their number.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or its values are others than as many finite ones of 32 bits.
+    pub(super) fn read(&mut self, name: &str, values: &mut [f32]) -> Result<(), CheckpointError> {
+        let TensorFile { path, file, metadata, begin } = self;
+        let unfit = |reason: String| CheckpointError::Content(path.clone(), reason);
+        let io = |error| CheckpointError::Io(path.clone(), error);
+        let tensor = metadata.info(name).ok_or_else(|| unfit(format!("there is no tensor {name}")))?;
+        let (first, end) = tensor.data_offsets;
+        if tensor.dtype != Dtype::F32 || end - first != 4 * values.len() {
+            return Err(unfit(format!("{name} is not {} values of 32 bits", values.len())));
+        }
+        file.seek(SeekFrom::Start(*begin + first as u64)).map_err(io)?;
+        file.read_exact(bytemuck::cast_slice_mut(values)).map_err(io)?;
+        // The format's order of bytes, whatever this machine's is.
+        values.iter_mut().for_each(|value| *value = f32::from_bits(u32::from_le(value.to_bits())));
+        let is_finite = values.iter().all(|value| value.is_finite());
+        if is_finite { Ok(()) } else { Err(unfit(format!("{name} is not finite"))) }
+    }
+
+    /// The values of a tensor, so many.
+    ///
+    /// # Errors
+    /// As [`TensorFile::read`].
+    pub(super) fn values(&mut self, name: &str, count: usize) -> Result<Vec<f32>, CheckpointError> {
+        let mut values = vec![0.0; count];
+        self.read(name, &mut values)?;
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::SafeTensors;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_the_library_reads_and_comes_back() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("some.safetensors");
+        let (one, other) = ([1.0, -2.5, 3.0], [0.25; 4]);
+        let tensors = [("b".to_owned(), vec![3], &one[..]), ("a".to_owned(), vec![2, 2], &other[..])];
+        let hash = write(&path, &tensors).expect("written");
+        let bytes = std::fs::read(&path).expect("there");
+        assert_eq!(hash, blake3::hash(&bytes).to_hex().to_string());
+        let read = SafeTensors::deserialize(&bytes).expect("a file of the format");
+        assert_eq!(read.tensor("a").expect("there").shape(), [2, 2]);
+        assert_eq!(read.tensor("b").expect("there").data(), bytemuck::cast_slice::<f32, u8>(&one));
+        let mut file = TensorFile::open(path.clone(), Some(&hash)).expect("intact");
+        assert_eq!(file.values("a", 4).expect("there"), other);
+        assert_eq!(file.values("b", 3).expect("there"), one);
+        for (name, count, reason) in [("c", 3, "no tensor c"), ("a", 3, "a is not 3 values of 32 bits")] {
+            let error = file.values(name, count).expect_err("not there").to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert!(matches!(TensorFile::open(path, Some(&"ab".repeat(32))), Err(CheckpointError::Hash(_))));
+    }
+}

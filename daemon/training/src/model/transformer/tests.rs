@@ -1,0 +1,133 @@
+//! The hand-written transformer against the composed one.
+
+use candle_core::Var;
+use murmur_protocol::manifest::{AttentionBias, RopeScaling};
+
+use super::*;
+use crate::model::{gradients_by_autograd, parameter_count, tensors_of};
+use crate::ops::gradient_check::{random_tokens, random_values};
+
+/// The built-in kind, and those with everything else.
+fn specs() -> [ModelSpec; 5] {
+    let plain = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
+    let other = ModelSpec { tied_head: true, vocabulary: 300, rope_theta: 500.0, ..plain.clone() };
+    let scaled = ModelSpec { rope_scaling: RopeScaling::Llama3, rope_factor: 8.0, ..plain.clone() };
+    let scaled = ModelSpec { rope_original_context: 8, attention_bias: AttentionBias::Qkv, ..scaled };
+    // Queries wider than the stream, and narrower.
+    let qwen = ModelSpec { head_width: 12, heads: 4, key_value_heads: 2, head_norm: true, ..plain.clone() };
+    let qwen = ModelSpec { attention_bias: AttentionBias::All, ..qwen };
+    let smol = ModelSpec { head_width: 6, layers_without_rope: vec![1], tied_head: true, ..plain.clone() };
+    [plain, ModelSpec { heads: 4, key_value_heads: 2, norm_epsilon: 1e-3, ..other }, scaled, qwen, smol]
+}
+
+/// Parameters in which neither biases nor scales are all alike.
+fn parameters_of(model: &Transformer) -> Vec<f32> {
+    let mut parameters = model.initial_parameters(1);
+    for tensor in model.layout().tensors().iter().filter(|tensor| tensor.shape.len() == 1) {
+        let noise = random_values(tensor.len(), 5);
+        parameters[tensor.range()].iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.2 * noise);
+    }
+    parameters
+}
+
+fn batch(spec: &ModelSpec) -> Batch {
+    let tokens = |seed| random_tokens(3 * spec.context as usize, spec.vocabulary, seed);
+    Batch::Tokens(TokenBatch { inputs: tokens(1), targets: tokens(2), sequences: 3 })
+}
+
+fn compare_with_autograd(spec: &ModelSpec) -> Result<()> {
+    let (mut model, batch) = (Transformer::new(spec), batch(spec));
+    let parameters = parameters_of(&model);
+    let mut gradient = vec![f32::NAN; parameters.len()];
+    let rows = batch.predictions() as f64;
+    let task = Task::alone(1.0 / rows as f32, Write::Replace);
+    let loss = model.gradient(&parameters, &batch, &task, &mut gradient)?;
+    let variables: Vec<Var> =
+        tensors_of(model.layout(), &parameters)?.iter().map(Var::from_tensor).collect::<Result<_>>()?;
+    let (expected_loss, expected) = gradients_by_autograd(&model, &variables, &batch)?;
+    assert!((loss / rows - f64::from(expected_loss.to_scalar::<f32>()?)).abs() < 1e-5);
+    for (tensor, expected) in model.layout().tensors().iter().zip(expected) {
+        let (actual, expected) = (&gradient[tensor.range()], expected.flatten_all()?.to_vec1::<f32>()?);
+        let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        let pairs = actual.iter().zip(&expected);
+        let error = pairs.fold(0.0_f32, |largest, (left, right)| largest.max((left - right).abs()));
+        // Errors of a dozen operations in a row add up.
+        assert!(error < 1e-4 * largest, "{}: {error} of {largest}", tensor.name);
+        let zeros = actual.iter().filter(|value| **value == 0.0).count();
+        // Rows of the embedding whose token does not occur have none.
+        let may_have = tensor.name.contains("embed_tokens") && zeros < actual.len();
+        assert!(zeros == 0 || may_have, "{}: {zeros} zeros", tensor.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_parameter_receives_the_gradient_of_autograd() -> Result<()> {
+    specs().iter().try_for_each(compare_with_autograd)
+}
+
+/// More rows than have their logits computed at once.
+#[test]
+fn a_large_vocabulary_is_predicted_in_parts() -> Result<()> {
+    let spec = ModelSpec { layers: 1, width: 8, heads: 2, feed_forward: 8, ..ModelSpec::default() };
+    let spec = ModelSpec { context: 50, vocabulary: 70_000, ..spec };
+    assert!(Transformer::new(&spec).head.expect("it predicts").logits(150) < 150 * 70_000);
+    compare_with_autograd(&spec)?;
+    compare_with_autograd(&ModelSpec { tied_head: true, ..spec })
+}
+
+#[test]
+fn gradients_of_parts_add_up() -> Result<()> {
+    for spec in specs() {
+        let mut model = Transformer::new(&spec);
+        let (parameters, batch) = (parameters_of(&model), batch(&spec));
+        let (mut whole, mut parts) = (vec![0.0; parameters.len()], vec![f32::NAN; parameters.len()]);
+        let loss = model.gradient(&parameters, &batch, &Task::alone(0.1, Write::Replace), &mut whole)?;
+        let first = model.gradient(&parameters, &batch.part(0..1), &Task::alone(0.1, Write::Replace), &mut parts)?;
+        let second = model.gradient(&parameters, &batch.part(1..3), &Task::alone(0.1, Write::Add), &mut parts)?;
+        assert!((loss - first - second).abs() < 1e-3, "{loss} {first} {second}");
+        let error = whole.iter().zip(&parts).fold(0.0_f32, |error, (left, right)| error.max((left - right).abs()));
+        assert!(error < 1e-5, "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn products_of_sixteen_bits_give_nearly_the_same_gradient_of_32_bits() -> Result<()> {
+    for spec in specs() {
+        let mut model = Transformer::new(&spec);
+        let variables = tensors_of(model.layout(), &parameters_of(&model))?;
+        let variables = variables.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+        let (exact_loss, exact) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
+        model.set_precision(Precision::Bf16);
+        let (loss, gradients) = gradients_by_autograd(&model, &variables, &batch(&spec))?;
+        let difference = (loss - exact_loss)?.abs()?.to_scalar::<f32>()?;
+        // Eight bits of mantissa: rounding to 0.4 %, a dozen roundings in a row.
+        assert!(difference > 0.0 && difference < 0.02, "{difference}");
+        for (tensor, (rounded, exact)) in model.layout().tensors().iter().zip(gradients.iter().zip(&exact)) {
+            let error = (rounded - exact)?.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
+            let norm = exact.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
+            assert!(error > 0.0 && error < 0.05 * norm, "{}: {error} of {norm}", tensor.name);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn evaluation_agrees_with_the_composed_model() -> Result<()> {
+    for spec in specs() {
+        let model = Transformer::new(&spec);
+        let (parameters, batch) = (parameters_of(&model), batch(&spec));
+        let fused = model.evaluate(&parameters, &batch)?;
+        let composed =
+            Evaluation::of(&model.logits(&tensors_of(model.layout(), &parameters)?, &batch)?, batch.targets())?;
+        assert!((fused.loss_sum - composed.loss_sum).abs() < 1e-3, "{fused:?} {composed:?}");
+        assert_eq!((fused.predictions, fused.correct), (composed.predictions, composed.correct));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_built_in_model_has_its_promised_size() {
+    assert_eq!(parameter_count(&ModelSpec::default()), 234_048);
+}
