@@ -2,6 +2,7 @@
 
 mod blocked;
 mod checkpoint;
+mod checkpoint_error;
 mod directory;
 mod finish;
 mod length;
@@ -15,7 +16,8 @@ mod tensor_file;
 mod writer;
 
 pub use blocked::{keep_blocked, known_blocked};
-pub use checkpoint::{Checkpoint, CheckpointError, LastEvaluation, Refused, load_latest, newest_checkpoint};
+pub use checkpoint::{Checkpoint, LastEvaluation, Refused, load_latest, newest_checkpoint};
+pub use checkpoint_error::CheckpointError;
 pub use directory::{DataDirectory, SECRET_FILE};
 pub use finish::{keep_finish, known_end};
 pub use length::Length;

@@ -17,12 +17,12 @@ use murmur_training::optimizer::second_moments;
 use murmur_training::{Counters, DataPosition, EngineState, GradientAverage};
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint_error::{CheckpointError, INDEX_FILE};
 use super::sync_directory;
 use super::tensor_file::{self, Named, TensorFile};
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-pub(super) const INDEX_FILE: &str = "checkpoint.json";
 /// Format 1 has the vectors of the optimizer in the order of tensors' names, 2 in the order of the layout.
 const FORMAT: u32 = 2;
 
@@ -47,26 +47,6 @@ pub struct LastEvaluation {
     /// Share of predictions that were right, 0 to 1, for models that classify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-}
-
-/// Why a checkpoint cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// A file is missing or unreadable.
-    #[error("{0}: {1}")]
-    Io(PathBuf, std::io::Error),
-    /// The index is no index.
-    #[error("{0} is damaged: {1}")]
-    Index(PathBuf, String),
-    /// A file does not have the hash in the index.
-    #[error("{0} is damaged: its BLAKE3 differs from the one in {INDEX_FILE}")]
-    Hash(PathBuf),
-    /// A file is intact but holds something else than the run calls for.
-    #[error("{0} does not fit the run: {1}")]
-    Content(PathBuf, String),
-    /// It would push out a good one, and be refused when read.
-    #[error("step {0}: {1} holds values that are not finite")]
-    NotFinite(u64, &'static str),
 }
 
 #[derive(Serialize, Deserialize)]

@@ -5,7 +5,8 @@ use std::path::Path;
 use murmur_protocol::RunManifest;
 use serde::Deserialize;
 
-use super::checkpoint::{INDEX_FILE, LastEvaluation, checkpoint_folders};
+use super::checkpoint::{LastEvaluation, checkpoint_folders};
+use super::checkpoint_error::INDEX_FILE;
 
 /// An index without its hashes. Nothing is verified: who needs the model reads the checkpoint.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::checkpoint::CheckpointError;
+use super::checkpoint_error::CheckpointError;
 
 /// Bytes that are hashed or read at a time.
 const PIECE_BYTES: usize = 1 << 20;

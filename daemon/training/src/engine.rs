@@ -428,7 +428,7 @@ fn on_gpu(
     let (trained, parameters) = if manifest.lora.is_on() {
         let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, model::layout(spec));
         let weights = base.in_bits(&layout, manifest.lora.base_bits).into_exact();
-        let adapters = Adapters::new(device.clone(), &layout, &weights, &manifest.lora, options.precision.kind())?;
+        let adapters = Adapters::new(device.clone(), &layout, &weights, &manifest.lora, options.precision.into())?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
         (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), adapters: Some(adapters) }, parameters)
     } else {

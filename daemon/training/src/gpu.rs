@@ -31,6 +31,7 @@ use std::sync::Mutex;
 use candle_core::DeviceLocation;
 use candle_core::{Device, Result};
 
+use crate::engine::options::Precision;
 use crate::replica::Transfer;
 
 pub(crate) use adapters::Adapters;
@@ -57,6 +58,15 @@ pub(crate) enum Kind {
     Bf16,
     F64,
     U32,
+}
+
+impl From<Precision> for Kind {
+    fn from(precision: Precision) -> Kind {
+        match precision {
+            Precision::F32 => Kind::F32,
+            Precision::Bf16 => Kind::Bf16,
+        }
+    }
 }
 
 impl Kind {

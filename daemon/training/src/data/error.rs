@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::images::ImageShape;
+use super::image_shape::ImageShape;
 use super::table::TableError;
 
 /// Why there is no corpus.

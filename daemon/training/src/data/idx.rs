@@ -13,7 +13,7 @@ use murmur_protocol::manifest::DataSource;
 use super::CorpusError;
 use super::files::map_file;
 use super::folders::list_files;
-use super::images::ImageShape;
+use super::image_shape::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
 /// Type of values: unsigned bytes, the only one that images and labels have.

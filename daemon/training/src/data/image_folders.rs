@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::CorpusError;
 use super::folders::entries;
-use super::images::ImageShape;
+use super::image_shape::ImageShape;
 use super::prepared::{Key, open_or_write, unwritable};
 
 /// Images that are decoded at once, on all threads.

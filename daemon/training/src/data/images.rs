@@ -11,19 +11,9 @@ use murmur_protocol::manifest::{DataSource, ModelSpec, RunManifest};
 use murmur_protocol::random::{Generator, Rng, RngExt, stream};
 
 use super::files::JoinedFiles;
+use super::image_shape::ImageShape;
 use super::tokens::uniform;
 use super::{CorpusError, idx, image_folders};
-
-/// The size of a model's images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageShape {
-    /// 1 or 3.
-    pub channels: usize,
-    /// Pixels from top to bottom.
-    pub height: usize,
-    /// Pixels from left to right.
-    pub width: usize,
-}
 
 /// One image and what it shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,28 +33,6 @@ pub(crate) struct ImageSet {
     training: Vec<usize>,
     /// Numbers of the images that are held out, in the order in which they are evaluated.
     held_out: Vec<usize>,
-}
-
-impl ImageShape {
-    /// That of a model.
-    pub fn of(model: &ModelSpec) -> ImageShape {
-        ImageShape {
-            channels: model.image_channels as usize,
-            height: model.image_height as usize,
-            width: model.image_width as usize,
-        }
-    }
-
-    /// Values of one image.
-    pub fn values(&self) -> usize {
-        self.channels * self.height * self.width
-    }
-}
-
-impl std::fmt::Display for ImageShape {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{} × {} × {}", self.height, self.width, self.channels)
-    }
 }
 
 impl ImageSet {

@@ -8,6 +8,7 @@ pub mod folders;
 pub mod grammar;
 mod idx;
 mod image_folders;
+mod image_shape;
 pub mod images;
 mod json_lines;
 mod parquet;
@@ -23,7 +24,8 @@ pub use batch::{Batch, ImageBatch, RowBatch, RowTargets, TokenBatch};
 pub use corpus::{Corpus, DataPlace};
 pub use error::CorpusError;
 pub use grammar::Grammar;
-pub use images::{Image, ImageShape};
+pub use image_shape::ImageShape;
+pub use images::Image;
 pub use sampler::{DataPosition, Sampler};
 pub use tokenizer::Tokenizer;
 

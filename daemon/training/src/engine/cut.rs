@@ -128,7 +128,7 @@ fn on_gpu(
     let (adapters, layout, parameters) = if manifest.lora.is_on() {
         let base = base.ok_or(TrainingError::BaseMissing)?;
         let weights = base.in_bits(model.layout(), manifest.lora.base_bits).into_exact();
-        let (kind, base) = (options.precision.kind(), model.layout());
+        let (kind, base) = (options.precision.into(), model.layout());
         let adapters = Adapters::new(device.clone(), base, &weights, &manifest.lora, kind)?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));

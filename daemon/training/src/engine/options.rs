@@ -40,14 +40,6 @@ impl FromStr for Precision {
 }
 
 impl Precision {
-    /// As [`crate::gpu`] calls it.
-    pub(crate) fn kind(self) -> crate::gpu::Kind {
-        match self {
-            Precision::F32 => crate::gpu::Kind::F32,
-            Precision::Bf16 => crate::gpu::Kind::Bf16,
-        }
-    }
-
     /// Whether transformers on this machine's CPU multiply matrices so, not in `f32` whatever they are told.
     pub fn is_on_this_cpu(self) -> bool {
         self == Precision::F32 || self.rounding().is_some()

@@ -9,7 +9,8 @@ use murmur_protocol::manifest::LoraSpec;
 
 use super::weights::{WeightMemory, Weights};
 use super::{Accelerator, Kind, Matrix, Memory, Product, Span, bytes_of};
-use crate::model::lora::{AdapterPlaces, adapter_places};
+use crate::model::adapter_places::AdapterPlaces;
+use crate::model::lora::adapter_places;
 
 pub(crate) struct Adapters {
     device: Arc<dyn Accelerator>,

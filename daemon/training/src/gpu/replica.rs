@@ -76,7 +76,7 @@ impl GpuReplica {
         micro_batch: usize,
         options: &TrainingOptions,
     ) -> Result<GpuReplica> {
-        let kind = options.precision.kind();
+        let kind = options.precision.into();
         let vector = |length| device.allocate(Kind::F32, length);
         let Trained { stage, layout, adapters } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);

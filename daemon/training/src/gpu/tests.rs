@@ -247,7 +247,7 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
         let (spec, options) = (&specs()[index], TrainingOptions { precision, ..TrainingOptions::default() });
         let (base, optimizer) = (Transformer::new(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
-        let adapters = Adapters::new(device.clone(), base.layout(), &weights, &lora, precision.kind())?;
+        let adapters = Adapters::new(device.clone(), base.layout(), &weights, &lora, precision.into())?;
         let model = Lora::new(base, weights, &lora);
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
@@ -285,7 +285,7 @@ fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
             let model = Transformer::stage(&spec, stage.clone());
             let (base, weights) = (model.layout().clone(), model.initial_parameters(1));
             let (trained, parameters) = if is_adapted {
-                let folded = Adapters::new(device.clone(), &base, &weights, &adapters, precision.kind())?;
+                let folded = Adapters::new(device.clone(), &base, &weights, &adapters, precision.into())?;
                 let layout = Arc::new(crate::model::lora::lora_layout(&base, &adapters));
                 let parameters = crate::model::lora::initial_adapters(&layout, 1);
                 (Trained { stage, layout, adapters: Some(folded) }, parameters)

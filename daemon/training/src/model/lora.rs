@@ -14,6 +14,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use murmur_protocol::layout::{ModelLayout, TensorSpec};
 use murmur_protocol::manifest::LoraSpec;
 
+use super::adapter_places::AdapterPlaces;
 use super::initial::initial_parameters;
 use super::stage::{BackwardOutput, Evaluated, Staged};
 use super::transformer::{Adapters, Transformer, Weights};
@@ -21,7 +22,6 @@ use super::{Evaluation, Model, Task, Write};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::base_weights::BaseWeights;
-use crate::ops::product::{Matrix, MatrixMut, multiply};
 
 /// What PEFT puts in front of the base's names.
 const PREFIX: &str = "base_model.model.";
@@ -43,16 +43,6 @@ struct Frozen {
     /// The same weights on the device that last computed with tensors. Behind a lock only because computing does not borrow the
     /// model exclusively; never contended.
     uploaded: Mutex<Vec<Tensor>>,
-}
-
-/// Where one matrix of the base lies, and its adapters in the trained vector.
-pub(crate) struct AdapterPlaces {
-    /// In the base's layout.
-    pub(crate) target: TensorSpec,
-    /// Which tensor of the base's layout that is.
-    index: usize,
-    pub(crate) down: TensorSpec,
-    pub(crate) up: TensorSpec,
 }
 
 /// The trained tensors of `spec` on a base of this layout: PEFT's names, so that its tools know them.
@@ -113,35 +103,6 @@ pub(crate) fn adapter_places(base: &ModelLayout, spec: &LoraSpec) -> Vec<Adapter
 pub(crate) fn initial_adapters(layout: &ModelLayout, seed: u64) -> Vec<f32> {
     // No adapter writes into the residual stream by itself, so depth does not matter.
     initial_parameters(layout, 1, seed)
-}
-
-impl AdapterPlaces {
-    pub(crate) fn rank(&self) -> usize {
-        self.down.shape[0]
-    }
-
-    /// Of the adapted matrix.
-    pub(crate) fn inputs(&self) -> usize {
-        self.target.shape[1]
-    }
-
-    /// Of the adapted matrix.
-    pub(crate) fn outputs(&self) -> usize {
-        self.target.shape[0]
-    }
-
-    /// The first output of the adapted matrix, of those of the matrix in `range`, of which it is some rows.
-    pub(crate) fn first_output(&self, range: &Range<usize>) -> usize {
-        (self.target.range().start - range.start) / self.inputs()
-    }
-
-    /// Adds `s·B·A` to the target's place among `weights`.
-    fn fold(&self, scale: f32, adapters: &[f32], weights: &mut [f32]) {
-        let down = Matrix::dense(&adapters[self.down.range()], self.rank(), self.inputs());
-        let up = Matrix::dense(&adapters[self.up.range()], self.outputs(), self.rank());
-        let place = MatrixMut::dense(&mut weights[self.target.range()], self.outputs(), self.inputs());
-        multiply(place, Write::Add, scale, up, down);
-    }
 }
 
 impl Lora {

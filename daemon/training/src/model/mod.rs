@@ -5,6 +5,7 @@
 //! a file here with [`Model`]'s first three methods (the others have defaults, by candle's autograd) and a line in
 //! [`build`].
 
+pub(crate) mod adapter_places;
 pub mod cnn;
 pub(crate) mod hidden;
 pub mod initial;

@@ -27,12 +27,14 @@ use crate::ops::rotary::RotaryTables;
 
 mod block;
 mod composed;
+mod frame;
 mod head;
 mod layout;
 mod weights;
 mod workspace;
 
-use block::{Block, Frame};
+use block::Block;
+use frame::Frame;
 use head::Head;
 pub(crate) use layout::stage_layout;
 pub use layout::transformer_layout;

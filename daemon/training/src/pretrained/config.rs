@@ -3,16 +3,12 @@
 //! Both forms of the transformers library are written: since its version 5 the rotary settings are in `rope_parameters`,
 //! before they were `rope_theta` and `rope_scaling`.
 
-use std::path::Path;
-
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::{AttentionBias, ModelSpec, RopeScaling};
 use serde_json::{Map, Value, json};
 
 use super::ExportType;
-use super::error::PretrainedError;
 use super::family::Family;
-use super::reader::Reader;
 use crate::model::transformer::transformer_layout;
 
 /// The file's name.
@@ -30,14 +26,6 @@ pub struct PretrainedConfig {
 }
 
 impl PretrainedConfig {
-    /// Reads `config.json` in `folder`.
-    ///
-    /// # Errors
-    /// When it is missing, is no JSON, is of another architecture or has a setting that is not supported.
-    pub fn read(folder: &Path) -> Result<PretrainedConfig, PretrainedError> {
-        Reader::open(folder)?.config()
-    }
-
     /// The model with a run's `context`, in tokens.
     pub fn model(&self, context: u32) -> ModelSpec {
         ModelSpec { context, ..self.spec.clone() }

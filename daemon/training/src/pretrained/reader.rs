@@ -33,15 +33,25 @@ const SUPPORTED: [Supported; 5] = [
     ("rope_interleaved", &[Value::Bool(false)], "false"),
 ];
 
+impl PretrainedConfig {
+    /// Reads `config.json` in `folder`.
+    ///
+    /// # Errors
+    /// When it is missing, is no JSON, is of another architecture or has a setting that is not supported.
+    pub fn read(folder: &Path) -> Result<PretrainedConfig, PretrainedError> {
+        Reader::open(folder)?.config()
+    }
+}
+
 /// The file.
-pub(super) struct Reader {
+struct Reader {
     path: PathBuf,
     object: Map<String, Value>,
 }
 
 impl Reader {
     /// Of a folder.
-    pub(super) fn open(folder: &Path) -> Result<Reader, PretrainedError> {
+    fn open(folder: &Path) -> Result<Reader, PretrainedError> {
         let path = folder.join(CONFIG_FILE);
         let bytes = regular::read(&path, CONFIG_BYTES_MAX)
             .map_err(|error| PretrainedError::Io { path: path.clone(), error })?;
@@ -51,7 +61,7 @@ impl Reader {
         Ok(Reader { path, object })
     }
 
-    pub(super) fn config(self) -> Result<PretrainedConfig, PretrainedError> {
+    fn config(self) -> Result<PretrainedConfig, PretrainedError> {
         let family = self.family()?;
         self.check_supported()?;
         let (width, heads) = (self.count("hidden_size")?, self.count("num_attention_heads")?);

@@ -112,7 +112,7 @@ pub(crate) fn activation_values(
     let rounded = rows * (passes * kept * (joint + raw + queries + 2 * inner) + of_batch);
     let rounded = rounded + 2 * scores;
     let rounded = rounded + if stage.predicts { vocabulary * logit_rows_at_once(vocabulary, rows) } else { 0 };
-    exact + (rounded * precision.kind().size()).div_ceil(Kind::F32.size())
+    exact + (rounded * Kind::from(precision).size()).div_ceil(Kind::F32.size())
 }
 
 impl GpuTransformer {

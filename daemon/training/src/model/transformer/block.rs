@@ -10,6 +10,7 @@ use std::ops::Range;
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
+use super::frame::Frame;
 use super::weights::{Gradient, Weights};
 use super::workspace::{Kept, Scratch};
 use crate::ops::attention::Attention;
@@ -36,31 +37,6 @@ pub(super) struct Block {
     head_norms: Option<[Range<usize>; 2]>,
     /// Whether queries and keys are turned by their positions.
     has_rope: bool,
-}
-
-/// What all blocks have in common for the batch at hand.
-pub(super) struct Frame<'a> {
-    pub(super) attention: Attention,
-    /// Of the residual stream.
-    pub(super) width: usize,
-    /// Inside the feed-forward part.
-    pub(super) inner: usize,
-    pub(super) epsilon: f32,
-    pub(super) rotary: &'a RotaryTables,
-    /// Whether blocks keep queries and keys as they were before the norms of heads.
-    pub(super) has_head_norm: bool,
-    pub(super) products: Products,
-}
-
-impl Frame<'_> {
-    /// The same, with products shared out among so many threads.
-    pub(super) fn on(self, threads: usize) -> Self {
-        Frame { products: Products { threads, ..self.products }, ..self }
-    }
-
-    pub(super) fn rows(&self) -> usize {
-        self.attention.sequences * self.attention.length
-    }
 }
 
 impl Block {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use murmur_protocol::ModelLayout;
 
-use super::block::Frame;
+use super::frame::Frame;
 use super::weights::{Gradient, Weights};
 use super::workspace::Scratch;
 use crate::model::Evaluation;

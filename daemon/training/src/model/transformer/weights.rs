@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::model::lora::AdapterPlaces;
+use crate::model::adapter_places::AdapterPlaces;
 use crate::ops::base_weights::BaseWeights;
 use crate::ops::linear::{StoredMatrix, Weight};
 use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel};

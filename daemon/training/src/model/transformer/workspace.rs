@@ -1,7 +1,7 @@
 //! The buffers of a transformer's forward and backward, made once and used again at every step: one [`Pass`] for each
 //! microbatch whose backward is to come, and one [`Workspace`] for all.
 
-use super::block::Frame;
+use super::frame::Frame;
 
 /// What a block keeps for its backward.
 pub(super) struct Kept {
