@@ -208,6 +208,8 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     {
         return Err(Stop::For(wanted.other("length", "its list", &expected.to_string(), &total.to_string())));
     }
+    // Where an answer does not tell its length, it has to have the one that is known.
+    let total = total.or(wanted.bytes);
     if let Some(total) = total {
         check_room(wanted, total.saturating_sub(here))?;
         if wanted.bytes.is_none() {

@@ -86,26 +86,28 @@ pub(super) fn bring(remote: &Remote, address: &HubAddress, purpose: Purpose, rea
     let scope = blake3::hash(format!("{purpose:?}\0{}", address.path).as_bytes()).to_hex()[..16].to_owned();
     let is_offline = is_set("HF_HUB_OFFLINE");
     let found = if is_offline { Err(hub.offline()) } else { hub.find(&repository, &scope, purpose) };
-    let listing = match found {
-        Ok(listing) => listing,
+    let (listing, is_listed) = match found {
+        Ok(listing) => (listing, true),
         Err(trouble) if is_offline || trouble.is_offline() => {
             let Some((commit, listing)) = cached(&repository, address, &scope, purpose) else { return Err(trouble) };
             if !is_offline {
                 note(&format!("warning: {trouble}; what was loaded of {} before is used", hub.place));
             }
             hub.commit = commit;
-            listing
+            (listing, false)
         }
         Err(trouble) => return Err(trouble),
     };
     if listing.is_empty() {
         return Err(hub.nothing(purpose));
     }
-    if !is_offline {
+    if is_listed {
         repository.prepare()?;
         load_all(remote, &hub.place, (&repository, &hub.commit), &listing, &hub)?;
         repository.keep_listing(&format!("{}-{scope}", hub.commit), &listing)?;
-        repository.refer(&address.revision, &hub.commit)?;
+        if !is_commit(&address.revision) {
+            repository.refer(&address.revision, &hub.commit)?;
+        }
     }
     let snapshot = repository.snapshot(&hub.commit);
     match purpose {
