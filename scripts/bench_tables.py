@@ -115,10 +115,10 @@ def said(folder, kind):
 def daemon(murmur, folder, arguments):
     """A member, and what it says once it is ready."""
     arguments = [murmur, *map(str, arguments), "--data-dir", folder, "--listen", "/ip4/127.0.0.1/tcp/0", "--threads", "1"]
-    arguments += ["--status-address", "off", "--format", "json"]
+    arguments += ["--status-address", "off", "--format", "json", "--until-stdin-closes"]
     # A file and no pipe: nobody would read the pipe, and a daemon waits for its reader.
     with open(f"{folder}.json", "w") as output, open(f"{folder}.log", "w") as log:
-        child = subprocess.Popen(list(map(str, arguments)), stdout=output, stderr=log)
+        child = subprocess.Popen(list(map(str, arguments)), stdin=subprocess.PIPE, stdout=output, stderr=log)
     deadline = time.monotonic() + 60
     while child.poll() is None and time.monotonic() < deadline:
         ready = said(folder, "ready")

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use murmur_tests::{Daemon, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, murmur, run, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -129,7 +129,8 @@ fn a_swarm_with_unlike_shares_predicts_as_well_as_scikit_learn_with_all_rows() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench_tables.py");
     let mut command = murmur(&python);
     command.arg(script).args([MURMUR, "--seeds", "1", "--tables", "digits"]);
-    let output = output_of(&mut command);
+    // The script bounds what it waits for, and takes its daemons along.
+    let output = command.output().expect("python is there");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let row = said.lines().find(|line| line.starts_with("| digits")).expect("a row of the table");

@@ -27,8 +27,8 @@ pub use statistics::{StatisticsPrivacy, TableStatistics};
 
 use super::CorpusError;
 
-/// Fills in what a founder's tables and the statistics of others say about its run. With `private` the founder's own rows count
-/// only by statistics with noise.
+/// Fills in what a founder's tables and the statistics of others say about its run. With `private` only statistics
+/// with noise count, and the founder's own rows by such ones.
 ///
 /// # Errors
 /// When a table or statistics cannot be read, or do not fit together.
@@ -48,7 +48,8 @@ pub(super) fn complete(
     for path in statistics {
         all.push(TableStatistics::read(path)?);
     }
-    if private && !all.iter().any(|statistics| statistics.privacy.is_some()) {
+    // Which of them are of the founder's own rows is not known, so none may be without noise.
+    if private && all.iter().any(|statistics| statistics.privacy.is_none()) {
         return Err(TableError::NoPrivateStatistics.into());
     }
     let mut all = all.into_iter();

@@ -33,6 +33,9 @@ pub fn predict(spec: &ModelSpec, parameters: &[f32], rows: &RowBatch) -> Result<
     if parameters.len() != parameter_count(spec) {
         bail!("{} parameters for a model of {}", parameters.len(), parameter_count(spec));
     }
+    if rows.inputs.is_empty() {
+        return Ok(Vec::new());
+    }
     Mlp::new(spec).outputs(parameters, rows)
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use murmur_protocol::manifest::ManifestError;
+
 /// A row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -167,6 +169,9 @@ pub enum TableError {
         /// The limit.
         most: usize,
     },
+    /// The table does not fit into a run file.
+    #[error("this table does not fit into a run file: {0}")]
+    NoRun(#[from] ManifestError),
     /// One table has numbers where another has categories.
     #[error("column {column:?} holds numbers in one table and other values in another ({path})")]
     OtherKind {
@@ -192,7 +197,7 @@ pub enum TableError {
         reason: String,
     },
     /// Statistics without noise would tell of rows.
-    #[error("private training founds a run on statistics with noise, and none were given")]
+    #[error("private training founds a run on statistics with noise alone, of its own rows as well")]
     NoPrivateStatistics,
     /// Noise needs bounds that do not come from the data.
     #[error("statistics of column {column:?} with noise need its range")]
@@ -253,7 +258,7 @@ impl TableError {
                  table.task = \"regression\""
             }
             TableError::NoInputs { .. } => "name fewer columns in table.ignore, or some in table.numbers",
-            TableError::TooManyColumns { .. } | TableError::TooLarge { .. } => {
+            TableError::NoRun(_) | TableError::TooManyColumns { .. } | TableError::TooLarge { .. } => {
                 "name columns that are not needed in table.ignore, or group categories"
             }
             TableError::OtherKind { .. } => {

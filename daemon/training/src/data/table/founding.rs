@@ -32,11 +32,13 @@ pub(super) fn found(mut manifest: RunManifest, statistics: &TableStatistics) -> 
     if bytes > MANIFEST_BYTES_MAX {
         return Err(TableError::TooLarge { bytes, most: MANIFEST_BYTES_MAX });
     }
+    manifest.validate()?;
     Ok(manifest)
 }
 
 fn columns(manifest: &mut RunManifest, statistics: &TableStatistics) -> Result<(), TableError> {
     let table = &mut manifest.table;
+    (table.means, table.deviations) = (Vec::new(), Vec::new());
     let is_open = table.numbers.is_empty() && table.categories.is_empty();
     for ColumnStatistics { name, missing, values } in &statistics.columns {
         match values {

@@ -126,7 +126,9 @@ pub(super) fn wanted(table: &TableSpec, paths: &[PathBuf]) -> Result<Vec<(String
     let mut columns: Vec<(String, Wanted)> = numbers.chain(categories).collect();
     if columns.is_empty() {
         let all = columns_of(&paths[0])?;
-        let inputs = all.into_iter().filter(|name| *name != table.target && !table.ignore.contains(name));
+        // A column without a name is the number of the row, as pandas writes it.
+        let is_read = |name: &String| !name.is_empty() && *name != table.target && !table.ignore.contains(name);
+        let inputs = all.into_iter().filter(is_read);
         columns = inputs.map(|name| (name, Wanted::Either)).collect();
     }
     let target = match table.task {

@@ -102,6 +102,11 @@ fn a_founder_finds_out_which_columns_are_which_and_rows_become_inputs() {
     assert_eq!(inputs[20..24], [0.0, 0.0, 0.0, 1.0]);
     assert!((inputs[18] - age(60.0)).abs() < 1e-6);
     assert_eq!(targets, RowTargets::Classes { labels: vec![0, 1, 0, 1], weights: vec![1.0; 4] });
+    // The row numbers that pandas writes are no column.
+    let numbered: String =
+        PATIENTS.lines().enumerate().map(|(row, line)| format!("{},{line}\n", ["", "0"][row.min(1)])).collect();
+    let numbered = folder.write("pandas.csv", &numbered);
+    assert_eq!(found(&manifest, &[numbered]).map(|run| run.run_id()), Ok(founded.run_id()));
     // A run that has been founded stays as it is.
     assert_eq!(found(&founded, &[]), Ok(founded));
 }
@@ -212,6 +217,8 @@ fn what_is_wrong_is_one_line_with_file_row_and_column() {
     assert!(many.ends_with("column \"sex\" has more than 64 different values"), "{many}");
     assert!(refused("id,ill\n1,no\n2,yes\n").contains("no column is left to predict \"ill\" from"));
     assert!(refused("age,ill\n1,no\n2,no\n").contains("is to be predicted, but has 1 different values"));
+    let free = refused(&PATIENTS.replace(",m,", &format!(",{},", "word ".repeat(40))));
+    assert!(free.starts_with("this table does not fit into a run file: table.categories"), "{free}");
     let mut regression = manifest.clone();
     regression.table.task = TableTask::Regression;
     let text = found(&regression, &[folder.write("bad.csv", PATIENTS)]).expect_err("refused");
