@@ -102,6 +102,11 @@ impl Joining {
         self.copying.is_busy_with(peer)
     }
 
+    /// Whether no donor has been asked, and no copy is being taken over or checked.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.copying.asked().is_empty() && self.loading.is_none() && self.checking.is_none()
+    }
+
     pub(crate) fn status(&self) -> CopyStatus {
         let (chunks, of) = self.copying.chunks();
         CopyStatus { chunks, of, donors: self.copying.asked().iter().map(|asked| asked.peer).collect() }

@@ -54,6 +54,10 @@ pub struct Node {
     settled_distance: f64,
     /// How often a node of a finished run has settled once more without knowing whether it is far off.
     settlings_untold: u32,
+    /// How often it has settled once more and was no nearer to others afterwards.
+    settlings_in_vain: u32,
+    /// The distance for which it has settled last, where that was known, until what came of it is.
+    settling_from: Option<f64>,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
@@ -86,6 +90,8 @@ impl Node {
             final_exchanges_left: config.gossip.final_exchanges,
             settled_distance: 0.0,
             settlings_untold: 0,
+            settlings_in_vain: 0,
+            settling_from: None,
             phase_deadline: None,
             misbehaviours: BTreeMap::new(),
             offences: BTreeMap::new(),
@@ -346,9 +352,9 @@ impl Node {
             || self.giving.is_busy_with(peer)
     }
 
-    /// Whether this node trains, but on a model that it is about to replace.
+    /// Whether this node trains, or has trained, but on a model that it is about to replace.
     fn is_copying_anew(&self) -> bool {
-        self.phase == Phase::Training && self.is_outlier
+        matches!(self.phase, Phase::Training | Phase::Settling) && self.is_outlier
     }
 
     fn on_transfer_ended(&mut self, now: Time, transfer: TransferId, finished: bool) {

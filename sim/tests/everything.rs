@@ -105,3 +105,24 @@ fn a_node_that_is_beyond_the_grid_in_one_fragment_of_three_comes_back() {
         assert_eq!(finding(&file, seed), None, "seed {seed}");
     }
 }
+
+/// For a node with the progress that a liar had told it the run was over at once, and it ended beyond all others (9000033).
+/// Others were so far off when the run was over that nobody let their models in, and stayed there (9000038, 9000062). All of
+/// them copy the model anew.
+#[test]
+fn a_node_that_nobody_lets_in_when_its_run_is_over_copies_the_model() {
+    let mut file = file();
+    file.finish.as_mut().expect("it ends").chance = Drawn::fixed(1.0);
+    for seed in [9_000_033, 9_000_038, 9_000_062] {
+        assert_eq!(finding(&file, seed), None, "seed {seed}");
+    }
+}
+
+/// Nodes settled for ever over what rounding leaves.
+#[test]
+fn seeds_of_runs_that_end_hold() {
+    let file = file();
+    for seed in [9, 9_000_008] {
+        assert_eq!(finding(&file, seed), None, "seed {seed}");
+    }
+}

@@ -71,6 +71,23 @@ fn members_of_a_finished_run_come_to_rest() {
     }
 }
 
+/// Long after learning the usual distance of two models is what rounding leaves. Nodes settled again and again to bring it
+/// below a twentieth of that, for ever.
+#[test]
+fn a_run_that_ends_long_after_learning_comes_to_rest() {
+    for seed in 0..2 {
+        let mut scenario = scenario().at(seconds(400), Incident::Finish { at: 3, steps: STEPS });
+        scenario = scenario.at(seconds(60), Incident::StopLearning);
+        let mut swarm = Swarm::new(scenario, seed);
+        swarm.run_until(seconds(600));
+        let settled = swarm.record().payload_bytes();
+        swarm.run_until(seconds(660));
+        assert_eq!(swarm.record().payload_bytes(), settled, "seed {seed}");
+        let phases: Vec<Phase> = (0..12).filter_map(|host| swarm.status(host)).map(|status| status.phase).collect();
+        assert_eq!(phases, [Phase::Completed; 12], "seed {seed}");
+    }
+}
+
 #[test]
 fn an_order_that_is_lost_on_half_of_the_ways_reaches_everybody() {
     for seed in 0..4 {

@@ -1,6 +1,6 @@
 //! What both roles share: this node's part in averaging, and what its exchanges have taught it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::cadence::Cadence;
@@ -40,6 +40,10 @@ const MOST: f64 = 0.5;
 /// A link whose partner's influence falls below this is given up, for another partner (a guess).
 pub(super) const LINK_INFLUENCE_MIN: f64 = 0.5;
 
+/// Exchanges of a part that tell whether the run's end has found one model: partners that are near may be one group of two (a
+/// guess: three partners are of one half once in eight times).
+const LAST_MERGES: usize = 3;
+
 /// Weight of the newest report in the running mean of the time of a step.
 const NEWEST: f64 = 0.125;
 
@@ -58,8 +62,8 @@ pub(crate) struct Averaging {
     pub(crate) counters: ExchangeCounters,
     /// ‖s·d‖ of the last exchange of the model.
     pub(crate) last_distance: Option<f64>,
-    /// Distance and partner's progress of the last exchange of the model, until they are taken.
-    last_merge: Option<(Option<f64>, f64)>,
+    /// Partner's progress of the last exchange of the model, until it is taken.
+    last_merge: Option<f64>,
     /// Own steps when the last exchange was merged.
     last_merge_steps: u64,
     /// Exchanges until a joiner counts in full.
@@ -71,6 +75,18 @@ pub(crate) struct Averaging {
     travel_before: f64,
     /// Whether it moved the model between the last two rounds.
     pub(crate) has_moved: bool,
+}
+
+/// What the last exchanges of the model say, all fragments together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastMerges {
+    /// The largest distance; where it is not told, wraps hide one, and this is the least that it can be.
+    pub(crate) distance: f64,
+    pub(crate) is_told: bool,
+    /// Whether a correction was shortened, or left blocks out that wrap.
+    pub(crate) is_held_up: bool,
+    /// Of the last partner.
+    pub(crate) partner_progress: f64,
 }
 
 /// What exchanges of one part have taught.
@@ -87,6 +103,8 @@ struct PartState {
     is_beyond_grid: bool,
     /// Whether it was with one that was hardly another.
     is_near: bool,
+    /// Oldest first, at most [`LAST_MERGES`].
+    last_merges: VecDeque<LastMerges>,
 }
 
 /// The time of a step.
@@ -157,6 +175,7 @@ impl Averaging {
         for state in self.parts.values_mut() {
             (state.scales, state.outlier) = (None, OutlierDetection::default());
             (state.is_stuck, state.is_beyond_grid, state.is_near) = (false, false, false);
+            state.last_merges.clear();
         }
         // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
         // the first liar in.
@@ -192,6 +211,11 @@ impl Averaging {
         self.parts.values().any(|state| state.outlier.is_outlier())
     }
 
+    /// What partners have said of that counts no more.
+    pub(crate) fn forget_outlier(&mut self) {
+        self.parts.values_mut().for_each(|state| state.outlier = OutlierDetection::default());
+    }
+
     /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
     pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
         self.parts.values().find(|state| state.outlier.is_outlier())?.outlier.progress()
@@ -203,10 +227,18 @@ impl Averaging {
         models.filter_map(|(_, state)| state.clip.usual()).fold(0.0, f64::max)
     }
 
-    /// Distance (`None` where wraps hide it) and partner's progress of an exchange of the model that was merged since the
-    /// last call.
-    pub(crate) fn take_last_merge(&mut self) -> Option<(Option<f64>, f64)> {
-        self.last_merge.take()
+    /// What the last exchanges of all fragments of the model say, where one was merged since the last call.
+    pub(crate) fn take_last_merges(&mut self) -> Option<LastMerges> {
+        let partner_progress = self.last_merge.take()?;
+        let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
+        let last = models.flat_map(|(_, state)| &state.last_merges).copied();
+        let none = LastMerges { distance: 0.0, is_told: true, is_held_up: false, partner_progress };
+        Some(last.fold(none, |sum, merge| LastMerges {
+            distance: sum.distance.max(merge.distance),
+            is_told: sum.is_told && merge.is_told,
+            is_held_up: sum.is_held_up || merge.is_held_up,
+            partner_progress,
+        }))
     }
 
     /// An own round begins.
@@ -339,10 +371,7 @@ impl Averaging {
         }
         if is_model {
             self.last_distance = Some(merged.distance);
-            // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
-            let is_unknown = merged.stuck_blocks > 0 || masked_share(merged) > MOST;
-            let distance = (!is_unknown).then_some(merged.distance);
-            self.last_merge = Some((distance, self.training.progress + terms.progress_difference));
+            self.last_merge = Some(self.training.progress + terms.progress_difference);
             self.last_merge_steps = self.training.steps;
             self.cadence.on_distance(merged.distance, about.local_progress);
             self.gain.on_exchange();
@@ -417,6 +446,17 @@ impl PartState {
         let is_wide = terms.width == CodeWidth::Sixteen;
         let is_telling = merged.norm > least.max(self.clip.least_telling());
         self.is_stuck = merged.stuck_blocks > 0;
+        // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
+        if self.last_merges.len() == LAST_MERGES {
+            self.last_merges.pop_front();
+        }
+        let is_told = !self.is_stuck && !most_wrapped;
+        self.last_merges.push_back(LastMerges {
+            distance: merged.distance,
+            is_told,
+            is_held_up: !is_told || merged.clip_scale < 1.0,
+            partner_progress: seen.progress,
+        });
         self.scales.clone_from(&merged.scales);
         // Blocks that wrap are left out of the norm. A wide exchange shows how far apart they are.
         if is_wide {

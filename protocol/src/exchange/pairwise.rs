@@ -6,7 +6,7 @@
 use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
-use super::averaging::{Averaging, LINK_INFLUENCE_MIN};
+use super::averaging::{Averaging, LINK_INFLUENCE_MIN, LastMerges};
 use super::outcome::{Ended, Outcome, Way};
 use super::responder::{Admission, Responder};
 use super::starter::Starter;
@@ -345,6 +345,11 @@ impl Pairwise {
         self.averaging.is_outlier()
     }
 
+    /// What partners have said of that counts no more.
+    pub(crate) fn forget_outlier(&mut self) {
+        self.averaging.forget_outlier();
+    }
+
     /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
     pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
         self.averaging.progress_seen_by_outlier()
@@ -392,10 +397,9 @@ impl Pairwise {
         self.averaging.gossip.final_exchanges
     }
 
-    /// Distance (`None` where wraps hide it) and partner's progress of an exchange of the model that was merged since the
-    /// last call.
-    pub(crate) fn take_last_merge(&mut self) -> Option<(Option<f64>, f64)> {
-        self.averaging.take_last_merge()
+    /// What the last exchanges of all fragments of the model say, where one was merged since the last call.
+    pub(crate) fn take_last_merges(&mut self) -> Option<LastMerges> {
+        self.averaging.take_last_merges()
     }
 
     /// Fills in what exchanges have to say of the node.

@@ -21,6 +21,14 @@ const SETTLED_SHARE: f64 = 0.05;
 /// exchanges to know what is usual.
 const SETTLINGS_UNTOLD_MAX: u32 = 3;
 
+/// Times that a node settles once more, takes corrections in full and finds others as far as before, until a member comes
+/// back. Long after learning the usual distance is what rounding leaves, and no exchange brings models nearer than that.
+const SETTLINGS_IN_VAIN_MAX: u32 = 3;
+
+/// A settling that leaves more than this share of the distance for which it began was in vain (a guess: what is far above
+/// rounding errors shrinks faster).
+const LEFT_IN_VAIN: f64 = 0.75;
+
 impl Node {
     /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
     pub(super) fn on_finish(&mut self, from: Option<PeerId>, order: &FinishOrder) -> Result<(), Misbehaviour> {
@@ -50,7 +58,7 @@ impl Node {
         self.tell_finish(peer);
         let is_apart = self.synchronous.is_none() && (was_away || self.final_exchanges_left > 0);
         if self.phase == Phase::Completed && is_apart {
-            self.settlings_untold = 0;
+            (self.settlings_untold, self.settlings_in_vain) = (0, 0);
             self.begin_settling(now);
         }
     }
@@ -68,7 +76,7 @@ impl Node {
         }
     }
 
-    fn begin_settling(&mut self, now: Time) {
+    pub(super) fn begin_settling(&mut self, now: Time) {
         self.phase = Phase::Settling;
         self.final_exchanges_left = self.pairwise.final_exchanges();
         self.phase_deadline = Some(now + SETTLING_TIMEOUT);
@@ -87,6 +95,22 @@ impl Node {
         }
     }
 
+    /// For this node the run is over, and nobody lets its model in: it copies one anew, and trains on where that one is not
+    /// at the end yet. Where nobody can give it one, its own is what it ends with.
+    pub(super) fn copy_at_the_end(&mut self, now: Time) {
+        let out_of_time = self.phase_deadline.is_none_or(|deadline| deadline <= now);
+        if self.joining.is_idle() && (out_of_time || self.is_resting || self.membership.connected().next().is_none()) {
+            self.is_outlier = false;
+            self.pairwise.forget_outlier();
+            self.complete();
+            return;
+        }
+        if out_of_time {
+            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
+        }
+        self.copy(now);
+    }
+
     fn complete(&mut self) {
         if !matches!(self.phase, Phase::Training | Phase::Settling) {
             return;
@@ -98,19 +122,25 @@ impl Node {
     }
 
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
-    /// has shown that their models are not one yet. Distances shrink with every exchange, so this ends.
+    /// has shown that their models are not one yet. Those that bring nothing are counted, so this ends.
     pub(super) fn look_whether_settled(&mut self, now: Time) {
-        let Some((distance, partner_progress)) = self.pairwise.take_last_merge() else { return };
+        let Some(last) = self.pairwise.take_last_merges() else { return };
         // Both sides have averaged their progress, which rounds.
-        let is_over = |end: f64| partner_progress >= end - 0.5;
-        let told = distance.filter(|_| self.settled_distance > 0.0);
-        let is_apart = match told {
-            Some(distance) => distance > self.settled_distance,
-            // The grid of models that have become one is so fine that rounding errors wrap.
-            None => self.settlings_untold < SETTLINGS_UNTOLD_MAX,
+        let is_over = |end: f64| last.partner_progress >= end - 0.5;
+        let is_apart = last.distance > self.settled_distance;
+        // The grid of models that have become one is so fine that rounding errors wrap.
+        let is_untold = self.settled_distance == 0.0 || (!last.is_told && !is_apart);
+        if let Some(before) = self.settling_from.take() {
+            let is_vain = is_apart && !last.is_held_up && last.distance > LEFT_IN_VAIN * before;
+            self.settlings_in_vain += u32::from(is_vain);
+        }
+        let may_help = match is_untold {
+            true => self.settlings_untold < SETTLINGS_UNTOLD_MAX,
+            false => is_apart && self.settlings_in_vain < SETTLINGS_IN_VAIN_MAX,
         };
-        if is_apart && self.end.at().is_some_and(is_over) {
-            self.settlings_untold += u32::from(told.is_none());
+        if may_help && self.end.at().is_some_and(is_over) {
+            self.settlings_untold += u32::from(is_untold);
+            self.settling_from = (!is_untold).then_some(last.distance);
             self.begin_settling(now);
         }
     }

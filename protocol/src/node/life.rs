@@ -42,11 +42,15 @@ impl Node {
             // Training goes on meanwhile; what this node has learned since it fell behind is lost anyway.
             Phase::Training if self.is_copying_anew() && self.is_resting => {}
             Phase::Training if self.is_copying_anew() => self.copy(now),
-            Phase::Training if self.pairwise.is_outlier() => {
+            Phase::Settling if self.is_copying_anew() => self.copy_at_the_end(now),
+            Phase::Training | Phase::Settling | Phase::Completed if self.pairwise.is_outlier() => {
                 self.is_outlier = true;
                 // Two or three that are apart from all others trust each other alone, and would copy in a circle.
                 self.reputation.forget_distances();
                 self.joining.expect_progress(self.pairwise.progress_seen_by_outlier());
+                if self.phase != Phase::Training {
+                    self.begin_settling(now);
+                }
             }
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
@@ -62,7 +66,7 @@ impl Node {
         if matches!(outcome, Outcome::Unanswered) {
             self.membership.on_silence(now, partner, &mut self.outbox);
         }
-        if self.joining.is_checking() && matches!(self.phase, Phase::Joining | Phase::Training) {
+        if self.joining.is_checking() && (self.phase == Phase::Joining || self.is_copying_anew()) {
             self.on_check_ended(now, partner, part, outcome);
             return;
         }
@@ -83,7 +87,7 @@ impl Node {
             Some(Loaded::Taken { donors, progress }) => {
                 self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
                 self.giving.on_model_replaced(&mut self.outbox);
-                if matches!(self.phase, Phase::Joining | Phase::Training) {
+                if matches!(self.phase, Phase::Joining | Phase::Training | Phase::Settling) {
                     self.joining.begin_check(now, donors);
                     self.pairwise.on_model_replaced(&mut self.outbox);
                     self.check_copy(now);
@@ -145,7 +149,7 @@ impl Node {
     }
 
     /// Asks a peer for its model, and others whether it is like theirs.
-    fn copy(&mut self, now: Time) {
+    pub(super) fn copy(&mut self, now: Time) {
         let connected: Vec<PeerId> = self.membership.directly_connected().collect();
         self.joining.proceed(now, &connected, &self.reputation, &mut self.outbox);
         if self.joining.is_checking() && self.pairwise.is_idle() {
@@ -165,7 +169,7 @@ impl Node {
     }
 
     pub(super) fn begin_training(&mut self) {
-        self.phase = Phase::Training;
+        (self.phase, self.phase_deadline) = (Phase::Training, None);
         self.pairwise.schedule();
         self.outbox.push(TrainerOrder::Begin);
     }
