@@ -6,7 +6,6 @@
 //! The transformer computes with the base and the adapters beside it (`transformer/weights.rs`), so the base is held once and has
 //! no gradient. A GPU's kernels still fold the sum into one matrix: `gpu/adapters.rs`.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::adapter_places::AdapterPlaces;
 use super::initial::initial_parameters;
 use super::stage::{BackwardOutput, Evaluated, Staged};
 use super::transformer::{Adapters, Transformer, Weights};
-use super::{Evaluation, Model, Task, Write};
+use super::{Evaluation, Model, Task};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
 use crate::ops::base_weights::BaseWeights;

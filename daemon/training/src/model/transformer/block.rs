@@ -13,10 +13,9 @@ use murmur_protocol::manifest::ModelSpec;
 use super::frame::Frame;
 use super::weights::{Gradient, Weights};
 use super::workspace::{Kept, Scratch};
-use crate::ops::attention::Attention;
 use crate::ops::head_norm::HeadNorm;
-use crate::ops::product::{Matrix, MatrixMut, Products, Write};
-use crate::ops::rotary::{RotaryTables, Turn};
+use crate::ops::product::{Matrix, MatrixMut, Write};
+use crate::ops::rotary::Turn;
 use crate::ops::{bias, rms_norm, swiglu};
 
 /// Where one block's weights lie in the flat vector.
