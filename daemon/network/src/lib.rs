@@ -35,6 +35,7 @@ mod member;
 mod nat;
 mod network;
 mod paths;
+mod pending;
 mod places;
 mod probing;
 mod rate_limit;
