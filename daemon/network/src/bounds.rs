@@ -58,18 +58,21 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 /// Established connections in all; a gossip view holds some tens of peers.
 pub(crate) const CONNECTIONS_MAX: u32 = 256;
 
-/// Connections without a handshake, under way or for something else such as a lookup; more are closed at once, so that
-/// they leave room for members.
+/// Connections without a handshake, under way or for something else such as a lookup. With one more the oldest that others
+/// opened is closed, so that they leave room for members.
 pub(crate) const HANDSHAKES_MAX: usize = CONNECTIONS_MAX as usize / 2;
 
-/// Connections of others that are still negotiating: a flood of half-open ones ends here.
-pub(crate) const PENDING_INBOUND_MAX: u32 = 256;
+/// Connections of others that are still negotiating. With one more the oldest gives way.
+pub(crate) const NEGOTIATING_MAX: usize = 224;
 
-/// Those of one host: a computing centre behind one address may come at once, and sixteen hosts have room.
-pub(crate) const PENDING_PER_HOST_MAX: usize = 16;
+/// Those of one host: a computing centre behind one address may come at once, and fourteen hosts have room.
+pub(crate) const NEGOTIATING_PER_HOST_MAX: usize = 16;
 
 /// And those of one network.
-pub(crate) const PENDING_PER_NETWORK_MAX: usize = 64;
+pub(crate) const NEGOTIATING_PER_NETWORK_MAX: usize = 64;
+
+/// Above that newcomers are denied: the swarm has not taken notice yet of so many that gave way.
+pub(crate) const PENDING_INBOUND_MAX: u32 = 256;
 
 /// Established connections that one host opened to this node, half of all: all nodes of a swarm may run on one machine, and
 /// each has some tens of connections.

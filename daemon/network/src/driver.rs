@@ -3,7 +3,7 @@
 //! Its own events (failed dials, addresses, transfers that never began) go through a bounded queue with a task of its
 //! own, so that a busy core never stops the swarm. While that queue is nearly full no orders are taken.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -52,7 +52,8 @@ pub(crate) struct Driver {
     pub(crate) outbox: mpsc::Sender<Event>,
     dials: HashMap<ConnectionId, Dial>,
     /// Connections whose handshake is under way; libp2p's limits bound them.
-    handshakes: HashMap<ConnectionId, Handshake>,
+    /// Oldest first.
+    handshakes: BTreeMap<ConnectionId, Handshake>,
     members: HashMap<PeerId, MemberHandle>,
     tasks: JoinSet<TaskEnd>,
     /// Of transfers that exchanges need.
@@ -129,7 +130,7 @@ impl Driver {
             views,
             outbox,
             dials: HashMap::new(),
-            handshakes: HashMap::new(),
+            handshakes: BTreeMap::new(),
             members: HashMap::new(),
             tasks: JoinSet::new(),
             places: Places::new(),
@@ -285,7 +286,7 @@ impl Driver {
         let is_punched = self.on_way_found(peer, connection, endpoint);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
         let is_flooded = dial.is_none() && self.handshakes.len() >= HANDSHAKES_MAX;
-        if self.is_closing() || is_flooded {
+        if self.is_closing() || (is_flooded && !self.end_oldest_handshake()) {
             return;
         }
         let Some(peer) = to_core_peer(peer) else {
@@ -317,6 +318,13 @@ impl Driver {
         };
         let is_direct = !is_relayed;
         self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct, is_inbound, is_punched });
+    }
+
+    /// Makes room among the handshakes: the oldest one for which another peer has to greet is over. `false`: there is none.
+    fn end_oldest_handshake(&mut self) -> bool {
+        let oldest = self.handshakes.iter().find(|(_, handshake)| handshake.is_inbound).map(|(oldest, _)| *oldest);
+        let ended = oldest.and_then(|oldest| self.handshakes.remove(&oldest));
+        ended.map(|handshake| handshake.task.abort()).is_some()
     }
 
     fn on_listen_address(&mut self, address: Multiaddr) {

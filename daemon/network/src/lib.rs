@@ -37,6 +37,7 @@ mod member;
 mod nat;
 mod network;
 mod paths;
+mod pending;
 mod places;
 mod probing;
 mod rate_limit;

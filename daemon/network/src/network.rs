@@ -31,6 +31,7 @@ use crate::driver::{Driver, Views};
 use crate::handshake::gate::Gate;
 use crate::identity::peer_id;
 use crate::life::Double;
+use crate::pending::OldestGivesWay;
 use crate::reachability::Reachability;
 use crate::round_trips::RoundTrips;
 use crate::shared::Shared;
@@ -237,6 +238,7 @@ pub(crate) fn new_swarm(
         Some(gate) => gate.guard(transport),
         None => transport,
     };
+    let transport = OldestGivesWay::guard(transport);
     let config = Config::with_tokio_executor()
         .with_idle_connection_timeout(IDLE_TIMEOUT)
         .with_max_negotiating_inbound_streams(NEGOTIATING_STREAMS_MAX);

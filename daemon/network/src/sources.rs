@@ -11,19 +11,15 @@ use std::task::{Context, Poll};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::behaviour::{FromSwarm, ListenFailure};
+use libp2p::swarm::behaviour::FromSwarm;
 use libp2p::swarm::{ConnectionDenied, ConnectionId, NetworkBehaviour, THandlerInEvent, ToSwarm, dummy};
 use libp2p::{Multiaddr, PeerId};
 
-use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX, PENDING_PER_HOST_MAX, PENDING_PER_NETWORK_MAX};
+use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX};
 
 /// Why a connection is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum TooMany {
-    #[error("its host has {PENDING_PER_HOST_MAX} connections that are still negotiating")]
-    PendingOfHost,
-    #[error("its network has {PENDING_PER_NETWORK_MAX} connections that are still negotiating")]
-    PendingOfNetwork,
     #[error("its host has {INBOUND_PER_HOST_MAX} connections")]
     OfHost,
     #[error("its network has {INBOUND_PER_NETWORK_MAX} connections")]
@@ -32,13 +28,14 @@ enum TooMany {
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Source {
-    host: u128,
-    network: u128,
+pub(crate) struct Source {
+    pub(crate) host: u128,
+    pub(crate) network: u128,
 }
 
 impl Source {
-    fn of(address: &Multiaddr) -> Option<Source> {
+    /// `None` where the address is a relay's, or a name.
+    pub(crate) fn of(address: &Multiaddr) -> Option<Source> {
         let is_relayed = address.iter().any(|part| part == Protocol::P2pCircuit);
         let ip = address.iter().find_map(|part| match part {
             Protocol::Ip4(ip) => Some(IpAddr::V4(ip)),
@@ -60,26 +57,14 @@ pub(crate) fn network_of(address: &Multiaddr) -> Option<u128> {
     Source::of(address).map(|source| source.network)
 }
 
-/// Counts inbound connections and denies those that are too many from one place. Bounded by the swarm's own limits.
+/// Counts established inbound connections and denies those that are too many from one place. Bounded by the swarm's own
+/// limits. Those that still negotiate are bounded by [`OldestGivesWay`](crate::pending::OldestGivesWay).
 #[derive(Default)]
 pub(crate) struct Sources {
-    pending: HashMap<ConnectionId, Source>,
     established: HashMap<ConnectionId, Source>,
 }
 
 impl Sources {
-    fn check_pending(&self, source: Source) -> Result<(), TooMany> {
-        let count =
-            |same: fn(&Source) -> u128| self.pending.values().filter(|other| same(other) == same(&source)).count();
-        if count(|source| source.host) >= PENDING_PER_HOST_MAX {
-            return Err(TooMany::PendingOfHost);
-        }
-        if count(|source| source.network) >= PENDING_PER_NETWORK_MAX {
-            return Err(TooMany::PendingOfNetwork);
-        }
-        Ok(())
-    }
-
     fn check_established(&self, source: Source) -> Result<(), TooMany> {
         let count =
             |same: fn(&Source) -> u128| self.established.values().filter(|other| same(other) == same(&source)).count();
@@ -97,18 +82,6 @@ impl NetworkBehaviour for Sources {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
 
-    fn handle_pending_inbound_connection(
-        &mut self,
-        connection: ConnectionId,
-        _: &Multiaddr,
-        remote: &Multiaddr,
-    ) -> Result<(), ConnectionDenied> {
-        let Some(source) = Source::of(remote) else { return Ok(()) };
-        self.check_pending(source).map_err(ConnectionDenied::new)?;
-        self.pending.insert(connection, source);
-        Ok(())
-    }
-
     fn handle_established_inbound_connection(
         &mut self,
         connection: ConnectionId,
@@ -116,7 +89,6 @@ impl NetworkBehaviour for Sources {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
-        self.pending.remove(&connection);
         if let Some(source) = Source::of(remote) {
             self.check_established(source).map_err(ConnectionDenied::new)?;
             self.established.insert(connection, source);
@@ -136,13 +108,9 @@ impl NetworkBehaviour for Sources {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        let ended = match event {
-            FromSwarm::ListenFailure(ListenFailure { connection_id, .. }) => connection_id,
-            FromSwarm::ConnectionClosed(closed) => closed.connection_id,
-            _ => return,
-        };
-        self.pending.remove(&ended);
-        self.established.remove(&ended);
+        if let FromSwarm::ConnectionClosed(closed) = event {
+            self.established.remove(&closed.connection_id);
+        }
     }
 
     fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: Infallible) {

@@ -333,6 +333,8 @@ impl TrainerThread {
                 self.stage = Stage::Training;
                 self.timetable.begin(Instant::now());
             }
+            // The model that ended was replaced by one that may not be at the end yet.
+            TrainerOrder::Begin if self.view.failure.is_none() => self.stage = Stage::Training,
             TrainerOrder::Begin => {}
             TrainerOrder::End => self.stage = Stage::Ended,
             TrainerOrder::Complete => self.complete(),
@@ -342,12 +344,13 @@ impl TrainerThread {
 
     fn load_state(&mut self, chunks: &[Payload]) -> bool {
         tracing::debug!("a peer's model is here");
-        if self.stage == Stage::Training && self.is_worth_keeping() {
+        if self.stage != Stage::Waiting && self.is_worth_keeping() {
             self.keep_replaced();
         }
         match self.engine.load_state(chunks) {
             Ok(()) => {
                 tracing::debug!("a peer's model is loaded");
+                self.view.completed = false;
                 true
             }
             Err(error) => {

@@ -9,9 +9,9 @@ use murmur_protocol::Misbehaviour;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
 use murmur_protocol::handshake::Refusal;
 use murmur_protocol::message::TransferHeader;
-use murmur_protocol::{Event, PeerId};
+use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 
-use crate::hostile::{Hostile, honest_hello, read_frame, socket_of, wait_ended, write, write_frame};
+use crate::hostile::{Hostile, Raw, honest_hello, read_frame, socket_of, wait_ended, write, write_frame};
 use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message};
 
 async fn wait_misbehaved(node: &mut Node, hostile: PeerId) -> Misbehaviour {
@@ -62,6 +62,44 @@ async fn idle_sockets_of_one_host_keep_nobody_out() {
     assert_still_serves(&mut node, Over::Tcp).await;
     // Not only after they have run into their time limit.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+/// Each has a network of its own, so that only the limit on all can hold: the oldest socket gives way to the newcomer.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_sockets_of_many_networks_keep_nobody_out() {
+    let mut node = Node::start(Over::Tcp).await;
+    let mut sockets = Vec::new();
+    for number in 0..300 {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let host = format!("127.{}.{}.1:0", 1 + number / 256, number % 256);
+        socket.bind(host.parse().expect("an address")).expect("all of 127/8 is this machine");
+        sockets.push(socket.connect(socket_of(&node)).await.expect("it listens"));
+    }
+    let begin = Instant::now();
+    assert_still_serves(&mut node, Over::Tcp).await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+/// Peers that pass the encryption and say nothing after that take all places of handshakes; one who greets is let in at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_peers_keep_nobody_out() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6, and one host may open no more connections than it has places");
+        return;
+    }
+    let mut settings = config(Over::Tcp);
+    settings.listen.push("/ip6/::1/tcp/0".parse().expect("an address"));
+    let mut node = Node::start_with(settings).await;
+    let addresses = node.network.listen_addresses();
+    let over = |protocol: &str| addresses.iter().find(|it| it.to_string().starts_with(protocol)).expect("it listens");
+    let mut silent = Vec::new();
+    for _ in 0..128 {
+        silent.push(Raw::connect(over("/ip4").clone()).await);
+    }
+    let honest = Node::start(Over::Tcp).await;
+    let address = Address::new(over("/ip6").to_string()).expect("short");
+    honest.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![address] });
+    node.wait_connected(honest.peer).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
