@@ -14,6 +14,7 @@ mod first_hour;
 mod identity;
 mod local;
 mod machine;
+mod memory;
 mod metrics;
 mod network;
 mod packages;
