@@ -15,6 +15,7 @@ mod first_hour;
 mod identity;
 mod local;
 mod machine;
+mod memory;
 mod metrics;
 mod network;
 mod packages;

@@ -21,8 +21,8 @@ const CHECKPOINT_BYTES_PER_PARAMETER: u64 = 3 * 4;
 
 /// What lowers the need, most effective first.
 pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or \
-     optimizer.batch_sequences (activations), train adapters with lora.rank (moments and copies), choose a smaller model, \
-     or close other programs";
+     optimizer.batch_sequences (activations), train adapters with lora.rank (moments and copies), hold their base in \
+     lora.base_bits = 8, choose a smaller model, or close other programs";
 
 /// Refuses a run that does not fit.
 ///

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::{DataSource, ModelSpec};
-use murmur_training::{Corpus, DataPlace, Device, Engine, TrainingOptions, median, model};
+use murmur_training::ops::Kernels;
+use murmur_training::{Corpus, DataPlace, Device, Engine, MemoryEstimate, TrainingOptions, median, model};
 
 /// The daemon's allocator: glibc's hands large blocks back to the system after every operation.
 #[global_allocator]
@@ -46,8 +47,9 @@ fn main() -> Result<(), Failure> {
         }
     }
     let [time, of_processors] = [times, of_processors].map(|times| median(times).unwrap_or_default());
-    let (time, peak) = (format!("{time:.1} ms a step, {of_processors:.0} ms of processors"), peak());
-    println!("{size}, {count} frozen weights in {bits} bits: {time}, peak {peak} MB");
+    let time = format!("{time:.1} ms a step, {of_processors:.0} ms of processors");
+    let estimate = MemoryEstimate::of(&manifest, &options, Kernels::Fused, 2).on_device() / 1_000_000;
+    println!("{size}, {count} frozen weights in {bits} bits: {time}; peak {} MB, {estimate} MB estimated", peak());
     Ok(())
 }
 
@@ -138,5 +140,5 @@ fn processor_seconds() -> f64 {
 fn peak() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() / 1000
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() * 1024 / 1_000_000
 }

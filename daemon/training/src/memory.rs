@@ -97,14 +97,18 @@ impl MemoryEstimate {
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
         // A checkpoint on its way to the disk: parameters and moments.
         let checkpoint = trained + moments + outer;
-        let averaging = if manifest.synchronous.is_on() {
-            // A contribution, the sum, and slices on their way; where models are averaged, the last average as well.
-            3 * trained + if manifest.synchronous.averages_gradients() { 0 } else { trained }
+        let copies = if manifest.synchronous.is_on() {
+            let averages_gradients = manifest.synchronous.averages_gradients();
+            // A contribution and the sum; where models are averaged, the last average.
+            let kept = if averages_gradients { 2 * trained } else { 3 * trained };
+            // The replica for a joiner, and a moment of a copy while it is made: more than slices on their way.
+            let replica = 2 * trained + if averages_gradients { moments } else { outer };
+            checkpoint + kept + replica
         } else {
-            // A snapshot; in the first exchange its codes, the partner's and the correction in 16 bits each.
-            trained + 3 * trained / 2 + links
+            // Snapshots of an exchange that is begun and one that is answered; in the first one codes, the partner's and the
+            // correction in 16 bits each.
+            checkpoint + 2 * trained + 3 * trained / 2 + links
         };
-        let copies = checkpoint + averaging;
         // A pipeline corrects a copy of all its parts.
         let copies = if part.is_some() { copies + trained } else { copies };
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;
@@ -184,7 +188,8 @@ fn stored_values(base: &ModelLayout, bits: u32) -> u64 {
 /// Values that a thread holds of a base's matrix that was decoded, the largest one of this layout.
 fn decoded_values(base: &ModelLayout) -> u64 {
     let panel = |tensor: &TensorSpec| match tensor.shape[..] {
-        [outputs, inputs] => (PANEL_VALUES / inputs).max(PANEL_ROWS_MIN).min(outputs) * inputs,
+        // Gate and up are multiplied with as one matrix.
+        [outputs, inputs] => (PANEL_VALUES / inputs).max(PANEL_ROWS_MIN).min(2 * outputs) * inputs,
         _ => 0,
     };
     base.tensors().iter().map(panel).max().unwrap_or_default() as u64

@@ -12,6 +12,7 @@ use murmur_protocol::{Payload, Snapshot};
 
 use super::{Engine, StepReport, TrainingError, check_finite};
 use crate::local_progress::LocalProgress;
+use crate::optimizer::Moments;
 use crate::schedule::WarmUpAgain;
 
 /// Digits of the optimizer's count of steps in a replica, of 16 bits each: a `f32` holds each exactly.
@@ -42,8 +43,16 @@ impl Engine {
         }
         let (moments, steps) = self.replica.moments()?;
         let digits: Vec<f32> = (0..COUNT_DIGITS).map(|digit| f32::from((steps >> (16 * digit)) as u16)).collect();
-        let parameters = self.replica.parameters()?;
-        Ok(Snapshot::from([&parameters, &moments.first[..], &moments.second, &digits].concat()))
+        let Moments { first, second, .. } = moments;
+        let mut values = Vec::with_capacity(2 * first.len() + second.len() + COUNT_DIGITS);
+        values.extend_from_slice(&self.replica.parameters()?);
+        // Each copy goes once it is in its place: a replica is as large as the optimizer's state and the model.
+        values.extend_from_slice(&first);
+        drop(first);
+        values.extend_from_slice(&second);
+        drop(second);
+        values.extend_from_slice(&digits);
+        Ok(Snapshot::from(values))
     }
 
     /// Makes another member's replica this one's.
