@@ -209,13 +209,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("murmur", type=pathlib.Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     options = parser.parse_args()
     murmur = options.murmur.resolve()
     lines = []
     for table in options.tables:
         rows = []
-        for seed in range(1, options.seeds + 1):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(measure(murmur, table, seed, pathlib.Path(folder)))
         cells = [f"{statistics.mean(column):.2f} ± {statistics.pstdev(column):.2f}" for column in zip(*rows)]

@@ -234,8 +234,10 @@ mod tests {
     use murmur_protocol::manifest::ModelSpec;
 
     use super::*;
+    use crate::model::Write;
     use crate::model::{Transformer, gradients_by_autograd, tensors_of};
     use crate::ops::gradient_check::{random_tokens, random_values};
+    use crate::ops::product::{Matrix, MatrixMut, multiply};
 
     fn spec() -> ModelSpec {
         ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() }
