@@ -89,7 +89,7 @@ mod tests {
         progress.leave_out(&before, &corrected);
         let measured = progress.measure(&corrected);
         assert!((measured - 500.0).abs() < 1.0, "{measured}: a million parameters moved by a half each");
-        let (start, added) = (300_007, [7.0; 500_000]);
+        let (start, added) = (300_007, vec![7.0; 500_000]);
         let values = |index| corrected[index] + if (start..start + 500_000).contains(&index) { 7.0 } else { 0.0 };
         let twice: Vec<f32> = (0..1_000_000).map(values).collect();
         progress.leave_out_added(start, &added);
