@@ -27,6 +27,7 @@ fn trainer(folder: &std::path::Path) -> (Trainer, mpsc::Receiver<Event>, mpsc::S
         evaluate_every: None,
         checkpoint_period: None,
         privacy: None,
+        training_percent: 100.0,
     };
     (Trainer::start(engine, settings, sender, writer, arrivals), events, shards)
 }

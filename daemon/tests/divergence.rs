@@ -38,6 +38,7 @@ impl Bench {
             evaluate_every: None,
             checkpoint_period: Some(Duration::from_millis(20)),
             privacy: None,
+            training_percent: 100.0,
         };
         let trainer = Trainer::start(engine, settings, sender, writer, arrivals);
         Bench { trainer, parameters: layout.parameters(), events, _shards: shards }

@@ -64,6 +64,7 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
         evaluate_every: None,
         checkpoint_period: None,
         privacy: None,
+        training_percent: 100.0,
     };
     let trainer = Trainer::start(engine(), settings, events, writer, arrivals);
     trainer.try_order(TrainerOrder::Begin).expect("room");

@@ -41,6 +41,7 @@ fn the_optimizer_is_told_with_how_many_members_its_model_is_averaged() {
         evaluate_every: None,
         checkpoint_period: None,
         privacy: None,
+        training_percent: 100.0,
     };
     let trainer = Trainer::start(trained, settings, events, writer, arrivals);
     trainer.try_order(TrainerOrder::MatchBatch { members: 8.0 }).expect("room");

@@ -42,6 +42,7 @@ impl Bench {
             evaluate_every: None,
             checkpoint_period: None,
             privacy: Some(ledger),
+            training_percent: 100.0,
         };
         let (sender, events) = mpsc::channel(64);
         let (shards, arrivals) = mpsc::channel(1);

@@ -22,6 +22,7 @@ mod synchronous;
 mod table;
 mod tuning;
 
+pub use kinds::fields_without_meaning;
 pub use spec::*;
 pub use synchronous::{SynchronousSpec, Topology};
 pub use table::{CATEGORIES_MAX, MissingNumbers, TABLE_COLUMNS_MAX, TableSpec, TableTask};

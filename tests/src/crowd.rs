@@ -38,7 +38,7 @@ pub fn watch_crowd(program: &str, run: &str, joiners: usize, spread: Duration, l
     let mut daemons = Vec::new();
     for number in 0..joiners {
         let due = spread.mul_f64(number as f64 / joiners as f64);
-        std::thread::park_timeout(due.saturating_sub(begin.elapsed()));
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
         daemons.push((Instant::now(), spawn(&format!("joiner-{number}"), &["join", &ticket])));
     }
     let started_over = begin.elapsed().as_secs_f64();
@@ -56,7 +56,7 @@ pub fn watch_crowd(program: &str, run: &str, joiners: usize, spread: Duration, l
                 averages_after[number] = averages_after[number].min(seconds);
             }
         }
-        std::thread::park_timeout(LOOK_PERIOD);
+        std::thread::sleep(LOOK_PERIOD);
     }
     let all = std::iter::once(&founder).chain(daemons.iter().map(|(_, daemon)| daemon));
     let peers = all.map(|daemon| daemon.latest().map_or(0, |report| report.peers)).collect();

@@ -68,6 +68,10 @@ interval_steps = 5
 final_exchanges = 4
 ";
 
+/// Of the time, in percent, that daemons under test train: their steps take a millisecond, so without a limit each takes a
+/// core for itself, and tests that run side by side wait for each other.
+const TRAINING_PERCENT: &str = "25";
+
 /// A program under test with the settings of the developer's own environment taken away. Only `MURMUR_LOG` stays: what
 /// daemons write with it is shown when a test waits in vain.
 pub fn murmur(program: &str) -> Command {
@@ -76,6 +80,7 @@ pub fn murmur(program: &str) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
+    command.env("MURMUR_TRAINING_PERCENT", TRAINING_PERCENT);
     command
 }
 

@@ -163,6 +163,21 @@ fn circles(mut imports: BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, 
 }
 
 #[test]
+fn a_circle_is_found_and_what_leads_to_it_is_not_shown() {
+    let module = |name: &str| vec![name.to_owned()];
+    let imports =
+        [("first", "second"), ("second", "third"), ("third", "first"), ("outside", "first"), ("first", "leaf")];
+    let mut map: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::from([(module("leaf"), BTreeSet::new())]);
+    for (from, to) in imports {
+        map.entry(module(from)).or_default().insert(module(to));
+    }
+    let found = circles(map.clone());
+    assert_eq!(found.keys().flatten().collect::<Vec<_>>(), ["first", "second", "third"]);
+    map.remove(&module("second"));
+    assert_eq!(circles(map), BTreeMap::new());
+}
+
+#[test]
 fn no_files_import_each_other_in_a_circle() {
     for folder in ["protocol", "daemon/network", "daemon/training", "sim", "daemon", "tests"] {
         let opened = Crate::open(folder);

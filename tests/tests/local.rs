@@ -167,7 +167,7 @@ fn no_daemon_outlives_its_parent() {
         let lock = std::fs::File::open(folder.path().join("swarm").join(node).join("lock")).expect("there");
         while lock.try_lock().is_err() {
             assert!(std::time::Instant::now() < deadline, "{node} lives on");
-            std::thread::park_timeout(std::time::Duration::from_millis(50));
+            std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }
 }

@@ -118,7 +118,7 @@ fn a_daemon_in_the_background_is_asked_listed_logged_and_stopped_without_a_word_
     let deadline = Instant::now() + Duration::from_secs(30);
     while follow.try_wait().expect("it was started").is_none() {
         assert!(Instant::now() < deadline, "`logs -f` ends with the daemon");
-        std::thread::park_timeout(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     let (_, log, _) = machine.run(&["logs"]);
     assert!(log.contains("left ") && log.contains("next:\n") && log.contains("  murmur sample "), "{log}");
@@ -156,7 +156,7 @@ fn a_providers_notice_ends_a_stay_in_time_with_a_checkpoint_and_says_what_the_ma
     let (noticed, root) = (Instant::now(), machine.home.path().join("murmur/tiny"));
     while root.join("daemon.json").exists() {
         assert!(noticed.elapsed() < Duration::from_secs(20), "it leaves within its leave_seconds");
-        std::thread::park_timeout(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     let (_, log, _) = machine.run(&["logs"]);
     assert!(log.contains("leaving the swarm: notice from ") && log.contains("left "), "{log}");

@@ -51,8 +51,7 @@ pub(crate) struct Driver {
     /// Events of this task. Has room for one per dial and order at any time.
     pub(crate) outbox: mpsc::Sender<Event>,
     dials: HashMap<ConnectionId, Dial>,
-    /// Connections whose handshake is under way; libp2p's limits bound them.
-    /// Oldest first.
+    /// Connections whose handshake is under way, the oldest first; libp2p's limits bound them.
     handshakes: BTreeMap<ConnectionId, Handshake>,
     members: HashMap<PeerId, MemberHandle>,
     tasks: JoinSet<TaskEnd>,

@@ -167,6 +167,10 @@ pub struct DaemonOptions {
     #[arg(long, env = "MURMUR_STATUS_ADDRESS", value_name = "ADDRESS", help_heading = NETWORK)]
     pub status_address: Option<String>,
 
+    /// Of the time, training steps take at most so much, in percent: for machines that are used for other things, too.
+    #[arg(long, env = "MURMUR_TRAINING_PERCENT", value_name = "PERCENT", help_heading = LIMITS, display_order = 0,
+        value_parser = decimal(LimitsSettings::is_percent, LimitsSettings::PERCENT_RULE))]
+    pub training_percent: Option<f64>,
     /// Gigabytes a day, both ways together, after which it rests; 0 sets no budget.
     #[arg(long, env = "MURMUR_DAILY_GIGABYTES", value_name = "GB", help_heading = LIMITS,
         value_parser = decimal(LimitsSettings::is_budget, LimitsSettings::BUDGET_RULE))]

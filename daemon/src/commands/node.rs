@@ -126,6 +126,7 @@ fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     if !options.block.is_empty() {
         network.block = options.block.clone();
     }
+    limits.training_percent = options.training_percent.unwrap_or(limits.training_percent);
     limits.daily_gigabytes = options.daily_gigabytes.unwrap_or(limits.daily_gigabytes);
     if let Some(hours) = &options.quiet_hours {
         limits.quiet_hours = hours.clone();

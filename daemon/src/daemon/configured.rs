@@ -34,7 +34,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
 }
 
 pub(super) fn trainer_settings(plan: &Plan, progress: f64, privacy: Option<PrivacyLedger>) -> TrainerSettings {
-    let NodeSettings { training, checkpoint, .. } = &plan.settings;
+    let NodeSettings { training, checkpoint, limits, .. } = &plan.settings;
     TrainerSettings {
         manifest: plan.manifest.clone(),
         progress,
@@ -42,5 +42,6 @@ pub(super) fn trainer_settings(plan: &Plan, progress: f64, privacy: Option<Priva
         evaluate_every: (training.evaluate_every > 0).then_some(training.evaluate_every),
         checkpoint_period: (checkpoint.every_seconds > 0).then(|| Duration::from_secs(checkpoint.every_seconds)),
         privacy,
+        training_percent: limits.training_percent,
     }
 }

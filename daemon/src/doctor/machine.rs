@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use murmur_protocol::RunManifest;
-use murmur_training::{Corpus, TrainingError, TrainingOptions, median, parameter_count};
+use murmur_training::{Corpus, TrainingError, median, parameter_count};
 
 use super::Finding;
 use crate::console::{counted, examples, human_bytes};
@@ -67,7 +67,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
         }
     };
     findings.extend(line.map(|line| Finding::good("split", line)));
-    match take_steps(manifest, &arrangement, settings.training.options(), MEASURING) {
+    match take_steps(manifest, &arrangement, settings, MEASURING) {
         Ok((measured, parameters)) => {
             findings.push(judge_memory(free));
             let Times { step_seconds, tokens_per_second } = measured;
@@ -89,7 +89,7 @@ pub fn check_machine(manifest: &RunManifest, settings: &NodeSettings, findings: 
 pub(crate) fn measure_briefly(
     manifest: &RunManifest,
     arrangement: &Arrangement,
-    options: TrainingOptions,
+    settings: &NodeSettings,
 ) -> Option<(Duration, usize)> {
     let spec = &manifest.model;
     let length = if spec.kind.reads_images() { 1 } else { spec.context };
@@ -99,7 +99,7 @@ pub(crate) fn measure_briefly(
     if operations > QUICK_OPERATIONS && arrangement.is_on_cpu() {
         return None;
     }
-    let (times, parameters) = take_steps(manifest, arrangement, options, MEASURING_BRIEFLY).ok()?;
+    let (times, parameters) = take_steps(manifest, arrangement, settings, MEASURING_BRIEFLY).ok()?;
     Some((Duration::from_secs_f64(times.step_seconds), parameters))
 }
 
@@ -108,17 +108,17 @@ struct Times {
     tokens_per_second: f64,
 }
 
-/// On data that is made up, whatever the run's: a step takes as long on any.
+/// On data that is made up, whatever the run's: a step takes as long on any. With the pauses that the settings ask for.
 fn take_steps(
     manifest: &RunManifest,
     arrangement: &Arrangement,
-    options: TrainingOptions,
+    settings: &NodeSettings,
     measuring: Duration,
 ) -> Result<(Times, usize), TrainingError> {
     // A step on any base takes as long as on the run's.
     let base = manifest.lora.is_on().then(|| murmur_training::model::drawn_base(manifest));
     let corpus = Corpus::made_up(manifest);
-    let mut engine = arrangement.engine(manifest, base, corpus, [0; 32], options)?;
+    let mut engine = arrangement.engine(manifest, base, corpus, [0; 32], settings.training.options())?;
     let (mut times, mut tokens, begin) = (Vec::new(), 0, Instant::now());
     while times.len() < STEPS_MIN || (begin.elapsed() < measuring && times.len() < STEPS_MAX) {
         let step = Instant::now();
@@ -130,7 +130,7 @@ fn take_steps(
         }
         times.push(step.elapsed().as_secs_f64());
     }
-    let step_seconds = median(times).unwrap_or_default().max(1e-9);
+    let step_seconds = median(times).unwrap_or_default().max(1e-9) * 100.0 / settings.limits.training_percent;
     Ok((Times { step_seconds, tokens_per_second: tokens as f64 / step_seconds }, engine.layout().parameters()))
 }
 

@@ -12,6 +12,7 @@ mod member;
 mod privacy;
 mod saving;
 mod step_times;
+mod throttle;
 mod under_way;
 mod view;
 
@@ -37,6 +38,7 @@ use saving::Timetable;
 pub use saving::{CheckpointRequests, NotSaved, SavedCheckpoint};
 use step_times::StepClock;
 pub use step_times::StepTimes;
+use throttle::Throttle;
 use under_way::Transfers;
 pub use view::TrainingView;
 
@@ -49,7 +51,7 @@ const KEPT_MAX: usize = 4 * QUEUE_MAX;
 /// Weight of the newest step in the running averages of loss and step time: about the last 20 steps count.
 const AVERAGE_WEIGHT: f64 = 0.1;
 
-/// How often an idle trainer looks whether its kept facts can go out.
+/// How often a trainer without a step to take looks whether its kept facts can go out, or a checkpoint is wished for.
 const IDLE_PERIOD: Duration = Duration::from_millis(50);
 
 /// What the trainer is told once.
@@ -67,6 +69,8 @@ pub struct TrainerSettings {
     pub checkpoint_period: Option<Duration>,
     /// Where the engine's steps are private: what counts them.
     pub privacy: Option<PrivacyLedger>,
+    /// Steps take at most so much of the time, in percent: above 0, at most 100.
+    pub training_percent: f64,
 }
 
 /// The training thread. It ends when this is dropped.
@@ -103,6 +107,7 @@ impl Trainer {
         let thread = TrainerThread {
             timetable: Timetable::new(settings.checkpoint_period),
             member: Member::new(&settings.manifest.synchronous),
+            throttle: Throttle::new(settings.training_percent),
             settings,
             engine,
             inbox,
@@ -216,6 +221,7 @@ struct TrainerThread {
     /// In a synchronous run.
     member: Option<Member>,
     withheld: Withheld,
+    throttle: Throttle,
     timetable: Timetable,
     clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
@@ -228,8 +234,14 @@ impl TrainerThread {
         loop {
             self.take_shards();
             self.save_as_asked();
-            let steps = self.is_to_step() && self.is_permitted();
-            let open = if steps { self.take_waiting_orders() } else { self.wait_for_order() };
+            let is_to_step = self.is_to_step() && self.is_permitted();
+            let pause = self.throttle.left(Instant::now()).filter(|_| is_to_step);
+            let open = match pause {
+                Some(pause) => self.pause(pause),
+                None if is_to_step => self.take_waiting_orders(),
+                None => self.wait_for_order(),
+            };
+            let steps = is_to_step && pause.is_none();
             if !open {
                 self.finish_all();
                 let written = self.writer.finish().map_err(|error| format!("cannot write a checkpoint: {error}"));
@@ -364,11 +376,12 @@ impl TrainerThread {
         let begin = Instant::now();
         let stepped = self.engine.step(self.view.progress);
         let end = Instant::now();
-        self.clock.stepped(begin, end);
+        let pause = self.throttle.taken();
+        self.clock.stepped(begin, end, pause);
         match stepped {
             Ok(report) => {
                 self.divergence.stepped();
-                let seconds = (end - begin).as_secs_f64();
+                let seconds = (end - begin + pause).as_secs_f64();
                 self.travel += report.travel;
                 self.view.progress += 1.0;
                 // A private step may have taken no record.
@@ -377,19 +390,13 @@ impl TrainerThread {
                 }
                 self.count_step(seconds, report.tokens);
             }
-            Err(error @ TrainingError::NotFinite { .. }) => {
-                if self.divergence.skipped() {
-                    self.give_up(format!("the model has diverged at {}: {error}", self.place()));
-                } else {
-                    tracing::warn!("at {}: {error}", self.place());
-                }
-            }
-            Err(error) => self.give_up(format!("at {}: {error}", self.place())),
+            Err(error) => self.on_failed_step(&error),
         }
         self.after_step();
+        self.throttle.stepped(end - begin, Instant::now());
     }
 
-    /// A step has been taken.
+    /// A step has been taken, that took so long with the pause before it.
     fn count_step(&mut self, seconds: f64, tokens: usize) {
         self.view.steps = self.engine.steps();
         tracing::trace!(seconds, "step {}", self.view.steps);

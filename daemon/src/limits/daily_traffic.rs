@@ -19,7 +19,7 @@ pub(crate) const ALL_REDUCE_BYTES: usize = 8;
 
 /// Tells people what this node will send, before it begins.
 pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement: &Arrangement) {
-    let sent = match measure_briefly(manifest, arrangement, settings.training.options()) {
+    let sent = match measure_briefly(manifest, arrangement, settings) {
         Some((step, parameters)) => {
             describe(bytes_sent_a_day(manifest, parameters, step.as_secs_f64()), &settings.limits)
         }

@@ -175,6 +175,7 @@ mod tests {
         assert!(failure.remedy().contains("optimizer.batch_sequences"), "{}", failure.remedy());
         assert_eq!(failure.code(), ExitCode::Settings);
     }
+
     #[test]
     fn a_checkpoint_larger_than_memory_or_disk_is_refused_before_it_is_touched() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -60,7 +60,11 @@ impl Page {
         let times = [
             ("training", "Time since the first step", report.seconds_in_training),
             ("boundaries", "Time between two steps, where models are averaged", report.seconds_at_boundaries),
-            ("aside", "Time in evaluations and copies for checkpoints", report.seconds_aside),
+            (
+                "aside",
+                "Time in evaluations, copies for checkpoints, and pauses that limits ask for",
+                report.seconds_aside,
+            ),
         ];
         for (name, help, seconds) in times {
             self.counter(name, help, Some(Unit::Seconds), seconds);

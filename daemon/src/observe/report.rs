@@ -82,7 +82,7 @@ pub struct NodeReport {
     /// Members that it has heard of, connected or not, with what they say of themselves.
     #[serde(default)]
     pub members: Vec<MemberReport>,
-    /// Seconds of a step, lately.
+    /// Seconds of a step, lately, with the pause that `limits.training_percent` asks for.
     pub step_seconds: f64,
     /// Members connected.
     pub peers: usize,
@@ -133,7 +133,7 @@ pub struct NodeReport {
     pub longest_gap_seconds: f64,
     /// Median time from the begin of a step to the begin of the next, over the last 255, in seconds.
     pub median_step_seconds: f64,
-    /// Seconds in evaluations and copies for checkpoints between two steps.
+    /// Seconds in evaluations, copies for checkpoints, and the pauses that `limits.training_percent` asks for.
     pub seconds_aside: f64,
     /// Parameters of the model.
     pub parameters: usize,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use murmur_protocol::RunManifest;
-use murmur_protocol::manifest::ManifestError;
+use murmur_protocol::manifest::{ManifestError, ModelKind, fields_without_meaning};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
@@ -28,7 +28,10 @@ pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
         ManifestError::OutOfRange { field, value, rule } => out_of_range(path, &text, field, &value, rule),
         other => Failure::new(ExitCode::Settings, format!("{}: {other}", path.display())),
     })?;
-    Ok(manifest)
+    match fields_without_meaning(&manifest.model).first() {
+        None => Ok(manifest),
+        Some((field, value)) => Err(without_meaning(path, &text, manifest.model.kind, field, value)),
+    }
 }
 
 /// Reads and checks a node file.
@@ -162,6 +165,14 @@ fn out_of_range(path: &Path, text: &str, field: &str, value: &str, rule: &str) -
         .hint(format!("it takes {rule}"))
 }
 
+fn without_meaning(path: &Path, text: &str, kind: ModelKind, field: &str, value: &str) -> Failure {
+    let kind = toml::Value::try_from(kind).expect("a kind has a name");
+    let field = format!("model.{field}");
+    let line = line_of_field(text, &field).map_or(String::new(), |line| format!(":{line}"));
+    let message = format!("{}{line}: {field} = {value} has no meaning for a model of kind {kind}", path.display());
+    Failure::new(ExitCode::Settings, message).hint("take the line out, or set model.kind to the kind that you mean")
+}
+
 /// The line on which `section.key` is set; `None` where the file leaves it at its default.
 pub(crate) fn line_of_field(text: &str, field: &str) -> Option<usize> {
     span_of_field(text, field).map(|span| line_at(text, span.start))
@@ -197,6 +208,13 @@ mod tests {
         let message = message_for("[model]\nlayers = 2\nwidht = 64\n");
         assert!(message.contains("…/run.toml:3: unknown key `widht`"), "{message}");
         assert!(message.contains("did you mean `width`?"), "{message}");
+    }
+
+    #[test]
+    fn what_a_kind_of_model_does_not_have_is_refused_with_its_line() {
+        let message = message_for("[model]\nkind = \"mlp\"\nhidden = [16]\nwidth = 64\n[data]\nsource = \"idx\"\n");
+        let expected = "…/run.toml:4: model.width = 64 has no meaning for a model of kind \"mlp\"";
+        assert!(message.contains(expected), "{message}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct NodeSettings {
     pub mlflow: MlflowSettings,
     /// Where it answers `murmur status`.
     pub status: StatusSettings,
-    /// What it takes of the network.
+    /// What it takes of the machine and of the network.
     pub limits: LimitsSettings,
     /// How long it stays.
     pub stay: StaySettings,
@@ -281,10 +281,12 @@ impl Default for StatusSettings {
     }
 }
 
-/// What a node takes of the network that it shares with others.
+/// What a node takes of a machine and of a network that it shares with others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsSettings {
+    /// Of the time, training steps take at most so much, in percent, 1 to 100: it pauses between them.
+    pub training_percent: f64,
     /// Megabits a second that it sends at most, over all peers, of which exchanges may take all; 0 sets no cap: exchanges
     /// then take a quarter of the uplink as it is measured.
     pub upload_mbit: f64,
@@ -301,6 +303,7 @@ pub struct LimitsSettings {
 impl Default for LimitsSettings {
     fn default() -> Self {
         LimitsSettings {
+            training_percent: 100.0,
             upload_mbit: 0.0,
             download_mbit: 0.0,
             daily_gigabytes: 0.0,
@@ -311,11 +314,19 @@ impl Default for LimitsSettings {
 }
 
 impl LimitsSettings {
+    /// What `training_percent` takes.
+    pub(crate) const PERCENT_RULE: &str = "1 to 100";
+
     /// What a cap takes, in megabits a second.
     pub(crate) const CAP_RULE: &str = "0 (no cap), or 0.2 to 1000000";
 
     /// What a day's budget takes, in gigabytes.
     pub(crate) const BUDGET_RULE: &str = "0 (no budget) to 1000000";
+
+    /// Whether training can take so many percent of the time.
+    pub(crate) fn is_percent(percent: f64) -> bool {
+        (1.0..=100.0).contains(&percent)
+    }
 
     /// Whether so many megabits a second can be a cap.
     pub(crate) fn is_cap(mbit: f64) -> bool {
@@ -338,6 +349,9 @@ impl LimitsSettings {
             if !LimitsSettings::is_cap(value) {
                 return Err((field, value.to_string(), LimitsSettings::CAP_RULE));
             }
+        }
+        if !LimitsSettings::is_percent(self.training_percent) {
+            return Err(("limits.training_percent", self.training_percent.to_string(), LimitsSettings::PERCENT_RULE));
         }
         if !LimitsSettings::is_budget(self.daily_gigabytes) {
             return Err(("limits.daily_gigabytes", self.daily_gigabytes.to_string(), LimitsSettings::BUDGET_RULE));

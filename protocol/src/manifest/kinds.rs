@@ -32,9 +32,54 @@ const MODEL_FIELDS: [&str; 21] = [
     "hidden",
     "convolutions",
 ];
+
+/// What only a transformer has.
+const TRANSFORMER_FIELDS: [&str; 19] = [
+    "layers",
+    "width",
+    "heads",
+    "feed_forward",
+    "context",
+    "head_width",
+    "key_value_heads",
+    "vocabulary",
+    "tied_head",
+    "rope_theta",
+    "rope_scaling",
+    "rope_factor",
+    "rope_low_factor",
+    "rope_high_factor",
+    "rope_original_context",
+    "layers_without_rope",
+    "attention_bias",
+    "head_norm",
+    "norm_epsilon",
+];
+
+/// What only models of images and tables have.
+const IMAGE_FIELDS: [&str; 6] = ["image_height", "image_width", "image_channels", "inputs", "classes", "hidden"];
+
+/// What only a cnn has.
+const CNN_FIELDS: [&str; 1] = ["convolutions"];
+
 const OPTIMIZER_FIELDS: [&str; 4] = ["kind", "muon_learning_rate", "muon_momentum", "match_batch"];
 const DATA_FIELDS: [&str; 7] =
     ["remote", "field", "separator", "tokenizer", "class_names", "label_skew", "shift_pixels"];
+
+/// The fields of `[model]` that have another value than by default, though a model of this kind has no such thing.
+///
+/// # Panics
+/// Never: the sections of a manifest can be told as TOML.
+pub fn fields_without_meaning(model: &ModelSpec) -> Vec<(&'static str, String)> {
+    let others: &[&[&'static str]] = match model.kind {
+        ModelKind::Transformer => &[&IMAGE_FIELDS, &CNN_FIELDS],
+        ModelKind::Mlp => &[&TRANSFORMER_FIELDS, &CNN_FIELDS],
+        ModelKind::Cnn => &[&TRANSFORMER_FIELDS],
+    };
+    let given = toml::Table::try_from(model).expect("a section is a table");
+    let is_given = |field: &&'static str| given.get(*field) != default_of("model", field).as_ref();
+    others.iter().copied().flatten().copied().filter(is_given).map(|field| (field, given[field].to_string())).collect()
+}
 
 /// Checks the fields of models and data against each other.
 pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
@@ -54,7 +99,8 @@ fn images(model: &ModelSpec, is_table: bool) -> Result<(), ManifestError> {
     check("model.image_width", image_width, (1..=1024).contains(image_width), "1 to 1024")?;
     check("model.image_channels", image_channels, matches!(image_channels, 1 | 3), "1 (grey) or 3 (colours)")?;
     let least = if is_table { 1 } else { 2 };
-    check("model.classes", classes, (least..=65_536).contains(classes), "2 to 65536")?;
+    let rule = if is_table { "1 (a number) to 65536" } else { "2 to 65536" };
+    check("model.classes", classes, (least..=65_536).contains(classes), rule)?;
     let sizes = hidden.len() <= 8 && hidden.iter().all(|size| (1..=65_536).contains(size));
     check("model.hidden", format!("{hidden:?}"), sizes, "up to 8 sizes of 1 to 65536")?;
     if model.kind != ModelKind::Cnn {
@@ -165,6 +211,25 @@ mod tests {
         assert_ne!(manifest.run_id(), id);
         manifest.optimizer.muon_momentum = 1.0;
         assert!(manifest.validate().expect_err("no decay").to_string().starts_with("optimizer.muon_momentum = 1"));
+    }
+
+    #[test]
+    fn what_a_kind_of_model_does_not_have_is_told() {
+        let mut model = RunManifest::default().model;
+        assert_eq!(fields_without_meaning(&model), []);
+        (model.hidden, model.width) = (vec![16], 64);
+        assert_eq!(fields_without_meaning(&model), [("hidden", "[16]".to_owned())]);
+        model.kind = ModelKind::Mlp;
+        assert_eq!(fields_without_meaning(&model), [("width", "64".to_owned())]);
+        model.convolutions = vec![4];
+        assert_eq!(fields_without_meaning(&model).len(), 2);
+        model.kind = ModelKind::Cnn;
+        assert_eq!(fields_without_meaning(&model), [("width", "64".to_owned())]);
+        // Every field is one of a kind's.
+        let of_kinds = TRANSFORMER_FIELDS.iter().chain(&IMAGE_FIELDS).chain(&CNN_FIELDS);
+        let all = toml::Table::try_from(&model).expect("a table");
+        assert_eq!(of_kinds.count() + 1, all.len());
+        assert!(TRANSFORMER_FIELDS.iter().chain(&IMAGE_FIELDS).all(|field| all.contains_key(*field)));
     }
 
     #[test]

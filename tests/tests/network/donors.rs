@@ -30,7 +30,7 @@ fn a_joiner_whose_donor_dies_halfway_gets_its_model_elsewhere() {
         {
             break (donor.clone(), copying.share);
         }
-        std::thread::park_timeout(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     };
     assert!(share < 0.9, "too late: {share} of the model is there");
     let is_donor = |daemon: &Daemon| daemon.latest().is_some_and(|report| report.peer == donor);

@@ -166,7 +166,7 @@ fn seed_line(report: &SeedReport) -> String {
     let seed = format!("seed {:>6}", report.seed);
     if failed.is_empty() {
         format!(
-            "{seed}  {} hold · {} · loss {} · disagreement {} · {} · {:.2} s",
+            "{seed}  {} hold · {} · loss {} · apart at the end {} · {} · {:.2} s",
             counted(report.verdicts.len() as u64, "check"),
             counted(report.nodes as u64, "node"),
             number(report.summary.loss),

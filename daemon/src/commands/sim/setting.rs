@@ -35,6 +35,9 @@ pub(super) fn combinations(options: &[SetOption]) -> Result<Vec<Vec<Setting>>, F
         }
         let values: Vec<Setting> =
             option.values.iter().map(|value| Setting::read(&option.key, value)).collect::<Result<_, _>>()?;
+        if let Some(again) = (1..values.len()).find(|place| values[..*place].contains(&values[*place])) {
+            return Err(wrong(format!("--set {} names the value {} twice", option.key, values[again].value)));
+        }
         let with_each = |settings: Vec<Setting>| {
             let with = |value: &Setting| settings.iter().chain([value]).cloned().collect::<Vec<Setting>>();
             values.iter().map(with).collect::<Vec<_>>()
@@ -63,6 +66,11 @@ pub(super) fn the_one(options: &[SetOption]) -> Result<Vec<Setting>, Failure> {
 impl Setting {
     /// A value that is no TOML is a word; where the scenario wants a list, one value is a list of one.
     fn read(key: &str, value: &str) -> Result<Setting, Failure> {
+        if !key.contains('.') {
+            let message = format!("--set {key}={value}: `{key}` names no value of a scenario");
+            return Err(Failure::new(ExitCode::CommandLine, message)
+                .hint("it is written as section.key, such as swarm.nodes=8"));
+        }
         let word = || toml::Value::String(value.to_owned());
         let toml = toml::from_str::<toml::Table>(&format!("value = {value}"));
         let toml =
@@ -129,6 +137,8 @@ mod tests {
         assert!(refused("gossip.bits=8,wide").contains("gossip.bits"));
         let many = format!("swarm.nodes={}", (2..70).map(|nodes| nodes.to_string()).collect::<Vec<_>>().join(","));
         assert!(refused(&many).contains("68 combinations"));
+        assert!(refused("swarm=3").contains("written as section.key"));
+        assert!(refused("swarm.nodes=3,4,3").contains("the value 3 twice"));
         assert!(told(&["swarm.nodes=2", "swarm.nodes=3"]).expect_err("twice").contains("given twice"));
     }
 

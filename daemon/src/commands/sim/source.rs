@@ -33,6 +33,10 @@ impl Source {
         settings: Vec<Setting>,
         jobs: usize,
     ) -> Result<Source, Failure> {
+        if nodes.is_some() && settings.iter().any(|setting| setting.key == "swarm.nodes") {
+            let message = "--nodes and --set swarm.nodes say the same: give one of them";
+            return Err(Failure::new(ExitCode::CommandLine, message));
+        }
         let (place, mut text) = match built_in(name) {
             Some(scenario) => (format!("{name} (built in)"), scenario.text.to_owned()),
             None => (name.to_owned(), read(name)?),

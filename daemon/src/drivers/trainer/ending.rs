@@ -1,5 +1,7 @@
 //! When training ends, and what is done then.
 
+use murmur_training::TrainingError;
+
 use super::{Stage, TrainerThread};
 
 impl TrainerThread {
@@ -22,6 +24,16 @@ impl TrainerThread {
         tracing::error!("training has ended {reason}");
         self.stage = Stage::Ended;
         self.view.failure = Some(reason);
+    }
+
+    /// A step was not taken. Training ends, unless the step's numbers were not finite and others of late were.
+    pub(super) fn on_failed_step(&mut self, error: &TrainingError) {
+        let place = self.place();
+        match error {
+            TrainingError::NotFinite { .. } if !self.divergence.skipped() => tracing::warn!("at {place}: {error}"),
+            TrainingError::NotFinite { .. } => self.give_up(format!("the model has diverged at {place}: {error}")),
+            _ => self.give_up(format!("at {place}: {error}")),
+        }
     }
 
     /// The last evaluation and checkpoint.

@@ -102,7 +102,9 @@ impl TrainerThread {
         }
         let gradient = self.engine.gradient_of_next_batch();
         let end = Instant::now();
-        self.clock.stepped(begin, end);
+        let pause = self.throttle.taken();
+        self.clock.stepped(begin, end, pause);
+        self.throttle.stepped(end - begin, end);
         let contribution = gradient.and_then(|gradient| {
             let loss = self.view.loss.map_or(gradient.loss, |loss| blend(loss, gradient.loss));
             self.view.loss = Some(loss).filter(|loss| loss.is_finite()).or(self.view.loss);
@@ -151,14 +153,7 @@ impl TrainerThread {
                 self.travel += report.travel;
                 self.count_step(seconds + begin.elapsed().as_secs_f64(), tokens);
             }
-            Err(error @ TrainingError::NotFinite { .. }) => {
-                if self.divergence.skipped() {
-                    self.give_up(format!("the model has diverged at {}: {error}", self.place()));
-                } else {
-                    tracing::warn!("at {}: {error}", self.place());
-                }
-            }
-            Err(error) => self.give_up(format!("at {}: {error}", self.place())),
+            Err(error) => self.on_failed_step(&error),
         }
         self.view.progress = progress;
         self.clock.spent_aside(begin.elapsed());

@@ -1,8 +1,8 @@
 //! Where the training thread's time goes: steps, the gaps between them, and what was asked of it in between.
 //!
 //! A gap is all the time from the end of one step to the begin of the next, whatever it went to: orders carried out, a
-//! lock, a call that waits for a peer. Only evaluations and checkpoints are told apart, because this node's own settings
-//! ask for them. So a wait for the network shows wherever in the loop it is.
+//! lock, a call that waits for a peer. Only evaluations, checkpoints and pauses are told apart, because this node's own
+//! settings ask for them. So a wait for the network shows wherever in the loop it is.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const RECENT_MAX: usize = 255;
 /// What was measured since the first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// From the begin of the first step to the end of the last one, in seconds: steps, gaps, evaluations and checkpoints.
+    /// From the begin of the first step to the end of the last one, in seconds: steps, gaps, and what was aside.
     pub seconds_in_training: f64,
     /// In gaps between two steps, in seconds.
     pub seconds_at_boundaries: f64,
@@ -24,7 +24,7 @@ pub struct StepTimes {
     /// Median time from the begin of a step to the begin of the next one over the last 255, without evaluations and
     /// checkpoints, in seconds; 0 before the second step.
     pub median_step_seconds: f64,
-    /// In evaluations and copies for checkpoints between two steps, in seconds.
+    /// In evaluations, copies for checkpoints, and the pauses that `limits.training_percent` asks for, in seconds.
     pub seconds_aside: f64,
 }
 
@@ -41,20 +41,20 @@ pub(super) struct StepClock {
 }
 
 impl StepClock {
-    /// A step has taken from `begin` to `end`.
-    pub(super) fn stepped(&mut self, begin: Instant, end: Instant) {
+    /// A step has taken from `begin` to `end`, with pauses of this length before it.
+    pub(super) fn stepped(&mut self, begin: Instant, end: Instant, pause: Duration) {
         self.times.seconds_in_training += (end - begin).as_secs_f64();
         if let Some((last_begin, last_end)) = self.last {
             let between = begin - last_end;
-            let gap = between.saturating_sub(self.aside).as_secs_f64();
+            let gap = between.saturating_sub(self.aside + pause).as_secs_f64();
             self.times.seconds_in_training += between.as_secs_f64();
             self.times.seconds_at_boundaries += gap;
             self.times.longest_gap_seconds = self.times.longest_gap_seconds.max(gap);
-            self.times.seconds_aside += self.aside.as_secs_f64();
+            self.times.seconds_aside += (self.aside + pause).as_secs_f64();
             if self.recent.len() == RECENT_MAX {
                 self.recent.pop_front();
             }
-            self.recent.push_back((last_end - last_begin).as_secs_f64() + gap);
+            self.recent.push_back((last_end - last_begin + pause).as_secs_f64() + gap);
         }
         self.last = Some((begin, end));
         self.aside = Duration::ZERO;
@@ -83,7 +83,7 @@ mod tests {
         let mut now = Instant::now();
         for gap in gaps {
             now += *gap;
-            clock.stepped(now, now + STEP);
+            clock.stepped(now, now + STEP, Duration::ZERO);
             now += STEP;
         }
         clock.times()
@@ -109,16 +109,30 @@ mod tests {
     fn evaluations_and_checkpoints_are_no_gaps() {
         let mut clock = StepClock::default();
         let begin = Instant::now();
-        clock.stepped(begin, begin + STEP);
+        clock.stepped(begin, begin + STEP, Duration::ZERO);
         clock.spent_aside(Duration::from_secs(2));
         let next = begin + STEP + Duration::from_millis(2003);
-        clock.stepped(next, next + STEP);
+        clock.stepped(next, next + STEP, Duration::ZERO);
         let times = clock.times();
         assert_near(times.longest_gap_seconds, 0.003);
         assert_near(times.seconds_at_boundaries, 0.003);
         assert_near(times.seconds_aside, 2.0);
         assert_near(times.seconds_in_training, 2.083);
         assert_near(times.median_step_seconds, 0.043);
+    }
+
+    #[test]
+    fn a_pause_is_no_gap_and_counts_in_the_pace() {
+        let mut clock = StepClock::default();
+        let begin = Instant::now();
+        clock.stepped(begin, begin + STEP, Duration::ZERO);
+        let pause = 3 * STEP;
+        let next = begin + STEP + pause + Duration::from_millis(1);
+        clock.stepped(next, next + STEP, pause);
+        let times = clock.times();
+        assert_near(times.seconds_at_boundaries, 0.001);
+        assert_near(times.seconds_aside, 0.12);
+        assert_near(times.median_step_seconds, 0.161);
     }
 
     #[test]

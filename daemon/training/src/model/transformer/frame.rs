@@ -3,7 +3,8 @@
 use crate::ops::attention::Attention;
 use crate::ops::product::Products;
 use crate::ops::rotary::RotaryTables;
-/// What all blocks have in common for the batch at hand.
+
+/// For the batch at hand.
 pub(super) struct Frame<'a> {
     pub(super) attention: Attention,
     /// Of the residual stream.
