@@ -27,7 +27,7 @@ use tokio::sync::{broadcast, watch};
 use crate::daemon::Ready;
 use crate::engine::Noticed;
 use crate::observe::report::{CopyReport, NodeReport};
-use figures::Losses;
+use figures::{Losses, count};
 pub(crate) use figures::{counted, examples, human_bytes};
 pub use finished::FinishedRun;
 pub(crate) use hearing::{Heard, Hearing};
@@ -66,13 +66,14 @@ pub enum Console {
 
 impl Console {
     /// How others join, and what runs here.
-    pub fn show_ready(self, ready: &Ready, resumed_at: Option<f64>) {
+    pub fn show_ready(self, ready: &Ready, resumed_at: Option<f64>, founds: bool) {
         if self == Console::Json {
             print_line(&json!({ "ready": ready }).to_string());
             return;
         }
         note(&format!("peer        {}", labelled(&ready.peer, ready.name.as_deref())));
-        note(&format!("run         {} · {} parameters · {}", ready.run, ready.parameters, ready.device));
+        let parameters = count(ready.parameters as u64);
+        note(&format!("run         {} · {} · {parameters} parameters · {}", ready.run_name, ready.run, ready.device));
         note(&format!("data        {}", ready.data_directory.display()));
         // The peer id is above, and what comes after it is for programs.
         let plain = |address: &String| address.split("/p2p/").next().unwrap_or_default().to_owned();
@@ -80,6 +81,9 @@ impl Console {
         if let Some(address) = &ready.status_address {
             note(&format!("status      murmur status --address {address}"));
             note(&format!("dashboard   http://{address}/"));
+        }
+        if founds {
+            note("begun       a new swarm, of which this node is the first");
         }
         if let Some(progress) = resumed_at {
             note(&format!("resumed     at step {progress:.0}"));

@@ -232,6 +232,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         peer: me.to_string(),
         name: reporter.own_name(),
         run,
+        run_name: plan.manifest.run.name.clone(),
         addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
         ticket,
         status_address,
@@ -239,7 +240,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         data_directory: directory.root().to_owned(),
         device,
     };
-    plan.console.show_ready(&ready, resumed.then_some(progress));
+    let founds = !resumed && !plan.joins;
+    plan.console.show_ready(&ready, resumed.then_some(progress), founds);
     if let Some(finished) = &model.finished {
         plan.console.show_finished(finished, &plan.manifest, directory.root());
     }

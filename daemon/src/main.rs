@@ -34,5 +34,8 @@ fn filter(asked: &str) -> EnvFilter {
     let is_own = |part: &&str| !part.trim().trim_start_matches('[').starts_with("ureq");
     let asked: Vec<&str> = asked.split(',').filter(is_own).collect();
     let silent = ["ureq=off", "ureq_proto=off"].map(|directive| directive.parse().expect("a directive"));
-    silent.into_iter().fold(EnvFilter::new(asked.join(",")), EnvFilter::add_directive)
+    let filter = silent.into_iter().fold(EnvFilter::new(asked.join(",")), EnvFilter::add_directive);
+    // Two nodes that dial each other at once are a fault to this library, and none to people.
+    let names_tls = asked.iter().any(|directive| directive.contains("rustls"));
+    if names_tls { filter } else { filter.add_directive("rustls=error".parse().expect("a directive")) }
 }

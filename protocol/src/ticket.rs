@@ -15,6 +15,9 @@ use crate::peer::{Address, PeerId};
 use crate::secret::Secret;
 
 const PREFIX: &str = "murmur1";
+
+/// What stands before a ticket where a member prints the line to type.
+const COMMAND: &str = "murmur join ";
 const CHECKSUM_BYTES: usize = 4;
 
 /// The longest ticket read, in characters: eight of the longest addresses fit.
@@ -67,7 +70,10 @@ impl fmt::Display for Ticket {
 impl FromStr for Ticket {
     type Err = TicketError;
     fn from_str(text: &str) -> Result<Ticket, TicketError> {
-        let text = text.trim().strip_prefix(PREFIX).ok_or(TicketError::NoTicket)?;
+        // The whole line that a member prints may be handed on.
+        let text = text.trim();
+        let text = text.strip_prefix(COMMAND).map_or(text, str::trim_start);
+        let text = text.strip_prefix(PREFIX).ok_or(TicketError::NoTicket)?;
         if text.len() > TEXT_BYTES_MAX {
             return Err(TicketError::Alphabet);
         }
@@ -96,8 +102,9 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_copy_and_paste() {
-        let text = format!("  {}\n", ticket());
-        assert_eq!(text.parse(), Ok(ticket()));
+        for text in [format!("  {}\n", ticket()), format!("murmur join {}\n", ticket())] {
+            assert_eq!(text.parse(), Ok(ticket()));
+        }
     }
 
     /// The form of a ticket, fixed: tickets are kept, and sent to machines with another version.

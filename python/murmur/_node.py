@@ -45,7 +45,7 @@ class Status:
     tokens_per_second: float
     #: Exchanges that were completed.
     exchanges: int
-    #: Disagreement over local progress: 0.4 to 0.8 is best, above 1.5 models drift apart.
+    #: Disagreement over local progress: 0.4 to 0.8 is best with pairs, up to 4 with links.
     ratio: Optional[float]
     #: Bytes sent since the process began.
     bytes_sent: int

@@ -1,8 +1,10 @@
 //! `murmur status`: asks a running daemon.
 
+use std::time::Duration;
+
 use super::client::Client;
 use crate::cli::StatusOptions;
-use crate::console::figures::{count, counted, percent, time_left};
+use crate::console::figures::{count, counted, duration, percent, time_left};
 use crate::console::{Console, human_bytes, labelled, print_line, summary_line};
 use crate::observe::outlook::OutlookReport;
 use crate::observe::report::NodeReport;
@@ -14,8 +16,11 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     print_line(&format!("peer         {}", labelled(&report.peer, report.name.as_deref())));
-    print_line(&format!("run          {} · {} parameters", report.run, report.parameters));
-    print_line(&format!("phase        {} for {:.0} s · {}", report.phase, report.seconds, report.doing));
+    print_line(&format!("run          {} · {} parameters", report.run, count(report.parameters as u64)));
+    let doing = Some(&report.doing).filter(|doing| **doing != report.phase);
+    let doing = doing.map_or(String::new(), |doing| format!(" · {doing}"));
+    let up = duration(Duration::try_from_secs_f64(report.seconds).unwrap_or_default());
+    print_line(&format!("phase        {}{doing} · up for {up}", report.phase));
     print_line(&format!("progress     {}", progress(&report)));
     print_line(&format!("reachable    {}", report.reachability.text));
     if let Some(hint) = &report.reachability.hint {

@@ -88,7 +88,7 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             100.0 * partner_share
         )),
         Notice::BudgetTooSmall { interval_steps, ratio } => {
-            let hint = "a faster link, or a smaller gossip.interval_steps_min, keeps them closer";
+            let hint = "a faster link or a free core keeps them closer; so do larger batches, which leave more time for each step";
             let text = format!(
                 "the models drift apart (ratio {ratio:.1}), and an exchange every {interval_steps:.0} steps is all that \
                  link and processor allow"

@@ -75,6 +75,7 @@ pub(super) fn facts(
         parameters: parameters as u64,
         device: device.to_owned(),
         prediction: manifest.prediction().to_owned(),
+        ratio_band: manifest.gossip.kind.ratio_band(),
         run_file: manifest.canonical_text(),
     }
 }

@@ -12,6 +12,9 @@ pub struct Ready {
     pub name: Option<String>,
     /// The run's id, in short.
     pub run: String,
+    /// What its owner calls the run.
+    #[serde(default)]
+    pub run_name: String,
     /// Where it listens, each with the peer id at its end.
     pub addresses: Vec<String>,
     /// With which others join.

@@ -46,10 +46,11 @@ fn judge(manifest: &RunManifest, settings: &NodeSettings, mechanism: Mechanism, 
     };
     let text = format!("{told} at delta {:e}; {text}", privacy.delta);
     let mut fixes = Vec::new();
-    if planned.is_some_and(|steps| steps > lasts) {
-        let enough = planned.and_then(|steps| mechanism.noise_for(steps, privacy.budget()));
+    if planned.unwrap_or(1) > lasts {
+        let enough = Some(planned.unwrap_or(1)).and_then(|steps| mechanism.noise_for(steps, privacy.budget()));
         fixes.push(match enough {
-            Some(noise) => format!("--noise {noise} lasts for all planned steps"),
+            Some(noise) if planned.is_some() => format!("--noise {noise} lasts for all planned steps"),
+            Some(noise) => format!("--noise {noise} lasts for a step, and more for more"),
             None => "plan fewer steps, or gather more records".to_owned(),
         });
     }
@@ -62,9 +63,10 @@ fn judge(manifest: &RunManifest, settings: &NodeSettings, mechanism: Mechanism, 
     if mechanism.records as f64 * privacy.delta > 1.0 {
         fixes.push(format!("--delta below one in {} records", mechanism.records));
     }
-    match fixes.is_empty() {
-        true => Finding::good("privacy", text),
-        false => Finding::warning("privacy", text, fixes.join("; ")),
+    match (fixes.is_empty(), lasts) {
+        (true, _) => Finding::good("privacy", text),
+        (false, 0) => Finding::problem("privacy", text, fixes.join("; ")),
+        (false, _) => Finding::warning("privacy", text, fixes.join("; ")),
     }
 }
 
@@ -89,6 +91,10 @@ mod tests {
         settings.training.steps = 100;
         let finding = judge(&manifest, &settings, mechanism, 10_000);
         assert_eq!((finding.health, finding.fix.as_str()), (Health::Good, ""), "{}", finding.text);
+        settings.privacy.noise = 0.1;
+        let weak = Mechanism { noise: 0.1, ..mechanism };
+        assert_eq!(judge(&manifest, &settings, weak, 10_000).health, Health::Problem, "it lasts for no step");
+        settings.privacy.noise = 1.0;
         settings.privacy.delta = 0.001;
         assert!(judge(&manifest, &settings, mechanism, 10_000).fix.contains("--delta below one in 10000"));
     }

@@ -59,7 +59,7 @@ impl Side {
         let begin = node.begin().unwrap_or(0.0);
         let losses = node.evaluations.iter().map(|found| (found.place.time - begin, found.loss)).collect();
         let seconds = node.training_seconds;
-        let tokens_per_second = if seconds > 0.0 { node.place.tokens / seconds } else { 0.0 };
+        let tokens_per_second = if seconds > 0.0 { node.place.tokens / seconds } else { f64::NAN };
         Side { losses, steps: node.place.steps, tokens_per_second }
     }
 
@@ -146,7 +146,8 @@ impl Compared {
     /// Name, together, alone, difference, least, most, and whether it can be measured.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let row = |name: String, measure: Measure, digits: usize| {
-            let number = |value: f64| format!("{value:.digits$}");
+            let number =
+                |value: f64| if value.is_finite() { format!("{value:.digits$}") } else { "unknown".to_owned() };
             let measurable = if measure.sign().is_some() { "yes" } else { "not measurable" };
             let Measure { together, alone, least, most } = measure;
             let numbers = [together, alone, measure.difference(), least, most].map(number);

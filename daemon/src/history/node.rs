@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use murmur_protocol::RunManifest;
 
 use super::{Curve, Spans};
-use crate::observe::picture::{DRIFTING, HEALTHY};
 use crate::observe::record::{Body, EndFacts, EventFacts, ExchangeFacts, Level, Peers, Record, RunFacts, Sample};
 
 /// Warnings and errors that are kept; of later ones it is counted how many there were.
@@ -58,6 +57,8 @@ pub(crate) struct NodeHistory {
     pub(crate) disk_min: Option<u64>,
     /// Samples that knew a ratio, of them healthy ones, and of them drifting ones.
     pub(crate) ratios: (u64, u64, u64),
+    /// Whether its run averages all members at once.
+    pub(crate) is_synchronous: bool,
     /// Whether it began with a model of other members.
     pub(crate) has_copied: bool,
     /// The first exchange that was completed: its place.
@@ -240,6 +241,7 @@ impl NodeHistory {
         let steps = if is_known { sample.steps.saturating_sub(steps_before) } else { 0 };
         let seconds = self.last.as_ref().map_or(0.0, |(before, _)| (up - before).clamp(0.0, SAMPLE_SECONDS_MAX));
         self.steps_done += steps;
+        self.is_synchronous |= sample.waited_seconds.is_some();
         self.place.tokens += self.step_tokens.map_or(sample.tokens_per_second * seconds, |each| steps as f64 * each);
         self.place.steps = sample.steps;
         self.place.sent = self.before.0 + sample.sent;
@@ -259,8 +261,9 @@ impl NodeHistory {
         }
         if let Some(ratio) = sample.ratio {
             self.ratios.0 += 1;
-            self.ratios.1 += u64::from((HEALTHY.0..=HEALTHY.1).contains(&ratio));
-            self.ratios.2 += u64::from(ratio > DRIFTING);
+            let band = self.run.ratio_band;
+            self.ratios.1 += u64::from((band.low..=band.high).contains(&ratio));
+            self.ratios.2 += u64::from(ratio > band.drifting);
         }
         let is_new =
             |last: &Evaluation| Some(last.loss) != sample.validation_loss || last.place.piece != self.place.piece;

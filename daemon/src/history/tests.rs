@@ -4,6 +4,7 @@ use super::*;
 use crate::observe::Body;
 use crate::observe::record::{EndFacts, EventFacts, ExchangeFacts, Level, PeerFacts, Peers, RunFacts, Sample, VERSION};
 use murmur_protocol::RunManifest;
+use murmur_protocol::manifest::GossipKind;
 
 const ADA: &str = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X";
 const BOB: &str = "12D3KooWGjMT4tJ3kyQTjyVtkKhoEXSjC4fGGL2FZuRdqgiBHAUP";
@@ -48,6 +49,7 @@ impl Teller {
             parameters: 1000,
             device: "cpu".to_owned(),
             prediction: "byte".to_owned(),
+            ratio_band: GossipKind::Pairs.ratio_band(),
             run_file: RunManifest::default().canonical_text(),
             ..RunFacts::default()
         };
@@ -166,7 +168,7 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
                     of 4 exchanges failed, and 1 warning was given.";
     assert!(verdict.contains(expected), "{verdict}");
     for part in
-        ["best: 0.4 to 0.8", "Who sent how much to whom", "5.0 MB", "it took too long", "broke off", "make room"]
+        ["healthy: 0.4 to 0.8", "Who sent how much to whom", "5.0 MB", "it took too long", "broke off", "make room"]
     {
         assert!(page.to_lowercase().contains(&part.to_lowercase()), "{part} is missing");
     }

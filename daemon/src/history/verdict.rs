@@ -8,6 +8,9 @@ use crate::console::figures::{counted, duration, percent};
 /// A share of exchanges that fail, and of the time in which models drift apart, above which it is said.
 const NOTABLE: f64 = 0.05;
 
+/// An evaluation within so much of a run's steps, one in this many, tells how the run began.
+const EARLY: u64 = 4;
+
 /// What was trained, by whom, what came of it, and what went wrong.
 pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String {
     let nodes = || history.nodes.values();
@@ -20,7 +23,9 @@ pub(super) fn verdict(history: &History, now: f64, is_redacted: bool) -> String 
     let members = counted(history.nodes.len() as u64, "node");
     let others = history.seen().len() as u64;
     let exchanges: u64 = nodes().map(|node| node.exchanges().0).sum();
+    let is_synchronous = history.nodes.values().any(|node| node.is_synchronous);
     let how = match (exchanges, history.nodes.len() as u64 + others) {
+        (0, all) if is_synchronous && all > 1 => "trained together, as one,",
         (0, 1) => "trained alone",
         (0, _) => "trained without one exchange that was completed",
         _ if history.nodes.len() == 1 => "trained with others",
@@ -64,7 +69,11 @@ fn state(history: &History, now: f64) -> &'static str {
 /// The first and the last loss that is known, on the held-out slice where there is one, and whether it is that.
 pub(super) fn losses(node: &NodeHistory) -> Option<(f64, f64, bool)> {
     if let (Some(first), Some(last)) = (node.evaluations.first(), node.evaluations.last()) {
-        return Some((first.loss, last.loss, true));
+        // A run that is short, or seldom evaluated, has its first one late: most of the fall is before it.
+        let is_early = first.place.steps * EARLY <= last.place.steps;
+        if is_early || node.points.iter().all(|point| point.loss.is_none()) {
+            return Some((first.loss, last.loss, true));
+        }
     }
     let mut known = node.points.iter().filter_map(|point| point.loss);
     let first = known.next()?;

@@ -21,7 +21,14 @@ pub(crate) const ALL_REDUCE_BYTES: usize = 8;
 pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement: &Arrangement) {
     let sent = match measure_briefly(manifest, arrangement, settings) {
         Some((step, parameters)) => {
-            describe(bytes_sent_a_day(manifest, parameters, step.as_secs_f64()), &settings.limits)
+            let bytes = bytes_sent_a_step(manifest, parameters);
+            let steps = [manifest.schedule.total_steps, settings.training.steps].into_iter().filter(|steps| *steps > 0);
+            let of_all = steps.min().map(|steps| steps as f64 * bytes);
+            let of_a_day = bytes * DAY_SECONDS / step.as_secs_f64();
+            match of_all.filter(|of_all| *of_all < of_a_day) {
+                Some(of_all) => format!("up to {} sent in the whole run", human_bytes(of_all as u64)),
+                None => describe(of_a_day, manifest.synchronous.is_on(), &settings.limits),
+            }
         }
         None => describe_exchange(manifest),
     };
@@ -30,32 +37,33 @@ pub(crate) fn tell(manifest: &RunManifest, settings: &NodeSettings, arrangement:
 
 /// Bytes that exchanges of a run send in a day at most, from a machine whose step takes so long.
 pub(crate) fn bytes_sent_a_day(manifest: &RunManifest, parameters: usize, step_seconds: f64) -> f64 {
+    bytes_sent_a_step(manifest, parameters) * DAY_SECONDS / step_seconds
+}
+
+fn bytes_sent_a_step(manifest: &RunManifest, parameters: usize) -> f64 {
     let synchronous = &manifest.synchronous;
     if synchronous.is_on() {
-        let all_reduces = DAY_SECONDS / (step_seconds * f64::from(synchronous.every_steps));
-        return all_reduces * (ALL_REDUCE_BYTES * parameters) as f64;
+        return (ALL_REDUCE_BYTES * parameters) as f64 / f64::from(synchronous.every_steps);
     }
     let gossip = &manifest.gossip;
     let interval = gossip.interval_steps_min.min(gossip.interval_steps).max(1);
-    let rounds = DAY_SECONDS / (step_seconds * f64::from(interval));
-    rounds * round_bytes(parameters, gossip) as f64
+    round_bytes(parameters, gossip) as f64 / f64::from(interval)
 }
 
-/// The same in words, within the owner's caps, with the flags that set them.
-fn describe(bytes_a_day: f64, limits: &LimitsSettings) -> String {
+/// A day's bytes in words, within the owner's caps, with the flags that set them.
+fn describe(bytes_a_day: f64, is_synchronous: bool, limits: &LimitsSettings) -> String {
     let upload = limits.caps().upload.map(|rate| rate as f64 * DAY_SECONDS);
     // The budget counts what is received as well, which is about as much.
     let daily = (limits.daily_gigabytes > 0.0).then_some(limits.daily_gigabytes * 1e9 / 2.0);
     let bytes = [upload, daily].into_iter().flatten().fold(bytes_a_day, f64::min);
-    let amount = human_bytes(bytes as u64);
+    let pace = format!("up to {} sent a day at this machine's pace", human_bytes(bytes as u64));
+    // An all-reduce takes of the uplink what there is: all wait for it.
+    let uplink = if is_synchronous { "" } else { ", a quarter of the uplink at most" };
     match (upload.is_some(), daily.is_some()) {
-        (false, false) => format!(
-            "up to {amount} sent a day at this machine's pace, a quarter of the uplink at most; \
-             --upload-mbit and --daily-gigabytes cap it"
-        ),
-        (true, false) => format!("up to {amount} sent a day at this machine's pace and with --upload-mbit"),
-        (false, true) => format!("up to {amount} sent a day at this machine's pace and with --daily-gigabytes"),
-        (true, true) => format!("up to {amount} sent a day at this machine's pace and with the caps set"),
+        (false, false) => format!("{pace}{uplink}; --upload-mbit and --daily-gigabytes cap it"),
+        (true, false) => format!("{pace} and with --upload-mbit"),
+        (false, true) => format!("{pace} and with --daily-gigabytes"),
+        (true, true) => format!("{pace} and with the caps set"),
     }
 }
 
@@ -88,11 +96,13 @@ mod tests {
     #[test]
     fn caps_lower_what_is_told_and_are_named() {
         let limits = LimitsSettings::default();
-        let free = describe(100e9, &limits);
+        let free = describe(100e9, false, &limits);
         assert!(free.starts_with("up to 100.00 GB sent a day") && free.contains("--upload-mbit"), "{free}");
-        let capped = describe(100e9, &LimitsSettings { upload_mbit: 1.0, ..limits.clone() });
+        let synchronous = describe(100e9, true, &limits);
+        assert!(!synchronous.contains("quarter") && synchronous.contains("--upload-mbit"), "{synchronous}");
+        let capped = describe(100e9, false, &LimitsSettings { upload_mbit: 1.0, ..limits.clone() });
         assert!(capped.starts_with("up to 10.80 GB sent a day") && capped.contains("--upload-mbit"), "{capped}");
-        let daily = describe(100e9, &LimitsSettings { daily_gigabytes: 4.0, ..limits });
+        let daily = describe(100e9, false, &LimitsSettings { daily_gigabytes: 4.0, ..limits });
         assert!(daily.starts_with("up to 2.00 GB sent a day") && daily.contains("--daily-gigabytes"), "{daily}");
     }
 }

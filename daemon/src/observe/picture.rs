@@ -26,12 +26,6 @@ const EXCHANGES_KEPT: usize = 64;
 /// Values of a member's traffic that are remembered: five minutes.
 const RATES_KEPT: usize = 60;
 
-/// Ratios of disagreement to local progress that are as they should be.
-pub const HEALTHY: (f64, f64) = (0.4, 0.8);
-
-/// A ratio above which models drift apart.
-pub const DRIFTING: f64 = 1.5;
-
 /// A number that is kept over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -43,7 +37,7 @@ pub enum Metric {
     ValidationLoss,
     /// Distance of the models, over √2.
     Disagreement,
-    /// Disagreement over local progress; 0.4 to 0.8 is best.
+    /// Disagreement over local progress; see [`RatioBand`](murmur_protocol::manifest::RatioBand).
     Ratio,
     /// Tokens or images a second of this node.
     TokensPerSecond,

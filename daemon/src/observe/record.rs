@@ -5,6 +5,7 @@
 //! [`Body::Unknown`]. `v` grows only where a field that exists changes its meaning. No record holds a secret: no ticket, no
 //! membership secret, no token.
 
+use murmur_protocol::manifest::RatioBand;
 use serde::{Deserialize, Serialize};
 
 /// The version of records that this program writes, and the newest that it reads.
@@ -83,6 +84,8 @@ pub struct RunFacts {
     pub device: String,
     /// What the model predicts, and what its losses are means over: byte, token or image.
     pub prediction: String,
+    /// What ratios of disagreement to local progress mean in this run.
+    pub ratio_band: RatioBand,
     /// The run file, in its canonical form: what every member knows. Empty where an earlier version wrote the record.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub run_file: String,
@@ -136,7 +139,7 @@ pub struct Sample {
     /// How far apart its model and its last partner's were, over √2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disagreement: Option<f64>,
-    /// Disagreement over what own training does between two exchanges: 0.4 to 0.8 is best, above 1.5 models drift apart.
+    /// Disagreement over what own training does between two exchanges; the run's `ratio_band` says what it means.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// Own steps between two own exchanges at present.

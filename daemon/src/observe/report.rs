@@ -99,7 +99,8 @@ pub struct NodeReport {
     pub disagreement: Option<f64>,
     /// Steps between own exchanges at present.
     pub interval_steps: f64,
-    /// Disagreement over local progress, a running mean; 0.4 to 0.8 is best, above 1.5 the models drift apart.
+    /// Disagreement over local progress, a running mean: 0.4 to 0.8 is best with pairs, up to 4 with links; above 1.5, or 8, the
+    /// models drift apart.
     pub disagreement_ratio: Option<f64>,
     /// The uplink as transfers have shown it, in bytes a second; none before one was large enough to tell.
     #[serde(default)]

@@ -7,7 +7,7 @@ use murmur_protocol::manifest::DataSource;
 use murmur_training::Engine;
 use murmur_training::privacy::{NotPrivate, SecretKey};
 
-use crate::console::note;
+use crate::console::{counted, note};
 use crate::drivers::PrivacyReport;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
@@ -52,7 +52,20 @@ pub(crate) fn begin(
             "restore it from a backup; or, where those steps were not private, begin anew in another --data-dir",
         ));
     }
-    let ledger = PrivacyLedger::open(root, mechanism, settings.privacy.budget()).map_err(|error| {
+    let budget = settings.privacy.budget();
+    if murmur_training::privacy::Spending::default().steps_left(mechanism, budget) == 0 {
+        let message = format!(
+            "--epsilon {} and --noise {} last for no step: the first one would tell more than that of a record",
+            settings.privacy.epsilon, settings.privacy.noise
+        );
+        let steps = manifest.schedule.total_steps.max(1);
+        let remedy = match mechanism.noise_for(steps, budget) {
+            Some(noise) => format!("--noise {noise} lasts for {}", counted(steps, "step")),
+            None => "give a larger --epsilon, or gather more records".to_owned(),
+        };
+        return Err(Failure::new(ExitCode::Settings, message).hint(remedy));
+    }
+    let ledger = PrivacyLedger::open(root, mechanism, budget).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot read {}: {error}", shown.display()))
             .hint("what was told of the records is not known without it: restore it from a backup")
     })?;

@@ -380,7 +380,7 @@ fn help(painter: &mut Painter<'_>, area: Rect) {
         ("q", "quit; also Esc and Ctrl-C. The daemon goes on in any case"),
         ("", ""),
         ("", "ratio: how far models are apart, over what a node learns between two exchanges."),
-        ("", "0.4 to 0.8 is best; above 1.5 the models drift apart."),
+        ("", "With pairs 0.4 to 0.8 is best, and above 1.5 models drift apart; on links 0.4 to 4, and 8."),
         ("", "lag: steps that a member's model was behind this one at their last exchange."),
     ];
     for (row, (key, text)) in (0u16..).zip(lines) {

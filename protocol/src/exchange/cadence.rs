@@ -24,6 +24,10 @@ const WORKER_SHARE: f64 = 0.05;
 /// Ξ̂ ÷ local progress above which models drift apart (transformer study: best between 0.4 and 0.8).
 const RATIO_HIGH: f64 = 1.5;
 
+/// Exchanges after which a ratio tells of the run, not of how it began: models that have just met, or were copied, are
+/// apart for other reasons.
+const TELLING_EXCHANGES: u32 = 50;
+
 /// How fast the interval follows, each way, per exchange: slower down than up, so that a busy link rests at once.
 const SHRINK: f64 = 0.9;
 const GROW: f64 = 1.25;
@@ -47,6 +51,10 @@ pub(crate) struct Cadence {
     round_bytes: f64,
     /// Ξ̂ ÷ local progress.
     ratio: Option<f64>,
+    /// Distances measured, up to [`TELLING_EXCHANGES`].
+    distances: u32,
+    /// The ratio above which models drift apart so far that it is told.
+    alarming: f64,
     is_limited: bool,
 }
 
@@ -64,6 +72,8 @@ impl Cadence {
             upload_cap,
             round_bytes: round_bytes(parameters, gossip) as f64,
             ratio: None,
+            distances: 0,
+            alarming: gossip.kind.ratio_band().drifting,
             is_limited: false,
         }
     }
@@ -83,6 +93,7 @@ impl Cadence {
         if local_progress > 0.0 {
             let ratio = distance / std::f64::consts::SQRT_2 / local_progress;
             self.ratio = Some(running_mean(self.ratio, ratio));
+            self.distances = TELLING_EXCHANGES.min(self.distances + 1);
         }
     }
 
@@ -120,7 +131,8 @@ impl Cadence {
             (self.interval * SHRINK).max(target)
         };
         let was_limited = self.is_limited;
-        self.is_limited = is_drifting && self.interval <= target && self.interval > self.range.0;
+        let is_alarming = self.distances == TELLING_EXCHANGES && self.ratio.is_some_and(|ratio| ratio > self.alarming);
+        self.is_limited = is_alarming && self.interval <= target && self.interval > self.range.0;
         self.is_limited && !was_limited
     }
 
@@ -228,7 +240,9 @@ mod tests {
             cadence.on_exchange(29, 0.1);
         });
         assert_eq!(cadence.interval(), 60.0);
-        (0..50).for_each(|_| cadence.on_distance(3.0, 1.0));
+        (0..49).for_each(|_| cadence.on_distance(30.0, 1.0));
+        assert!((0..50).all(|_| !cadence.on_exchange(29, 0.1)), "too few distances are known");
+        cadence.on_distance(30.0, 1.0);
         let told = (0..50).filter(|_| cadence.on_exchange(29, 0.1)).count();
         assert_eq!((cadence.interval(), told), (30.0, 1));
     }

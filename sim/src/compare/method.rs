@@ -70,15 +70,15 @@ const ALL_REDUCE: &str = "Use it where links are fast and nodes are alike; one s
 pub const ALL: [Method; 13] = [
     Method {
         name: "gossip",
-        title: "murmur's own: pairs exchange 8-bit codes while they train",
+        title: "murmur's own: a few partners each, one bit a parameter, while all train",
         kind: Kind::Gossip,
         sentences: [
-            "Each node trains by itself; every few steps it picks a random partner, and both move towards each other.",
-            "An exchange sends about one byte for each parameter each way, so the busiest node sends little.",
+            "Each node trains by itself and keeps a few partners; every few steps it exchanges with one, and both move closer.",
+            "An exchange sends one bit for each parameter each way: the sign of what differs from a reference that both keep.",
             "Nobody waits: training goes on while an exchange is under way, and its result is added between two steps.",
             "Use it on slow, unlike or failing machines; each step learns a little less than one of all nodes together.",
         ],
-        source: "this program; modular quantization after Moniqua, arXiv 2002.11787",
+        source: "this program; after CHOCO-Gossip, arXiv 1902.00340, and signs with a scale, arXiv 1802.04434",
     },
     Method {
         name: "ring",

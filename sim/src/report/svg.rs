@@ -56,7 +56,7 @@ pub struct Chart {
     /// What lies beyond this value takes no more of the horizontal axis than what lies before it.
     pub half: Option<f64>,
     /// From and to, on the vertical axis: where values should be, and what that is called.
-    pub healthy: Option<(f64, f64, &'static str)>,
+    pub healthy: Option<(f64, f64, String)>,
 }
 
 /// A shaded stretch.
@@ -123,7 +123,7 @@ impl Chart {
         let x = Axis::linear(points().map(|point| point.x), LEFT, WIDTH - RIGHT).halved_at(self.half);
         let values = points().flat_map(|point| [point.smallest, point.y, point.largest]);
         let y = Axis::fitting(
-            values.chain(self.healthy.into_iter().flat_map(|(low, high, _)| [low, high])),
+            values.chain(self.healthy.iter().flat_map(|(low, high, _)| [*low, *high])),
             HEIGHT - BOTTOM,
             TOP,
         );
@@ -158,8 +158,8 @@ impl Chart {
     }
 
     fn draw_healthy(&self, svg: &mut String, y: &Axis) {
-        let Some((low, high, name)) = self.healthy else { return };
-        let (top, bottom, width) = (y.at(high), y.at(low), WIDTH - LEFT - RIGHT);
+        let Some((low, high, name)) = &self.healthy else { return };
+        let (top, bottom, width) = (y.at(*high), y.at(*low), WIDTH - LEFT - RIGHT);
         let height = bottom - top;
         let band = format!("x=\"{LEFT}\" y=\"{top:.1}\" width=\"{width}\" height=\"{height:.1}\"");
         put(svg, &format!("<rect class=\"b2\" fill=\"{}\" fill-opacity=\"0.18\" {band}/>\n", LINES[2].0));
@@ -373,7 +373,7 @@ mod tests {
         };
         let curve = Curve { label: "a <b> & c".to_owned(), points: values.iter().enumerate().map(point).collect() };
         let mark = Some((1.0, "calm"));
-        let (title, healthy) = ("a chart".to_owned(), Some((0.4, 0.8, "best")));
+        let (title, healthy) = ("a chart".to_owned(), Some((0.4, 0.8, "best".to_owned())));
         let (x_label, y_label) = ("s".to_owned(), "m".to_owned());
         Chart { title, x_label, y_label, curves: vec![curve], mark, healthy, ..Chart::default() }.to_svg()
     }

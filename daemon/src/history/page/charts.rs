@@ -5,7 +5,6 @@ use murmur_sim::report::svg::{Chart, Curve, CurvePoint};
 use super::{heading, paragraph};
 use crate::history::verdict::unit;
 use crate::history::{History, Names, NodeHistory, Place, Point};
-use crate::observe::picture::HEALTHY;
 
 /// Nodes that have a curve of their own; of more, all together are drawn as their mean in a band.
 const CURVES_MAX: usize = 8;
@@ -90,18 +89,27 @@ pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
 /// The ratio of disagreement to local progress.
 pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
     heading(text, "Did the models agree?");
+    if history.nodes.values().any(|node| node.is_synchronous) {
+        paragraph(
+            text,
+            "",
+            "The run was synchronous: after each all-reduce all members hold the same model, bit for bit.",
+        );
+        return;
+    }
     let values = |node: &NodeHistory| known(node, |point| point.ratio);
     if history.nodes.values().all(|node| values(node).is_empty()) {
         paragraph(text, "", "It is not known: no exchange between two nodes was completed.");
         return;
     }
-    paragraph(
-        text,
-        "",
+    let band = history.nodes.values().next().map(|node| node.run.ratio_band).unwrap_or_default();
+    let meaning = format!(
         "Each node trains by itself and averages its model with another's now and then. Drawn is how far apart the two models \
-         were, divided by how far a node's own training moves its model between two exchanges. From 0.4 to 0.8 is best: below, \
-         nodes talk more than they need to; above 1.5, they drift apart and averaging them helps little.",
+         were, divided by how far a node's own training moves its model between two exchanges. From {} to {} is healthy: below, \
+         nodes talk more than they need to; above {}, they drift apart and averaging them helps little.",
+        band.low, band.high, band.drifting
     );
+    paragraph(text, "", &meaning);
     let (begin, end) = history.times();
     let (unit, scale) = time_unit(end - begin);
     let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
@@ -110,7 +118,7 @@ pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
         x_label: format!("{unit} since the beginning"),
         y_label: "ratio".to_owned(),
         curves,
-        healthy: Some((HEALTHY.0, HEALTHY.1, "best: 0.4 to 0.8")),
+        healthy: Some((band.low, band.high, format!("healthy: {} to {}", band.low, band.high))),
         ..Chart::default()
     };
     text.push_str(&chart.to_svg());

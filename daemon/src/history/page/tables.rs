@@ -86,6 +86,7 @@ pub(super) fn joining(text: &mut String, history: &History, names: &Names, again
          same once together and once alone.",
     );
     let words = |node: &NodeHistory| match Estimate::of(node) {
+        _ if node.is_synchronous => "cannot be estimated: in a synchronous run nobody trains alone".to_owned(),
         Estimate::Copied => "cannot be estimated: it began with a model of the others".to_owned(),
         Estimate::NeverTogether => "cannot be estimated: it completed no exchange".to_owned(),
         Estimate::HardlyAlone => {

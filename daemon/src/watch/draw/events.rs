@@ -37,7 +37,8 @@ fn list(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: 
     }
     painter.title(area, "events", &notes.join(" · "));
     if events.is_empty() {
-        painter.text(area, 0, 1, "nothing has happened", Tone::Faint);
+        let words = if node.events.is_empty() { "nothing has happened" } else { "no event passes the filter" };
+        painter.text(area, 0, 1, words, Tone::Faint);
     }
     let mut row = 1;
     for event in events.into_iter().skip(first) {

@@ -3,9 +3,8 @@
 use ratatui::layout::Rect;
 
 use super::curve::{self, Band, Curve};
-use super::{Painter, Scene, Tone, events, peers, traffic};
+use super::{Painter, Scene, Tone, events, peers, traffic, verdict};
 use crate::console::figures;
-use crate::observe::picture::HEALTHY;
 use crate::observe::rings::Point;
 use crate::observe::{Metric, NodePicture};
 
@@ -122,16 +121,17 @@ fn swarm(scene: &Scene<'_>, node: &NodePicture, area: Rect) -> Option<Vec<Point>
 /// How far the models are apart, with what is healthy.
 pub(super) fn agreement(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: Rect) {
     let ratio = node.sample.as_ref().and_then(|sample| sample.ratio);
+    let healthy = node.run.ratio_band;
     let word = match ratio {
         None => "not known yet".to_owned(),
-        Some(ratio) if ratio < HEALTHY.0 => format!("{ratio:.2}, closer than needed"),
-        Some(ratio) if ratio <= HEALTHY.1 => format!("{ratio:.2}, good"),
-        Some(ratio) => format!("{ratio:.2} (best 0.4–0.8)"),
+        Some(ratio) if ratio < healthy.low => format!("{ratio:.2}, closer than needed"),
+        Some(ratio) if ratio <= healthy.high => format!("{ratio:.2}, good"),
+        Some(ratio) => format!("{ratio:.2} ({})", verdict::healthy(healthy)),
     };
     painter.title(area, "disagreement", &word);
     let curves = [Curve { points: points(scene, node, Metric::Ratio, area), tone: Tone::Good }];
     let plot = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
-    let band = Some(Band { low: HEALTHY.0, high: HEALTHY.1 });
+    let band = Some(Band { low: healthy.low, high: healthy.high });
     curve::draw(painter, plot, scene.window(node), &curves, band, |value| format!("{value:.2}"));
 }
 

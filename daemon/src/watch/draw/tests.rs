@@ -1,5 +1,6 @@
 //! Screens of a made-up swarm, as text.
 
+use murmur_protocol::manifest::GossipKind;
 use murmur_protocol::text::is_unprintable;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -31,6 +32,7 @@ fn story(node: &str, seconds: u64, loss_at: f64) -> Picture {
         session: 1,
         device: "cpu".to_owned(),
         prediction: "token".to_owned(),
+        ratio_band: GossipKind::Pairs.ratio_band(),
         ..RunFacts::default()
     };
     tell(0.0, Body::Run(run));

@@ -1,9 +1,10 @@
 //! One sentence: is it in order, and if not, what is the matter.
 
+use murmur_protocol::manifest::RatioBand;
+
 use super::{Scene, Tone};
 use crate::console::figures::{counted, duration, percent};
 use crate::observe::NodePicture;
-use crate::observe::picture::{DRIFTING, HEALTHY};
 
 /// Seconds without a record after which that is said: ten times as long as between two.
 const STALE_SECONDS: f64 = 10.0;
@@ -47,15 +48,16 @@ pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
     let Some(ratio) = sample.ratio else {
         return (Tone::Plain, format!("trains with {members}; it is not known yet how far the models are apart"));
     };
-    if ratio > DRIFTING {
+    let band = node.run.ratio_band;
+    if ratio > band.drifting {
         return (Tone::Bad, format!("trains with {members}, and the models drift apart (ratio {ratio:.2})"));
     }
     let newest = node.exchanges.iter().rev().find(|exchange| exchange.facts.result == "done");
     if let Some(age) = newest.map(|exchange| scene.now - exchange.time).filter(|age| *age > QUIET_SECONDS) {
         return (Tone::Doubtful, format!("trains with {members}; the last exchange was {} ago", spoken(age)));
     }
-    if ratio > HEALTHY.1 {
-        let together = format!("the models stay together (ratio {ratio:.2}, best 0.4–0.8)");
+    if ratio > band.high {
+        let together = format!("the models stay together (ratio {ratio:.2}, {})", healthy(band));
         return (Tone::Good, format!("trains with {members}; {together}"));
     }
     (Tone::Good, format!("trains with {members}, and the models agree (ratio {ratio:.2})"))
@@ -75,6 +77,11 @@ fn ended(node: &NodePicture) -> (Tone, String) {
     }
 }
 
+/// The range of healthy ratios, such as `healthy 0.4–0.8`.
+pub(super) fn healthy(band: RatioBand) -> String {
+    format!("healthy {}–{}", band.low, band.high)
+}
+
 /// A time in seconds as people say it.
 pub(super) fn spoken(seconds: f64) -> String {
     duration(std::time::Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
@@ -91,8 +98,6 @@ mod tests {
             let line = script.lines().find_map(|line| line.strip_prefix(&format!("export const {name} = ")));
             line.and_then(|value| value.trim_end_matches(';').parse().ok()).expect(name)
         };
-        assert_eq!((of("HEALTHY_LOW"), of("HEALTHY_HIGH")), HEALTHY);
-        let limits = [of("DRIFTING"), of("STALE_SECONDS"), of("QUIET_SECONDS")];
-        assert_eq!(limits, [DRIFTING, STALE_SECONDS, QUIET_SECONDS]);
+        assert_eq!([of("STALE_SECONDS"), of("QUIET_SECONDS")], [STALE_SECONDS, QUIET_SECONDS]);
     }
 }

@@ -3,11 +3,6 @@
 
 import { ago, count, counted, duration, isNumber, percent } from "./format.js";
 
-/** Disagreement over local progress below which, and above which, models are not as far apart as they should be. */
-export const HEALTHY_LOW = 0.4;
-export const HEALTHY_HIGH = 0.8;
-/** Above this models drift apart. */
-export const DRIFTING = 1.5;
 /** Seconds without a record after which that is said. */
 export const STALE_SECONDS = 10;
 /** Seconds without an exchange after which that is said, where there are members. */
@@ -21,6 +16,7 @@ const plain = (words) => ({ tone: "", words });
 /** One sentence: is it in order, and if not, what is the matter. */
 export function verdict(picture, isLost) {
   const { sample, end } = picture;
+  const band = picture.run.ratio_band;
   const age = picture.now() - picture.time;
   if (end) return end.failure ? bad(`Ended: ${end.failure}`) : plain("Ended in order");
   if (isLost && age > STALE_SECONDS) return bad(`It does not answer for ${duration(age)}`);
@@ -36,11 +32,11 @@ export function verdict(picture, isLost) {
   if (sample.peers === 0) return fair("Trains alone: no member is connected");
   const { ratio } = sample;
   if (!isNumber(ratio)) return plain(`Trains with ${members}; it is not known yet how far the models are apart`);
-  if (ratio > DRIFTING) return bad(`Trains with ${members}, and the models drift apart`);
+  if (ratio > band.drifting) return bad(`Trains with ${members}, and the models drift apart`);
   const last = picture.lastDone();
   const quiet = last ? picture.now() - last.time : 0;
   if (quiet > QUIET_SECONDS) return fair(`Trains with ${members}; the last exchange was ${ago(quiet)}`);
-  if (ratio > HEALTHY_HIGH) return good(`Trains with ${members}, and the models stay together`);
+  if (ratio > band.high) return good(`Trains with ${members}, and the models stay together`);
   return good(`Trains with ${members}, and the models agree`);
 }
 
@@ -48,12 +44,15 @@ function sentence(text) {
   return text ? text[0].toUpperCase() + text.slice(1) : "";
 }
 
-export function ratio(value) {
-  const range = "0.4 to 0.8 is best, above 1.5 models drift apart";
+/** The healthy range of the disagreement's ratio, in words. */
+export const healthy = (band) => `${band.low} to ${band.high}`;
+
+export function ratio(value, band) {
+  const range = `${healthy(band)} is healthy, above ${band.drifting} models drift apart`;
   if (!isNumber(value)) return plain(`not known before the second exchange; ${range}`);
-  if (value < HEALTHY_LOW) return good(`closer than needed; ${range}`);
-  if (value <= HEALTHY_HIGH) return good(`good; ${range}`);
-  if (value <= DRIFTING) return fair(`a little far; ${range}`);
+  if (value < band.low) return good(`closer than needed; ${range}`);
+  if (value <= band.high) return good(`good; ${range}`);
+  if (value <= band.drifting) return fair(`a little far; ${range}`);
   return bad(`the models drift apart; ${range}`);
 }
 

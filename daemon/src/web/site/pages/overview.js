@@ -31,7 +31,6 @@ export default {
       title: "Disagreement over what a node learns between two exchanges",
       curves: [{ metric: "ratio", name: "disagreement" }],
       written: (value) => fixed(value, 2),
-      band: { low: health.HEALTHY_LOW, high: health.HEALTHY_HIGH, name: "the best one, 0.4 to 0.8" },
     });
     const [gossip, today, machine, memory] = [figure("Gossip"), figure("Traffic today"), figure("Processors"), figure("Memory")];
     const trafficChart = new Chart({
@@ -57,6 +56,8 @@ export default {
       const found = health.verdict(picture, isLost);
       say(verdict, found.words);
       set(verdict, "data-tone", found.tone || null);
+      const band = picture.run.ratio_band;
+      ratioChart.band = { ...band, name: `the healthy one, ${health.healthy(band)}` };
       charts.forEach((chart) => chart.draw(curves));
       const { sample } = picture;
       if (!sample) return;
@@ -70,7 +71,7 @@ export default {
       members.show(count(sample.peers), health.members(sample));
       done.show(count(sample.exchanges), health.failures(sample));
       brief(list, picture.members().slice(0, MEMBERS).map((peer) => memberLine(picture, peer)), "No member is known yet.");
-      ratio.show(fixed(sample.ratio, 2), health.ratio(sample.ratio));
+      ratio.show(fixed(sample.ratio, 2), health.ratio(sample.ratio, picture.run.ratio_band));
       const newest = picture.lastDone();
       const age = newest ? Math.max(0, picture.now() - newest.time) : null;
       last.show(ago(age), health.exchangeAge(age));
