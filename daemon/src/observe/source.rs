@@ -133,6 +133,7 @@ fn failure_word(failure: ExchangeFailure) -> &'static str {
 fn sample(report: &NodeReport, root: &Path) -> Sample {
     let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
     let known = |value: Option<f64>| value.filter(|value| value.is_finite());
+    let scores = report.scores.unwrap_or_default();
     let steps_max = report.outlook.own_steps.or(report.outlook.swarm_steps);
     Sample {
         phase: report.phase.clone(),
@@ -145,6 +146,10 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         copied: report.copying.as_ref().map(|copy| copy.share),
         loss: known(report.loss),
         validation_loss: known(report.validation_loss),
+        accuracy: known(report.accuracy),
+        roc_auc: known(scores.roc_auc),
+        rmse: known(scores.rmse),
+        r_squared: known(scores.r_squared),
         epsilon: known(report.privacy.map(|privacy| privacy.epsilon)),
         tokens_per_second: finite(report.tokens_per_second),
         swarm_tokens_per_second: finite(report.swarm_tokens_per_second),
