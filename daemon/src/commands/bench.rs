@@ -22,6 +22,7 @@ use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
 use crate::process::stats::{peak_memory, processor, processor_time};
+use crate::remote;
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
 use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
@@ -78,7 +79,9 @@ impl Report {
     }
 }
 
-pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
+pub(super) fn run(options: &mut BenchOptions) -> anyhow::Result<()> {
+    remote::bring_paths(&mut options.data, None, None)?;
+    let options = &*options;
     let manifest = manifest(options)?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
     if options.python.is_some() && !is_plain_adamw(&manifest.optimizer) {
