@@ -68,10 +68,10 @@ fn a_machine_that_gets_notice_hands_on_what_it_has_learned() {
     let progress_of_the_other = |leaving_max: Duration, end: Incident| {
         let mut scenario = Scenario { gossip: gossip.clone(), leaving_max, ..Scenario::calm(2) };
         scenario.nodes[0].step_time = seconds(10);
-        let mut swarm = Swarm::new(scenario.at(seconds(100), end), 1);
-        swarm.run_until(seconds(99));
+        let mut swarm = Swarm::new(scenario.at(seconds(103), end), 1);
+        swarm.run_until(seconds(102));
         let before = swarm.status(0).expect("it runs").training.progress;
-        swarm.run_until(seconds(145));
+        swarm.run_until(seconds(150));
         assert!(!swarm.is_running(1));
         swarm.sample().progress - before
     };

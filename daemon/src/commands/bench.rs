@@ -327,8 +327,8 @@ mod tests {
         for setting in ["kind = \"muon\"", "match_batch = true"] {
             std::fs::write(&run, format!("[optimizer]\n{setting}\n")).expect("written");
             let python = Some("no-such-python".into());
-            let options = BenchOptions { run: Some(run.clone()), python, ..BenchOptions::default() };
-            let message = super::run(&options).expect_err("another optimizer").to_string();
+            let mut options = BenchOptions { run: Some(run.clone()), python, ..BenchOptions::default() };
+            let message = super::run(&mut options).expect_err("another optimizer").to_string();
             assert!(message.contains("AdamW alone"), "{message}");
         }
     }
