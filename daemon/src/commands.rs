@@ -59,7 +59,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Sim(command) => sim::run(command),
         Command::Compare(options) => compare::run(&options),
         Command::Doctor(options) => doctor::run(&options),
-        Command::Bench(options) => bench::run(&options),
+        Command::Bench(mut options) => bench::run(&mut options),
         Command::Status(options) => status::run(&options),
         Command::Watch(options) => watch::run(&options),
         Command::Report(options) => report::run(&options),

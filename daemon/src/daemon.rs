@@ -210,7 +210,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     });
     let blocker = Blocker::new(directory.root(), &plan.settings.network, network.admission(), report_view.clone());
     let from = (resumed.then_some(progress), first_step);
-    let facts = observing::facts(&plan.manifest, reporter.own_name(), from, parameters, &device);
+    let price = plan.settings.stay.price_per_hour;
+    let facts = observing::facts(&plan.manifest, reporter.own_name(), from, parameters, (&device, price));
     let (root, manifest, settings) = (directory.root(), &plan.manifest, &plan.settings);
     let observing = Observing::start(Teller { root, manifest, settings, me, clock }, facts, &report_view, &notices);
     let (reports, hub) = (report_view.clone(), observing.hub());

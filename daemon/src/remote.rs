@@ -39,6 +39,9 @@ use trouble::Trouble;
 const ASKED_MAX: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
+/// Pages of one list, at most: as many as hold a million files a thousand a page, and a server may send pages with none.
+const PAGES_MAX: usize = 2000;
+
 /// What a place is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -220,7 +223,7 @@ impl Remote {
     }
 
     fn say_waiting(&self, place: &str) {
-        note(&format!("loading     {place}: another process of this machine loads it; waiting for it"));
+        note(&format!("loading     {place}: it is being loaded on this machine already; waiting for it"));
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a node is told when it is made.
 
-use crate::bounds::STATE_CHUNK_VALUES;
+use std::time::Duration;
+
+use crate::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
 use crate::event::TrainingReport;
 use crate::finish::RunEnd;
 use crate::manifest::{GossipSpec, RunManifest, SynchronousSpec};
@@ -36,6 +38,8 @@ pub struct Config {
     /// What the owner lets this node send at most, in bytes a second. Exchanges may take all of it; without a cap they take
     /// a quarter of the uplink as it is measured.
     pub upload_bytes_per_second: Option<f64>,
+    /// How long leaving may take, with the last exchange: [`LEAVE_TIMEOUT`] where the owner gives no time.
+    pub leaving_max: Duration,
 }
 
 /// How a node comes by its model.
@@ -71,6 +75,7 @@ impl Config {
             first_number: 0,
             state_chunk: STATE_CHUNK_VALUES,
             upload_bytes_per_second: None,
+            leaving_max: LEAVE_TIMEOUT,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Payload;
 use crate::bounds::*;
@@ -60,6 +61,7 @@ pub struct Node {
     settling_from: Option<f64>,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
+    leaving_max: Duration,
     /// Peers that misbehaved, at most [`VIEW_MAX`].
     misbehaviours: BTreeMap<PeerId, u64>,
     /// The last of each of those peers.
@@ -93,6 +95,7 @@ impl Node {
             settlings_in_vain: 0,
             settling_from: None,
             phase_deadline: None,
+            leaving_max: config.leaving_max,
             misbehaviours: BTreeMap::new(),
             offences: BTreeMap::new(),
             is_resting: false,

@@ -144,6 +144,8 @@ struct Beginning {
     first_number: u64,
     state_chunk: u64,
     upload_bytes_per_second: Option<f64>,
+    /// In nanoseconds.
+    leaving_max: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -191,6 +193,7 @@ impl Recording {
             first_number: config.first_number,
             state_chunk: config.state_chunk as u64,
             upload_bytes_per_second: config.upload_bytes_per_second,
+            leaving_max: u64::try_from(config.leaving_max.as_nanos()).unwrap_or(u64::MAX),
         };
         let mut recording = Recording { seal: 0 };
         let mut bytes = MAGIC.to_vec();
@@ -305,6 +308,7 @@ impl Beginning {
             first_number: self.first_number,
             state_chunk: usize::try_from(self.state_chunk).ok()?.max(1),
             upload_bytes_per_second: self.upload_bytes_per_second,
+            leaving_max: Duration::from_nanos(self.leaving_max),
         };
         Some((Node::new(config, self.me, layout, self.seed, time(self.made)), stand_ins))
     }

@@ -141,9 +141,9 @@ class Node:
     def series(self, metric: str) -> List[Point]:
         """A curve, oldest point first; empty where nothing is known yet.
 
-        ``metric`` is loss, validation_loss, disagreement, ratio, tokens_per_second, swarm_tokens_per_second,
-        sent_per_second, received_per_second, processors, memory or disk_free. Points become rarer with age; the oldest are of
-        five days ago.
+        ``metric`` is loss, validation_loss, accuracy, roc_auc, rmse, r_squared, disagreement, ratio, tokens_per_second,
+        swarm_tokens_per_second, sent_per_second, received_per_second, processors, memory or disk_free. Points become rarer
+        with age; the oldest are of five days ago.
         """
         nodes = self._object("api/v1/picture").get("nodes")
         if not isinstance(nodes, dict):
@@ -203,6 +203,10 @@ class Node:
 METRICS = (
     "loss",
     "validation_loss",
+    "accuracy",
+    "roc_auc",
+    "rmse",
+    "r_squared",
     "disagreement",
     "ratio",
     "tokens_per_second",

@@ -17,7 +17,7 @@ from typing import IO, Any, Dict, List, Optional, Type, Union
 from ._errors import MurmurError
 from ._node import Node
 
-#: Seconds within which all daemons listen.
+#: Seconds within which all daemons listen, where nothing else is said.
 READY_TIMEOUT = 120.0
 
 #: Seconds within which they leave: `murmur local` itself waits 90.
@@ -31,15 +31,17 @@ def local(
     directory: Union[str, Path, None] = None,
     binary: Union[str, Path, None] = None,
     options: Optional[List[str]] = None,
+    ready_timeout: float = READY_TIMEOUT,
 ) -> "Swarm":
     """Daemons on this machine that train one model, for a ``with`` statement. They begin with its body, and are stopped at its
     end.
 
     ``run`` is a run file (the built-in stories without one), ``steps`` the steps of each daemon, ``directory`` where their data
     is kept (a new folder of `murmur local` without one), ``binary`` the program (the one that was installed with this package,
-    else the one on the path), ``options`` are further ones of `murmur local`.
+    else the one on the path), ``options`` are further ones of `murmur local`. All daemons listen within ``ready_timeout`` seconds,
+    or they are stopped: give more where data or a base is loaded from elsewhere first.
     """
-    return Swarm(nodes, run, steps, directory, binary, options)
+    return Swarm(nodes, run, steps, directory, binary, options, ready_timeout)
 
 
 class Swarm:
@@ -60,8 +62,10 @@ class Swarm:
         directory: Union[str, Path, None],
         binary: Union[str, Path, None],
         options: Optional[List[str]],
+        ready_timeout: float,
     ) -> None:
         self._count = nodes
+        self._ready_timeout = ready_timeout
         self._command = [str(_program(binary)), "local", "--nodes", str(nodes), "--format", "json"]
         if run is not None:
             self._command.append(str(run))
@@ -160,12 +164,12 @@ class Swarm:
 
     def _wait_until_ready(self, ready: "queue.Queue[Optional[Dict[str, Any]]]") -> None:
         found: Dict[int, Dict[str, Any]] = {}
-        deadline = time.monotonic() + READY_TIMEOUT
+        deadline = time.monotonic() + self._ready_timeout
         while len(found) < self._count:
             try:
                 one = ready.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise MurmurError(f"the daemons are not ready after {READY_TIMEOUT:.0f} s") from None
+                raise MurmurError(f"the daemons are not ready after {self._ready_timeout:g} s") from None
             if one is None:
                 raise self._failure(self._started().wait())
             found[one["node"]] = one

@@ -155,6 +155,11 @@ class Refusals(Case):
             with murmur.local(binary=self.folder / "nothing"):
                 self.fail("it started")
 
+    def test_daemons_that_are_not_ready_in_time_are_stopped(self):
+        with self.assertRaisesRegex(murmur.MurmurError, "not ready after 0 s"):
+            with self.local(nodes=1, ready_timeout=0.0):
+                self.fail("it was ready at once")
+
     def test_nobody_and_a_stranger_are_told_apart_from_a_daemon(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

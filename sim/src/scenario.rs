@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::bounds::STATE_CHUNK_VALUES;
+use murmur_protocol::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::{Event, ModelLayout, Start};
 
@@ -29,6 +29,8 @@ pub struct Scenario {
     /// due exchange begins up to that many steps later, and nothing else changes: steps are the same, and every
     /// snapshot and correction finds the same boundary.
     pub report_every_steps: u64,
+    /// How long leaving may take, with the last exchange.
+    pub leaving_max: Duration,
     /// How long numerics take.
     pub worker: WorkerSpec,
     /// Time between two checkpoints of a host: what a [`Disk::Kept`] brings back.
@@ -229,6 +231,7 @@ impl Scenario {
             trainer: TrainerSpec::default(),
             state_chunk: STATE_CHUNK_VALUES,
             report_every_steps: 1,
+            leaving_max: LEAVE_TIMEOUT,
             worker: WorkerSpec::default(),
             checkpoint_period: Duration::from_secs(10),
             network: NetworkSpec::calm(),

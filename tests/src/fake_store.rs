@@ -37,6 +37,8 @@ pub struct Store {
     pub faults: Vec<Fault>,
     /// Whether answers name their content by a validator.
     pub has_validators: bool,
+    /// Whether lists of objects go on for ever, with nothing on their pages.
+    pub is_endless: bool,
     /// What was asked.
     pub asked: Vec<Asked>,
 }
@@ -273,6 +275,10 @@ impl Store {
             let pair = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(known, _)| *known == name);
             pair.map(|(_, value)| decoded(value))
         };
+        if self.is_endless {
+            let next = "<IsTruncated>true</IsTruncated><NextContinuationToken>a</NextContinuationToken>";
+            return Answer::of(200, format!("<ListBucketResult>{next}</ListBucketResult>"));
+        }
         let (prefix, after) = (of("prefix").unwrap_or_default(), of("continuation-token").unwrap_or_default());
         let mut found = objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after).peekable();
         let mut page = String::new();

@@ -22,6 +22,7 @@ use crate::console::{Console, counted, human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::memory_check;
 use crate::process::stats::{peak_memory, processor, processor_time};
+use crate::remote;
 use crate::settings::{DataSettings, NodeSettings, TrainingSettings};
 use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
@@ -78,7 +79,9 @@ impl Report {
     }
 }
 
-pub(super) fn run(options: &BenchOptions) -> anyhow::Result<()> {
+pub(super) fn run(options: &mut BenchOptions) -> anyhow::Result<()> {
+    remote::bring_paths(&mut options.data, None, None)?;
+    let options = &*options;
     let manifest = manifest(options)?;
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
     if options.python.is_some() && !is_plain_adamw(&manifest.optimizer) {
@@ -324,8 +327,8 @@ mod tests {
         for setting in ["kind = \"muon\"", "match_batch = true"] {
             std::fs::write(&run, format!("[optimizer]\n{setting}\n")).expect("written");
             let python = Some("no-such-python".into());
-            let options = BenchOptions { run: Some(run.clone()), python, ..BenchOptions::default() };
-            let message = super::run(&options).expect_err("another optimizer").to_string();
+            let mut options = BenchOptions { run: Some(run.clone()), python, ..BenchOptions::default() };
+            let message = super::run(&mut options).expect_err("another optimizer").to_string();
             assert!(message.contains("AdamW alone"), "{message}");
         }
     }

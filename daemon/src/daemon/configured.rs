@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use murmur_protocol::{Config, Name, Start, TrainingReport, bounds};
 
-use super::Plan;
+use super::{Plan, leaving};
 use crate::drivers::TrainerSettings;
 use crate::settings::NodeSettings;
 use crate::store::{PrivacyLedger, known_end};
@@ -30,6 +30,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
         first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
         state_chunk: bounds::STATE_CHUNK_VALUES,
         upload_bytes_per_second: plan.settings.limits.caps().upload.map(|rate| rate as f64),
+        leaving_max: leaving::exchange_max(plan.settings.stay.leave_seconds),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -13,6 +14,20 @@ use crate::drivers::{CheckpointRequests, NotSaved, SavedCheckpoint};
 
 /// What is left for the training thread to end, after the last checkpoint, and for network and journal to close.
 pub(super) const CLOSING: Duration = Duration::from_secs(1);
+
+/// The longest that a last exchange is waited for. A guess.
+const EXCHANGE_MAX: Duration = Duration::from_secs(60);
+
+/// How long a last exchange is waited for by a node that may take so many seconds to leave; 0: no limit is set. Two thirds of
+/// what is left before closing, so that there is time for a checkpoint of what it has brought; a minute at most, since a
+/// partner that has not answered by then does not.
+pub(super) fn exchange_max(leave_seconds: f64) -> Duration {
+    if leave_seconds <= 0.0 {
+        return LEAVE_TIMEOUT;
+    }
+    let left = Duration::try_from_secs_f64(leave_seconds).unwrap_or(EXCHANGE_MAX).saturating_sub(CLOSING);
+    (2 * left / 3).min(EXCHANGE_MAX)
+}
 
 /// A node that has to be gone in time.
 pub(super) struct Hurry {
@@ -60,6 +75,13 @@ mod tests {
     fn hurry(checkpoints: CheckpointRequests) -> (watch::Sender<bool>, Hurry) {
         let (stop, view) = watch::channel(false);
         (stop, Hurry::prepare(view, CLOSING + Duration::from_millis(200), checkpoints))
+    }
+
+    #[test]
+    fn a_last_exchange_has_the_time_that_the_owner_gives() {
+        let seconds = |given: f64| exchange_max(given).as_secs_f64();
+        assert_eq!((seconds(0.0), seconds(1000.0)), (3.0, 60.0));
+        assert!(seconds(30.0) > 19.0 && seconds(5.0) < 3.0, "{} {}", seconds(30.0), seconds(5.0));
     }
 
     #[tokio::test]

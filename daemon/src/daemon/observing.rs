@@ -61,7 +61,7 @@ pub(super) fn facts(
     name: Option<String>,
     (resumed_from, first_step): (Option<f64>, u64),
     parameters: usize,
-    device: &str,
+    (device, price_per_hour): (&str, f64),
 ) -> RunFacts {
     let session = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     RunFacts {
@@ -72,6 +72,7 @@ pub(super) fn facts(
         session: i64::try_from(session).unwrap_or(0),
         resumed_from,
         first_step,
+        price_per_hour,
         parameters: parameters as u64,
         device: device.to_owned(),
         prediction: manifest.prediction().to_owned(),

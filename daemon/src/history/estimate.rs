@@ -80,7 +80,7 @@ mod tests {
         let mut node = NodeHistory::default();
         let place = |turn: u64| Place { time: turn as f64, steps: 100 * turn, ..Place::default() };
         for turn in 1..=alone + together {
-            node.evaluations.push(Evaluation { place: place(turn), loss: loss(100 * turn, turn > alone) });
+            node.evaluations.push(Evaluation { place: place(turn), loss: loss(100 * turn, turn > alone), score: None });
         }
         node.first_exchange = Some(place(alone));
         node
@@ -120,7 +120,7 @@ mod tests {
         crowded.evaluations = Default::default();
         for turn in 0..20 {
             let place = Place { time: f64::from(turn), steps: 1000 + turn as u64, ..Place::default() };
-            crowded.evaluations.push(Evaluation { place, loss: 1.0 });
+            crowded.evaluations.push(Evaluation { place, loss: 1.0, score: None });
         }
         assert_eq!(Estimate::of(&crowded), Estimate::HardlyAlone);
     }

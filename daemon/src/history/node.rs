@@ -107,6 +107,8 @@ pub(crate) struct Point {
 pub(crate) struct Evaluation {
     pub(crate) place: Place,
     pub(crate) loss: f64,
+    /// Share of held-out images or rows that were told rightly, or of a number's variance that was predicted; none of texts.
+    pub(crate) score: Option<f64>,
 }
 
 /// A member, as one node had to do with it.
@@ -129,7 +131,15 @@ pub(crate) struct Session {
     /// Its first and its last record, in seconds since 1970.
     pub(crate) begin: f64,
     pub(crate) end: f64,
+    /// Of an hour of its machine, in any currency; 0 where that is not known.
+    price_per_hour: f64,
     said: Option<EndFacts>,
+}
+
+impl Session {
+    fn hours(&self) -> f64 {
+        (self.end - self.begin) / 3600.0
+    }
 }
 
 /// How a process ended.
@@ -163,6 +173,16 @@ impl NodeHistory {
             };
             (session, ended)
         })
+    }
+
+    /// Hours from the first record of each process to its last, of all processes.
+    pub(crate) fn hours(&self) -> f64 {
+        self.sessions.iter().map(Session::hours).sum()
+    }
+
+    /// What these hours cost, in the owner's currency; 0 where no price is known.
+    pub(crate) fn cost(&self) -> f64 {
+        self.sessions.iter().map(|session| session.hours() * session.price_per_hour).sum()
     }
 
     /// Exchanges that were completed, and those that broke off. One that was rejected, because a partner was busy, is neither.
@@ -214,7 +234,7 @@ impl NodeHistory {
         if self.sessions.len() >= SESSIONS_MAX {
             self.sessions.remove(0);
         }
-        self.sessions.push(Session { begin: self.time, end: self.time, said: None });
+        self.sessions.push(Session { begin: self.time, end: self.time, ..Session::default() });
         self.place.piece += 1;
         self.before = (self.place.sent, self.received, self.cpu_seconds);
         self.last = None;
@@ -230,6 +250,9 @@ impl NodeHistory {
             f64::from(manifest.optimizer.batch_sequences) * f64::from(context)
         });
         self.are_tokens_counted = self.step_tokens.is_some();
+        if let Some(session) = self.sessions.last_mut() {
+            session.price_per_hour = run.price_per_hour;
+        }
         self.place.steps = run.first_step;
         self.run = run.clone();
     }
@@ -270,7 +293,8 @@ impl NodeHistory {
         if let Some(loss) = sample.validation_loss
             && self.evaluations.last().is_none_or(is_new)
         {
-            self.evaluations.push(Evaluation { place: self.place, loss });
+            let score = sample.accuracy.or(sample.r_squared);
+            self.evaluations.push(Evaluation { place: self.place, loss, score });
         }
         self.points.push(Point {
             place: self.place,

@@ -47,6 +47,7 @@ pub(crate) fn page(history: &History, names: &Names, measured: &Measured) -> Str
     paragraph(&mut text, "verdict", &names.verdict(history, measured.now));
     paragraph(&mut text, "soft", &when(history, measured));
     charts::losses(&mut text, history, names);
+    charts::scores(&mut text, history, names);
     charts::agreement(&mut text, history, names);
     bars::presence(&mut text, history, names, measured.now);
     tables::given(&mut text, history, names);

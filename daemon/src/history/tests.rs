@@ -46,6 +46,7 @@ impl Teller {
             version: "0.1.0".to_owned(),
             session: self.began,
             first_step,
+            price_per_hour: if name == "bob" { 36.0 } else { 0.0 },
             parameters: 1000,
             device: "cpu".to_owned(),
             prediction: "byte".to_owned(),
@@ -67,6 +68,8 @@ impl Teller {
                 loss: Some(loss),
                 validation_loss: (step % 50 == 0 && step > 0).then_some(loss),
                 tokens_per_second: 10.0,
+                accuracy: (step >= 100).then_some(0.875),
+                roc_auc: (step >= 100).then_some(0.9375),
                 ratio,
                 peers: u64::from(ratio.is_some()),
                 sent: (step - first) * 1000,
@@ -173,6 +176,12 @@ fn the_page_says_in_its_first_sentence_what_came_of_it() {
         assert!(page.to_lowercase().contains(&part.to_lowercase()), "{part} is missing");
     }
     assert!(page.contains("cannot be estimated"), "nobody was alone first");
+    // Bob has 35 records, a second apart; 36 an hour are a hundredth a second.
+    let (_, bob) = page.split_once("<td>bob</td>").expect("a row of bob");
+    let row: Vec<&str> = bob.split("</tr>").next().expect("a row").split("</td>").collect();
+    assert!(row.iter().any(|cell| cell.ends_with(">0.34")), "{row:?}");
+    assert!(page.contains("cost of a million") && page.contains("Accuracy on held-out examples"), "{page}");
+    assert!(page.contains("0.8750") && page.contains("0.9375") && !page.contains("RMSE of"), "{page}");
 }
 
 #[test]

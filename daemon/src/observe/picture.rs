@@ -35,6 +35,14 @@ pub enum Metric {
     Loss,
     /// Loss on the held-out slice, in nats.
     ValidationLoss,
+    /// Share of held-out images or rows whose class was told rightly.
+    Accuracy,
+    /// Area under the ROC curve of held-out rows.
+    RocAuc,
+    /// Root of the mean squared error of held-out rows, in the target's unit.
+    Rmse,
+    /// Share of the target's variance that was predicted of held-out rows.
+    RSquared,
     /// Distance of the models, over √2.
     Disagreement,
     /// Disagreement over local progress; see [`RatioBand`](murmur_protocol::manifest::RatioBand).
@@ -229,6 +237,10 @@ impl NodePicture {
         let (loss, validation) = (sample.loss.filter(|_| is_news), sample.validation_loss);
         self.push(Metric::Loss, loss);
         self.push(Metric::ValidationLoss, validation);
+        self.push(Metric::Accuracy, sample.accuracy);
+        self.push(Metric::RocAuc, sample.roc_auc);
+        self.push(Metric::Rmse, sample.rmse);
+        self.push(Metric::RSquared, sample.r_squared);
         self.push(Metric::Disagreement, sample.disagreement);
         self.push(Metric::Ratio, sample.ratio);
         self.push(Metric::TokensPerSecond, Some(sample.tokens_per_second));

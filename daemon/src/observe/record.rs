@@ -78,6 +78,9 @@ pub struct RunFacts {
     /// Own steps that were done when the process began: later ones of an earlier process are done again.
     #[serde(skip_serializing_if = "is_zero")]
     pub first_step: u64,
+    /// What an hour of the machine costs, in any currency; 0 where its owner has not said.
+    #[serde(skip_serializing_if = "is_free")]
+    pub price_per_hour: f64,
     /// Parameters of the model.
     pub parameters: u64,
     /// What trains.
@@ -121,6 +124,20 @@ pub struct Sample {
     /// Loss on the held-out slice at the last evaluation, in nats per prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
+    /// Share of held-out images or rows whose class was told rightly at the last evaluation, 0 to 1; none of texts and numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Area under the ROC curve of held-out rows at the last evaluation, 0 to 1, 0.5 by chance; none but of tables with classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roc_auc: Option<f64>,
+    /// Root of the mean squared error of held-out rows at the last evaluation, in the target's own unit; none but of tables
+    /// with numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rmse: Option<f64>,
+    /// Share of the target's variance that was predicted of held-out rows at the last evaluation, at most 1; none but of tables
+    /// with numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r_squared: Option<f64>,
     /// ε of all private steps so far; none where training is not private.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
@@ -320,6 +337,10 @@ impl Record {
     pub fn parse(line: &str) -> Option<Record> {
         serde_json::from_str(line).ok().filter(|record: &Record| record.v <= VERSION)
     }
+}
+
+fn is_free(price: &f64) -> bool {
+    *price == 0.0
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -136,6 +136,7 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
     // While it trains alone nobody knows how far others are.
     let is_alone = report.peers == 0 && report.phase == "training";
     let of_others = |value: Option<f64>| known(value).filter(|_| !is_alone);
+    let scores = report.scores.unwrap_or_default();
     let steps_max = report.outlook.own_steps.or(report.outlook.swarm_steps);
     Sample {
         phase: report.phase.clone(),
@@ -148,6 +149,10 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         copied: report.copying.as_ref().map(|copy| copy.share),
         loss: known(report.loss),
         validation_loss: known(report.validation_loss),
+        accuracy: known(report.accuracy),
+        roc_auc: known(scores.roc_auc),
+        rmse: known(scores.rmse),
+        r_squared: known(scores.r_squared),
         epsilon: known(report.privacy.map(|privacy| privacy.epsilon)),
         tokens_per_second: finite(report.tokens_per_second),
         swarm_tokens_per_second: finite(report.swarm_tokens_per_second),

@@ -227,12 +227,31 @@ pub(crate) fn without_keys(url: &str) -> String {
     let (authority, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
     // In `hf://` an @ is in the path, or in the name: nothing there is a key.
     let host = if scheme == "hf" { authority } else { authority.rsplit('@').next().unwrap_or_default() };
+    // A password that should have been encoded may have a `/`, `?` or `#` in it: what stands there then is no port.
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let host = match host.split_once(':') {
+        Some((name, rest)) if scheme != "hf" && !host.starts_with('[') && !is_port(rest) => {
+            return format!("{scheme}://{name}:…");
+        }
+        _ => host,
+    };
     format!("{scheme}://{host}{path}")
 }
 
 /// Whether a text is a SHA-256 in hexadecimal.
 pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Percent-encoding as signatures of S3 want it, of all but letters, digits and `-._~`; slashes stay in a path.
+pub(crate) fn encoded(text: &str, is_path: bool) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        let stays =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') || (is_path && byte == b'/');
+        if stays { encoded.push(char::from(byte)) } else { encoded.push_str(&format!("%{byte:02X}")) }
+    }
+    encoded
 }
 
 /// Percent-encoding taken away (RFC 3986, 2.1); what is not UTF-8 afterwards stays as it is.
@@ -285,6 +304,11 @@ mod tests {
         ] {
             assert_eq!(shown(text), expected);
         }
+        for odd in
+            ["https://name:sec/ret@example.org/a", "https://name:sec#ret@example.org/a", "https://n:sec?ret@e.org/a"]
+        {
+            assert!(!refused(odd).contains("sec") && !refused(odd).contains("ret"), "{}", refused(odd));
+        }
         let told = refused("https://name:secret@example.org/?key=1");
         assert!(!told.contains("secret") && !told.contains("key="), "{told}");
     }
@@ -323,5 +347,11 @@ mod tests {
             let told = refused(text);
             assert!(told.contains(reason), "{text}: {told}");
         }
+    }
+
+    #[test]
+    fn keys_are_encoded_byte_by_byte() {
+        assert_eq!(encoded("dir/a b+ü.jsonl", true), "dir/a%20b%2B%C3%BC.jsonl");
+        assert_eq!(encoded("a/b~c", false), "a%2Fb~c");
     }
 }

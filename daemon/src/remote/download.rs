@@ -155,7 +155,7 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     let validator = wanted.validator();
     let mut file = File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(written)?;
     let mut here = file.metadata().map_err(written)?.len();
-    let may_go_on = matches!(wanted.known, Known::Sha256(..) | Known::Git(_)) || validator.is_some();
+    let may_go_on = wanted.has_hash() || validator.is_some();
     if here > 0 && (!may_go_on || wanted.bytes.is_some_and(|bytes| here > bytes)) {
         file.set_len(0).map_err(written)?;
         here = 0;
@@ -170,7 +170,7 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
     let mut headers = Vec::new();
     if here > 0 {
         headers.push(("Range", format!("bytes={here}-")));
-        headers.extend(validator.map(|validator| ("If-Range", validator)));
+        headers.extend(validator.clone().map(|validator| ("If-Range", validator)));
     }
     let answer = (wanted.ask)(&headers)?;
     if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
@@ -183,6 +183,12 @@ fn attempt(wanted: &Wanted<'_>, allowance: &Allowance, progress: &Progress, coun
         return Err(Stop::Passing(format!("it answers {}", answer.status), asked));
     }
     let answer = (wanted.judge)(answer)?;
+    // Some servers know `Range` and not `If-Range`: what they send may be a part of other content.
+    let is_other = |validator: &String| answer.header("etag").is_some_and(|found| found != *validator);
+    if answer.status == StatusCode::PARTIAL_CONTENT && validator.as_ref().is_some_and(is_other) {
+        file.set_len(0).map_err(written)?;
+        return Err(Stop::Passing("it has other content now".to_owned(), None));
+    }
     let part = (answer.status == StatusCode::PARTIAL_CONTENT).then(|| range(answer.header("content-range"))).flatten();
     let total = match part {
         Some((start, total)) if start == here && here > 0 => {
@@ -256,6 +262,11 @@ fn keep(file: &File, path: &Path, reason: String) -> Stop {
 }
 
 impl Wanted<'_> {
+    /// Whether the whole is checked by a hash, so that a part may be added to whatever is here.
+    fn has_hash(&self) -> bool {
+        matches!(self.known, Known::Sha256(..) | Known::Git(_) | Known::Kept(_, Some(_)))
+    }
+
     /// What the server is asked to compare, where a part may only be added to the same content.
     fn validator(&self) -> Option<String> {
         match self.known {
@@ -377,5 +388,71 @@ mod tests {
         assert_eq!(range(Some("bytes */200")), None);
         assert_eq!(range(None), None);
         assert!(is_strong("\"abc\"") && !is_strong("W/\"abc\"") && !is_strong("\"\"") && !is_strong("abc"));
+    }
+    /// A server that knows `Range` and neither `If-Range` nor, where it says so, validators; it has this content by now.
+    fn from_such_a_server(
+        content: &[u8],
+        etag: Option<&str>,
+        known: Known<'_>,
+        incomplete: &Path,
+    ) -> Vec<(String, u16)> {
+        let asked = std::sync::Mutex::new(Vec::new());
+        let ask = |headers: &[(&'static str, String)]| {
+            let range = headers.iter().find(|(name, _)| *name == "Range").map(|(_, range)| range.clone());
+            let from = range.as_deref().and_then(|range| range[6..].strip_suffix('-')?.parse::<usize>().ok());
+            let mut headers = ureq::http::HeaderMap::new();
+            if let Some(etag) = etag {
+                headers.insert("etag", etag.parse().expect("visible"));
+            }
+            let status = if from.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+            if let Some(from) = from {
+                let range = format!("bytes {from}-{}/{}", content.len() - 1, content.len());
+                headers.insert("content-range", range.parse().expect("visible"));
+            }
+            asked.lock().expect("one thread").push((range.unwrap_or_default(), status.as_u16()));
+            let body = ureq::Body::builder().data(content[from.unwrap_or(0)..].to_vec());
+            Ok(Answer { status, headers, body })
+        };
+        let wanted = Wanted {
+            place: "https://a.example/f",
+            ask: &ask,
+            judge: &|answer| Ok(answer),
+            incomplete: incomplete.to_owned(),
+            known,
+            bytes: None,
+        };
+        load(&wanted, &Allowance::unlimited(), &Progress::new(1, 0)).expect("loaded");
+        assert_eq!(std::fs::read(incomplete).expect("there"), content, "and no mixture of two");
+        asked.into_inner().expect("one thread")
+    }
+
+    #[test]
+    fn a_part_of_other_content_is_noticed_where_a_server_sends_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (incomplete, tag) = (folder.path().join("coming"), folder.path().join("coming.etag"));
+        let begin = || {
+            std::fs::write(&incomplete, "old").expect("written");
+            std::fs::write(&tag, "\"1\"").expect("written");
+        };
+        begin();
+        let whole = from_such_a_server(b"newer text", Some("\"2\""), Known::Kept(&tag, None), &incomplete);
+        assert_eq!(whole, [("bytes=3-".to_owned(), 206), (String::new(), 200)]);
+        begin();
+        let part = from_such_a_server(b"old text", Some("\"1\""), Known::Kept(&tag, None), &incomplete);
+        assert_eq!(part, [("bytes=3-".to_owned(), 206)]);
+    }
+
+    /// Without a validator only the hash tells that the parts belong together.
+    #[test]
+    fn a_hash_lets_a_file_go_on_whose_server_names_no_validator() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (incomplete, tag) = (folder.path().join("coming"), folder.path().join("coming.etag"));
+        let hash = hexadecimal(&Sha256::digest(b"old text"));
+        std::fs::write(&incomplete, "old").expect("written");
+        let asked = from_such_a_server(b"old text", None, Known::Kept(&tag, Some(&hash)), &incomplete);
+        assert_eq!(asked, [("bytes=3-".to_owned(), 206)]);
+        std::fs::write(&incomplete, "bad").expect("written");
+        let asked = from_such_a_server(b"old text", None, Known::Kept(&tag, Some(&hash)), &incomplete);
+        assert_eq!(asked, [("bytes=3-".to_owned(), 206), (String::new(), 200)], "a part of something else");
     }
 }

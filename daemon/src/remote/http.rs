@@ -208,10 +208,16 @@ fn parsed(url: &str) -> Result<Uri, Trouble> {
 fn joined(base: &Uri, target: &str) -> Option<Uri> {
     let target = target.split('#').next().unwrap_or_default();
     let (scheme, authority) = (base.scheme_str()?, base.authority()?.as_str());
+    // A colon may also stand in a path or a query: only letters before it make it a scheme's.
+    let names_scheme = target.split_once("://").is_some_and(|(before, _)| {
+        before.starts_with(|first: char| first.is_ascii_alphabetic())
+            && before.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+    });
     let whole = match target {
-        _ if target.contains("://") && !target.starts_with('/') => target.to_owned(),
+        _ if names_scheme => target.to_owned(),
         _ if target.starts_with("//") => format!("{scheme}:{target}"),
         _ if target.starts_with('/') => format!("{scheme}://{authority}{target}"),
+        _ if target.starts_with('?') || target.is_empty() => format!("{scheme}://{authority}{}{target}", base.path()),
         _ => {
             let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
             format!("{scheme}://{authority}{folder}/{target}")
@@ -301,7 +307,8 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     let last = Ipv4Addr::from((u32::from(parts[6]) << 16) | u32::from(parts[7]));
     match parts {
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => is_public_v4(last), // NAT64 (RFC 6052)
-        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x2002, ..] => false, // Teredo and protocols, examples, 6to4
+        // Teredo and protocols, examples (RFC 3849 and 9637), 6to4.
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] | [0x2002, ..] => false,
         // All else that is public today is in 2000::/3.
         [first, ..] => first & 0xe000 == 0x2000,
     }
@@ -386,6 +393,7 @@ mod tests {
             "64:ff9b::a00:1",
             "2002:7f00:1::",
             "2001:db8::1",
+            "3fff::1",
             "2001::1",
             "::127.0.0.1",
         ] {
@@ -402,6 +410,8 @@ mod tests {
             ("//b.example/z", "https://b.example/z"),
             ("http://c.example/z", "http://c.example/z"),
             ("/go?to=https://d.example/", "https://a.example:8443/go?to=https://d.example/"),
+            ("go?to=https://d.example/", "https://a.example:8443/x/go?to=https://d.example/"),
+            ("?page=2", "https://a.example:8443/x/y?page=2"),
         ] {
             assert_eq!(joined(&base, target).map(|uri| uri.to_string()).as_deref(), Some(expected), "{target}");
         }

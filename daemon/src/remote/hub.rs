@@ -7,14 +7,14 @@ use serde::Deserialize;
 use ureq::http::StatusCode;
 
 use super::Purpose;
-use super::Remote;
-use super::address::{Address, HubAddress, HubKind, is_sha256};
+use super::address::{Address, HubAddress, HubKind, encoded, is_sha256};
 use super::cache::{Entry, Listing, Repository, hub_home, own_root, unwritten};
 use super::download::Known;
 use super::http::{Answer, Reach, Request, is_passing, server};
 use super::loading::{Origin, load_all};
 use super::names;
 use super::trouble::Trouble;
+use super::{PAGES_MAX, Remote};
 use crate::console::note;
 
 /// The hub itself.
@@ -196,8 +196,13 @@ fn is_set(name: &str) -> bool {
 fn token() -> Option<String> {
     let of = |name: &str| std::env::var(name).ok();
     let path = of("HF_TOKEN_PATH").map_or_else(|| hub_home().join("token"), PathBuf::from);
-    let token = of("HF_TOKEN").or_else(|| of("HUGGING_FACE_HUB_TOKEN")).or_else(|| std::fs::read_to_string(path).ok());
-    token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty() && !token.contains(char::is_control))
+    token_among([of("HF_TOKEN"), of("HUGGING_FACE_HUB_TOKEN"), std::fs::read_to_string(path).ok()])
+}
+
+/// The first that is one: an empty variable names none, as containers often have it.
+fn token_among(found: [Option<String>; 3]) -> Option<String> {
+    let trimmed = found.into_iter().flatten().map(|token| token.trim().to_owned());
+    trimmed.filter(|token| !token.contains(char::is_control)).find(|token| !token.is_empty())
 }
 
 impl<'a> Hub<'a> {
@@ -223,7 +228,7 @@ impl<'a> Hub<'a> {
                 return Ok(listing);
             }
         } else {
-            let revision = encoded(&self.address.revision);
+            let revision = encoded(&self.address.revision, false);
             let url = format!("{}/api/{kind}/{name}/revision/{revision}", self.endpoint);
             let text = self.ask_for(&url)?.text(&self.place)?;
             let Revision { sha } = serde_json::from_str(&text).map_err(|_| self.no_hub())?;
@@ -262,11 +267,11 @@ impl<'a> Hub<'a> {
     /// header `Link` (RFC 8288).
     fn tree(&self, path: &str, is_deep: bool) -> Result<Vec<Item>, Trouble> {
         let (kind, name, commit) = (self.kind(), &self.address.repository, &self.commit);
-        let path = if path.is_empty() { String::new() } else { format!("/{}", encoded_path(path)) };
+        let path = if path.is_empty() { String::new() } else { format!("/{}", encoded(path, true)) };
         let mut url =
             format!("{}/api/{kind}/{name}/tree/{commit}{path}?recursive={is_deep}&expand=false", self.endpoint);
         let mut items = Vec::new();
-        loop {
+        for _ in 0..PAGES_MAX {
             let answer = self.ask_for(&url)?;
             let next = answer.header("link").and_then(next_page);
             let text = answer.text(&self.place)?;
@@ -281,6 +286,7 @@ impl<'a> Hub<'a> {
                 None => return Ok(items),
             }
         }
+        Err(server(&self.place, "its list has no end", false))
     }
 
     fn listing(&self, items: Vec<Item>) -> Result<Listing, Trouble> {
@@ -377,7 +383,7 @@ impl<'a> Hub<'a> {
 impl Origin for Hub<'_> {
     fn ask(&self, path: &str, headers: &[(&'static str, String)]) -> Result<Answer, Trouble> {
         let kind = if self.address.kind == HubKind::Dataset { "datasets/" } else { "" };
-        let (name, commit, path) = (&self.address.repository, &self.commit, encoded_path(path));
+        let (name, commit, path) = (&self.address.repository, &self.commit, encoded(path, true));
         self.get(&format!("{}/{kind}{name}/resolve/{commit}/{path}", self.endpoint), headers)
     }
 
@@ -407,20 +413,6 @@ fn next_page(header: &str) -> Option<String> {
     Some(link.split_once('<')?.1.split_once('>')?.0.to_owned())
 }
 
-fn encoded_path(path: &str) -> String {
-    path.split('/').map(encoded).collect::<Vec<_>>().join("/")
-}
-
-/// Percent-encoding of one part of a path.
-fn encoded(part: &str) -> String {
-    let mut encoded = String::with_capacity(part.len());
-    for byte in part.bytes() {
-        let stays = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-        if stays { encoded.push(char::from(byte)) } else { encoded.push_str(&format!("%{byte:02X}")) }
-    }
-    encoded
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -447,6 +439,14 @@ mod tests {
         let header = "<https://hub/api?cursor=a%3D>; rel=\"next\"";
         assert_eq!(next_page(header).as_deref(), Some("https://hub/api?cursor=a%3D"));
         assert_eq!(next_page("<https://hub/>; rel=\"prev\""), None);
+    }
+
+    #[test]
+    fn an_empty_token_hides_none_that_comes_after_it() {
+        let among = |found: [&str; 3]| token_among(found.map(|token| Some(token.to_owned())));
+        assert_eq!(among(["", " \n", "hf_x\n"]).as_deref(), Some("hf_x"));
+        assert_eq!(among(["a", "b", "c"]).as_deref(), Some("a"));
+        assert_eq!(among(["", "", "two\nlines"]), None);
     }
 
     #[test]

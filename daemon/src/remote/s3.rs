@@ -10,17 +10,17 @@ use std::time::SystemTime;
 
 use ureq::http::StatusCode;
 
-use super::Remote;
-use super::address::{Address, BucketAddress};
+use super::address::{Address, BucketAddress, encoded};
 use super::cache::{Entry, Listing, Repository};
 use super::download::Known;
 use super::http::{Answer, Reach, Request, is_passing, server};
 use super::loading::{Origin, load_all};
 use super::names;
 use super::trouble::Trouble;
+use super::{PAGES_MAX, Remote};
 use crate::console::note;
 use credentials::Setup;
-use signature::{Scope, Unsigned, encoded, query, sign};
+use signature::{Scope, Unsigned, query, sign};
 
 /// Where buckets lie whose region nobody has named.
 const USUAL_REGION: &str = "us-east-1";
@@ -150,7 +150,7 @@ impl Bucket<'_> {
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Trouble> {
         let mut objects = Vec::new();
         let mut page = None::<String>;
-        loop {
+        for _ in 0..PAGES_MAX {
             let mut query = vec![("list-type".to_owned(), "2".to_owned()), ("prefix".to_owned(), prefix.to_owned())];
             query.extend(page.take().map(|page| ("continuation-token".to_owned(), page)));
             let answer = self.remote.patiently(&self.place, || {
@@ -168,6 +168,7 @@ impl Bucket<'_> {
                 None => return Ok(objects.into_iter().filter(|object| object.key.starts_with(prefix)).collect()),
             }
         }
+        Err(server(&self.place, "its list has no end", false))
     }
 
     /// A request to the bucket; in another region once the store has named it.

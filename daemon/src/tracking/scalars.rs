@@ -19,6 +19,10 @@ pub fn scalars(sample: &Sample) -> Vec<(&'static str, f64)> {
     let all = [
         ("loss/train", sample.loss),
         ("loss/validation", sample.validation_loss),
+        ("score/accuracy", sample.accuracy),
+        ("score/roc_auc", sample.roc_auc),
+        ("score/rmse", sample.rmse),
+        ("score/r_squared", sample.r_squared),
         ("run/swarm_progress_steps", Some(sample.progress)),
         ("run/share_done", sample.share),
         ("speed/tokens_per_second", Some(sample.tokens_per_second)),
@@ -56,7 +60,7 @@ impl Thinning {
     }
 
     /// The numbers of a sample that are drawn, told `up` seconds after its process began; none where it is left out. The
-    /// validation loss is drawn where it is new, whatever else is left out.
+    /// validation loss and the scores are drawn where they are new, whatever else is left out.
     pub fn choose(&mut self, up: f64, sample: &Sample) -> Vec<(&'static str, f64)> {
         let is_chosen = self.last.is_none_or(|(last_up, last_steps)| {
             let since = up - last_up;
@@ -69,7 +73,8 @@ impl Thinning {
             self.last = Some((up, sample.steps));
         }
         let mut chosen = scalars(sample);
-        chosen.retain(|(name, _)| if *name == "loss/validation" { is_evaluated } else { is_chosen });
+        let is_of_evaluation = |name: &str| name == "loss/validation" || name.starts_with("score/");
+        chosen.retain(|(name, _)| if is_of_evaluation(name) { is_evaluated } else { is_chosen });
         chosen
     }
 }
@@ -110,9 +115,12 @@ mod tests {
         let mut thinning = Thinning::default();
         let drawn: Vec<u64> = (0..2000_u64)
             .filter(|up| {
-                let sample = Sample { steps: *up, validation_loss: Some((up / 105) as f64), ..Sample::default() };
+                let validation_loss = Some((up / 105) as f64);
+                let sample = Sample { steps: *up, validation_loss, accuracy: Some(0.5), ..Sample::default() };
                 let chosen = thinning.choose(*up as f64, &sample);
-                chosen.iter().any(|(name, _)| *name == "loss/validation")
+                let has = |wanted: &str| chosen.iter().any(|(name, _)| *name == wanted);
+                assert_eq!(has("score/accuracy"), has("loss/validation"), "they are of the same evaluation");
+                has("loss/validation")
             })
             .collect();
         assert_eq!(drawn, (0..=19).map(|number| number * 105).collect::<Vec<u64>>());

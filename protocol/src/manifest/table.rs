@@ -7,12 +7,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DataSource, ManifestError, ModelKind, RunManifest, check, within};
+use crate::collective::MEMBERS_MAX;
 
 /// Number columns and category columns of a table, at most: a manifest holds what is said of each.
 pub const TABLE_COLUMNS_MAX: usize = 256;
 
 /// Different values of a category column, at most.
 pub const CATEGORIES_MAX: usize = 64;
+
+/// What a member weighs at most beside one with `rows_per_member` rows. As many as a synchronous run has members: one that is
+/// counted in that mean cannot have more.
+const ROWS_WEIGHT_MAX: f64 = MEMBERS_MAX as f64;
 
 /// Characters of a column's name or a category, at most.
 const NAME_CHARACTERS_MAX: usize = 128;
@@ -68,6 +73,9 @@ pub struct TableSpec {
     pub means: Vec<f64>,
     /// The standard deviation of each number column; filled in by the founder.
     pub deviations: Vec<f64>,
+    /// Rows of a member, in the mean over the tables of which the founder has statistics, 0 to 1e12; filled in by the founder of a
+    /// synchronous run. There members weigh by how many rows they have for each of these, 64 at most. 0: alike.
+    pub rows_per_member: f64,
     /// The target's mean in a regression; filled in by the founder.
     pub target_mean: f64,
     /// The target's standard deviation in a regression; filled in by the founder.
@@ -89,6 +97,7 @@ impl Default for TableSpec {
             ranges: Vec::new(),
             means: Vec::new(),
             deviations: Vec::new(),
+            rows_per_member: 0.0,
             target_mean: 0.0,
             target_deviation: 1.0,
         }
@@ -96,6 +105,12 @@ impl Default for TableSpec {
 }
 
 impl TableSpec {
+    /// What a member with so many rows to train on weighs in a synchronous run, where the others weigh 1 in the mean: then the
+    /// mean over members is that over all their rows.
+    pub fn weight_of(&self, rows: usize) -> f64 {
+        if self.rows_per_member > 0.0 { (rows as f64 / self.rows_per_member).min(ROWS_WEIGHT_MAX) } else { 1.0 }
+    }
+
     /// Inputs that a row has: one for each number and each indicator, and for each category column one for each of its values
     /// and one that says that there was none.
     pub fn inputs(&self) -> usize {
@@ -173,6 +188,7 @@ fn numbers(table: &TableSpec) -> Result<(), ManifestError> {
     check("table.means", format!("{means:?}"), holds, "empty, or a number for each of table.numbers")?;
     let holds = deviations.len() == means.len() && deviations.iter().all(|value| value.is_finite() && *value > 0.0);
     check("table.deviations", format!("{deviations:?}"), holds, "a number above 0 for each of table.means")?;
+    within("table.rows_per_member", table.rows_per_member, 0.0, 1e12, "0 to 1e12")?;
     within("table.target_mean", *target_mean, f64::MIN, f64::MAX, "a number")?;
     within("table.target_deviation", *target_deviation, f64::MIN_POSITIVE, f64::MAX, "a number above 0")?;
     let is_range = |(_, low, high): &(String, f64, f64)| low < high && low.is_finite() && high.is_finite();
@@ -208,6 +224,11 @@ mod tests {
     fn runs_without_tables_are_told_as_ever_and_those_with_one_read_back() {
         let text = RunManifest::default().canonical_text();
         assert!(!text.contains("table.") && !text.contains("model.inputs"), "{text}");
+        // Nor has a run that was founded before members weighed by their rows got another id.
+        assert!(!founded().canonical_text().contains("rows_per_member"));
+        let mut weighing = founded();
+        weighing.table.rows_per_member = 83.5;
+        assert_eq!(RunManifest::from_text(&weighing.canonical_text()), Ok(weighing));
         for manifest in [patients(), founded()] {
             let text = manifest.canonical_text();
             assert!(text.contains("data.source = \"table\"\n") && text.contains("table.target = \"ill\"\n"), "{text}");
@@ -234,6 +255,7 @@ mod tests {
         assert!(refused(|manifest| manifest.table.deviations[1] = 0.0).starts_with("table.deviations"));
         assert!(refused(|manifest| manifest.table.means[1] = f64::NAN).starts_with("table.means"));
         assert!(refused(|manifest| manifest.table.target_deviation = 0.0).starts_with("table.target_deviation"));
+        assert!(refused(|manifest| manifest.table.rows_per_member = -1.0).starts_with("table.rows_per_member = -1"));
         assert!(refused(|manifest| manifest.table.class_weights = vec![1.0]).starts_with("table.class_weights"));
         assert!(refused(|manifest| manifest.table.ranges[0].1 = 200.0).starts_with("table.ranges"));
         assert!(refused(|manifest| manifest.model.inputs = 5).starts_with("model.inputs = 5"));
@@ -247,5 +269,13 @@ mod tests {
         let mut text = RunManifest::default();
         text.table.target = "ill".to_owned();
         assert!(text.validate().expect_err("no table").to_string().contains("[table] is for data.source"));
+    }
+    #[test]
+    fn a_member_weighs_by_its_rows_and_not_without_bound() {
+        let mut table = founded().table;
+        assert_eq!(table.weight_of(7), 1.0);
+        table.rows_per_member = 80.0;
+        assert_eq!((table.weight_of(20), table.weight_of(120)), (0.25, 1.5));
+        assert_eq!(table.weight_of(1_000_000), ROWS_WEIGHT_MAX);
     }
 }

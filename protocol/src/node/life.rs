@@ -1,7 +1,6 @@
 //! A node's way through its phases: joining, training, the last exchanges, leaving.
 
 use super::Node;
-use crate::bounds::*;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
 use crate::join::Loaded;
@@ -196,7 +195,7 @@ impl Node {
         }
         let was_training = self.phase == Phase::Training;
         self.phase = Phase::Leaving;
-        self.phase_deadline = Some(now + LEAVE_TIMEOUT);
+        self.phase_deadline = Some(now + self.leaving_max);
         self.outbox.push(TrainerOrder::End);
         if was_training && self.pairwise.is_idle() && self.synchronous.is_none() {
             // What this node has learned since its last exchange should not be lost to the swarm.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::Start;
+use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use murmur_protocol::manifest::{GossipSpec, ScheduleSpec};
 
 use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
@@ -76,6 +77,7 @@ impl ScenarioFile {
             },
             state_chunk: dice.count("swarm.state_chunk", self.swarm.state_chunk),
             report_every_steps: 1,
+            leaving_max: LEAVE_TIMEOUT,
             checkpoint_period: CHECKPOINT_PERIOD,
             network: self.draw_network(&mut dice),
             incidents: Vec::new(),

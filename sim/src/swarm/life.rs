@@ -50,6 +50,7 @@ impl Swarm {
             first_number: now.since_start().saturating_sub(set_back).as_micros() as u64,
             state_chunk: self.scenario.state_chunk,
             upload_bytes_per_second: None,
+            leaving_max: self.scenario.leaving_max,
         };
         let node = Core::new(config, peer, self.layout.clone(), life_seed, shown, self.sabotage);
         let mut host = Host::new((index, life), peer, node, trainer, &plan, now);

@@ -63,6 +63,15 @@ fn more_keys_than_fit_on_a_page_are_loaded_once_and_only_what_has_changed_again(
 }
 
 #[test]
+fn a_list_that_goes_on_for_ever_is_given_up() {
+    let bench = Bench::new(Store { is_endless: true, ..texts(1) });
+    let mut start = bench.start(&["--data", "s3://texts/books"]);
+    at(&bench, &mut start);
+    let (code, error, _) = refused(&mut start);
+    assert_eq!((code, error.contains("its list has no end")), (4, true), "{error}");
+}
+
+#[test]
 fn without_the_store_what_was_loaded_serves_and_a_missing_key_is_named() {
     let bench = Bench::new(texts(3));
     let mut first = bench.start(&["--data", "s3://texts/books/"]);

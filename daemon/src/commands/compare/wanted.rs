@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::cli::CompareOptions;
 use crate::console::quoted;
 use crate::failure::{ExitCode, Failure};
+use crate::remote;
 use crate::settings::{load_run_manifest, nearest, parse};
 
 /// The default model: learns to write words in a few hundred steps of under a millisecond.
@@ -176,9 +177,13 @@ fn trainer(options: &CompareOptions) -> Result<TransformerSpec, Failure> {
     }
     let text = match &options.data {
         None => Text::Grammar,
-        Some(path) => Text::read(path).map_err(|error| {
-            Failure::new(ExitCode::Files, error.to_string()).hint("--data takes one file of plain text")
-        })?,
+        Some(path) => {
+            let mut path = path.clone();
+            remote::bring_paths([&mut path], None, None)?;
+            Text::read(&path).map_err(|error| {
+                Failure::new(ExitCode::Files, error.to_string()).hint("--data takes one file of plain text")
+            })?
+        }
     };
     let total_steps = options.steps;
     Ok(TransformerSpec {

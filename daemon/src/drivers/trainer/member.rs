@@ -76,7 +76,8 @@ impl TrainerThread {
         member.steps += 1;
         tracing::trace!(before, "step {} of {}", member.steps, member.spec.every_steps);
         if member.steps >= member.spec.every_steps && self.stage == Stage::Training {
-            let contribution = self.engine.parameters().and_then(|values| Ok((values, self.engine.replica_digest()?)));
+            let contribution =
+                self.engine.contributed_model().and_then(|values| Ok((values, self.engine.replica_digest()?)));
             self.contribute(contribution);
         }
     }
@@ -100,7 +101,7 @@ impl TrainerThread {
         if self.member.as_mut().is_some_and(|member| std::mem::replace(&mut member.batch_at, at) == at) {
             self.engine.repeat_batch();
         }
-        let gradient = self.engine.gradient_of_next_batch();
+        let gradient = self.engine.contributed_gradient();
         let end = Instant::now();
         let pause = self.throttle.taken();
         self.clock.stepped(begin, end, pause);

@@ -1,5 +1,6 @@
 //! Curves over time, tokens and bytes.
 
+use murmur_sim::report::html;
 use murmur_sim::report::svg::{Chart, Curve, CurvePoint};
 
 use super::{heading, paragraph};
@@ -84,6 +85,41 @@ pub(super) fn losses(text: &mut String, history: &History, names: &Names) {
         let chart = Chart { title, x_label: time_label, y_label: prediction, curves, ..Chart::default() };
         text.push_str(&chart.to_svg());
     }
+}
+
+/// How well held-out images or rows were told, over time; nothing of texts.
+pub(super) fn scores(text: &mut String, history: &History, names: &Names) {
+    let values = |node: &NodeHistory| -> Vec<Value> {
+        node.evaluations.iter().filter_map(|found| Some((found.place, found.score?))).collect()
+    };
+    if history.nodes.values().all(|node| values(node).is_empty()) {
+        return;
+    }
+    heading(text, "How well is it told?");
+    let is_number =
+        history.nodes.values().any(|node| node.sample.as_ref().is_some_and(|sample| sample.r_squared.is_some()));
+    let (title, words) = match is_number {
+        true => (
+            "R² of held-out rows",
+            "R² is the share of the target's variance that is predicted: 1 is all of it, 0 as good as the mean.",
+        ),
+        false => ("Accuracy on held-out examples", "Accuracy is the share of examples whose class is told rightly."),
+    };
+    paragraph(text, "", &format!("Each node holds out some of its own data. {words}"));
+    let (begin, end) = history.times();
+    let (unit, scale) = time_unit(end - begin);
+    let curves = curves(history, names, values, &move |place| (place.time - begin) / scale);
+    let x_label = format!("{unit} since the beginning");
+    let chart = Chart { title: title.to_owned(), x_label, y_label: title.to_owned(), curves, ..Chart::default() };
+    text.push_str(&chart.to_svg());
+    let row = |(id, node): (&String, &NodeHistory)| {
+        let sample = node.sample.clone().unwrap_or_default();
+        let shown = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
+        let of_last = [sample.accuracy, sample.roc_auc, sample.rmse, sample.r_squared].map(shown);
+        [vec![names.label(id)], of_last.to_vec()].concat()
+    };
+    let rows: Vec<Vec<String>> = history.nodes.iter().map(row).collect();
+    text.push_str(&html::table(&["node, at its last evaluation", "accuracy", "ROC AUC", "RMSE", "R²"], &rows));
 }
 
 /// The ratio of disagreement to local progress.

@@ -28,22 +28,44 @@ fn spoken(seconds: f64) -> String {
 pub(super) fn given(text: &mut String, history: &History, names: &Names) {
     heading(text, "What each machine gave");
     let total: f64 = history.nodes.values().map(|node| node.place.tokens).sum();
+    let is_priced = history.nodes.values().any(|node| node.cost() > 0.0);
     let row = |(id, node): (&String, &NodeHistory)| {
         let share = node.place.tokens / total;
         let alone = node.training_seconds - node.accompanied_seconds;
-        vec![
+        let useful = node.training_seconds / (3600.0 * node.hours());
+        let mut row = vec![
             names.label(id),
             count(node.place.tokens as u64),
             if share.is_finite() { percent(share) } else { UNKNOWN.to_owned() },
             count(node.steps_done),
-            spoken(node.training_seconds),
+            spoken(3600.0 * node.hours()),
+            if useful.is_finite() { percent(useful.min(1.0)) } else { UNKNOWN.to_owned() },
             spoken(alone),
             human_bytes(node.place.sent),
             human_bytes(node.received),
-        ]
+        ];
+        if is_priced {
+            let (cost, millions) = (node.cost(), node.place.tokens / 1e6);
+            row.push(if cost > 0.0 { format!("{cost:.2}") } else { UNKNOWN.to_owned() });
+            row.push(if cost > 0.0 && millions > 0.0 { format!("{:.3}", cost / millions) } else { UNKNOWN.to_owned() });
+        }
+        row
     };
     let rows: Vec<Vec<String>> = history.nodes.iter().map(row).collect();
-    let head = ["node", "tokens or images", "share", "steps", "in training", "of it alone", "sent", "received"];
+    let mut head = vec![
+        "node",
+        "tokens or images",
+        "share",
+        "steps",
+        "was there",
+        "of it training",
+        "trained alone",
+        "sent",
+        "received",
+    ];
+    if is_priced {
+        head.extend(["cost", "cost of a million"]);
+    }
     text.push_str(&html::table(&head, &rows));
     let swarm: f64 = history
         .nodes
@@ -57,6 +79,11 @@ pub(super) fn given(text: &mut String, history: &History, names: &Names) {
         count(total as u64),
         count(swarm as u64)
     );
+    if is_priced {
+        words.push_str(
+            " Costs are hours times the price of an hour in each node's file (stay.price_per_hour), in its currency.",
+        );
+    }
     if history.nodes.values().any(|node| !node.are_tokens_counted) {
         words.push_str(" Tokens are estimated from the speed: the journals do not say how many a step has.");
     }

@@ -81,7 +81,11 @@ fn loss(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: 
         None => ("validation", points(scene, node, Metric::ValidationLoss, area)),
     };
     let last = |points: &[Point]| points.last().map_or("–".to_owned(), |point| format!("{:.3}", point.mean));
-    let note = format!("own {} · {name} {}", last(&own), last(&second));
+    let score = node.sample.as_ref().and_then(|sample| {
+        let accuracy = sample.accuracy.map(|share| format!(" · {:.2} % right", 100.0 * share));
+        accuracy.or_else(|| sample.r_squared.map(|share| format!(" · R² {share:.3}")))
+    });
+    let note = format!("own {} · {name} {}{}", last(&own), last(&second), score.unwrap_or_default());
     painter.title(area, "loss", &note);
     let curves = [Curve { points: second, tone: Tone::Other }, Curve { points: own, tone: Tone::Good }];
     let plot = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };

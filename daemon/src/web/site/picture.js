@@ -42,6 +42,7 @@ export class Picture {
     const at = (metric, value) => { if (typeof value === "number") push(metric, this.time, value); };
     if (isNews) at("loss", sample.loss);
     at("validation_loss", sample.validation_loss);
+    for (const metric of ["accuracy", "roc_auc", "rmse", "r_squared"]) at(metric, sample[metric]);
     at("disagreement", sample.disagreement);
     at("ratio", sample.ratio);
     at("tokens_per_second", sample.tokens_per_second);

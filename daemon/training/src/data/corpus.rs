@@ -263,6 +263,14 @@ impl Corpus {
         &self.content
     }
 
+    /// Rows of tables that are trained on; none of other data.
+    pub(crate) fn training_rows(&self) -> Option<usize> {
+        match &self.content {
+            Content::Rows(rows) => Some(rows.training().len()),
+            _ => None,
+        }
+    }
+
     /// The stretches of the text that are here and trained on, in order; none for the grammar, images and tables.
     pub(crate) fn stretches(&self) -> Vec<Range<usize>> {
         match &self.content {

@@ -52,8 +52,9 @@ pub(super) fn complete(
     if private && all.iter().any(|statistics| statistics.privacy.is_none()) {
         return Err(TableError::NoPrivateStatistics.into());
     }
+    let members = all.len();
     let mut all = all.into_iter();
     let first = all.next().ok_or(TableError::NoPrivateStatistics)?;
     let together = all.try_fold(first, |sum, statistics| sum.with(&statistics))?;
-    Ok(founding::found(manifest, &together)?)
+    Ok(founding::found(manifest, &together, members)?)
 }

@@ -10,7 +10,7 @@ use murmur_protocol::bulk::ChunkedValues;
 use murmur_protocol::numerics::state_digest;
 use murmur_protocol::{Payload, Snapshot};
 
-use super::{Engine, StepReport, TrainingError, check_finite};
+use super::{BatchGradient, Engine, StepReport, TrainingError, check_finite};
 use crate::local_progress::LocalProgress;
 use crate::optimizer::Moments;
 use crate::schedule::WarmUpAgain;
@@ -96,6 +96,42 @@ impl Engine {
         self.last_average = Some(model);
         // Moments that have seen nothing yet are to begin gently.
         if self.replica.moments()?.1 == 0 { self.reset_optimizer() } else { Ok(()) }
+    }
+
+    /// The gradient of the next batch as this member contributes it: of a table it is weighed by this member's rows, so that
+    /// the mean over all members is that over all rows.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn contributed_gradient(&mut self) -> Result<BatchGradient, TrainingError> {
+        let mut gradient = self.gradient_of_next_batch()?;
+        let weight = self.row_weight();
+        if weight != 1.0 {
+            gradient.values.iter_mut().for_each(|value| *value *= weight);
+        }
+        Ok(gradient)
+    }
+
+    /// The model as this member contributes it to an average: of a table, how far it has come since the last average is
+    /// weighed by this member's rows (McMahan et al., arXiv 1602.05629).
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn contributed_model(&mut self) -> Result<Vec<f32>, TrainingError> {
+        let mut values = self.parameters()?;
+        self.keep_average()?;
+        let weight = self.row_weight();
+        if let Some(average) = self.last_average.as_ref().filter(|_| weight != 1.0) {
+            for (value, average) in values.iter_mut().zip(average) {
+                *value = average + weight * (*value - average);
+            }
+        }
+        Ok(values)
+    }
+
+    /// What this member weighs where the others weigh 1 in the mean.
+    fn row_weight(&self) -> f32 {
+        self.sampler.corpus().training_rows().map_or(1.0, |rows| self.manifest.table.weight_of(rows) as f32)
     }
 
     /// One step with the mean of several members' gradients, of which `sum` is the sum, at `progress` steps of the swarm.

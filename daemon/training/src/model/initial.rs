@@ -43,6 +43,19 @@ pub fn initial_classifier(layout: &ModelLayout, seed: u64) -> Vec<f32> {
     values
 }
 
+/// As [`initial_classifier`] for a model of rows: the last layer's weights have a deviation of one over its inputs (Yang and
+/// Hu, arXiv 2011.14522), so that first predictions are near the mean of all targets. With He's they would be as large as the
+/// targets themselves, and so few rows as tables often have do not take that out again.
+pub fn initial_row_model(layout: &ModelLayout, seed: u64) -> Vec<f32> {
+    let mut values = initial_classifier(layout, seed);
+    if let Some(last) = layout.tensors().iter().rev().find(|tensor| tensor.shape.len() > 1) {
+        let inputs: usize = last.shape[1..].iter().product();
+        let smaller = 1.0 / (2.0 * inputs as f32).sqrt();
+        values[last.range()].iter_mut().for_each(|value| *value *= smaller);
+    }
+    values
+}
+
 /// `None` for the scales of norms.
 fn deviation(tensor: &TensorSpec, layers: u32) -> Option<f64> {
     if tensor.name.ends_with(".bias") {

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 use murmur_protocol::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
-use super::initial::initial_classifier;
+use super::initial::{initial_classifier, initial_row_model};
 use super::{Evaluation, Model, Task};
 use crate::data::{Batch, ImageBatch, ImageShape, RowBatch, RowTargets};
 use crate::ops::dense::{DenseLayers, GradientPlace, dense_tensors};
@@ -107,7 +107,10 @@ impl Model for Mlp {
     }
 
     fn initial_parameters(&self, seed: u64) -> Vec<f32> {
-        initial_classifier(&self.layout, seed)
+        match self.inputs {
+            0 => initial_classifier(&self.layout, seed),
+            _ => initial_row_model(&self.layout, seed),
+        }
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
@@ -165,6 +168,21 @@ mod tests {
         check_against_autograd(&mut Mlp::new(&classes), &rows(11, RowTargets::Classes { labels, weights }))?;
         let number = ModelSpec { inputs: 11, classes: 1, ..spec(&[20, 5]) };
         check_against_autograd(&mut Mlp::new(&number), &rows(11, RowTargets::Numbers(random_values(70, 3))))
+    }
+
+    #[test]
+    fn a_model_of_rows_begins_near_the_mean_and_one_of_images_does_not() -> Result<()> {
+        let spec = ModelSpec { inputs: 11, classes: 1, ..spec(&[100]) };
+        let Batch::Rows(rows) = rows(11, RowTargets::Numbers(vec![0.0; 70])) else { unreachable!("rows") };
+        let of = |parameters: &[f32]| -> Result<f64> {
+            let outputs = Mlp::new(&spec).outputs(parameters, &rows)?;
+            Ok((outputs.iter().map(|output| f64::from(*output).powi(2)).sum::<f64>() / 70.0).sqrt())
+        };
+        let layout = Mlp::new(&spec).layout().clone();
+        let (near, far) = (of(&Mlp::new(&spec).initial_parameters(1))?, of(&initial_classifier(&layout, 1))?);
+        // A layer of 100 inputs: one over the square root of 200.
+        assert!((far / near - 200_f64.sqrt()).abs() < 1e-3 && near < 0.15, "{near} {far}");
+        Ok(())
     }
 
     #[test]

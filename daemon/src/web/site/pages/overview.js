@@ -11,7 +11,7 @@ const EVENTS = 5;
 
 export default {
   title: "Overview",
-  metrics: ["loss", "validation_loss", "ratio", "tokens_per_second", "sent_per_second", "received_per_second"],
+  metrics: ["loss", "validation_loss", "accuracy", "roc_auc", "r_squared", "ratio", "tokens_per_second", "sent_per_second", "received_per_second"],
   build() {
     const verdict = el("h1", { class: "verdict", role: "status" });
     const progress = el("progress", { max: 1, "aria-label": "done of the run" });
@@ -24,6 +24,15 @@ export default {
       curves: [{ metric: "loss", name: "training" }, { metric: "validation_loss", name: "validation" }],
       written: (value) => fixed(value, 3),
     });
+    const score = figure("Held-out score");
+    const scoreChart = new Chart({
+      title: "Scores of held-out examples; 1 is the best",
+      // Of classes the first two, of numbers the last: never more than two lines.
+      curves: [{ metric: "accuracy", name: "accuracy" }, { metric: "roc_auc", name: "ROC AUC" }, { metric: "r_squared", name: "R²" }],
+      written: (value) => fixed(value, 3),
+    });
+    // Texts have no scores.
+    score.node.hidden = scoreChart.node.hidden = true;
     const [members, done] = [figure("Members"), figure("Exchanges")];
     const list = el("ul", { class: "brief" });
     const [ratio, last] = [figure("Disagreement"), figure("Last exchange")];
@@ -40,12 +49,12 @@ export default {
       zero: true,
     });
     const happened = el("ol", { class: "brief events" });
-    const charts = [lossChart, ratioChart, trafficChart];
+    const charts = [lossChart, scoreChart, ratioChart, trafficChart];
     const place = el("div", { class: "choice" });
 
     const nodes = [
       head, place,
-      section("Is it training?", figures(loss, speed, steps), lossChart.node),
+      section("Is it training?", figures(loss, score, speed, steps), lossChart.node, scoreChart.node),
       section("With whom?", figures(members, done), list),
       section("Do they agree?", figures(ratio, last), ratioChart.node),
       section("What does it cost?", figures(gossip, today, machine, memory), trafficChart.node),
@@ -66,6 +75,9 @@ export default {
       if (isNumber(share)) progress.value = share;
       say(far, howFar(picture));
       loss.show(fixed(sample.loss, 3), health.loss(sample, curves.of("loss")));
+      const scored = scores(sample);
+      score.node.hidden = scoreChart.node.hidden = scored.length === 0;
+      if (scored.length > 0) score.show(scored[0], { words: scored.slice(1).join(" · ") });
       speed.show(count(sample.tokens_per_second), health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
       steps.show(count(sample.steps), { words: `own ones; the swarm is at ${count(Math.max(0, sample.progress))}, close to it is healthy` });
       members.show(count(sample.peers), health.members(sample));
@@ -85,6 +97,14 @@ export default {
     return { nodes, update, place: (choice) => place.append(choice), close: () => charts.forEach((chart) => chart.close()) };
   },
 };
+
+/** What the last evaluation said of held-out images or rows, the figure that people ask for first. */
+function scores({ accuracy, roc_auc: area, rmse, r_squared: share }) {
+  return [
+    isNumber(accuracy) && `${(100 * accuracy).toFixed(2)} % right`, isNumber(share) && `R² ${fixed(share, 3)}`,
+    isNumber(area) && `ROC AUC ${fixed(area, 3)}`, isNumber(rmse) && `RMSE ${fixed(rmse, 3)}`,
+  ].filter(Boolean);
+}
 
 function howFar({ sample, up }) {
   const parts = [];

@@ -8,16 +8,24 @@ use super::statistics::{ColumnStatistics, TableStatistics, Values};
 /// A run file has the shortest text with so many digits of a number: more would only take room.
 const DIGITS: usize = 6;
 
-/// The run that reads tables of these statistics; as it is where it has been founded before.
+/// The run that reads tables of these statistics, which are of so many members together; as it is where it has been founded
+/// before.
 ///
 /// # Errors
 /// When there is nothing to predict, or nothing to predict it from, or the run file would grow too large.
-pub(super) fn found(mut manifest: RunManifest, statistics: &TableStatistics) -> Result<RunManifest, TableError> {
+pub(super) fn found(
+    mut manifest: RunManifest,
+    statistics: &TableStatistics,
+    members: usize,
+) -> Result<RunManifest, TableError> {
     if manifest.model.inputs > 0 {
         return Ok(manifest);
     }
     columns(&mut manifest, statistics)?;
     target(&mut manifest, &statistics.target)?;
+    if manifest.synchronous.is_on() {
+        manifest.table.rows_per_member = rounded(statistics.rows as f64 / members.max(1) as f64);
+    }
     let inputs = manifest.table.inputs();
     if inputs == 0 {
         return Err(TableError::NoInputs { target: manifest.table.target });
