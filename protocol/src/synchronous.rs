@@ -140,9 +140,14 @@ impl Synchronous {
         self.collective.members().contains(peer) || self.sending.is_busy_with(peer)
     }
 
-    /// Whether nothing is on its way from this node.
-    pub(crate) fn has_sent(&self) -> bool {
-        self.sending.is_empty()
+    /// Whether others may still need what this node has: the last slices, or the replica at the end of the run.
+    pub(crate) fn is_needed(&self, now: Time) -> bool {
+        !self.sending.is_empty() || !self.giving.is_empty() || self.collective.is_needed(now)
+    }
+
+    /// How long this node stays for others at most, once its training is over.
+    pub(crate) fn farewell_max(&self) -> Duration {
+        self.collective.farewell_max()
     }
 
     /// A peer can be sent transfers.
@@ -266,7 +271,7 @@ impl Synchronous {
         replied
     }
 
-    /// This node's training is over: who seeks the model gets it.
+    /// This node's training is over: who is behind, or seeks the model, gets it.
     pub(crate) fn end(&mut self, now: Time, out: &mut Outbox) {
         self.collective.end(now);
         self.drain(now, out);
