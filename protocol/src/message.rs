@@ -200,7 +200,7 @@ pub enum TransferHeader {
         /// Digest of the model's layout.
         layout: [u8; 32],
     },
-    /// Slices of an all-reduce: values as little-endian `f32`.
+    /// Slices of an all-reduce, as the run's [`SliceCodec`](crate::numerics::SliceCodec) writes them.
     Slices(SliceName),
     /// A replica for another member of a synchronous run, which has other bits or none.
     Replica {

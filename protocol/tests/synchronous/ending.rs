@@ -66,6 +66,28 @@ fn whoever_stands_still_at_the_end_ends_and_those_that_have_ended_do_not_wait_fo
     }
 }
 
+/// Who has left because the run is complete is not missing, although all members are needed.
+#[test]
+fn one_that_cannot_be_reached_ends_by_itself_once_the_others_have_left() {
+    let mut found = 0;
+    for (topology, seed) in TOPOLOGIES.into_iter().flat_map(|topology| (0..4).map(move |seed| (topology, seed))) {
+        let mut world = members_that_leave(topology, 3, seed);
+        world.run_until_one_is_at(40.0);
+        let Some(victim) = (0..3).find(|node| world.members[*node].report.progress < 40.0) else { continue };
+        found += 1;
+        world.deaf = Some(victim);
+        for (node, happening) in world.happenings.values_mut() {
+            let is_transfer = matches!(happening, Happening::Told(Event::TransferReceived { .. }));
+            if *node == victim && is_transfer {
+                *happening = Happening::Told(Event::TimePassed);
+            }
+        }
+        world.run(Duration::from_secs(200));
+        world.expect_all_have_left(&format!("{topology}, seed {seed}, without {victim}"));
+    }
+    assert!(found > 4, "a member was behind {found} times");
+}
+
 /// Nobody stays for long where all have ended.
 #[test]
 fn those_that_end_together_leave_at_once() {

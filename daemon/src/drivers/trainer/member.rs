@@ -69,6 +69,12 @@ impl TrainerThread {
             self.contribute_gradient();
             return;
         }
+        // What own steps lead away from.
+        if member.steps == 0
+            && let Err(error) = self.engine.keep_average()
+        {
+            return self.give_up(format!("at {}: {error}", self.place()));
+        }
         let before = self.view.steps;
         self.step();
         let Some(member) = &mut self.member else { return };
@@ -76,7 +82,8 @@ impl TrainerThread {
         member.steps += 1;
         tracing::trace!(before, "step {} of {}", member.steps, member.spec.every_steps);
         if member.steps >= member.spec.every_steps && self.stage == Stage::Training {
-            let contribution = self.engine.parameters().and_then(|values| Ok((values, self.engine.replica_digest()?)));
+            let contribution = self.engine.contribution_of_model();
+            let contribution = contribution.and_then(|values| Ok((values, self.engine.replica_digest()?)));
             self.contribute(contribution);
         }
     }
