@@ -3,6 +3,7 @@
 //! sabotage that breaks it.
 
 mod ending;
+mod rounding;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -447,25 +448,6 @@ fn the_others_go_on_without_one_whose_training_is_over() {
         assert!(after.members == left && after.finished > before.finished + 5, "{before:?}, {after:?}");
         assert_eq!(world.broken, [] as [String; 0]);
         world.kill(victim);
-    }
-}
-
-/// In 16 and in 8 bits as well: whoever dies, comes and stands still, replicas are one, bit for bit.
-#[test]
-fn rounded_slices_leave_replicas_one() {
-    for (topology, slice_bits) in TOPOLOGIES.into_iter().flat_map(|topology| [(topology, 16), (topology, 8)]) {
-        let mut world = World::empty(topology, 9, Sabotage::None);
-        (world.slice_bits, world.lost) = (slice_bits, 0.02);
-        (0..4).for_each(|node| world.add(if node == 0 { Start::WithModel } else { Start::FromPeer }));
-        world.run(Duration::from_secs(4));
-        world.members[1].paused_until = world.now + Duration::from_secs(3);
-        world.run(Duration::from_secs(3));
-        world.kill(2);
-        world.add(Start::FromPeer);
-        world.run(Duration::from_secs(3));
-        world.lost = 0.0;
-        world.run(Duration::from_secs(10));
-        world.expect_one_group(&format!("{topology} in {slice_bits} bits"));
     }
 }
 
