@@ -25,6 +25,9 @@
 //! takes it in after the operation under way, and it copies the state. Where nobody answers, one that has a state begins a
 //! group of its own.
 //!
+//! **A member that ends** ([`Collective::end`]) says so, gives its state to who is behind, and knows how long it may be needed:
+//! nobody is left waiting for somebody whose work was done.
+//!
 //! **Bits.** Slices carry a digest of the state from which their sender began. A member that receives another one than its
 //! own drops the operation; those in the minority copy the state of the majority.
 //!
@@ -32,6 +35,7 @@
 //! epoch.
 
 mod agreement;
+mod ending;
 mod executor;
 mod members;
 mod patience;
@@ -104,6 +108,8 @@ pub enum Word {
         /// How far it is.
         standing: Standing,
     },
+    /// The sender contributes no more, and is so far. It gives its state to who is behind.
+    Ended(Standing),
 }
 
 /// How a member stands that takes part in no operation.
@@ -148,6 +154,7 @@ impl Word {
                 bounded(epoch) && members.is_sound() && current.is_sound() && all_known && sound(standing)
             }
             Word::Running { epoch, members, standing } => bounded(epoch) && members.is_sound() && sound(standing),
+            Word::Ended(standing) => sound(standing),
         }
     }
 }

@@ -159,11 +159,11 @@ pub enum WorkerOrder {
         /// Both sides' codes, and how.
         job: MergeJob,
     },
-    /// Take slices into a sum: [`numerics::reduce`](crate::numerics::reduce).
+    /// A step of an all-reduce, as taking slices into a sum: [`numerics::reduce`](crate::numerics::reduce).
     Reduce {
         /// Returned with the sum.
         request: RequestId,
-        /// The sum so far, and what has come.
+        /// The sum so far, and what is to be done with it.
         job: ReduceJob,
     },
 }

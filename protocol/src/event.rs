@@ -6,7 +6,7 @@ use crate::finish::FinishOrder;
 use crate::handshake::Refusal;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
-use crate::numerics::{Encoded, Merged};
+use crate::numerics::{Encoded, Merged, Reduced};
 use crate::peer::{Address, PeerId};
 
 /// A fact. Replies to an [`Effect`](crate::Effect) carry its request; late and duplicate ones are counted and ignored.
@@ -146,8 +146,8 @@ pub enum Event {
     Reduced {
         /// From the effect.
         request: RequestId,
-        /// The sum, or what was wrong with the slices.
-        result: Result<Snapshot, Misbehaviour>,
+        /// The sum and what was written of it, or what was wrong with the slices.
+        result: Result<Reduced, Misbehaviour>,
     },
     /// Reply to [`TrainerOrder::ApplyCorrection`](crate::TrainerOrder::ApplyCorrection).
     CorrectionApplied {

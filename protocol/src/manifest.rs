@@ -165,12 +165,12 @@ impl RunManifest {
         let mut lines = Vec::new();
         for (section, fields) in &table {
             let fields = fields.as_table().expect("every part of a manifest is a section");
-            let is_off = synchronous::is_left_out(&self.synchronous, section);
-            if is_off || table::is_left_out(self.data.source, section) {
+            if table::is_left_out(self.data.source, section) {
                 continue;
             }
             let told = fields.iter().filter(|(field, value)| {
                 !tuning::is_left_out(&self.base, &self.lora, section, field)
+                    && !synchronous::is_left_out(&self.synchronous, section, field)
                     && !sharing::is_left_out(&self.data, section, field)
                     && !kinds::is_left_out(section, field, value)
             });

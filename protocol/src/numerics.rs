@@ -25,6 +25,7 @@ mod reduce;
 mod reference;
 mod round;
 mod scales;
+mod slice_codec;
 mod width;
 
 pub use block_scale::BlockScale;
@@ -34,8 +35,9 @@ pub use encode::encode;
 pub(crate) use instruction_set::{InstructionSet, Kernel};
 pub use jobs::{EncodeJob, EncodeRole, Encoded, MergeJob, MergeRole, Merged};
 pub use merge::merge;
-pub use reduce::{ReduceJob, reduce, state_digest};
+pub use reduce::{Accumulator, ReduceJob, ReduceStep, Reduced, reduce, state_digest};
 pub use reference::Reference;
 pub use round::round_bytes;
 pub use scales::Scales;
+pub use slice_codec::SliceCodec;
 pub use width::{CodeWidth, codes_bytes, scales_bytes};

@@ -9,7 +9,7 @@ use crate::event::TrainingReport;
 use crate::message::{ExchangeNumber, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
-use crate::numerics::{Encoded, Merged};
+use crate::numerics::{Encoded, Merged, Reduced};
 use crate::part::Part;
 use crate::peer::PeerId;
 use crate::time::Time;
@@ -54,7 +54,7 @@ pub(crate) enum Reply {
     Merge(Result<Merged, Misbehaviour>),
     Applied(TrainingReport),
     Contributed(Snapshot, u64, TrainingReport),
-    Reduced(Result<Snapshot, Misbehaviour>),
+    Reduced(Result<Reduced, Misbehaviour>),
     Loaded(bool, TrainingReport),
     /// The order was refused by a full queue; there will be nothing else.
     Failed,

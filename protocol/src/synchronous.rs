@@ -13,6 +13,7 @@
 mod sending;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::bulk::{Payload, Snapshot};
@@ -26,7 +27,7 @@ use crate::manifest::SynchronousSpec;
 use crate::message::{Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
-use crate::numerics::ReduceJob;
+use crate::numerics::{Accumulator, ReduceJob, ReduceStep, Reduced, SliceCodec};
 use crate::outbox::{Outbox, Purpose, Reply};
 use crate::part::Selection;
 use crate::peer::PeerId;
@@ -52,6 +53,7 @@ const REPLICAS_MAX: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Synchronous {
     spec: SynchronousSpec,
+    codec: SliceCodec,
     parameters: usize,
     collective: Collective,
     /// The members that were told last.
@@ -61,9 +63,16 @@ pub(crate) struct Synchronous {
     contribution: Option<Snapshot>,
     /// Names the last order to contribute: what comes for an earlier one is of another replica.
     contribution_number: u64,
-    sum: Option<Snapshot>,
+    /// What rounding has taken away from this node's part of the operations that were finished; empty where there is none.
+    residual: Snapshot,
+    /// The sum, unless the worker has it.
+    accumulator: Option<Accumulator>,
     /// The sum is on the worker.
     is_reducing: bool,
+    /// Whom the slices are for that the worker writes, under which name, and which values they are.
+    writing: Option<(PeerId, SliceName, Range<usize>)>,
+    /// What it has written last, where the sum is still the same: a star sends it to many.
+    written: Option<(Range<usize>, Payload)>,
     /// Slices by name, and who sent them, until they are absorbed.
     kept: BTreeMap<SliceName, (PeerId, Payload)>,
     /// Replicas that have come, and who sent them.
@@ -105,6 +114,7 @@ impl Synchronous {
         };
         let beginning = Beginning::Seeking { epoch, operations, until };
         Some(Synchronous {
+            codec: spec.codec(),
             spec,
             parameters,
             collective: Collective::new(shape, me, beginning, patience),
@@ -112,8 +122,11 @@ impl Synchronous {
             work: VecDeque::new(),
             contribution: None,
             contribution_number: 0,
-            sum: None,
+            residual: Snapshot::from(Vec::new()),
+            accumulator: None,
             is_reducing: false,
+            writing: None,
+            written: None,
             kept: BTreeMap::new(),
             replicas: BTreeMap::new(),
             giving: VecDeque::new(),
@@ -140,9 +153,14 @@ impl Synchronous {
         self.collective.members().contains(peer) || self.sending.is_busy_with(peer)
     }
 
-    /// Whether nothing is on its way from this node.
-    pub(crate) fn has_sent(&self) -> bool {
-        self.sending.is_empty()
+    /// Whether others may still need what this node has: the last slices, or the replica at the end of the run.
+    pub(crate) fn is_needed(&self, now: Time) -> bool {
+        !self.sending.is_empty() || !self.giving.is_empty() || self.collective.is_needed(now)
+    }
+
+    /// How long this node stays for others at most, once its training is over.
+    pub(crate) fn farewell_max(&self) -> Duration {
+        self.collective.farewell_max()
     }
 
     /// A peer can be sent transfers.
@@ -188,7 +206,7 @@ impl Synchronous {
     ) -> Result<(), Misbehaviour> {
         match header {
             TransferHeader::Slices(name) => {
-                let most = 4 * self.parameters as u64;
+                let most = self.codec.bytes(self.parameters) as u64;
                 if payload.len() as u64 > most || name.epoch.number >= EPOCH_NUMBER_MAX {
                     return Err(Misbehaviour::WrongLength { expected: most, actual: payload.len() as u64 });
                 }
@@ -231,9 +249,9 @@ impl Synchronous {
             (Purpose::Reduction, Reply::Reduced(result)) => {
                 self.is_reducing = false;
                 // What was wrong with a peer's bytes was looked at before.
-                self.sum = result.ok();
-                if self.sum.is_none() {
-                    self.lose_state(now);
+                match result {
+                    Ok(Reduced { accumulator, written }) => self.on_reduced(accumulator, written),
+                    Err(_) => self.lose_state(now),
                 }
                 Replied::Taken
             }
@@ -266,7 +284,7 @@ impl Synchronous {
         replied
     }
 
-    /// This node's training is over: who seeks the model gets it.
+    /// This node's training is over: who is behind, or seeks the model, gets it.
     pub(crate) fn end(&mut self, now: Time, out: &mut Outbox) {
         self.collective.end(now);
         self.drain(now, out);
@@ -341,31 +359,39 @@ impl Synchronous {
                 let purpose = Purpose::Contribution(self.contribution_number);
                 out.request(purpose, |request| TrainerOrder::Contribute { request });
             }
-            Order::Begin { .. } => self.sum = self.contribution.clone(),
+            Order::Begin { .. } => self.begin(out),
             Order::Send { to, name, what } => {
-                let values = what.slices.elements(self.parameters);
-                let bytes = 4 * values.start..4 * values.end;
-                let payload = self.sum.as_ref().and_then(|sum| sum.to_payload().slice(bytes));
-                if let Some(payload) = payload {
-                    self.sending.push(to, TransferHeader::Slices(name), payload);
+                let range = self.codec.elements(what.slices, self.parameters);
+                match (&self.written, self.accumulator.take()) {
+                    (Some((of, payload)), accumulator) if *of == range => {
+                        self.accumulator = accumulator;
+                        self.sending.push(to, TransferHeader::Slices(name), payload.clone());
+                    }
+                    (_, Some(accumulator)) => {
+                        self.writing = Some((to, name, range.clone()));
+                        self.order_step(ReduceStep::Write { accumulator, range, action: what.action }, out);
+                    }
+                    (_, None) => {}
                 }
             }
             Order::Absorb { name, what } => {
-                let range = what.slices.elements(self.parameters);
-                let fitting = self.kept.remove(&name).filter(|(_, payload)| payload.len() == 4 * range.len());
-                if let (Some((_, received)), Some(sum)) = (fitting, self.sum.take()) {
-                    self.is_reducing = true;
-                    let job = ReduceJob { sum, range, received, action: what.action };
-                    out.request(Purpose::Reduction, |request| WorkerOrder::Reduce { request, job });
+                self.written = None;
+                let range = self.codec.elements(what.slices, self.parameters);
+                let bytes = self.codec.bytes(range.len());
+                let fitting = self.kept.remove(&name).filter(|(_, payload)| payload.len() == bytes);
+                if let (Some((_, received)), Some(accumulator)) = (fitting, self.accumulator.take()) {
+                    let step = ReduceStep::Absorb { accumulator, range, received, action: what.action };
+                    self.order_step(step, out);
                 } else {
                     self.lose_state(now);
                 }
             }
             Order::Finish { operation, standing, members } => {
                 self.kept.retain(|name, _| name.operation > operation || name.epoch > standing.epoch);
-                self.contribution = None;
+                (self.contribution, self.written) = (None, None);
                 let progress = self.progress(standing);
-                if let Some(sum) = self.sum.take() {
+                if let Some(Accumulator { sum, residual }) = self.accumulator.take() {
+                    self.residual = residual;
                     out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
                 }
             }
@@ -379,6 +405,8 @@ impl Synchronous {
             Order::TakeState { standing, epoch } => {
                 let replica = self.replicas.remove(&(epoch, standing));
                 self.replicas.clear();
+                // It is of contributions that another replica has not had.
+                self.residual = Snapshot::from(Vec::new());
                 match replica {
                     Some((from, replica)) => {
                         let progress = self.progress(standing);
@@ -390,6 +418,35 @@ impl Synchronous {
             }
             Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
         }
+    }
+
+    fn begin(&mut self, out: &mut Outbox) {
+        self.written = None;
+        let Some(contribution) = self.contribution.clone() else {
+            self.accumulator = None;
+            return;
+        };
+        let residual = self.residual.clone();
+        if self.codec.rounds() {
+            self.order_step(ReduceStep::Begin { contribution, residual }, out);
+        } else {
+            self.accumulator = Some(Accumulator { sum: contribution, residual });
+        }
+    }
+
+    /// What follows waits for the worker's reply.
+    fn order_step(&mut self, step: ReduceStep, out: &mut Outbox) {
+        self.is_reducing = true;
+        let job = ReduceJob { codec: self.codec, step };
+        out.request(Purpose::Reduction, |request| WorkerOrder::Reduce { request, job });
+    }
+
+    fn on_reduced(&mut self, accumulator: Accumulator, written: Option<Payload>) {
+        self.accumulator = Some(accumulator);
+        let Some(((to, name, range), payload)) = self.writing.take().zip(written) else { return };
+        // Also where this node has finished and belongs to a later epoch: others may still need them.
+        self.written = Some((range, payload.clone()));
+        self.sending.push(to, TransferHeader::Slices(name), payload);
     }
 
     /// Sends the copy to all that it was made for and that still belong to the epoch.

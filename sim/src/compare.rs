@@ -40,7 +40,7 @@ impl Setting {
     pub fn run(&self, is_interrupted: &dyn Fn() -> bool) -> Option<Outcome> {
         match self.method.kind {
             Kind::Gossip => swarm::run(self, is_interrupted),
-            Kind::DataParallel(_) | Kind::Diloco(_) => {
+            Kind::DataParallel(..) | Kind::Diloco(_) => {
                 world::run(self, &mut collectives::Collectives::new(self), is_interrupted)
             }
             Kind::Server { .. } => world::run(self, &mut servers::Servers::new(self), is_interrupted),

@@ -43,7 +43,8 @@ pub(crate) fn bytes_sent_a_day(manifest: &RunManifest, parameters: usize, step_s
 fn bytes_sent_a_step(manifest: &RunManifest, parameters: usize) -> f64 {
     let synchronous = &manifest.synchronous;
     if synchronous.is_on() {
-        return (ALL_REDUCE_BYTES * parameters) as f64 / f64::from(synchronous.every_steps);
+        let share = synchronous.codec().bytes(parameters) as f64 / (4 * parameters.max(1)) as f64;
+        return share * (ALL_REDUCE_BYTES * parameters) as f64 / f64::from(synchronous.every_steps);
     }
     let gossip = &manifest.gossip;
     let interval = gossip.interval_steps_min.min(gossip.interval_steps).max(1);
@@ -77,7 +78,7 @@ fn describe_exchange(manifest: &RunManifest) -> String {
 
 #[cfg(test)]
 mod tests {
-    use murmur_protocol::manifest::GossipKind;
+    use murmur_protocol::manifest::{GossipKind, Topology};
 
     use super::*;
 
@@ -90,6 +91,18 @@ mod tests {
             manifest.gossip.kind = kind;
             let bytes = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
             assert!(bytes > expected && bytes < 1.07 * expected, "{kind}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn a_day_of_all_reduces_is_as_long_as_slices_are_written() {
+        let mut manifest = RunManifest::default();
+        manifest.synchronous.topology = Topology::Ring;
+        let operations = DAY_SECONDS / 0.4;
+        for (slice_bits, bytes) in [(32, 8e6), (16, 4e6), (8, 2e6)] {
+            manifest.synchronous.slice_bits = slice_bits;
+            let told = bytes_sent_a_day(&manifest, 1_000_000, 0.4);
+            assert!((1.0..1.02).contains(&(told / (bytes * operations))), "{slice_bits} bits: {told}");
         }
     }
 

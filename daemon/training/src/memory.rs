@@ -103,7 +103,9 @@ impl MemoryEstimate {
             let kept = if averages_gradients { 2 * trained } else { 3 * trained };
             // The replica for a joiner, and a moment of a copy while it is made: more than slices on their way.
             let replica = 2 * trained + if averages_gradients { moments } else { outer };
-            checkpoint + kept + replica
+            // What rounding has taken away: of the last operation, and of the one under way.
+            let rests = if manifest.synchronous.codec().rounds() { 2 * trained } else { 0 };
+            checkpoint + kept + rests + replica
         } else {
             // Snapshots of an exchange that is begun and one that is answered; in the first one codes, the partner's and the
             // correction in 16 bits each.

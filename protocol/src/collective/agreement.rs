@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::ending::ended_ahead;
 use super::executor::Phase;
 use super::patience::Split;
 use super::stall::Stall;
@@ -55,7 +56,7 @@ impl Collective {
     }
 
     /// How long is listened to others before a decision.
-    fn listening(&self) -> Duration {
+    pub(super) fn listening(&self) -> Duration {
         self.patience.listening.unwrap_or_else(|| self.limit())
     }
 
@@ -64,13 +65,10 @@ impl Collective {
     }
 
     pub(super) fn on_stalled(&mut self, now: Time, from: PeerId, said: Stalled) {
+        // Where it had ended, it has begun anew.
+        self.ended.remove(&from);
         if self.is_over {
-            // Those of a group go on without this member.
-            if said.members.is_empty() {
-                self.outside.insert(from, (now, said.epoch.number));
-                self.invite_those_outside(now);
-            }
-            return;
+            return self.invite_who_is_behind(now, from, said.standing, said.epoch.number);
         }
         if !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;
@@ -170,10 +168,12 @@ impl Collective {
             .filter_map(|(_, said)| said.standing.map(|standing| (!said.members.is_empty(), standing)))
             .max()
             .map(|(_, standing)| standing);
-        let may_go_on = may_go_on && present.len() >= self.patience.members_min;
         let (Some(standing), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {
             return self.stall(now);
         };
+        if present.len() + ended_ahead(&self.ended, &present, standing) < self.patience.members_min {
+            return self.stall(now);
+        }
         let with_it = || here().filter(|(_, said)| said.standing == Some(standing));
         let digest = most_common(with_it().map(|(_, said)| said.digest));
         let is_current = |said: &Stalled| said.digest == digest || said.digest == 0 || digest == 0;
@@ -182,9 +182,9 @@ impl Collective {
         self.announce(now, Announced { epoch, members: present, standing, current });
     }
 
-    /// The leader takes in who has come. Once the work is over, somebody else does where the leader is gone.
+    /// The leader takes in who has come. Once the work is over, one of those that have ended gives them the state.
     pub(super) fn invite_those_outside(&mut self, now: Time) {
-        let leads = self.epoch.leader == self.me || (self.is_over && !self.everybody.contains(self.epoch.leader));
+        let leads = if self.is_over { self.gives_at_the_end() } else { self.epoch.leader == self.me };
         if !leads {
             return;
         }
@@ -226,7 +226,7 @@ impl Collective {
         }
     }
 
-    fn say_to_all(&mut self, members: &Members, word: &Word) {
+    pub(super) fn say_to_all(&mut self, members: &Members, word: &Word) {
         for to in members.iter() {
             if to != self.me {
                 self.order(Order::Say { to, word: word.clone() });

@@ -60,11 +60,17 @@ pub struct Collective {
     pub(super) seeks: bool,
     /// No operation begins any more: the owner has ended its work.
     pub(super) is_over: bool,
+    /// Who has said that it has ended, and how far it was; at most [`MEMBERS_MAX`](super::MEMBERS_MAX).
+    pub(super) ended: BTreeMap<PeerId, Standing>,
+    /// Once the work is over: who took part last, and who has been found behind since.
+    pub(super) behind: Members,
+    /// Once the work is over: until when others may say that they are behind.
+    pub(super) needed_until: Option<Time>,
     pub(super) phase: Phase,
     /// The own contribution to the next operation is there.
     pub(super) has_contribution: bool,
     /// It has been ordered.
-    is_contributing: bool,
+    pub(super) is_contributing: bool,
     /// Slices of this epoch and operation, or later ones, that have arrived and are not absorbed.
     arrived: BTreeSet<SliceName>,
     absorbed: BTreeSet<usize>,
@@ -78,7 +84,7 @@ pub struct Collective {
     pub(super) announced: Option<Word>,
     pub(super) patience: Patience,
     /// Since when the owner has had nothing to compute.
-    idle_since: Option<Time>,
+    pub(super) idle_since: Option<Time>,
     /// Somebody copies the state first, in this epoch's first operation.
     is_somebody_copying: bool,
     pub(super) timeout: TimeoutEstimator,
@@ -114,6 +120,9 @@ impl Collective {
             digest: 0,
             seeks: false,
             is_over: false,
+            ended: BTreeMap::new(),
+            behind: Members::default(),
+            needed_until: None,
             phase: Phase::Contributing,
             has_contribution: false,
             is_contributing: false,
@@ -151,6 +160,7 @@ impl Collective {
         } else if !self.members.contains(peer) {
             self.say_running(peer);
         }
+        self.say_ended(peer);
     }
 
     /// Somebody is out of reach. An operation with it is dropped at once.
@@ -173,14 +183,6 @@ impl Collective {
         self.phase = Phase::Stalled(Stall::begin(Time::MAX, Time::MAX));
     }
 
-    /// The owner's work is done: no contribution will come. Who still seeks the state gets it.
-    pub fn end(&mut self, now: Time) {
-        (self.is_over, self.is_contributing, self.has_contribution) = (true, false, false);
-        (self.deferred, self.idle_since) = (None, None);
-        self.phase = Phase::Contributing;
-        self.invite_those_outside(now);
-    }
-
     /// The next order, where there is one.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
@@ -189,7 +191,7 @@ impl Collective {
     /// When [`time_passed`](Self::time_passed) is to be called at the latest; `None` while only the owner is waited for.
     pub fn next_deadline(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Contributing => None,
+            Phase::Contributing => self.needed_until,
             Phase::Reducing(reduction) => Some(reduction.begun + self.limit()),
             Phase::Copying { since, .. } => Some(*since + self.limit()),
             Phase::Stalled(stall) => Some(stall.until),
@@ -245,7 +247,7 @@ impl Collective {
         }
         (self.is_contributing, self.has_contribution) = (false, true);
         (self.digest, self.idle_since) = (digest, Some(now));
-        if matches!(self.phase, Phase::Contributing) {
+        if matches!(self.phase, Phase::Contributing) && !self.go_on_without_ended(now) {
             self.begin(now);
         }
     }
@@ -283,6 +285,7 @@ impl Collective {
             Word::Stalled(said) => self.on_stalled(now, from, said),
             Word::Announced(announced) => self.on_announced(now, announced),
             Word::Running { epoch: _, members, standing } => self.on_running(now, from, (members, standing)),
+            Word::Ended(standing) => self.on_ended(now, from, standing),
         }
     }
 
@@ -291,7 +294,9 @@ impl Collective {
         if self.next_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        if let Phase::Stalled(_) = self.phase {
+        if self.is_over {
+            self.needed_until = None;
+        } else if let Phase::Stalled(_) = self.phase {
             self.decide(now);
         } else {
             self.timeout.record_in_vain();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ManifestError, RunManifest, check};
 use crate::collective::{MEMBERS_MAX, Shape};
+use crate::numerics::SliceCodec;
 
 /// Who sends what to whom in an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,11 +63,14 @@ pub struct SynchronousSpec {
     pub every_steps: u32,
     /// Members below which nobody trains, but waits for more, 1 to 64: with fewer the batch of all together is smaller.
     pub members_min: u32,
+    /// Bits of a value on its way, 32, 16 or 8. 32: nothing is rounded. 16: bfloat16. 8: codes with a scale for each 256
+    /// values. What rounding takes away from a contribution is added to the next one.
+    pub slice_bits: u32,
 }
 
 impl Default for SynchronousSpec {
     fn default() -> Self {
-        SynchronousSpec { topology: Topology::None, every_steps: 1, members_min: 1 }
+        SynchronousSpec { topology: Topology::None, every_steps: 1, members_min: 1, slice_bits: 32 }
     }
 }
 
@@ -80,6 +84,15 @@ impl SynchronousSpec {
     pub fn averages_gradients(&self) -> bool {
         self.every_steps == 1
     }
+
+    /// How slices are written on their way.
+    pub fn codec(&self) -> SliceCodec {
+        match self.slice_bits {
+            8 => SliceCodec::Int8,
+            16 => SliceCodec::Bfloat16,
+            _ => SliceCodec::Float32,
+        }
+    }
 }
 
 pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
@@ -88,6 +101,8 @@ pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     check("synchronous.every_steps", every, (1..=10_000).contains(&every), "1 to 10000")?;
     let least = synchronous.members_min;
     check("synchronous.members_min", least, (1..=MEMBERS_MAX as u32).contains(&least), "1 to 64")?;
+    let bits = synchronous.slice_bits;
+    check("synchronous.slice_bits", bits, matches!(bits, 8 | 16 | 32), "8, 16 or 32")?;
     if !synchronous.is_on() {
         return Ok(());
     }
@@ -98,9 +113,11 @@ pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     check("optimizer.match_batch", matches, !matches, "false in a synchronous run, whose members' batches are one")
 }
 
-/// Whether a section has no line in the canonical text.
-pub(super) fn is_left_out(synchronous: &SynchronousSpec, section: &str) -> bool {
-    section == "synchronous" && !synchronous.is_on()
+/// Whether a field has no line in the canonical text: all of a run that gossips, and what came later where it is at its
+/// default.
+pub(super) fn is_left_out(synchronous: &SynchronousSpec, section: &str, field: &str) -> bool {
+    let is_default = field == "slice_bits" && synchronous.slice_bits == SynchronousSpec::default().slice_bits;
+    section == "synchronous" && (is_default || !synchronous.is_on())
 }
 
 #[cfg(test)]
@@ -114,7 +131,7 @@ mod tests {
         assert!(!text.contains("synchronous"), "{text}");
         let all = [Topology::Ring, Topology::Tree, Topology::Star, Topology::HalvingDoubling];
         for topology in all {
-            manifest.synchronous = SynchronousSpec { topology, every_steps: 20, members_min: 3 };
+            manifest.synchronous = SynchronousSpec { topology, every_steps: 20, members_min: 3, slice_bits: 32 };
             let text = manifest.canonical_text();
             let [every, least, topology] =
                 ["every_steps = 20".to_owned(), "members_min = 3".to_owned(), format!("topology = \"{topology}\"")];
@@ -122,6 +139,11 @@ mod tests {
             assert!(text.contains(&lines), "{text}");
             assert_eq!(RunManifest::from_text(&text), Ok(manifest.clone()));
             assert_ne!(manifest.run_id(), id);
+            assert!(!text.contains("slice_bits"), "as before there was such a field: {text}");
+            manifest.synchronous.slice_bits = 8;
+            let rounded = manifest.canonical_text();
+            assert!(rounded.contains("synchronous.slice_bits = 8\n"), "{rounded}");
+            assert_eq!(RunManifest::from_text(&rounded), Ok(manifest.clone()));
         }
     }
 
@@ -135,9 +157,10 @@ mod tests {
         };
         assert!(refused(|run| run.synchronous.every_steps = 0).starts_with("synchronous.every_steps = 0"));
         assert!(refused(|run| run.synchronous.members_min = 65).starts_with("synchronous.members_min = 65"));
+        assert!(refused(|run| run.synchronous.slice_bits = 4).starts_with("synchronous.slice_bits = 4"));
         assert!(refused(|run| run.gossip.outer_learning_rate = 0.7).starts_with("gossip.outer_learning_rate = 0.7"));
         assert!(refused(|run| run.optimizer.match_batch = true).starts_with("optimizer.match_batch = true"));
-        let synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, members_min: 1 };
+        let synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, ..SynchronousSpec::default() };
         let mut diloco = RunManifest { synchronous, ..RunManifest::default() };
         diloco.gossip.outer_learning_rate = 0.7;
         assert_eq!(diloco.validate(), Ok(()));

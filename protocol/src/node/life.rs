@@ -10,7 +10,6 @@ use crate::notice::Notice;
 use crate::part::{Fragment, Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
-use crate::synchronous::Synchronous;
 use crate::time::Time;
 
 impl Node {
@@ -194,8 +193,11 @@ impl Node {
             return;
         }
         let was_training = self.phase == Phase::Training;
+        // Who ends a moment later may be left without the replica.
+        let ended = self.synchronous.as_ref().filter(|synchronous| synchronous.is_needed(now) && !was_training);
+        let stays = ended.map_or(self.leaving_max, |synchronous| self.leaving_max.max(synchronous.farewell_max()));
         self.phase = Phase::Leaving;
-        self.phase_deadline = Some(now + self.leaving_max);
+        self.phase_deadline = Some(now + stays);
         self.outbox.push(TrainerOrder::End);
         if was_training && self.pairwise.is_idle() && self.synchronous.is_none() {
             // What this node has learned since its last exchange should not be lost to the swarm.
@@ -206,9 +208,9 @@ impl Node {
 
     fn finish_leaving(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_some_and(|deadline| deadline <= now);
-        // Others may need the last slices to finish what this node has finished.
-        let has_sent = self.synchronous.as_ref().is_none_or(Synchronous::has_sent);
-        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending() && has_sent) {
+        // Others may need the last slices to finish what this node has finished, or all of its replica.
+        let is_needed = self.synchronous.as_ref().is_some_and(|synchronous| synchronous.is_needed(now));
+        if out_of_time || (self.pairwise.is_done() && !self.outbox.is_correction_pending() && !is_needed) {
             self.phase = Phase::Left;
             let connected: Vec<PeerId> = self.membership.connected().collect();
             for peer in connected {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::effect::{Effect, NetworkOrder, TrainerOrder, WorkerOrder};
-use crate::numerics::{EncodeRole, Encoded, Reference};
+use crate::numerics::{EncodeRole, Encoded, ReduceStep, Reference};
 
 /// Four bytes of BLAKE3 over the [`outline`].
 pub fn digest(effect: &Effect) -> u32 {
@@ -66,8 +66,19 @@ pub fn outline(effect: &Effect) -> String {
             write!(text, "LoadReplica {request:?}: {} bytes, progress {progress:?}", replica.len())
         }
         Effect::Worker(WorkerOrder::Reduce { request, job }) => {
-            let (values, bytes) = (job.sum.values().len(), job.received.len());
-            write!(text, "Reduce {request:?}: {:?} of {values} values, {bytes} bytes, {:?}", job.range, job.action)
+            write!(text, "Reduce {request:?}, {:?}: ", job.codec).expect("a string takes everything");
+            match &job.step {
+                ReduceStep::Begin { contribution, residual } => {
+                    write!(text, "{} values and {}", contribution.values().len(), residual.values().len())
+                }
+                ReduceStep::Absorb { accumulator, range, received, action } => {
+                    let (values, bytes) = (accumulator.sum.values().len(), received.len());
+                    write!(text, "{range:?} of {values} values, {bytes} bytes, {action:?}")
+                }
+                ReduceStep::Write { accumulator, range, action } => {
+                    write!(text, "write {range:?} of {} values, {action:?}", accumulator.sum.values().len())
+                }
+            }
         }
         other => write!(text, "{other:?}"),
     };

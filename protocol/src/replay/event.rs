@@ -12,11 +12,20 @@ use crate::handshake::Refusal;
 use crate::manifest::RunId;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
-use crate::numerics::{Encoded, Merged, Reference, Scales};
+use crate::numerics::{Accumulator, Encoded, Merged, Reduced, Reference, Scales};
 use crate::peer::{Address, PeerId};
 
 /// Steps, progress, tokens a second, travel and local progress.
 pub(super) type ReportFields = (u64, f64, f64, f64, f64);
+
+/// Values of a sum, values of what rounding took away, bytes that were written of the sum.
+type Sums = (u64, u64, Option<u64>);
+
+fn sums(reduced: &Reduced) -> Sums {
+    let Accumulator { sum, residual } = &reduced.accumulator;
+    let written = reduced.written.as_ref().map(|written| written.len() as u64);
+    (sum.values().len() as u64, residual.values().len() as u64, written)
+}
 
 /// An event without what is as large as the model.
 #[derive(Clone, Debug, Encode, Decode)]
@@ -102,7 +111,7 @@ enum Kind {
     },
     Reduced {
         request: u64,
-        result: Result<u64, Offence>,
+        result: Result<Sums, Offence>,
     },
     CorrectionApplied {
         request: u64,
@@ -261,7 +270,7 @@ impl Told {
                 Kind::Contributed { request: request.0, values, digest, report: fields(&report) }
             }
             Event::Reduced { request, result } => {
-                let result = result.map(|sum| sum.values().len() as u64).map_err(Offence::from);
+                let result = result.map(|reduced| sums(&reduced)).map_err(Offence::from);
                 Kind::Reduced { request: request.0, result }
             }
             Event::CorrectionApplied { request, report } => {
@@ -340,7 +349,13 @@ impl Told {
             },
             Kind::Reduced { request, result } => {
                 let result = match result {
-                    Ok(values) => Ok(stand_ins.snapshot(values)?),
+                    Ok((values, residual, written)) => Ok(Reduced {
+                        accumulator: Accumulator {
+                            sum: stand_ins.snapshot(values)?,
+                            residual: stand_ins.snapshot(residual)?,
+                        },
+                        written: written.map(|bytes| stand_ins.payload(bytes)).transpose()?,
+                    }),
                     Err(wrong) => Err(wrong.into()),
                 };
                 Event::Reduced { request: RequestId(request), result }

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use murmur_protocol::PeerId;
-use murmur_protocol::Time;
-use murmur_protocol::collective::{
-    Action, Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Standing, Word,
-};
+use murmur_protocol::collective::{Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Standing, Word};
 use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::numerics::{Accumulator, ReduceJob, ReduceStep, SliceCodec, reduce};
+use murmur_protocol::{Payload, PeerId, Snapshot, Time};
 use murmur_training::OuterMomentum;
 
 use super::learner::{Learner, Replica, digest};
@@ -40,14 +38,37 @@ struct Member {
     collective: Collective,
     learner: Learner,
     outer: Option<OuterMomentum>,
-    contribution: Vec<f32>,
-    sum: Vec<f32>,
-    kept: BTreeMap<SliceName, Vec<f32>>,
+    contribution: Snapshot,
+    accumulator: Accumulator,
+    /// What rounding took away in the last operation.
+    residual: Snapshot,
+    kept: BTreeMap<SliceName, Payload>,
     states: BTreeMap<(Epoch, Standing), StateCopy>,
     /// The operation that it computes a contribution to.
     operation: u64,
     /// Operations taken up, for the law that each is once.
     taken_up: u64,
+}
+
+impl Member {
+    fn length(&self) -> usize {
+        self.accumulator.sum.values().len()
+    }
+
+    fn take_accumulator(&mut self) -> Accumulator {
+        std::mem::replace(&mut self.accumulator, Accumulator { sum: nothing(), residual: nothing() })
+    }
+
+    /// What the daemon's worker does, at once.
+    fn reduce(&mut self, codec: SliceCodec, step: ReduceStep) -> Option<Payload> {
+        let reduced = reduce(ReduceJob { codec, step }).expect("slices of this schedule");
+        self.accumulator = reduced.accumulator;
+        reduced.written
+    }
+}
+
+fn nothing() -> Snapshot {
+    Snapshot::from(Vec::new())
 }
 
 /// The members.
@@ -57,6 +78,7 @@ pub(super) struct Collectives {
     interval: u64,
     steps: u64,
     is_diloco: bool,
+    codec: SliceCodec,
     sabotage: Option<Sabotage>,
     /// BLAKE3 of the parameters with each standing.
     replicas: BTreeMap<Standing, blake3::Hash>,
@@ -65,10 +87,10 @@ pub(super) struct Collectives {
 
 impl Collectives {
     pub(super) fn new(setting: &Setting) -> Collectives {
-        let (shape, is_diloco) = match setting.method.kind {
-            Kind::Diloco(shape) => (shape, true),
-            Kind::DataParallel(shape) => (shape, false),
-            _ => (Shape::Ring, false),
+        let (shape, is_diloco, codec) = match setting.method.kind {
+            Kind::Diloco(shape) => (shape, true, SliceCodec::Float32),
+            Kind::DataParallel(shape, codec) => (shape, false, codec),
+            _ => (Shape::Ring, false, SliceCodec::Float32),
         };
         let interval = if is_diloco { method::INTERVAL } else { 1 };
         let patience = setting.patience();
@@ -84,8 +106,9 @@ impl Collectives {
                 collective: Collective::new(shape, id(node), Beginning::Together(everybody.clone()), patience),
                 outer: is_diloco.then(|| OuterMomentum::new(&gossip, learner.parameters())),
                 learner,
-                contribution: Vec::new(),
-                sum: Vec::new(),
+                contribution: nothing(),
+                accumulator: Accumulator { sum: nothing(), residual: nothing() },
+                residual: nothing(),
                 kept: BTreeMap::new(),
                 states: BTreeMap::new(),
                 operation: 0,
@@ -97,6 +120,7 @@ impl Collectives {
             interval,
             steps: setting.steps,
             is_diloco,
+            codec,
             sabotage: setting.sabotage,
             replicas: BTreeMap::new(),
             violations: Vec::new(),
@@ -118,17 +142,23 @@ impl Collectives {
                     world.compute(node, self.interval);
                 }
             }
-            Order::Begin { .. } => member.sum.clone_from(&member.contribution),
+            Order::Begin { .. } => {
+                let (contribution, residual) = (member.contribution.clone(), member.residual.clone());
+                member.reduce(self.codec, ReduceStep::Begin { contribution, residual });
+            }
             Order::Send { to, name, what } => {
-                let values = member.sum[what.slices.elements(member.sum.len())].to_vec();
-                world.send(node, node_of(to), Parcel::Slices { name, values });
+                let range = self.codec.elements(what.slices, member.length());
+                let own = (self.sabotage == Some(Sabotage::KeepsWhatItRounds)).then(|| member.accumulator.clone());
+                let step = ReduceStep::Write { accumulator: member.take_accumulator(), range, action: what.action };
+                let payload = member.reduce(self.codec, step).expect("slices are written");
+                member.accumulator = own.unwrap_or_else(|| member.take_accumulator());
+                world.send(node, node_of(to), Parcel::Slices { name, payload });
             }
             Order::Absorb { name, what } => {
-                let values = member.kept.remove(&name).expect("kept until it is absorbed");
-                let range = what.slices.elements(member.sum.len());
-                for (sum, value) in member.sum[range].iter_mut().zip(values) {
-                    *sum = if what.action == Action::Add { *sum + value } else { value };
-                }
+                let received = member.kept.remove(&name).expect("kept until it is absorbed");
+                let range = self.codec.elements(what.slices, member.length());
+                let accumulator = member.take_accumulator();
+                member.reduce(self.codec, ReduceStep::Absorb { accumulator, range, received, action: what.action });
             }
             Order::Finish { operation, standing, members } => {
                 self.finish(node, operation, members.len());
@@ -146,7 +176,7 @@ impl Collectives {
                 if let (Some(own), Some((slow, momentum))) = (&mut member.outer, outer) {
                     own.restore(slow, momentum);
                 }
-                member.taken_up = standing.operations;
+                (member.taken_up, member.residual) = (standing.operations, nothing());
                 member.states.clear();
             }
             Order::Say { to, word } => world.say(node, node_of(to), word),
@@ -155,7 +185,9 @@ impl Collectives {
 
     fn finish(&mut self, node: usize, operation: u64, members: usize) {
         let member = &mut self.members[node];
-        let mean: Vec<f32> = member.sum.iter().map(|sum| sum / members as f32).collect();
+        let Accumulator { sum, residual } = member.take_accumulator();
+        member.residual = residual;
+        let mean: Vec<f32> = sum.values().iter().map(|sum| sum / members as f32).collect();
         let is_odd = node == 1 && operation == 2;
         let times = match self.sabotage {
             Some(Sabotage::SkipsAResult) if is_odd => 0,
@@ -201,9 +233,9 @@ impl Machine for Collectives {
         if is_diloco {
             let first = member.operation * interval;
             (first..first + interval).for_each(|step| member.learner.step(step as f64));
-            member.contribution = member.learner.parameters();
+            member.contribution = member.learner.parameters().into();
         } else {
-            member.contribution = member.learner.gradient();
+            member.contribution = member.learner.gradient().into();
         }
         member.collective.contributed(world.now(), member.operation, SAME_BITS);
         self.drain(world, node);
@@ -212,8 +244,8 @@ impl Machine for Collectives {
     fn arrived(&mut self, world: &mut World, to: usize, _from: usize, parcel: Parcel) {
         let (now, member) = (world.now(), &mut self.members[to]);
         match parcel {
-            Parcel::Slices { name, values } => {
-                member.kept.insert(name, values);
+            Parcel::Slices { name, payload } => {
+                member.kept.insert(name, payload);
                 member.collective.slice_received(now, name);
             }
             Parcel::State { epoch, standing, replica, outer } => {

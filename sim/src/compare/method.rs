@@ -1,6 +1,7 @@
 //! The methods: what they are called, what they do in a few sentences, where they come from.
 
 use murmur_protocol::collective::Shape;
+use murmur_protocol::numerics::SliceCodec::{self, Bfloat16, Float32, Int8};
 
 /// Local steps between two outer steps of DiLoCo and NoLoCo: short enough for a short run. The papers take 50 to 500.
 pub(crate) const INTERVAL: u64 = 15;
@@ -14,8 +15,8 @@ pub(crate) const OUTER_MOMENTUM: f64 = 0.9;
 pub enum Kind {
     /// The daemon's own pairwise modular gossip.
     Gossip,
-    /// Gradients of all nodes are reduced in every step.
-    DataParallel(Shape),
+    /// Gradients of all nodes are reduced in every step, written like this on their way.
+    DataParallel(Shape, SliceCodec),
     /// Parameters are reduced every few steps, with an outer Nesterov step.
     Diloco(Shape),
     /// Workers push gradients to servers and pull parameters.
@@ -67,7 +68,7 @@ impl Method {
 const ALL_REDUCE: &str = "Use it where links are fast and nodes are alike; one slow or dead node holds up all of them.";
 
 /// All methods.
-pub const ALL: [Method; 13] = [
+pub const ALL: [Method; 15] = [
     Method {
         name: "gossip",
         title: "murmur's own: a few partners each, one bit a parameter, while all train",
@@ -83,7 +84,7 @@ pub const ALL: [Method; 13] = [
     Method {
         name: "ring",
         title: "data-parallel, gradients summed round a ring",
-        kind: Kind::DataParallel(Shape::Ring),
+        kind: Kind::DataParallel(Shape::Ring, Float32),
         sentences: [
             "In every step the gradients of all nodes are cut into slices that go round a ring, once to be summed, once to be copied.",
             "Each node sends 2(N-1)/N times the gradient in every step, however many nodes there are.",
@@ -93,9 +94,33 @@ pub const ALL: [Method; 13] = [
         source: "Patarasuk and Yuan 2009; Horovod, arXiv 1802.05799",
     },
     Method {
+        name: "ring-bf16",
+        title: "the ring, with slices in 16 bits",
+        kind: Kind::DataParallel(Shape::Ring, Bfloat16),
+        sentences: [
+            "As the ring, but slices are rounded to bfloat16 on their way; all nodes end with the same rounded sum.",
+            "Each node sends half of what the ring sends; what rounding takes away it adds to its next gradient.",
+            "Everybody waits for the slowest node and for 2(N-1) messages one after the other.",
+            ALL_REDUCE,
+        ],
+        source: "error feedback: Seide et al. 2014; Karimireddy et al., arXiv 1901.09847",
+    },
+    Method {
+        name: "ring-8bit",
+        title: "the ring, with slices in 8 bits",
+        kind: Kind::DataParallel(Shape::Ring, Int8),
+        sentences: [
+            "As the ring, but slices are codes of 8 bits with a scale for each 256 values; all nodes end with the same sum.",
+            "Each node sends a fourth of what the ring sends; what rounding takes away it adds to its next gradient.",
+            "Everybody waits for the slowest node and for 2(N-1) messages one after the other.",
+            ALL_REDUCE,
+        ],
+        source: "error feedback: Seide et al. 2014; Karimireddy et al., arXiv 1901.09847",
+    },
+    Method {
         name: "star",
         title: "data-parallel, one aggregator: the synchronous parameter server",
-        kind: Kind::DataParallel(Shape::Star),
+        kind: Kind::DataParallel(Shape::Star, Float32),
         sentences: [
             "In every step all nodes send their gradients to the first one, which sends the sum back.",
             "The first node sends N-1 times the gradient in every step, the others once.",
@@ -107,7 +132,7 @@ pub const ALL: [Method; 13] = [
     Method {
         name: "tree",
         title: "data-parallel, gradients summed up a binary tree",
-        kind: Kind::DataParallel(Shape::Tree),
+        kind: Kind::DataParallel(Shape::Tree, Float32),
         sentences: [
             "In every step gradients are summed from the leaves of a binary tree to its root, and the sum goes down again.",
             "An inner node sends the gradient three times in every step, a leaf once.",
@@ -119,7 +144,7 @@ pub const ALL: [Method; 13] = [
     Method {
         name: "halving-doubling",
         title: "data-parallel, recursive halving and doubling",
-        kind: Kind::DataParallel(Shape::HalvingDoubling),
+        kind: Kind::DataParallel(Shape::HalvingDoubling, Float32),
         sentences: [
             "In every step pairs exchange halves of their gradients, then quarters, until each holds a piece of the sum; then back.",
             "Each node sends 2(P-1)/P times the gradient in every step, where P is the largest power of two.",

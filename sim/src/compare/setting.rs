@@ -125,6 +125,8 @@ pub enum Sabotage {
     SkipsAResult,
     /// Node 1 takes one result up twice.
     TakesAResultTwice,
+    /// Members send rounded slices, and keep their own values.
+    KeepsWhatItRounds,
     /// The server forgets its bound on staleness.
     ForgetsTheBound,
     /// Nobody looks at the clock.

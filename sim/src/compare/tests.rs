@@ -95,6 +95,17 @@ fn all_shapes_of_an_all_reduce_learn_alike_and_send_what_the_formulas_say() {
     }
 }
 
+#[test]
+fn slices_in_fewer_bits_send_less_and_learn_alike() {
+    let [whole, half, quarter] = ["ring", "ring-bf16", "ring-8bit"].map(|name| run(&setting(name, Fault::None)));
+    for (outcome, share) in [(&half, 0.5), (&quarter, 0.25)] {
+        let sent = outcome.end().busiest_bytes as f64 / whole.end().busiest_bytes as f64;
+        assert!((sent / share - 1.0).abs() < 0.1, "{}: {sent} of the ring's bytes", outcome.method.name);
+        let (loss, exact) = (outcome.end().loss, whole.end().loss);
+        assert!(loss != exact && (loss / exact - 1.0).abs() < 0.01, "{}: {loss} and {exact}", outcome.method.name);
+    }
+}
+
 /// The same without a network, a clock or a machine: means of all nodes' gradients, summed in double precision.
 fn plain_loop(setting: &Setting) -> f64 {
     let mut learners: Vec<learner::Learner> =
@@ -144,6 +155,7 @@ fn a_death_costs_methods_that_wait_and_is_counted() {
 fn sabotage_is_found_by_the_law_that_it_breaks() {
     let cases = [
         ("ring", Fault::None, Sabotage::SkipsAResult, "took result 2 up 0 times"),
+        ("ring-8bit", Fault::None, Sabotage::KeepsWhatItRounds, "another model after operation"),
         ("star", Fault::None, Sabotage::TakesAResultTwice, "another model after operation"),
         ("ps-stale", Fault::None, Sabotage::ForgetsTheBound, "ticks ahead"),
         ("ring", Fault::Kill, Sabotage::NeverLooks, "waits beyond its deadline"),

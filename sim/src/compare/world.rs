@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use murmur_protocol::Time;
 use murmur_protocol::collective::{Epoch, SliceName, Standing, Word};
+use murmur_protocol::{Payload, Time};
 
 use super::learner::{Replica, digest};
 use super::outcome::{Activity, Counted, NodeAccount, Outcome, Point, Span};
@@ -35,8 +35,8 @@ pub(super) const STEPS_SHOWN: f64 = 16.0;
 /// What goes from one node to another.
 #[derive(Clone, Debug)]
 pub(super) enum Parcel {
-    /// Slices of a sum.
-    Slices { name: SliceName, values: Vec<f32> },
+    /// Slices of a sum, as the codec writes them.
+    Slices { name: SliceName, payload: Payload },
     /// A replica, and the outer optimizer's φ and u where there is one.
     State { epoch: Epoch, standing: Standing, replica: Replica, outer: Option<(Vec<f32>, Vec<f32>)> },
     /// A worker's gradient for a shard.
@@ -52,10 +52,10 @@ pub(super) enum Parcel {
 impl Parcel {
     fn bytes(&self) -> usize {
         let values = match self {
-            Parcel::Slices { values, .. }
-            | Parcel::Gradient { values, .. }
-            | Parcel::Parameters { values, .. }
-            | Parcel::Model { values, .. } => values.len(),
+            Parcel::Slices { payload, .. } => return HEADER_BYTES + payload.len(),
+            Parcel::Gradient { values, .. } | Parcel::Parameters { values, .. } | Parcel::Model { values, .. } => {
+                values.len()
+            }
             Parcel::Weights { slow, fast, .. } => slow.len() + fast.len(),
             Parcel::State { replica, outer, .. } => {
                 replica.values() + outer.as_ref().map_or(0, |(slow, momentum)| slow.len() + momentum.len())

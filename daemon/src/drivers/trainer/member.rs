@@ -69,6 +69,12 @@ impl TrainerThread {
             self.contribute_gradient();
             return;
         }
+        // What own steps lead away from.
+        if member.steps == 0
+            && let Err(error) = self.engine.keep_average()
+        {
+            return self.give_up(format!("at {}: {error}", self.place()));
+        }
         let before = self.view.steps;
         self.step();
         let Some(member) = &mut self.member else { return };

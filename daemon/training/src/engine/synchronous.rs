@@ -112,18 +112,35 @@ impl Engine {
         Ok(gradient)
     }
 
-    /// The model as this member contributes it to an average: of a table, how far it has come since the last average is
-    /// weighed by this member's rows (McMahan et al., arXiv 1602.05629).
+    /// Where models are averaged, the one that own steps begin with is kept: to be called before the first of them.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn keep_average(&mut self) -> Result<(), TrainingError> {
+        if self.averages_models() && self.last_average.is_none() {
+            let average = match &self.outer {
+                Some(outer) => outer.slow_weights().to_vec(),
+                None => self.replica.parameters()?.into_owned(),
+            };
+            self.last_average = Some(average);
+        }
+        Ok(())
+    }
+
+    /// What this member contributes where models are averaged: its model; where slices are rounded, how far own steps have
+    /// moved it from the last average, because that is small beside the model, and is rounded to what is small beside it. Of
+    /// a table that movement is weighed by this member's rows (McMahan et al., arXiv 1602.05629).
     ///
     /// # Errors
     /// When the device fails.
     pub fn contributed_model(&mut self) -> Result<Vec<f32>, TrainingError> {
-        let mut values = self.parameters()?;
         self.keep_average()?;
-        let weight = self.row_weight();
-        if let Some(average) = self.last_average.as_ref().filter(|_| weight != 1.0) {
+        let mut values = self.replica.parameters()?.into_owned();
+        let (weight, is_movement) = (self.row_weight(), self.contributes_movement());
+        if let Some(average) = self.last_average.as_ref().filter(|_| is_movement || weight != 1.0) {
             for (value, average) in values.iter_mut().zip(average) {
-                *value = average + weight * (*value - average);
+                let movement = weight * (*value - average);
+                *value = if is_movement { movement } else { average + movement };
             }
         }
         Ok(values)
@@ -157,7 +174,8 @@ impl Engine {
         })
     }
 
-    /// Takes up the mean of several members' models, of which `sum` is the sum, and takes the outer step where there is one.
+    /// Takes up the mean of several members' models, of whose contributions `sum` is the sum, and takes the outer step where
+    /// there is one.
     ///
     /// # Errors
     /// When the mean is not finite: then the model is the one of the last average again, at all members.
@@ -166,7 +184,10 @@ impl Engine {
     /// When the sum is of another model.
     pub fn average_with_sum(&mut self, sum: Snapshot, members: u32) -> Result<(), TrainingError> {
         self.keep_average()?;
-        let mean = mean(sum, members);
+        let mut mean = mean(sum, members);
+        if let Some(average) = self.last_average.as_ref().filter(|_| self.contributes_movement()) {
+            mean.iter_mut().zip(average).for_each(|(value, before)| *value += before);
+        }
         let verdict = check_finite("the mean of all models", &mean);
         let next = match (&verdict, &mut self.outer) {
             (Err(_), _) => self.last_average.clone().expect("kept where models are averaged"),
@@ -184,16 +205,9 @@ impl Engine {
         self.manifest.synchronous.is_on() && !self.manifest.synchronous.averages_gradients()
     }
 
-    /// Where models are averaged, the one with which a node begins counts as an average.
-    fn keep_average(&mut self) -> Result<(), TrainingError> {
-        if self.averages_models() && self.last_average.is_none() {
-            let average = match &self.outer {
-                Some(outer) => outer.slow_weights().to_vec(),
-                None => self.replica.parameters()?.into_owned(),
-            };
-            self.last_average = Some(average);
-        }
-        Ok(())
+    /// Whether a contribution is a movement, and not a model.
+    fn contributes_movement(&self) -> bool {
+        self.averages_models() && self.manifest.synchronous.codec().rounds()
     }
 }
 
@@ -208,7 +222,9 @@ fn mean(sum: Snapshot, members: u32) -> Vec<f32> {
 mod tests {
     use candle_core::Device;
     use murmur_protocol::RunManifest;
+    use murmur_protocol::collective::{Action, Slices};
     use murmur_protocol::manifest::{ModelSpec, OptimizerKind, SynchronousSpec, Topology};
+    use murmur_protocol::numerics::{ReduceJob, ReduceStep, SliceCodec, reduce};
 
     use super::*;
     use crate::Corpus;
@@ -274,6 +290,77 @@ mod tests {
             one.step(9.0)?;
             newcomer.load_replica(&one.replica()?.to_payload())?;
             assert_eq!(newcomer.replica_digest()?, other.replica_digest()?, "the average, and not what came after it");
+        }
+        Ok(())
+    }
+
+    /// An all-reduce between two members, one slice each, as their daemons carry it out.
+    fn reduced_in_pairs(codec: SliceCodec, contributions: [Vec<f32>; 2], rests: &mut [Snapshot; 2]) -> [Snapshot; 2] {
+        let length = contributions[0].len();
+        let step = |step| reduce(ReduceJob { codec, step }).expect("values that fit");
+        let mut place = 0;
+        let mut members = contributions.map(|contribution| {
+            let residual = std::mem::replace(&mut rests[place], Snapshot::from(Vec::new()));
+            place += 1;
+            step(ReduceStep::Begin { contribution: contribution.into(), residual }).accumulator
+        });
+        let lines = [(0, 0, Action::Add), (1, 1, Action::Add), (1, 0, Action::Replace), (0, 1, Action::Replace)];
+        for (slice, from, action) in lines {
+            let range = codec.elements(Slices { start: slice, end: slice + 1, of: 2 }, length);
+            let written = step(ReduceStep::Write { accumulator: members[from].clone(), range: range.clone(), action });
+            members[from] = written.accumulator;
+            let (accumulator, received) = (members[1 - from].clone(), written.written.expect("slices"));
+            members[1 - from] = step(ReduceStep::Absorb { accumulator, range, received, action }).accumulator;
+        }
+        *rests = members.clone().map(|member| member.residual);
+        members.map(|member| member.sum)
+    }
+
+    /// Two members with rounded slices beside two that round nothing: one replica, and a model within the codec's bound.
+    #[test]
+    fn rounded_slices_leave_one_replica_near_the_one_without_rounding() -> Result<(), TrainingError> {
+        for every_steps in [1, 3] {
+            let mut ends = Vec::new();
+            for slice_bits in [32, 16, 8] {
+                let mut manifest = manifest(every_steps);
+                manifest.synchronous.slice_bits = slice_bits;
+                let codec = manifest.synchronous.codec();
+                let mut members = [engine(&manifest, 1), engine(&manifest, 2)];
+                let mut rests = [Snapshot::from(Vec::new()), Snapshot::from(Vec::new())];
+                let begin = members[0].replica()?.to_payload();
+                members[1].load_replica(&begin)?;
+                for round in 0..12 {
+                    let contribute = |member: &mut Engine| -> Result<Vec<f32>, TrainingError> {
+                        if every_steps == 1 {
+                            return Ok(member.gradient_of_next_batch()?.values);
+                        }
+                        member.keep_average()?;
+                        for step in 0..every_steps {
+                            member.step(f64::from(every_steps * round + step))?;
+                        }
+                        member.contributed_model()
+                    };
+                    let [one, other] = &mut members;
+                    let contributions = [contribute(one)?, contribute(other)?];
+                    let sums = reduced_in_pairs(codec, contributions, &mut rests);
+                    for (member, sum) in members.iter_mut().zip(sums) {
+                        match every_steps {
+                            1 => drop(member.step_with_sum(sum, 2, (f64::from(round), 1))?),
+                            _ => member.average_with_sum(sum, 2)?,
+                        }
+                    }
+                    let [one, other] = &mut members;
+                    assert_eq!(one.replica()?, other.replica()?, "{slice_bits} bits every {every_steps}");
+                }
+                ends.push(members[0].parameters()?);
+            }
+            let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>().sqrt();
+            let first = engine(&manifest(every_steps), 1).parameters()?;
+            let moved = norm(&mut ends[0].iter().zip(&first).map(|(one, other)| one - other));
+            for (end, bound) in ends[1..].iter().zip([0.02, 0.1]) {
+                let apart = norm(&mut ends[0].iter().zip(end).map(|(one, other)| one - other));
+                assert!(apart > 0.0 && apart < bound * moved, "every {every_steps}: {apart} of {moved}");
+            }
         }
         Ok(())
     }

@@ -1,0 +1,107 @@
+//! The end of a member's work: it says so, and nobody who is behind is left without the state.
+//!
+//! Members reach the end of a run a moment apart, and one may have missed what the others needed for their last operation.
+//! So one that has ended tells the others how far it is ([`Word::Ended`]), gives its state to who is behind, and knows how
+//! long it may still be needed ([`Collective::is_needed`]). Who has ended counts as present for all operations behind its
+//! state: a member that is left alone there waits for nobody.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::executor::Phase;
+use super::patience::Split;
+use super::{Collective, MEMBERS_MAX, Members, Order, Standing, Word};
+use crate::Time;
+use crate::peer::PeerId;
+
+impl Collective {
+    /// The owner's work is done: no contribution will come. Who is behind, or seeks the state, gets it.
+    pub fn end(&mut self, now: Time) {
+        (self.is_over, self.is_contributing, self.has_contribution) = (true, false, false);
+        (self.deferred, self.idle_since) = (None, None);
+        self.phase = Phase::Contributing;
+        self.behind = self.members.clone();
+        self.behind.remove(self.me);
+        self.needed_until = Some(now + self.farewell());
+        self.say_to_all(&self.everybody.clone(), &Word::Ended(self.standing));
+        self.invite_those_outside(now);
+    }
+
+    /// Whether others may still need the state of this member, whose work is over: some of them are in reach and have not
+    /// said that they have ended, and they have had less time than it takes them to notice that they miss something.
+    pub fn is_needed(&self, now: Time) -> bool {
+        let is_open = |peer: PeerId| self.everybody.contains(peer) && !self.ended.contains_key(&peer);
+        self.needed_until.is_some_and(|until| now < until) && self.behind.iter().any(is_open)
+    }
+
+    /// The longest that a member which has ended stays for others, a copy of its state included.
+    pub fn farewell_max(&self) -> Duration {
+        self.farewell() + self.limit().max(self.patience.initial)
+    }
+
+    /// From the end until everybody who has missed something has said so.
+    fn farewell(&self) -> Duration {
+        self.limit() + self.listening()
+    }
+
+    /// Somebody stands still. Where it is behind, it is to have the state.
+    pub(super) fn invite_who_is_behind(&mut self, now: Time, from: PeerId, standing: Option<Standing>, epoch: u64) {
+        if standing.is_some_and(|standing| standing.operations >= self.standing.operations) {
+            self.counts.ignored += 1;
+            return;
+        }
+        self.outside.insert(from, (now, epoch));
+        self.behind.insert(from);
+        self.needed_until = Some(now + self.farewell_max());
+        self.invite_those_outside(now);
+    }
+
+    /// Of those that have ended the lowest one in reach gives the state.
+    pub(super) fn gives_at_the_end(&self) -> bool {
+        let is_there = |peer: &PeerId| self.everybody.contains(*peer);
+        let is_as_far = |standing: &Standing| standing.operations >= self.standing.operations;
+        let others = self.ended.iter().filter(|(peer, standing)| is_there(peer) && is_as_far(standing));
+        others.map(|(peer, _)| *peer).all(|other| self.me < other)
+    }
+
+    pub(super) fn on_ended(&mut self, now: Time, from: PeerId, standing: Standing) {
+        if from == self.me || (self.ended.len() >= MEMBERS_MAX && !self.ended.contains_key(&from)) {
+            self.counts.ignored += 1;
+            return;
+        }
+        self.ended.insert(from, standing);
+        if !self.is_over && matches!(self.phase, Phase::Reducing(_) | Phase::Stalled(_)) {
+            self.go_on_without_ended(now);
+        }
+    }
+
+    /// Drops those that take no part in the next operation, because they have ended before it; `false` where there are none.
+    pub(super) fn go_on_without_ended(&mut self, now: Time) -> bool {
+        let takes_no_part = |peer: PeerId| {
+            self.ended.get(&peer).is_some_and(|standing| standing.operations <= self.standing.operations)
+        };
+        let gone: Members = self.members.iter().filter(|peer| takes_no_part(*peer)).collect();
+        if gone.is_empty() || self.patience.split == Split::Quorum {
+            return false;
+        }
+        self.members = self.members.without(&gone);
+        if !self.is_stalled() {
+            self.stall(now);
+        }
+        self.decide_early(now);
+        true
+    }
+
+    /// Tells somebody who has come that this member has ended.
+    pub(super) fn say_ended(&mut self, to: PeerId) {
+        if self.is_over {
+            self.order(Order::Say { to, word: Word::Ended(self.standing) });
+        }
+    }
+}
+
+/// How many beside those present have ended with the operation that follows this state behind them.
+pub(super) fn ended_ahead(ended: &BTreeMap<PeerId, Standing>, present: &Members, standing: Standing) -> usize {
+    let is_ahead = |one: &Standing| one.operations > standing.operations;
+    ended.iter().filter(|(peer, one)| is_ahead(one) && !present.contains(**peer)).count()
+}
