@@ -7,7 +7,7 @@ use crate::handshake::Refusal;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{Encoded, Merged, Reduced};
-use crate::peer::{Address, PeerId};
+use crate::peer::{Address, AddressRange, PeerId};
 
 /// A fact. Replies to an [`Effect`](crate::Effect) carry its request; late and duplicate ones are counted and ignored.
 #[derive(Clone, Debug)]
@@ -63,6 +63,14 @@ pub enum Event {
         peer: PeerId,
         /// Whether transfers are possible.
         is_direct: bool,
+    },
+    /// In which range of addresses a connected peer is reached. Until this is told of it, nobody knows; an address behind a
+    /// relay says nothing.
+    RangeFound {
+        /// The peer's id.
+        peer: PeerId,
+        /// The range.
+        range: AddressRange,
     },
     /// A control message arrived.
     MessageReceived {

@@ -28,6 +28,7 @@ use crate::time::Time;
 
 use checking::Check;
 pub use checking::Unchecked;
+pub(crate) use checking::Witness;
 pub(crate) use chunking::Chunking;
 use copying::{Copying, Share};
 pub(crate) use giving::Giving;
@@ -43,7 +44,7 @@ pub(crate) struct Joining {
     /// What several partners declared as the swarm's progress before the model was to be copied anew; a joiner knows none.
     expected_progress: Option<f64>,
     /// Who sent the model that is being loaded, and its progress.
-    loading: Option<(Vec<PeerId>, f64)>,
+    loading: Option<(Vec<Witness>, f64)>,
     /// When to ask the next ones.
     ask_at: Time,
     next_notice: Time,
@@ -52,14 +53,14 @@ pub(crate) struct Joining {
     /// Whether checks of an earlier copy went unanswered, so that this one is the last.
     was_unanswered: bool,
     /// Donors whose model was far from others', and until when they are not asked again; at most [`DONORS_MAX`].
-    doubted: Vec<(PeerId, Time)>,
+    doubted: Vec<(Witness, Time)>,
 }
 
 /// What became of a whole copy.
 #[derive(Debug)]
 pub(crate) enum Loaded {
     /// It is the node's model now.
-    Taken { donors: Vec<PeerId>, progress: f64 },
+    Taken { donors: Vec<Witness>, progress: f64 },
     /// It is not finite; whose fault that is, is known where it had one donor.
     Unfit { donor: Option<PeerId> },
 }
@@ -113,7 +114,7 @@ impl Joining {
     }
 
     /// Asks as many donors as it may. Called whenever time has passed or a peer has connected.
-    pub(crate) fn proceed(&mut self, now: Time, connected: &[PeerId], reputation: &Reputation, out: &mut Outbox) {
+    pub(crate) fn proceed(&mut self, now: Time, connected: &[Witness], reputation: &Reputation, out: &mut Outbox) {
         if self.checking.is_some() {
             self.next_notice = self.next_notice.max(now + WAITING_NOTICE_PERIOD);
             self.ask_at = self.ask_at.max(now + STATE_RETRY);
@@ -144,10 +145,9 @@ impl Joining {
         }
     }
 
-    fn ask(&mut self, now: Time, connected: &[PeerId], reputation: &Reputation, out: &mut Outbox) {
+    fn ask(&mut self, now: Time, connected: &[Witness], reputation: &Reputation, out: &mut Outbox) {
         self.doubted.retain(|(_, until)| now < *until);
-        let is_doubted = |peer: &PeerId| self.doubted.iter().any(|(doubted, _)| doubted == peer);
-        let mut donors: Vec<PeerId> = connected.iter().copied().filter(|peer| !is_doubted(peer)).collect();
+        let mut donors = self.undoubted(connected);
         reputation.retain_believable(&mut donors);
         // Others must be left to compare the copy with.
         let donors_max = if self.has_one_donor { 1 } else { (donors.len() / 2).clamp(1, STATE_DONORS_MAX) };
@@ -172,6 +172,18 @@ impl Joining {
         }
     }
 
+    /// Whom to ask of `connected`: of ranges whose models nobody has doubted, where there are any.
+    fn undoubted(&self, connected: &[Witness]) -> Vec<PeerId> {
+        let is_doubted = |member: &&Witness| self.doubted.iter().any(|(doubted, _)| doubted.peer == member.peer);
+        let is_of_doubted = |member: &&Witness| {
+            member.range.is_none() || self.doubted.iter().any(|(doubted, _)| doubted.range == member.range)
+        };
+        let undoubted: Vec<&Witness> = connected.iter().filter(|member| !is_doubted(member)).collect();
+        let others: Vec<&Witness> = undoubted.iter().copied().filter(|member| !is_of_doubted(member)).collect();
+        let is_narrowed = !self.doubted.is_empty() && !others.is_empty();
+        (if is_narrowed { others } else { undoubted }).into_iter().map(|member| member.peer).collect()
+    }
+
     /// Somebody has connected whom nobody could ask before.
     pub(crate) fn on_connected(&mut self, now: Time) {
         if self.copying.asked().is_empty() && self.checking.is_none() && self.loading.is_none() {
@@ -194,12 +206,13 @@ impl Joining {
     pub(crate) fn on_state(
         &mut self,
         now: Time,
-        peer: PeerId,
+        donor: Witness,
         header: &TransferHeader,
         payload: Payload,
         layout: &ModelLayout,
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
+        let peer = donor.peer;
         let TransferHeader::State { request, chunk, progress, layout: digest } = header else {
             return Ok(());
         };
@@ -214,12 +227,12 @@ impl Joining {
             self.ask_at = now + STATE_RETRY;
             return verdict;
         }
-        if self.is_unexpected(*progress) && self.doubt_donor(now, peer) {
+        if self.is_unexpected(*progress) && self.doubt_donor(now, donor) {
             self.copying.drop_requests(|asked| asked.peer == peer);
             self.ask_at = now;
             return Ok(());
         }
-        if self.copying.take(now, (peer, *request), *chunk..chunk + count, &payload, *progress) {
+        if self.copying.take(now, (donor, *request), *chunk..chunk + count, &payload, *progress) {
             self.ask_at = now;
         }
         if let Some((chunks, progress, donors)) = self.copying.whole() {
@@ -247,11 +260,11 @@ impl Joining {
             return Some(Loaded::Taken { donors, progress });
         }
         self.has_one_donor = donors.len() > 1;
-        Some(Loaded::Unfit { donor: donors.first().copied().filter(|_| donors.len() == 1) })
+        Some(Loaded::Unfit { donor: donors.first().map(|donor| donor.peer).filter(|_| donors.len() == 1) })
     }
 
     /// The model of `donors` is to be compared with those of others.
-    pub(crate) fn begin_check(&mut self, now: Time, donors: Vec<PeerId>) {
+    pub(crate) fn begin_check(&mut self, now: Time, donors: Vec<Witness>) {
         self.checking = Some(Check::new(now, donors));
     }
 
@@ -265,20 +278,17 @@ impl Joining {
         self.checking.as_ref().map_or(0, |check| check.fragment().into())
     }
 
-    /// Who of `peers` may check the copied model; nobody after too many objections, or checks without an answer.
-    pub(crate) fn checkers(&self, mut peers: Vec<PeerId>) -> Vec<PeerId> {
-        match self.checking.as_ref().filter(|check| !check.is_over()) {
-            None => peers.clear(),
-            Some(check) => check.retain_able(&mut peers),
-        }
-        peers
+    /// Who of the connected `members` is to check the copied model next; nobody after too many objections, or checks without
+    /// an answer.
+    pub(crate) fn checkers(&self, members: &[Witness]) -> Vec<PeerId> {
+        self.checking.as_ref().map(|check| check.checkers(members)).unwrap_or_default()
     }
 
-    /// A check came to nothing. `declined`: it was refused, and `timeout` is how long that is put up with.
-    pub(crate) fn on_no_check(&mut self, now: Time, declined: bool, timeout: Duration) {
+    /// A check by `checker` came to nothing. `declined`: it was refused, and `timeout` is how long that is put up with.
+    pub(crate) fn on_no_check(&mut self, now: Time, checker: PeerId, declined: bool, timeout: Duration) {
         match &mut self.checking {
             Some(check) if declined => check.on_declined(now, timeout),
-            Some(check) => check.on_unanswered(),
+            Some(check) => check.on_unanswered(checker),
             None => {}
         }
     }
@@ -291,28 +301,32 @@ impl Joining {
     }
 
     /// `checker` finds the model under check far from its own.
-    pub(crate) fn object(&mut self, checker: PeerId) {
+    pub(crate) fn object(&mut self, checker: Witness) {
         if let Some(check) = &mut self.checking {
             check.on_objection(checker);
         }
     }
 
-    /// A fragment of the model under check is near that of a member that lets in `clip`; returns the limit to begin with,
-    /// once all `fragments` are.
-    pub(crate) fn on_near(&mut self, fragment: u16, clip: f64, fragments: u16) -> Option<f64> {
-        self.checking.as_mut()?.on_near(fragment, clip, fragments)
+    /// A fragment of the model under check is near that of a member that lets in `clip`.
+    pub(crate) fn on_near(&mut self, fragment: u16, clip: f64, checker: Witness) {
+        if let Some(check) = &mut self.checking {
+            check.on_near(fragment, clip, checker);
+        }
+    }
+
+    /// The limit to begin with, once enough of the connected `members` have found each of `fragments` near.
+    pub(crate) fn agreement(&mut self, fragments: u16, members: &[Witness]) -> Option<f64> {
+        self.checking.as_mut()?.agreement(fragments, members)
     }
 
     /// Nobody else can be asked to check the copy. Returns its donors, why, and whether it is made again, from others where
     /// there are some; else it is to be believed.
-    pub(crate) fn give_up_check(&mut self, now: Time, connected: &[PeerId]) -> Option<(Vec<PeerId>, Unchecked, bool)> {
+    pub(crate) fn give_up_check(&mut self, now: Time, members: &[Witness]) -> Option<(Vec<PeerId>, Unchecked, bool)> {
         let check = self.checking.take()?;
         let why = check.why();
-        let mut others = connected.to_vec();
-        check.retain_able(&mut others);
         let is_again = match why {
             Unchecked::NobodyElse => false,
-            Unchecked::Unanswered => !self.was_unanswered && !others.is_empty(),
+            Unchecked::Unanswered => !self.was_unanswered && check.has_others(members),
             // Too many donors were doubted: then it is rather the others' models that are odd.
             Unchecked::Disputed => check.donors.len() > 1 || self.doubted.len() as u32 + 1 < DONORS_MAX,
         };
@@ -324,11 +338,11 @@ impl Joining {
             }
             self.ask_at = now;
         }
-        Some((check.donors, why, is_again))
+        Some((check.donors.iter().map(|donor| donor.peer).collect(), why, is_again))
     }
 
     /// Asks `donor` no more for a while. False after too many: then it is rather the expectation that is wrong.
-    fn doubt_donor(&mut self, now: Time, donor: PeerId) -> bool {
+    fn doubt_donor(&mut self, now: Time, donor: Witness) -> bool {
         let has_room = self.doubted.len() < DONORS_MAX as usize;
         if has_room {
             self.doubted.push((donor, now + DOUBT_PERIOD));

@@ -86,7 +86,7 @@ pub use misbehaviour::Misbehaviour;
 pub use node::Node;
 pub use notice::{ExchangeFailure, Notice};
 pub use part::{Fragment, Part, Selection, Vector};
-pub use peer::{Address, PeerId};
+pub use peer::{Address, AddressRange, PeerId};
 pub use profile::{MemberView, Name, Profile};
 pub use secret::Secret;
 pub use status::{Counts, ExchangeCounters, Phase, Status};

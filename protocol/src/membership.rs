@@ -52,7 +52,7 @@ use crate::message::{Descriptor, KnownPeer, Message};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
 use crate::outbox::Outbox;
-use crate::peer::{Address, PeerId};
+use crate::peer::{Address, AddressRange, PeerId};
 use crate::profile::{MemberView, Profile};
 use crate::random::{Generator, stream};
 use crate::time::Time;
@@ -262,7 +262,20 @@ impl Membership {
     pub(crate) fn on_path_changed(&mut self, peer: PeerId, is_direct: bool) {
         if let Some(connection) = self.connections.get_mut(peer) {
             connection.is_direct = is_direct;
+            connection.range = connection.range.filter(|_| is_direct);
         }
+    }
+
+    /// A connected peer is reached in this range of addresses.
+    pub(crate) fn on_range_found(&mut self, peer: PeerId, range: AddressRange) {
+        if let Some(connection) = self.connections.get_mut(peer) {
+            connection.range = Some(range);
+        }
+    }
+
+    /// The range of addresses in which a connected peer is reached, where that is known.
+    pub(crate) fn range(&self, peer: PeerId) -> Option<AddressRange> {
+        self.connections.get(peer)?.range
     }
 
     /// Returns whether the peer is now a connected member.

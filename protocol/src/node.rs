@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::exchange::{Admission, Pairwise, screen};
 use crate::finish::RunEnd;
 use crate::handshake::Refusal;
-use crate::join::{Chunking, Giving, Joining};
+use crate::join::{Chunking, Giving, Joining, Witness};
 use crate::layout::ModelLayout;
 use crate::membership::Membership;
 use crate::message::{Message, Propose, RejectReason, TransferHeader};
@@ -53,11 +53,11 @@ pub struct Node {
     final_exchanges_left: u32,
     /// Models of a run that is over and no further apart than this are one model: a Euclidean norm. 0: not known.
     settled_distance: f64,
-    /// How often a node of a finished run has settled once more without knowing whether it is far off.
-    settlings_untold: u32,
-    /// How often it has settled once more and was no nearer to others afterwards.
+    /// How often a node of a finished run has settled once more, since a member came back.
+    settlings: u32,
+    /// How often in a row it was no nearer to others afterwards.
     settlings_in_vain: u32,
-    /// The distance for which it has settled last, where that was known, until what came of it is.
+    /// The distance for which it has settled last, until what came of it is known.
     settling_from: Option<f64>,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
@@ -89,9 +89,9 @@ impl Node {
             giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
             end: config.end,
-            final_exchanges_left: config.gossip.final_exchanges,
+            final_exchanges_left: 0,
             settled_distance: 0.0,
-            settlings_untold: 0,
+            settlings: 0,
             settlings_in_vain: 0,
             settling_from: None,
             phase_deadline: None,
@@ -214,6 +214,7 @@ impl Node {
             Event::AddressLost { address } => self.membership.on_address_lost(&address),
             Event::PeersFound { peers } => self.membership.on_found(now, &peers),
             Event::PathChanged { peer, is_direct } => self.on_path_changed(now, peer, is_direct),
+            Event::RangeFound { peer, range } => self.membership.on_range_found(peer, range),
             Event::MessageReceived { peer, message } => self.on_message(now, peer, message),
             Event::TransferReceived { peer, header, payload } => self.on_transfer(now, peer, header, payload),
             Event::TransferFinished { transfer } => self.on_transfer_ended(now, transfer, true),
@@ -333,7 +334,10 @@ impl Node {
         self.membership.on_answer(now, peer);
         let out = &mut self.outbox;
         let verdict = match header {
-            TransferHeader::State { .. } => self.joining.on_state(now, peer, &header, payload, &self.layout, out),
+            TransferHeader::State { .. } => {
+                let donor = Witness { peer, range: self.membership.range(peer) };
+                self.joining.on_state(now, donor, &header, payload, &self.layout, out)
+            }
             TransferHeader::Slices(_) | TransferHeader::Replica { .. } => match &mut self.synchronous {
                 Some(synchronous) => synchronous.on_transfer(now, peer, (&header, payload), out),
                 None => Err(Misbehaviour::Unsolicited),

@@ -110,6 +110,11 @@ impl fmt::Display for Address {
     }
 }
 
+/// A range of addresses that one owner may well have to itself, as a number: two peers of one range may be one party. The
+/// core compares it and never looks inside; the network driver makes it of the address at which a peer is reached.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
+pub struct AddressRange(pub u64);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -116,6 +116,8 @@ pub struct SwarmSection {
     pub state_chunk: Drawn<usize>,
     /// Members whose addresses a node is given, 1 to 64.
     pub addresses: Drawn<usize>,
+    /// Ranges of addresses in which the nodes are reached, 0 to 4096; 0: they are not told of any.
+    pub ranges: Drawn<usize>,
     /// Share of the nodes that begin later and copy a model, 0 to 1; the first node never does.
     pub late_share: Drawn<f64>,
     /// When they begin. Each draws its own.
@@ -249,6 +251,7 @@ impl Default for SwarmSection {
             step_seconds: Drawn::fixed(0.1),
             state_chunk: Drawn::fixed(STATE_CHUNK_VALUES),
             addresses: Drawn::fixed(3),
+            ranges: Drawn::fixed(0),
             late_share: Drawn::fixed(0.0),
             late_seconds: Drawn::between(1.0, 20.0),
         }

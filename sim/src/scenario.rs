@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use murmur_protocol::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
 use murmur_protocol::manifest::GossipSpec;
-use murmur_protocol::{Event, ModelLayout, Start};
+use murmur_protocol::{AddressRange, Event, ModelLayout, Start};
 
 use crate::network::{LinkSpec, NetworkSpec};
 use crate::trainer::TrainerSpec;
@@ -64,6 +64,8 @@ pub struct NodePlan {
     pub uplink_bytes_per_second: f64,
     /// What its line brings, shared by the payloads for it one after the other; above 0.
     pub downlink_bytes_per_second: f64,
+    /// The range of addresses in which its peers reach it; `None` where they are not told of it.
+    pub range: Option<AddressRange>,
     /// How it deceives its peers; `None` for an honest host.
     pub lie: Option<Lie>,
 }
@@ -200,6 +202,7 @@ impl NodePlan {
             clock_set_back: Duration::ZERO,
             uplink_bytes_per_second: LINE_BYTES_PER_SECOND,
             downlink_bytes_per_second: LINE_BYTES_PER_SECOND,
+            range: None,
             lie: None,
         }
     }

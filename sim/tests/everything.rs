@@ -20,6 +20,14 @@ fn file() -> ScenarioFile {
     toml::from_str(built_in("everything").expect("a built-in scenario").text).expect("it parses")
 }
 
+/// As seeds had it that failed before nodes were told of ranges of addresses; runs end with this chance.
+fn file_without_ranges(ends_with_chance: f64) -> ScenarioFile {
+    let mut file = file();
+    file.swarm.ranges = Drawn::fixed(0);
+    file.finish.as_mut().expect("it may end").chance = Drawn::fixed(ends_with_chance);
+    file
+}
+
 /// What the checks found in one seed.
 fn finding(file: &ScenarioFile, seed: u64) -> Option<String> {
     let reports = run_seeds(file, seed..seed + 1, 1, Trace::Off, &AtomicBool::new(false), |_| ());
@@ -85,9 +93,7 @@ fn the_dead_are_forgotten_in_long_runs() {
 /// left, so that the check did not count the second.
 #[test]
 fn seeds_that_failed_once_hold() {
-    let mut file = file();
-    // They failed before runs could end.
-    file.finish = None;
+    let file = file_without_ranges(0.0);
     for seed in [688, 720, 1929, 14469, 12617, 15042, 16080] {
         assert_eq!(finding(&file, seed), None, "seed {seed}");
     }
@@ -97,8 +103,7 @@ fn seeds_that_failed_once_hold() {
 /// from the others for ever.
 #[test]
 fn a_node_that_is_beyond_the_grid_in_one_fragment_of_three_comes_back() {
-    let mut file = file();
-    file.finish = None;
+    let mut file = file_without_ranges(0.0);
     file.swarm.nodes = Drawn::fixed(16);
     (file.gossip.bits, file.gossip.fragments) = (vec![6], Drawn::fixed(3));
     for seed in [8, 12, 27] {
@@ -111,19 +116,20 @@ fn a_node_that_is_beyond_the_grid_in_one_fragment_of_three_comes_back() {
 /// them copy the model anew.
 #[test]
 fn a_node_that_nobody_lets_in_when_its_run_is_over_copies_the_model() {
-    let mut file = file();
-    file.finish.as_mut().expect("it ends").chance = Drawn::fixed(1.0);
+    let file = file_without_ranges(1.0);
     for seed in [9_000_033, 9_000_038, 9_000_062] {
         assert_eq!(finding(&file, seed), None, "seed {seed}");
     }
 }
 
-/// Nodes settled for ever over what rounding leaves.
+/// Where learning ends long before the run, the usual distance of two models is what rounding leaves. Nodes settled again and
+/// again to bring it below a twentieth of that, for ever: without a bound on settlings in vain the first three fail.
+/// With one on all of them nodes rested too soon, whose corrections were shortened or left blocks out that wrap: the others
+/// ended too far off.
 #[test]
-fn seeds_of_runs_that_end_hold() {
-    let mut file = file();
-    file.finish.as_mut().expect("it ends").chance = Drawn::fixed(0.2);
-    for seed in [9, 9_000_008] {
-        assert_eq!(finding(&file, seed), None, "seed {seed}");
+fn members_of_a_run_that_is_over_come_to_rest_with_one_model() {
+    for (chance, seed) in [(0.2, 9), (0.2, 9_000_008), (1.0, 9_000_039), (0.2, 44), (1.0, 9_000_040), (1.0, 7_000_008)]
+    {
+        assert_eq!(finding(&file_without_ranges(chance), seed), None, "seed {seed}, chance {chance}");
     }
 }

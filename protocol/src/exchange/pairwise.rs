@@ -387,14 +387,20 @@ impl Pairwise {
         self.averaging.links.count()
     }
 
+    /// In how many fragments the model is exchanged.
+    pub(crate) fn fragments(&self) -> u16 {
+        self.averaging.gossip.fragments.max(1)
+    }
+
     /// Steps between own exchanges at present.
     pub(crate) fn interval_steps(&self) -> f64 {
         self.averaging.cadence.interval()
     }
 
-    /// Exchanges of our own at the end of a run.
+    /// Exchanges of our own at the end of a run: so many of each fragment, for what was not exchanged is as far from others
+    /// as training left it.
     pub(crate) fn final_exchanges(&self) -> u32 {
-        self.averaging.gossip.final_exchanges
+        self.averaging.gossip.final_exchanges * u32::from(self.fragments())
     }
 
     /// What the last exchanges of all fragments of the model say, where one was merged since the last call.

@@ -14,6 +14,7 @@ use crate::message::Chunks;
 use crate::peer::PeerId;
 use crate::time::Time;
 
+use super::checking::Witness;
 use super::chunking::Chunking;
 use super::missing::Missing;
 
@@ -31,7 +32,7 @@ pub(super) struct Copying {
     /// Requests that were given up, at most [`STATE_REQUESTS_REMEMBERED`]: what still comes of them is as good.
     given_up: VecDeque<(PeerId, u64, Range<u32>)>,
     /// Whose chunks are among them.
-    donors: Vec<PeerId>,
+    donors: Vec<Witness>,
     /// How long a donor takes for a part.
     pace: TimeoutEstimator,
 }
@@ -204,7 +205,7 @@ impl Copying {
     pub(super) fn take(
         &mut self,
         now: Time,
-        (peer, request): (PeerId, u64),
+        (donor, request): (Witness, u64),
         part: Range<u32>,
         payload: &Payload,
         progress: f64,
@@ -220,11 +221,11 @@ impl Copying {
         }
         if new.count() > 0 {
             self.progress.push((progress, new.count()));
-            if !self.donors.contains(&peer) {
-                self.donors.push(peer);
+            if self.donors.iter().all(|known| known.peer != donor.peer) {
+                self.donors.push(donor);
             }
         }
-        if let Some(asked) = self.asked.iter_mut().find(|asked| (asked.peer, asked.request) == (peer, request)) {
+        if let Some(asked) = self.asked.iter_mut().find(|asked| (asked.peer, asked.request) == (donor.peer, request)) {
             let taken = now - asked.since;
             if asked.sent > 0 {
                 self.pace.record(taken); // the first one waits for a step, and for connections
@@ -255,7 +256,7 @@ impl Copying {
 
     /// The whole state, with its swarm progress and its donors, once every chunk is there. The progress is the median of
     /// the chunks': a donor that forges it has to have sent most of them.
-    pub(super) fn whole(&self) -> Option<(Vec<Payload>, f64, Vec<PeerId>)> {
+    pub(super) fn whole(&self) -> Option<(Vec<Payload>, f64, Vec<Witness>)> {
         if self.missing.count() > 0 {
             return None;
         }

@@ -373,7 +373,7 @@ pub struct GossipSpec {
     pub outer_momentum: f64,
     /// Bits with which the outer momentum is averaged among members that trust each other: 0 (not at all) or 4.
     pub momentum_bits: u8,
-    /// Exchanges at learning rate zero after the last step, 0 to 100.
+    /// Exchanges of each fragment at learning rate zero after the last step, 0 to 100.
     pub final_exchanges: u32,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::known::{Dial, Known, Moment, Teller, jittered, remember_addresses};
 use crate::bounds::*;
 use crate::message::{Descriptor, KnownPeer};
-use crate::peer::{Address, PeerId};
+use crate::peer::{Address, AddressRange, PeerId};
 use crate::profile::{MemberView, Profile};
 use crate::random::Generator;
 use crate::time::Time;
@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub(super) is_pruned: bool,
     /// Whether transfers reach it; through a relay only messages do.
     pub(super) is_direct: bool,
+    /// In which it is reached, once that is known.
+    pub(super) range: Option<AddressRange>,
     /// Declared tokens a second, once heard.
     weight: Option<f32>,
     /// Not to be asked for an exchange before then: it said so.
@@ -72,6 +74,7 @@ impl Connection {
             has_left: false,
             is_pruned: false,
             is_direct: true,
+            range: None,
             weight: None,
             avoid_until: now,
             silences,

@@ -3,11 +3,11 @@
 use super::Node;
 use crate::effect::{Effect, TrainerOrder};
 use crate::exchange::{Ended, Outcome};
-use crate::join::Loaded;
+use crate::join::{Loaded, Witness};
 use crate::message::Message;
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
-use crate::part::{Fragment, Part, Vector};
+use crate::part::{Part, Vector};
 use crate::peer::PeerId;
 use crate::status::Phase;
 use crate::time::Time;
@@ -83,7 +83,8 @@ impl Node {
     pub(super) fn on_state_loaded(&mut self, now: Time, accepted: bool) {
         match self.joining.on_loaded(now, accepted) {
             Some(Loaded::Taken { donors, progress }) => {
-                self.outbox.notice(Notice::StateReceived { donors: donors.clone(), progress });
+                let senders = donors.iter().map(|donor| donor.peer).collect();
+                self.outbox.notice(Notice::StateReceived { donors: senders, progress });
                 self.giving.on_model_replaced(&mut self.outbox);
                 if matches!(self.phase, Phase::Joining | Phase::Training | Phase::Settling) {
                     self.joining.begin_check(now, donors);
@@ -100,17 +101,22 @@ impl Node {
 
     /// Compares the copied model with those of other members, fragment by fragment. One that is busy is asked again later.
     fn check_copy(&mut self, now: Time) {
-        let mut checkers = self.joining.checkers(self.membership.partners(now));
+        let witness = |peer| Witness { peer, range: self.membership.range(peer) };
+        let members: Vec<Witness> = self.membership.connected().map(witness).collect();
+        if let Some(clip) = self.joining.agreement(self.pairwise.fragments(), &members) {
+            self.believe_copy(Some(clip));
+            return;
+        }
+        let wanted = self.joining.checkers(&members);
+        let mut checkers = self.membership.partners(now);
+        checkers.retain(|peer| wanted.contains(peer));
         self.reputation.retain_believable(&mut checkers);
         let fragment = self.joining.fragment_to_check();
-        if self.pairwise.probe(now, fragment, &checkers, &self.reputation, &mut self.outbox) {
+        let is_asked = self.pairwise.probe(now, fragment, &checkers, &self.reputation, &mut self.outbox);
+        if is_asked || !wanted.is_empty() {
             return;
         }
-        let connected: Vec<PeerId> = self.membership.connected().collect();
-        if !self.joining.checkers(connected.clone()).is_empty() {
-            return;
-        }
-        if let Some((donors, why, is_copied_again)) = self.joining.give_up_check(now, &connected) {
+        if let Some((donors, why, is_copied_again)) = self.joining.give_up_check(now, &members) {
             self.outbox.notice(Notice::StateUnchecked { donors, why, is_copied_again });
             if !is_copied_again {
                 self.believe_copy(None);
@@ -121,19 +127,18 @@ impl Node {
     fn on_check_ended(&mut self, now: Time, checker: PeerId, part: Part, outcome: Outcome) {
         match outcome {
             Outcome::Probed { distance, partner_clip, progress_difference } => {
-                let Fragment { index, count } = part.fragment;
-                if !self.pairwise.is_near(distance, partner_clip, progress_difference) {
-                    self.joining.object(checker);
-                } else if let Some(clip) = self.joining.on_near(index, partner_clip, count) {
-                    self.believe_copy(Some(clip));
-                    return;
+                let witness = Witness { peer: checker, range: self.membership.range(checker) };
+                if self.pairwise.is_near(distance, partner_clip, progress_difference) {
+                    self.joining.on_near(part.fragment.index, partner_clip, witness);
+                } else {
+                    self.joining.object(witness);
                 }
             }
             // An exchange that was under way when the model was replaced.
             Outcome::Merged { .. } => {}
             Outcome::Rejected | Outcome::Unanswered | Outcome::BrokenOff => {
                 let is_refused = matches!(outcome, Outcome::Rejected);
-                self.joining.on_no_check(now, is_refused, self.pairwise.probe_timeout());
+                self.joining.on_no_check(now, checker, is_refused, self.pairwise.probe_timeout());
             }
         }
         self.check_copy(now);
@@ -148,7 +153,8 @@ impl Node {
 
     /// Asks a peer for its model, and others whether it is like theirs.
     pub(super) fn copy(&mut self, now: Time) {
-        let connected: Vec<PeerId> = self.membership.directly_connected().collect();
+        let witness = |peer| Witness { peer, range: self.membership.range(peer) };
+        let connected: Vec<Witness> = self.membership.directly_connected().map(witness).collect();
         self.joining.proceed(now, &connected, &self.reputation, &mut self.outbox);
         if self.joining.is_checking() && self.pairwise.is_idle() {
             self.check_copy(now);

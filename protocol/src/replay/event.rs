@@ -13,7 +13,7 @@ use crate::manifest::RunId;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{Accumulator, Encoded, Merged, Reduced, Reference, Scales};
-use crate::peer::{Address, PeerId};
+use crate::peer::{Address, AddressRange, PeerId};
 
 /// Steps, progress, tokens a second, travel and local progress.
 pub(super) type ReportFields = (u64, f64, f64, f64, f64);
@@ -132,6 +132,10 @@ enum Kind {
     },
     RestBegan,
     RestEnded,
+    RangeFound {
+        peer: PeerId,
+        range: AddressRange,
+    },
 }
 
 /// A [`Refusal`].
@@ -243,6 +247,7 @@ impl Told {
             Event::AddressLost { address } => Kind::AddressLost { address },
             Event::PeersFound { peers } => Kind::PeersFound { peers },
             Event::PathChanged { peer, is_direct } => Kind::PathChanged { peer, is_direct },
+            Event::RangeFound { peer, range } => Kind::RangeFound { peer, range },
             Event::MessageReceived { peer, message } => Kind::MessageReceived { peer, message },
             Event::TransferReceived { peer, header, payload } => {
                 Kind::TransferReceived { peer, header, bytes: payload.len() as u64 }
@@ -308,6 +313,7 @@ impl Told {
             Kind::AddressLost { address } => Event::AddressLost { address },
             Kind::PeersFound { peers } => Event::PeersFound { peers },
             Kind::PathChanged { peer, is_direct } => Event::PathChanged { peer, is_direct },
+            Kind::RangeFound { peer, range } => Event::RangeFound { peer, range },
             Kind::MessageReceived { peer, message } => Event::MessageReceived { peer, message },
             Kind::TransferReceived { peer, header, bytes } => {
                 Event::TransferReceived { peer, header, payload: stand_ins.payload(bytes)? }

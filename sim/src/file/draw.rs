@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use murmur_protocol::Start;
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
 use murmur_protocol::manifest::{GossipSpec, ScheduleSpec};
+use murmur_protocol::random::RngExt;
+use murmur_protocol::{AddressRange, Start};
 
 use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
 use super::schedule::Schedule;
@@ -182,6 +183,8 @@ impl ScenarioFile {
         let mut late_dice = dice.stream("swarm.late_seconds");
         let mut address_dice = dice.stream("addresses");
         let mut line_dice = dice.stream("lines");
+        let ranges = dice.count("swarm.ranges", section.ranges) as u64;
+        let mut range_dice = dice.stream("who is in which range");
         let plan = |host: HostIndex| {
             let is_late = late.contains(&host);
             NodePlan {
@@ -195,6 +198,7 @@ impl ScenarioFile {
                 clock_set_back: Duration::ZERO,
                 uplink_bytes_per_second: between(&mut line_dice, self.lines.uplink_bytes_per_second),
                 downlink_bytes_per_second: between(&mut line_dice, self.lines.downlink_bytes_per_second),
+                range: (ranges > 0).then(|| AddressRange(range_dice.random_range(0..ranges))),
                 lie: None,
             }
         };

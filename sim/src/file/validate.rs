@@ -78,6 +78,7 @@ impl ScenarioFile {
         within("swarm.step_seconds", swarm.step_seconds, 0.001, 3600.0)?;
         counted("swarm.state_chunk", swarm.state_chunk, 1, 100_000_000)?;
         counted("swarm.addresses", swarm.addresses, 1, 64)?;
+        counted("swarm.ranges", swarm.ranges, 0, 4096)?;
         share("swarm.late_share", swarm.late_share)?;
         within("trainer.learning_rate", trainer.learning_rate, 1e-6, 1.0)?;
         within("trainer.spread", trainer.spread, 0.0, 1000.0)?;

@@ -70,11 +70,20 @@ impl Swarm {
         let Some(host) = self.hosts[index].as_mut() else { return };
         host.links.insert((peer, link));
         self.tell(index, Event::PeerConnected { peer, addresses: vec![address_of(other)] });
-        if !self.network.is_direct(index, other) {
+        if self.network.is_direct(index, other) {
+            self.tell_range(index, other, peer);
+        } else {
             self.tell(index, Event::PathChanged { peer, is_direct: false });
         }
         if is_broken {
             self.lose_soon(index, link);
+        }
+    }
+
+    /// Tells a host in which range of addresses it reaches another one, where that has any.
+    pub(super) fn tell_range(&mut self, index: HostIndex, other: HostIndex, peer: PeerId) {
+        if let Some(range) = self.scenario.nodes[other].range {
+            self.tell(index, Event::RangeFound { peer, range });
         }
     }
 

@@ -60,6 +60,9 @@ impl Swarm {
                 self.break_off_transfers(index, life, link);
             }
             self.tell(index, Event::PathChanged { peer, is_direct });
+            if is_direct {
+                self.tell_range(index, other, peer);
+            }
         }
     }
 

@@ -52,6 +52,11 @@ pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
             id(*peer, out);
             out.push(u8::from(*is_direct));
         }
+        Event::RangeFound { peer, range } => {
+            out.push(33);
+            id(*peer, out);
+            number(range.0, out);
+        }
         Event::MessageReceived { peer, message } => {
             out.push(4);
             id(*peer, out);

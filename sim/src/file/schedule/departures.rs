@@ -20,7 +20,11 @@ pub(super) fn crowd(section: &CrowdSection, addresses: usize, dice: &mut Dice, s
         // Their machines are like those that were there before; they know nobody of the crowd.
         let like = schedule.scenario.nodes[random.random_range(0..before)].clone();
         let bootstrap = some_addresses(&mut random, schedule.count(), before, addresses);
-        schedule.scenario.nodes.push(NodePlan { step_time: like.step_time, ..NodePlan::joiner(begins_at, bootstrap) });
+        schedule.scenario.nodes.push(NodePlan {
+            step_time: like.step_time,
+            range: like.range,
+            ..NodePlan::joiner(begins_at, bootstrap)
+        });
         schedule.marked.push(false);
         schedule.gone.push(false);
     }
