@@ -160,7 +160,7 @@ pub(super) fn is_left_out(section: &str, field: &str, value: &toml::Value) -> bo
         "gossip" => field == "kind",
         "base" => field == "remote",
         "run" => field == "founder",
-        "table" => field == "rows_per_member",
+        "table" => field == "rows" || field == "members",
         _ => false,
     };
     listed && default_of(section, field).as_ref() == Some(value)

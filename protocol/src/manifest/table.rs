@@ -7,17 +7,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DataSource, ManifestError, ModelKind, RunManifest, check, within};
-use crate::collective::MEMBERS_MAX;
 
 /// Number columns and category columns of a table, at most: a manifest holds what is said of each.
 pub const TABLE_COLUMNS_MAX: usize = 256;
 
 /// Different values of a category column, at most.
 pub const CATEGORIES_MAX: usize = 64;
-
-/// What a member weighs at most beside one with `rows_per_member` rows. As many as a synchronous run has members: one that is
-/// counted in that mean cannot have more.
-const ROWS_WEIGHT_MAX: f64 = MEMBERS_MAX as f64;
 
 /// Characters of a column's name or a category, at most.
 const NAME_CHARACTERS_MAX: usize = 128;
@@ -73,9 +68,11 @@ pub struct TableSpec {
     pub means: Vec<f64>,
     /// The standard deviation of each number column; filled in by the founder.
     pub deviations: Vec<f64>,
-    /// Rows of a member, in the mean over the tables of which the founder has statistics, 0 to 1e12; filled in by the founder of a
-    /// synchronous run. There members weigh by how many rows they have for each of these, 64 at most. 0: alike.
-    pub rows_per_member: f64,
+    /// Rows of all tables that the founder of a synchronous run has statistics of, its own and others', 0 to 10¹²; filled in by
+    /// the founder. 0 where it has none of others: then members weigh alike.
+    pub rows: u64,
+    /// How many members these rows are of, 0 to 65,536; filled in by the founder.
+    pub members: u32,
     /// The target's mean in a regression; filled in by the founder.
     pub target_mean: f64,
     /// The target's standard deviation in a regression; filled in by the founder.
@@ -97,7 +94,8 @@ impl Default for TableSpec {
             ranges: Vec::new(),
             means: Vec::new(),
             deviations: Vec::new(),
-            rows_per_member: 0.0,
+            rows: 0,
+            members: 0,
             target_mean: 0.0,
             target_deviation: 1.0,
         }
@@ -106,9 +104,10 @@ impl Default for TableSpec {
 
 impl TableSpec {
     /// What a member with so many rows to train on weighs in a synchronous run, where the others weigh 1 in the mean: then the
-    /// mean over members is that over all their rows.
+    /// mean over members is that over all their rows. Not more than if it had all of them.
     pub fn weight_of(&self, rows: usize) -> f64 {
-        if self.rows_per_member > 0.0 { (rows as f64 / self.rows_per_member).min(ROWS_WEIGHT_MAX) } else { 1.0 }
+        let members = f64::from(self.members);
+        if self.rows > 0 { (rows as f64 / self.rows as f64).min(1.0) * members } else { 1.0 }
     }
 
     /// Inputs that a row has: one for each number and each indicator, and for each category column one for each of its values
@@ -188,7 +187,9 @@ fn numbers(table: &TableSpec) -> Result<(), ManifestError> {
     check("table.means", format!("{means:?}"), holds, "empty, or a number for each of table.numbers")?;
     let holds = deviations.len() == means.len() && deviations.iter().all(|value| value.is_finite() && *value > 0.0);
     check("table.deviations", format!("{deviations:?}"), holds, "a number above 0 for each of table.means")?;
-    within("table.rows_per_member", table.rows_per_member, 0.0, 1e12, "0 to 1e12")?;
+    check("table.rows", table.rows, table.rows <= 1_000_000_000_000, "0 to 1000000000000")?;
+    let holds = table.members <= 65_536 && (table.members > 0) == (table.rows > 0);
+    check("table.members", table.members, holds, "0 where table.rows is, else 1 to 65536")?;
     within("table.target_mean", *target_mean, f64::MIN, f64::MAX, "a number")?;
     within("table.target_deviation", *target_deviation, f64::MIN_POSITIVE, f64::MAX, "a number above 0")?;
     let is_range = |(_, low, high): &(String, f64, f64)| low < high && low.is_finite() && high.is_finite();
@@ -225,9 +226,9 @@ mod tests {
         let text = RunManifest::default().canonical_text();
         assert!(!text.contains("table.") && !text.contains("model.inputs"), "{text}");
         // Nor has a run that was founded before members weighed by their rows got another id.
-        assert!(!founded().canonical_text().contains("rows_per_member"));
+        assert!(!founded().canonical_text().contains("table.rows") && !text.contains("table.members"));
         let mut weighing = founded();
-        weighing.table.rows_per_member = 83.5;
+        (weighing.table.rows, weighing.table.members) = (331, 4);
         assert_eq!(RunManifest::from_text(&weighing.canonical_text()), Ok(weighing));
         for manifest in [patients(), founded()] {
             let text = manifest.canonical_text();
@@ -255,7 +256,7 @@ mod tests {
         assert!(refused(|manifest| manifest.table.deviations[1] = 0.0).starts_with("table.deviations"));
         assert!(refused(|manifest| manifest.table.means[1] = f64::NAN).starts_with("table.means"));
         assert!(refused(|manifest| manifest.table.target_deviation = 0.0).starts_with("table.target_deviation"));
-        assert!(refused(|manifest| manifest.table.rows_per_member = -1.0).starts_with("table.rows_per_member = -1"));
+        assert!(refused(|manifest| manifest.table.rows = 9).starts_with("table.members = 0"));
         assert!(refused(|manifest| manifest.table.class_weights = vec![1.0]).starts_with("table.class_weights"));
         assert!(refused(|manifest| manifest.table.ranges[0].1 = 200.0).starts_with("table.ranges"));
         assert!(refused(|manifest| manifest.model.inputs = 5).starts_with("model.inputs = 5"));
@@ -274,8 +275,8 @@ mod tests {
     fn a_member_weighs_by_its_rows_and_not_without_bound() {
         let mut table = founded().table;
         assert_eq!(table.weight_of(7), 1.0);
-        table.rows_per_member = 80.0;
+        (table.rows, table.members) = (320, 4);
         assert_eq!((table.weight_of(20), table.weight_of(120)), (0.25, 1.5));
-        assert_eq!(table.weight_of(1_000_000), ROWS_WEIGHT_MAX);
+        assert_eq!(table.weight_of(1_000_000), 4.0, "as if it had all rows, and not more");
     }
 }

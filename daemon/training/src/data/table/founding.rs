@@ -23,8 +23,10 @@ pub(super) fn found(
     }
     columns(&mut manifest, statistics)?;
     target(&mut manifest, &statistics.target)?;
-    if manifest.synchronous.is_on() {
-        manifest.table.rows_per_member = rounded(statistics.rows as f64 / members.max(1) as f64);
+    // Of its own rows alone a founder does not know what is many.
+    if manifest.synchronous.is_on() && members > 1 {
+        manifest.table.rows = statistics.rows;
+        manifest.table.members = u32::try_from(members).unwrap_or(u32::MAX);
     }
     let inputs = manifest.table.inputs();
     if inputs == 0 {

@@ -411,11 +411,11 @@ fn members_of_a_synchronous_run_weigh_by_their_rows() {
     let told = TableStatistics::gather(&manifest, std::slice::from_ref(&many)).expect("statistics");
     let statistics = vec![folder.write("many.json", &told.to_text())];
     let place = DataPlace { statistics, ..place(std::slice::from_ref(&few)) };
-    assert_eq!(place.complete(manifest.clone()).expect("a run").table.rows_per_member, 0.0, "it gossips");
+    assert_eq!(place.complete(manifest.clone()).expect("a run").table.rows, 0, "it gossips");
     for every_steps in [1, 3] {
         manifest.synchronous = SynchronousSpec { topology: Topology::Ring, every_steps, members_min: 2 };
         let manifest = place.complete(manifest.clone()).expect("a run");
-        assert_eq!(manifest.table.rows_per_member, 16.0);
+        assert_eq!((manifest.table.rows, manifest.table.members), (32, 2));
         let engine = |file: &PathBuf| {
             let corpus = open(&manifest, std::slice::from_ref(file)).expect("rows");
             Engine::new(&manifest, corpus, [1; 32], Device::Cpu).expect("an engine")
