@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::Start;
-use murmur_protocol::manifest::{GossipSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipSpec, ScheduleSpec, SynchronousSpec};
 
 use super::dice::{Dice, between, share_of, some_addresses, take, time_between};
 use super::schedule::Schedule;
@@ -64,6 +64,7 @@ impl ScenarioFile {
         let scenario = Scenario {
             parameters: dice.count("swarm.parameters", self.swarm.parameters),
             gossip,
+            synchronous: SynchronousSpec::default(),
             nodes,
             trainer: self.draw_trainer(&mut dice, steps),
             worker: WorkerSpec {
