@@ -2,7 +2,7 @@
 //!
 //! Whatever is meant for one life of a host names it, so that nothing of a crashed node reaches its successor.
 
-use murmur_protocol::{Address, Event, Message, Payload, PeerId, TransferHeader, TransferId};
+use murmur_protocol::{Address, Event, Message, Payload, PeerId, RequestId, TransferHeader, TransferId};
 
 use crate::network::LinkId;
 use crate::scenario::{HostIndex, Incident};
@@ -24,6 +24,8 @@ pub(crate) enum Happening {
     TrainerDue { host: HostIndex, life: Life, due: u64 },
     /// A trainer that does not train looks at its requests.
     IdleBoundary { host: HostIndex, life: Life },
+    /// A member of a synchronous run has computed what it contributes; void unless `number` is that of the last order.
+    ContributionDue { host: HostIndex, life: Life, number: u64, request: RequestId },
     /// The host writes what it would resume from.
     Checkpoint { host: HostIndex, life: Life },
     /// A dial reaches its target.
@@ -77,6 +79,7 @@ impl Happening {
             | Happening::Woken { host, .. }
             | Happening::TrainerDue { host, .. }
             | Happening::IdleBoundary { host, .. }
+            | Happening::ContributionDue { host, .. }
             | Happening::Checkpoint { host, .. }
             | Happening::LinkOpened { host, .. }
             | Happening::LinkLost { host, .. }

@@ -62,6 +62,10 @@ pub(crate) struct Host {
     pub(crate) due: (u64, Option<Time>),
     pub(crate) idle_boundary_is_set: bool,
     pub(crate) has_stopped: bool,
+    /// In a synchronous run: counts orders to contribute, and what makes them void.
+    pub(crate) contribution: u64,
+    /// In a synchronous run: with whom it averages, as its node has told.
+    pub(crate) group: BTreeSet<PeerId>,
     pub(crate) steps_max: Option<u64>,
     /// The trainer's steps when this life began, and when it last reported.
     pub(crate) first_steps: u64,
@@ -157,6 +161,8 @@ impl Host {
             due: (0, None),
             idle_boundary_is_set: false,
             has_stopped: false,
+            contribution: 0,
+            group: BTreeSet::new(),
             steps_max: plan.steps_max,
             first_steps: trainer.steps,
             reported_steps: trainer.steps,
@@ -192,6 +198,8 @@ impl Host {
         | Event::Merged { request, .. }
         | Event::CorrectionApplied { request, .. }
         | Event::StateLoaded { request, .. }
+        | Event::Contributed { request, .. }
+        | Event::Reduced { request, .. }
         | Event::RequestFailed { request }) = event
         else {
             return None;

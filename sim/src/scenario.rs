@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::bounds::{LEAVE_TIMEOUT, STATE_CHUNK_VALUES};
-use murmur_protocol::manifest::GossipSpec;
+use murmur_protocol::manifest::{GossipSpec, SynchronousSpec};
 use murmur_protocol::{AddressRange, Event, ModelLayout, Start};
 
 use crate::network::{LinkSpec, NetworkSpec};
@@ -19,6 +19,8 @@ pub struct Scenario {
     pub parameters: usize,
     /// How the run averages.
     pub gossip: GossipSpec,
+    /// Whether all average gradients at once instead.
+    pub synchronous: SynchronousSpec,
     /// The hosts, by index.
     pub nodes: Vec<NodePlan>,
     /// The problem that all trainers work on.
@@ -230,6 +232,7 @@ impl Scenario {
         Scenario {
             parameters: 300,
             gossip: GossipSpec::default(),
+            synchronous: SynchronousSpec::default(),
             nodes: (0..count).map(|index| NodePlan::founder(neighbour(index))).collect(),
             trainer: TrainerSpec::default(),
             state_chunk: STATE_CHUNK_VALUES,

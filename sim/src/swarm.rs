@@ -2,6 +2,7 @@
 //!
 //! The loop is the driver of the core's contract, many times over: one event, all effects, the next deadline.
 
+mod all_reduce;
 mod delivery;
 mod effects;
 mod founder;
@@ -23,7 +24,7 @@ use founder::Founder;
 pub(crate) use sabotage::Core;
 pub use sabotage::Sabotage;
 
-use crate::checks;
+use crate::checks::{self, OneReplica};
 use crate::happening::{Happening, Life};
 use crate::host::Host;
 use crate::network::Network;
@@ -69,6 +70,8 @@ pub struct Swarm {
     is_reporting: bool,
     dead: Vec<LifeRecord>,
     ledger: Ledger,
+    /// What members of a synchronous run have taken up.
+    one_replica: OneReplica,
     /// Whether exchanges are written into the ledger.
     has_books: bool,
     exchanges: (u64, u64),
@@ -92,7 +95,8 @@ impl Swarm {
     /// A swarm at the beginning of its scenario. `seed` decides everything that the scenario leaves open.
     ///
     /// # Panics
-    /// Later on, when a transformer's specification does not pass [`TransformerSpec::check`](crate::TransformerSpec::check).
+    /// Where a synchronous run averages models; later on, when a transformer's specification does not pass
+    /// [`TransformerSpec::check`](crate::TransformerSpec::check).
     pub fn new(scenario: Scenario, seed: u64) -> Swarm {
         Swarm::build(scenario, seed, None)
     }
@@ -104,6 +108,8 @@ impl Swarm {
 
     fn build(scenario: Scenario, seed: u64, sabotage: Option<Sabotage>) -> Swarm {
         let count = scenario.nodes.len();
+        let of_gradients = scenario.synchronous.averages_gradients();
+        assert!(of_gradients || !scenario.synchronous.is_on(), "simulated members average gradients");
         let liars = (0..count).filter(|host| scenario.nodes[*host].lie.is_some()).collect();
         let mut swarm = Swarm {
             seed,
@@ -126,6 +132,7 @@ impl Swarm {
             is_reporting: true,
             dead: Vec::new(),
             ledger: Ledger::new(liars),
+            one_replica: OneReplica::default(),
             has_books: true,
             exchanges: (0, 0),
             history: Record { traffic: vec![Default::default(); count], ..Record::default() },
@@ -209,6 +216,9 @@ impl Swarm {
             Happening::Woken { host, life, wake } => self.on_woken(host, life, wake),
             Happening::TrainerDue { host, life, due } => self.on_trainer_due(host, life, due),
             Happening::IdleBoundary { host, life } => self.on_idle_boundary(host, life),
+            Happening::ContributionDue { host, life, number, request } => {
+                self.on_contribution_due(host, life, number, request);
+            }
             Happening::Checkpoint { host, life } => self.on_checkpoint(host, life),
             Happening::DialArrived(dial) => self.on_dial_arrived(*dial),
             Happening::LinkOpened { host, life, link } => self.on_link_opened(host, life, link),

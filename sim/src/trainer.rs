@@ -43,6 +43,12 @@ pub(crate) trait Learner: fmt::Debug {
     fn advance_outer(&mut self) -> Result<(), TrainingError>;
     /// The model is averaged with so many members, itself counted. Nothing to a learner without second moments.
     fn set_members(&mut self, _members: f64) {}
+    /// In a synchronous run: the gradient of the next batch.
+    fn gradient(&mut self) -> Vec<f32>;
+    /// In a synchronous run: a step with the mean gradient of so many members, from `progress` steps of the swarm on.
+    fn step_with_sum(&mut self, sum: &Snapshot, members: u32, progress: f64);
+    /// In a synchronous run: takes over another member's replica.
+    fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError>;
     /// The founder has ordered the final decay of the learning rate.
     fn finish(&mut self, ending: Ending);
     /// Whether the swarm's progress has reached the length of the run.
@@ -219,6 +225,27 @@ impl Trainer {
         if reporting {
             self.reported_steps = self.steps;
         }
+    }
+
+    /// What it contributes to an all-reduce.
+    pub(crate) fn contribution(&mut self) -> Vec<f32> {
+        self.learner.gradient()
+    }
+
+    /// Steps with the sum of so many contributions, to this progress of the swarm.
+    pub(crate) fn take_up(&mut self, sum: &Snapshot, members: u32, progress: f64) {
+        self.learner.step_with_sum(sum, members, (progress - 1.0).max(0.0));
+        (self.steps, self.progress) = (self.steps + 1, progress);
+        self.reported_steps = self.steps;
+    }
+
+    /// Takes over another member's replica; `false` where it does not fit.
+    pub(crate) fn load_replica(&mut self, replica: &Payload, progress: f64) -> bool {
+        let accepted = self.learner.load_replica(replica).is_ok();
+        if accepted {
+            (self.progress, self.has_model) = (progress, true);
+        }
+        accepted
     }
 
     /// Carries out all orders, oldest first.

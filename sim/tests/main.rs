@@ -10,3 +10,4 @@ mod learning;
 mod mechanisms;
 mod membership;
 mod scenarios;
+mod synchronous;

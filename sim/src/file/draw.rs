@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::bounds::LEAVE_TIMEOUT;
-use murmur_protocol::manifest::{GossipSpec, ScheduleSpec};
+use murmur_protocol::manifest::{GossipSpec, ScheduleSpec, SynchronousSpec};
 use murmur_protocol::random::RngExt;
 use murmur_protocol::{AddressRange, Start};
 
@@ -66,6 +66,7 @@ impl ScenarioFile {
         let scenario = Scenario {
             parameters: dice.count("swarm.parameters", self.swarm.parameters),
             gossip,
+            synchronous: SynchronousSpec::default(),
             nodes,
             trainer: self.draw_trainer(&mut dice, steps),
             worker: WorkerSpec {

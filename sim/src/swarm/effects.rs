@@ -98,6 +98,8 @@ impl Swarm {
                     host.trainer.set_members(members);
                 }
             }
+            // In a synchronous run it steps with sums alone.
+            TrainerOrder::Begin if self.scenario.synchronous.is_on() => {}
             TrainerOrder::Begin => self.begin_steps(index),
             TrainerOrder::End => {
                 self.catch_up(index);
@@ -118,7 +120,7 @@ impl Swarm {
             }
             TrainerOrder::Complete => {}
             TrainerOrder::Contribute { .. } | TrainerOrder::TakeUp { .. } | TrainerOrder::LoadReplica { .. } => {
-                unreachable!("the nodes of a simulated swarm gossip; all-reduces are simulated by `murmur compare`")
+                self.order_member(index, order);
             }
         }
     }
@@ -407,6 +409,10 @@ impl Swarm {
                 let misbehaviour = misbehaviour.clone();
                 self.history.accuse(Accusation { at, by: index, of, is_among_honest, misbehaviour });
                 return;
+            }
+            Notice::MembersChanged { joined, left, .. } => {
+                host.group.extend(joined);
+                host.group.retain(|peer| !left.contains(peer));
             }
             _ => {}
         }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use murmur_protocol::manifest::SynchronousSpec;
 use murmur_protocol::random::{RngExt, stream};
 use murmur_protocol::{Bootstrap, Config, Event, RunEnd, Start, Time};
 
@@ -41,7 +40,7 @@ impl Swarm {
         let config = Config {
             name: None,
             gossip: self.scenario.gossip.clone(),
-            synchronous: SynchronousSpec::default(),
+            synchronous: self.scenario.synchronous.clone(),
             end: RunEnd { order: self.disks[index].finish.clone(), ..self.founder.end() },
             start,
             training: trainer.report(),

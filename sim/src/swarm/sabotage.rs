@@ -61,6 +61,8 @@ pub enum Sabotage {
     CorrectsLate,
     /// Models shrink at every boundary, with or without peers.
     DecaysByItself,
+    /// In a synchronous run, one host steps twice with each sum.
+    TakesSumsUpTwice,
     /// Something that is neither seed nor event decides.
     AmbientRandomness,
 }

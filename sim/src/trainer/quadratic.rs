@@ -147,6 +147,22 @@ impl Learner for Quadratic {
         Ok(())
     }
 
+    fn gradient(&mut self) -> Vec<f32> {
+        let pairs = self.values.iter().zip(&self.optimum);
+        pairs
+            .map(|(value, optimum)| value - optimum + self.spec.noise * self.noise.random_range(-1.0f32..1.0))
+            .collect()
+    }
+
+    fn step_with_sum(&mut self, sum: &Snapshot, members: u32, _progress: f64) {
+        let rate = self.spec.learning_rate / members as f32;
+        self.values.iter_mut().zip(sum.values()).for_each(|(value, sum)| *value -= rate * sum);
+    }
+
+    fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError> {
+        self.load_state(std::slice::from_ref(replica))
+    }
+
     /// Its learning rate is constant.
     fn finish(&mut self, _ending: Ending) {}
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use murmur_protocol::manifest::GossipSpec;
-use murmur_protocol::{Correction, Ending, Part, Payload, Selection};
+use murmur_protocol::{Correction, Ending, Part, Payload, Selection, Snapshot};
 use murmur_training::engine::Taken;
 use murmur_training::{DeviceChoice, Engine, TrainingError};
 
@@ -84,6 +84,19 @@ impl Learner for Transformer {
 
     fn set_members(&mut self, members: f64) {
         self.engine.set_members(members);
+    }
+
+    fn gradient(&mut self) -> Vec<f32> {
+        self.engine.gradient_of_next_batch().expect("the CPU has memory for a step").values
+    }
+
+    fn step_with_sum(&mut self, sum: &Snapshot, members: u32, progress: f64) {
+        // One that is not finite is left out, as by all others.
+        let _ = self.engine.step_with_sum(sum.clone(), members, (progress, 1));
+    }
+
+    fn load_replica(&mut self, replica: &Payload) -> Result<(), TrainingError> {
+        self.engine.load_replica(replica)
     }
 
     fn finish(&mut self, ending: Ending) {
