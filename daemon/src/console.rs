@@ -32,7 +32,7 @@ pub(crate) use figures::{counted, examples, human_bytes};
 pub use finished::FinishedRun;
 pub(crate) use hearing::{Heard, Hearing};
 pub(crate) use names::labelled;
-pub(crate) use next::{next_commands, quoted};
+pub(crate) use next::{Given, next_commands, quoted};
 pub use reachability::ReachabilityReport;
 pub use screen::{LogLine, has_colours};
 pub(crate) use screen::{note, print_line};

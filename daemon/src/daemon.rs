@@ -16,7 +16,7 @@ mod recording;
 mod regular;
 mod stop;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,10 +24,10 @@ use anyhow::Context;
 use murmur_network::{Keypair, Multiaddr, Traffic};
 use murmur_protocol::{Bootstrap, Node, RunManifest, Secret, Time, bounds};
 use murmur_training::PretrainedBase;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::console::{Console, next_commands, note};
+use crate::console::{Console, Given, next_commands, note};
 use crate::daemon::blocking::Blocker;
 use crate::daemon::finishing::Finisher;
 use crate::daemon::invitation::Invitation;
@@ -40,7 +40,7 @@ use crate::observe::report::NodeReport;
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
-use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon};
+use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint};
 use crate::web::About;
 use configured::{node_config, trainer_settings};
 use double::watch_for_double;
@@ -116,7 +116,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<()> {
     if let Some(finished) = &model.finished
         && plan.settings.training.after_completion == AfterCompletion::Exit
     {
-        plan.console.show_finished(finished, &plan.manifest, plan.directory.root());
+        plan.console.show_finished(finished, &plan.manifest, plan.directory.root(), &given(&plan.settings));
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -169,7 +169,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let (data_view, fetching) = fetching.unzip();
     let mut rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
     let (rest_sender, rest_view) = watch::channel(rest.look(SystemTime::now(), network.traffic()));
-    let resting = tokio::spawn(rest.watch(picture_view.clone(), events.clone(), rest_sender));
+    let (rest_ends, rest_end) = oneshot::channel();
+    let resting = tokio::spawn(rest.watch(picture_view.clone(), events.clone(), rest_sender, rest_end));
     let reporter = Reporter {
         run: run.clone(),
         name: plan.settings.network.name.trim().to_owned(),
@@ -242,10 +243,11 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         device,
     };
     let founds = !resumed && !plan.joins;
-    plan.console.show_ready(&ready, resumed.then_some(progress), founds);
+    // The line with which others join comes last: it goes another way to a terminal than the lines before.
     if let Some(finished) = &model.finished {
-        plan.console.show_finished(finished, &plan.manifest, directory.root());
+        plan.console.show_finished(finished, &plan.manifest, directory.root(), &given(&plan.settings));
     }
+    plan.console.show_ready(&ready, resumed.then_some(progress), founds);
     if plan.in_background {
         background::detach(directory.root())?;
     }
@@ -280,18 +282,22 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
 
     stopped.recorder.take().into_iter().for_each(Recorder::end);
     service_manager.iter().for_each(ServiceManager::stopping);
-    for task in [&remembering, &keeping, &resting, &inviting, &doubling] {
+    for task in [&remembering, &keeping, &inviting, &doubling] {
         task.abort();
     }
     ending.inspect(AbortHandle::abort);
     fetching.inspect(AbortHandle::abort);
     bar.inspect(JoinHandle::abort);
+    // Its last count is on the disk before this one.
+    drop(rest_ends);
+    let _ = resting.await;
     Rest::keep(&plan.settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
     directory.remember_peers(&stopped.status.known);
-    let next = next_commands(directory.root(), &plan.manifest);
+    let next = || next_commands(directory.root(), &plan.manifest, &given(&plan.settings));
+    let checkpoints = directory.checkpoints_path();
     let known_end = stopped.status.end.clone();
     let hurry = hurry.filter(|_| *wished.borrow());
-    let result = finish(stopped, &reporter, hurry, &plan.console, &next).await;
+    let result = finish(stopped, &reporter, hurry, &plan.console, (next, &checkpoints)).await;
     observing.end(reporter.outcome(&known_end)).await;
     reporting.abort();
     console.abort();
@@ -300,6 +306,12 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     drop(announcement);
     result?;
     Ok(double::verdict(*double.borrow(), &directory.identity_path())?)
+}
+
+/// What this node was given beside its run file.
+fn given(settings: &NodeSettings) -> Given<'_> {
+    let tokenizer = Some(settings.data.tokenizer.as_path()).filter(|path| !path.as_os_str().is_empty());
+    Given { base: settings.model.base(), tokenizer, files: &settings.data.files }
 }
 
 /// Tells the service manager regularly that the daemon lives.
@@ -324,7 +336,7 @@ async fn finish(
     reporter: &Reporter,
     hurry: Option<Hurry>,
     console: &Console,
-    next: &[String],
+    (next, checkpoints): (impl Fn() -> Vec<String>, &Path),
 ) -> Result<(), Failure> {
     let Stopped { trainer, network, has_trained, status, peers, recorder: _ } = stopped;
     let view = trainer.view();
@@ -350,7 +362,10 @@ async fn finish(
             note(&format!("stay        {}", stay.described(&report)));
         }
         note("next:");
-        next.iter().for_each(|command| note(&format!("  {command}")));
+        // Most of them read a checkpoint.
+        let are_all = newest_checkpoint(checkpoints).is_some();
+        let next = next().into_iter().filter(|command| are_all || command.starts_with("murmur start"));
+        next.for_each(|command| note(&format!("  {command}")));
     }
     if let Some(reason) = &view.borrow().failure {
         return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}")).hint(

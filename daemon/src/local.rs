@@ -8,6 +8,7 @@ mod against;
 mod child;
 mod summary;
 mod table;
+mod tracking;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -21,13 +22,13 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::LocalOptions;
-use crate::console::{Console, human_bytes, next_commands, note, print_line};
+use crate::console::{Console, Given, human_bytes, next_commands, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::signal::Signals;
 use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::corpus::{corpus_failure, open_corpus};
-use crate::store::{DataDirectory, prune_local, remember};
+use crate::store::{DataDirectory, LOCAL, Run, Series, prune_local, remember};
 use child::{Child, Line, Said};
 use summary::Traffic;
 use view::View;
@@ -54,41 +55,77 @@ const VIEW_PERIOD: Duration = Duration::from_millis(250);
 pub fn run(mut options: LocalOptions) -> anyhow::Result<()> {
     let settings = settings(&mut options)?;
     let manifest = manifest(&options, &settings)?;
+    tracking::check(&options);
     if options.against.is_some() {
         return against::run(&options, &settings, &manifest);
     }
+    let has_own_folder = options.directory.is_none();
     let folder = options.directory.clone().unwrap_or_else(|| new_folder(0));
-    run_in(options, &settings, manifest, folder, None).map(drop)
+    let ended = run_in(options, &settings, manifest, folder.clone(), Swarms::default())?;
+    if has_own_folder {
+        prune(&ended.unwrap_or(folder));
+    }
+    Ok(())
 }
 
-/// Runs a swarm in a folder; in `twins`, where there is one, lies another swarm whose daemons these are without each other.
-/// Returns its folder, or nothing where Ctrl-C has ended it.
+/// What a swarm has to do with others.
+#[derive(Default)]
+struct Swarms {
+    /// The comparison that it belongs to.
+    series: Option<Series>,
+    /// The folder of another swarm, whose daemons these are without each other.
+    twins: Option<PathBuf>,
+}
+
+/// Runs a swarm in a folder. Returns its folder, or nothing where Ctrl-C has ended it. Where nothing could begin in a new folder,
+/// the folder goes again.
 fn run_in(
     options: LocalOptions,
     settings: &NodeSettings,
     manifest: RunManifest,
     folder: PathBuf,
-    twins: Option<PathBuf>,
+    Swarms { series, twins }: Swarms,
 ) -> anyhow::Result<Option<PathBuf>> {
     check_owner(&folder, &manifest)?;
+    let is_new = !folder.exists();
     std::fs::create_dir_all(&folder).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot write {}: {error}", folder.display()))
             .hint("choose another folder with --directory")
     })?;
     let folder = folder.canonicalize().context("the folder that was just created")?;
-    if options.directory.is_none() {
-        let (gone, bytes) = prune_local(&folder);
-        if gone > 0 {
-            note(&format!("removed     the oldest local runs beyond ten: {gone}, {} freed", human_bytes(bytes)));
-        }
-    }
-    let floor = open_corpus(&manifest, settings, Some(prepared(&folder)))?.entropy_rate();
     let run_file = folder.join("run.toml");
-    std::fs::write(&run_file, manifest.canonical_text())
-        .map_err(|error| Failure::new(ExitCode::Files, format!("cannot write {}: {error}", run_file.display())))?;
+    let unwritable = |error: std::io::Error| {
+        Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", folder.display()))
+            .hint("make room there, or choose another folder with --directory")
+    };
+    let floor = open_corpus(&manifest, settings, Some(prepared(&folder))).and_then(|corpus| {
+        series.map_or(Ok(()), |series| series.mark(&folder)).map_err(unwritable)?;
+        std::fs::write(&run_file, manifest.canonical_text()).map_err(unwritable)?;
+        Ok(corpus.entropy_rate())
+    });
+    if floor.is_err() && is_new {
+        remove_unused(&folder);
+    }
+    let floor = floor?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let swarm = Swarm { options, manifest, folder: folder.clone(), twins, run_file, floor, begin: Instant::now() };
+    let begin = Instant::now();
+    let swarm = Swarm { options, manifest, folder: folder.clone(), is_new, twins, run_file, floor, begin };
     Ok(runtime.block_on(swarm.run())?.then_some(folder))
+}
+
+/// Removes a folder that this process has made and no node has begun in.
+fn remove_unused(folder: &Path) {
+    if Run::open(folder).is_none() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
+
+/// Makes room for the next swarms, now that this one has ended in order.
+fn prune(newest: &Path) {
+    let (gone, bytes) = prune_local(newest);
+    if gone > 0 {
+        note(&format!("removed     the oldest local runs beyond ten: {gone}, {} freed", human_bytes(bytes)));
+    }
 }
 
 /// Refuses a folder that holds another swarm's run, or a single node: its daemons would train two runs.
@@ -160,13 +197,15 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
 /// A folder of the present second, or of one that is so much later.
 fn new_folder(later: u64) -> PathBuf {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + later;
-    DataDirectory::default_path("local").join(format!("{seconds}-{}", std::process::id()))
+    DataDirectory::default_base().join(LOCAL).join(format!("{seconds}-{}", std::process::id()))
 }
 
 struct Swarm {
     options: LocalOptions,
     manifest: RunManifest,
     folder: PathBuf,
+    /// Whether this process has made the folder.
+    is_new: bool,
     twins: Option<PathBuf>,
     run_file: PathBuf,
     floor: Option<f64>,
@@ -352,19 +391,26 @@ impl Swarm {
         }
         if let Some(child) = children.iter().find(|child| child.last.is_some()) {
             note("next:");
-            for command in next_commands(&child.directory, &self.manifest) {
+            let LocalOptions { base, tokenizer, data, .. } = &self.options;
+            let given = Given { base: base.as_deref(), tokenizer: tokenizer.as_deref(), files: data };
+            for command in next_commands(&child.directory, &self.manifest, &given) {
                 note(&format!("  {command}"));
             }
         }
         Ok(())
     }
 
-    /// The founder's own reason, remedy and exit code.
+    /// The founder's own reason, remedy and exit code. Where it gives one, a folder without a node has nothing more to tell.
     async fn no_daemon(&self, child: &mut Child) -> anyhow::Error {
         let log = std::fs::read_to_string(&child.log).unwrap_or_default();
         let said = |prefix: &str| log.lines().find_map(|line| line.strip_prefix(prefix)).map(str::to_owned);
-        let reason = said("error: ").unwrap_or_else(|| "it gives no reason".to_owned());
-        let code = child.exit_code().await.map_or(ExitCode::Failure, ExitCode::of);
+        let reason = said("error: ");
+        let ended = child.exit_code().await;
+        if self.is_new && reason.is_some() && ended.is_some() {
+            remove_unused(&self.folder);
+        }
+        let reason = reason.unwrap_or_else(|| "it gives no reason".to_owned());
+        let code = ended.map_or(ExitCode::Failure, ExitCode::of);
         let hint = said("hint: ").unwrap_or_else(|| format!("their logs are in {}", self.folder.display()));
         Failure::new(code, format!("the daemons did not start: {reason}")).hint(hint).into()
     }
@@ -381,7 +427,47 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
+    use murmur_protocol::manifest::DataSpec;
+
     use super::*;
+
+    #[test]
+    fn a_new_folder_goes_where_nothing_begins_in_it_and_one_that_was_there_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let nothing = vec![folder.path().join("no-such-book.txt")];
+        let manifest = RunManifest {
+            data: DataSpec { source: DataSource::Files, ..DataSpec::default() },
+            ..RunManifest::default()
+        };
+        let mut settings = NodeSettings::default();
+        settings.data.files.clone_from(&nothing);
+        let there = folder.path().join("there");
+        std::fs::create_dir(&there).expect("created");
+        for place in [folder.path().join("new"), there.clone()] {
+            let options = options(&place, &nothing);
+            assert!(run_in(options, &settings, manifest.clone(), place, Swarms::default()).is_err(), "no such data");
+        }
+        assert!(there.exists() && !folder.path().join("new").exists());
+    }
+
+    fn options(directory: &Path, data: &[PathBuf]) -> LocalOptions {
+        LocalOptions {
+            run: None,
+            nodes: 2,
+            steps: None,
+            against: None,
+            seeds: 3,
+            threads: None,
+            base: None,
+            data: data.to_vec(),
+            accept_remote: false,
+            tokenizer: None,
+            directory: Some(directory.to_owned()),
+            tensorboard: None,
+            mlflow: None,
+            format: Console::Json,
+        }
+    }
 
     #[test]
     fn a_folder_of_another_run_or_of_a_single_node_is_refused() {

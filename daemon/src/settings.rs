@@ -5,7 +5,7 @@ mod node;
 mod privacy;
 mod stay;
 
-pub(crate) use file::{line_of_field, nearest, parse};
+pub(crate) use file::{line_of_field, nearest, of_other_kind, parse};
 pub use file::{load_node_settings, load_run_manifest};
 pub use node::{
     AfterCompletion, CheckpointSettings, DEFAULT_PORT, DEFAULT_STATUS_PORT, DataSettings, LimitsSettings,

@@ -11,6 +11,7 @@ mod privacy;
 mod removal;
 mod running;
 mod runs;
+mod series;
 mod shards;
 mod tensor_file;
 mod writer;
@@ -25,41 +26,69 @@ pub use outline::Outline;
 pub use privacy::{PRIVACY_FILE, PrivacyLedger};
 pub use removal::{Removed, bytes_in, prune_local, remove};
 pub use running::{Announcement, RunningDaemon, is_in_use};
-pub use runs::{LOCAL, Run, remember};
+pub use runs::{Run, remember};
+pub(crate) use series::{COMPARISON_FILE, Series};
 pub use shards::{PartialShard, ShardStore, ShardStoreError};
 pub use writer::CheckpointWriter;
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The folder of swarms that `murmur local` has run, in the default folder.
+pub const LOCAL: &str = "local";
+
+/// The file beside it that tells of data directories elsewhere.
+const ELSEWHERE: &str = "elsewhere";
 
 /// Writes a file so that after a power cut there is the old content or the new, never a part: a temporary file beside
 /// it, flushed to disk, renamed over it, the directory flushed.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    let mut file = std::fs::File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync_directory(path.parent().unwrap_or(Path::new(".")))
+    replace(path, bytes, &mut OpenOptions::new())
 }
 
 /// The same for a file that only its owner may read.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    // A leftover would keep the mode that it has.
-    let _ = std::fs::remove_file(&temporary);
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
+    let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync_directory(path.parent().unwrap_or(Path::new(".")))
+    replace(path, bytes, &mut options)
 }
 
-/// Makes a file that holds a key its owner's alone, whoever made it, and says so where it was not.
+fn replace(path: &Path, bytes: &[u8], options: &mut OpenOptions) -> io::Result<()> {
+    let (mut file, temporary) = temporary_beside(path, options)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written?;
+    sync_directory(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}
+
+/// A new file beside another one, under a name that no file has: nobody's file is written over, and no two writers share one.
+fn temporary_beside(path: &Path, options: &mut OpenOptions) -> io::Result<(File, PathBuf)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let temporary = path.with_file_name(format!(".{name}.{}-{number}.tmp", std::process::id()));
+        match options.write(true).create_new(true).open(&temporary) {
+            // Of a killed process that had the same number.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return Ok((opened?, temporary)),
+        }
+    }
+}
+
+/// Whether a file of this name is what a killed process has left of writing one of `files`.
+fn is_left_of(name: &str, files: &[&str]) -> bool {
+    let inner = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
+    inner.and_then(|inner| inner.rsplit_once('.')).is_some_and(|(file, _)| files.contains(&file))
+}
+
+/// Makes a file that holds a key its owner's alone, whoever made it, and says so where it was not. Only a file on a disk: a pipe
+/// or a device is not changed.
 pub(crate) fn make_private(path: &Path) {
     #[cfg(unix)]
     {
@@ -68,7 +97,7 @@ pub(crate) fn make_private(path: &Path) {
         use crate::console::note;
 
         let Ok(metadata) = std::fs::metadata(path) else { return };
-        if metadata.permissions().mode() & 0o077 == 0 {
+        if !metadata.is_file() || metadata.permissions().mode() & 0o077 == 0 {
             return;
         }
         let shown = path.display();
@@ -83,5 +112,33 @@ pub(crate) fn make_private(path: &Path) {
 
 /// Makes renames and new files in a directory survive a power cut. Only Unix can open directories.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    if cfg!(unix) { std::fs::File::open(path)?.sync_all() } else { Ok(()) }
+    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_else_in_its_folder_is_touched() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (page, other) = (folder.path().join("page.html"), folder.path().join("page.tmp"));
+        std::fs::write(&other, "mine").expect("written");
+        // As a process leaves it that is killed while it writes.
+        let (_, left) = temporary_beside(&page, &mut OpenOptions::new()).expect("made");
+        write_atomically(&page, b"one").expect("written");
+        write_private(&page, b"two").expect("written");
+        assert_eq!(std::fs::read_to_string(&page).expect("there"), "two");
+        assert_eq!(std::fs::read_to_string(&other).expect("there"), "mine");
+        let name = left.file_name().and_then(|name| name.to_str()).expect("a name");
+        assert!(is_left_of(name, &["page.html"]) && !is_left_of("page.tmp", &["page.html"]), "{name}");
+        // A folder cannot be replaced by a file.
+        let taken = folder.path().join("taken");
+        std::fs::create_dir(&taken).expect("made");
+        assert!(write_atomically(&taken, b"three").is_err());
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.path()).expect("there").flatten().map(|entry| entry.file_name()).collect();
+        names.sort();
+        assert_eq!(names, [name, "page.html", "page.tmp", "taken"].map(std::ffi::OsString::from), "no file is left");
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use murmur::drivers::{NotSaved, Trainer, TrainerSettings};
-use murmur::store::{CheckpointWriter, PrivacyLedger};
+use murmur::store::{CheckpointWriter, PRIVACY_FILE, PrivacyLedger};
 use murmur_protocol::manifest::{DataSource, ModelSpec};
 use murmur_protocol::{Event, RunManifest, TrainerOrder};
 use murmur_training::privacy::{Budget, Mechanism, PrivateSteps, SecretKey};
@@ -24,6 +24,11 @@ struct Bench {
 
 impl Bench {
     fn start(folder: &Path) -> Bench {
+        Bench::start_after(folder, || ())
+    }
+
+    /// `before` the first step, with the ledger open already.
+    fn start_after(folder: &Path, before: impl FnOnce()) -> Bench {
         let model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() };
         let mut manifest = RunManifest { model, ..RunManifest::default() };
         manifest.data.source = DataSource::Files;
@@ -47,6 +52,7 @@ impl Bench {
         let (sender, events) = mpsc::channel(64);
         let (shards, arrivals) = mpsc::channel(1);
         let trainer = Trainer::start(engine, settings, sender, writer, arrivals);
+        before();
         trainer.try_order(TrainerOrder::Begin).expect("room");
         Bench { trainer, events, _shards: shards, mechanism }
     }
@@ -97,9 +103,9 @@ fn training_ends_at_the_budget_whatever_the_checkpoint_that_it_goes_on_from() {
 #[test]
 fn no_step_is_taken_while_the_ledger_cannot_be_written() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let obstacle = folder.path().join("privacy.tmp");
-    std::fs::create_dir(&obstacle).expect("made");
-    let mut bench = Bench::start(folder.path());
+    // A folder in the ledger's place cannot be replaced by a file.
+    let obstacle = folder.path().join(PRIVACY_FILE);
+    let mut bench = Bench::start_after(folder.path(), || std::fs::create_dir(&obstacle).expect("made"));
     let checkpoints = bench.trainer.checkpoints();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ask =

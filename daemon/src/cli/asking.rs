@@ -23,7 +23,7 @@ pub struct StatusOptions {
 /// Options of `finish`.
 #[derive(Debug, Args)]
 pub struct FinishOptions {
-    /// The run: its folder or its name [default: of the daemons on this machine, the one that started last].
+    /// The run: its folder or its name [default: of the daemons on this machine, the founder of the run that started last].
     pub run: Option<PathBuf>,
     /// Time until the run is complete, such as 20m or 2h30m [default: a fifth of the steps so far].
     #[arg(long = "in", value_name = "TIME", value_parser = seconds, allow_hyphen_values = true)]

@@ -8,7 +8,7 @@ use murmur_protocol::manifest::DataSource;
 use murmur_training::generate::Sampling;
 use murmur_training::model::trained_layout;
 use murmur_training::pretrained::{self, ExportType};
-use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, Tokenizer};
+use murmur_training::{Corpus, DeviceChoice, LanguageModel, PretrainedConfig, PretrainedError, Tokenizer};
 use serde_json::json;
 
 use super::chosen::checkpoint_path;
@@ -147,6 +147,8 @@ pub(super) fn evaluate(options: &mut EvalOptions) -> anyhow::Result<()> {
 pub(super) fn export(options: &mut ExportOptions) -> anyhow::Result<()> {
     remote::bring_paths([], options.base.as_mut(), None)?;
     let checkpoint = find(&checkpoint_path(options.checkpoint.as_deref())?)?;
+    let tensors = "; its tensors are in checkpoints/*/model.safetensors, for any tool";
+    check_writes_text(&checkpoint.manifest, "the Hugging Face library has no such model", tensors)?;
     let export_type = match options.dtype {
         WeightType::F32 => ExportType::F32,
         WeightType::F16 => ExportType::F16,
@@ -173,7 +175,7 @@ fn export_adapters(checkpoint: &Checkpoint, export_type: ExportType, options: &E
     let base = options.base.as_deref().map(|base| std::path::absolute(base).unwrap_or_else(|_| base.to_owned()));
     let (to, base) = (&options.to, base.as_deref());
     pretrained::export_adapters(&manifest.lora, &layout, adapters, export_type, base, to, options.force)
-        .map_err(|error| pretrained_failure(&error))
+        .map_err(|error| export_failure(&error, base))
 }
 
 /// All weights, with adapters merged into their base.
@@ -193,7 +195,18 @@ fn export_whole(checkpoint: &Checkpoint, export_type: ExportType, options: &Expo
     };
     let parameters = base_model::whole_model(checkpoint, base)?;
     pretrained::export(&config, &parameters, export_type, base, &options.to, options.force)
-        .map_err(|error| pretrained_failure(&error))
+        .map_err(|error| export_failure(&error, base))
+}
+
+/// A failure of writing: what the library advises is for reading.
+fn export_failure(error: &PretrainedError, base: Option<&Path>) -> Failure {
+    let failure = pretrained_failure(error);
+    match error {
+        PretrainedError::Io { path, .. } if base.is_none_or(|base| !path.starts_with(base)) => {
+            failure.hint("make room there, or choose another folder with --to")
+        }
+        _ => failure,
+    }
 }
 
 /// The data directory that a path is, or that the checkpoint there lies in.
@@ -201,17 +214,23 @@ fn data_directory(path: &Path) -> Option<PathBuf> {
     path.ancestors().take(3).find(|folder| folder.join("run.toml").exists()).map(Path::to_owned)
 }
 
+/// Refuses what only models of text can do, with a hint to what this one can.
+fn check_writes_text(manifest: &RunManifest, refusal: &str, more: &str) -> Result<(), Failure> {
+    if !manifest.model.kind.reads_images() {
+        return Ok(());
+    }
+    let message = format!("this checkpoint's model reads {}s: {refusal}", manifest.prediction());
+    let hint = match manifest.data.source {
+        DataSource::Table => "`murmur predict` predicts new rows with it",
+        _ => "`murmur eval` says how well it does",
+    };
+    Err(Failure::new(ExitCode::Settings, message).hint(format!("{hint}{more}")))
+}
+
 /// The checkpoint with its whole model, ready to write text.
 fn load(path: &Path, base: Option<&Path>) -> anyhow::Result<(Checkpoint, LanguageModel)> {
     let checkpoint = find(path)?;
-    if checkpoint.manifest.model.kind.reads_images() {
-        let message = format!("this checkpoint's model reads {}s: it writes no text", checkpoint.manifest.prediction());
-        let hint = match checkpoint.manifest.data.source {
-            DataSource::Table => "`murmur predict` predicts new rows with it",
-            _ => "`murmur eval` says how well it does",
-        };
-        return Err(Failure::new(ExitCode::Settings, message).hint(hint).into());
-    }
+    check_writes_text(&checkpoint.manifest, "it writes no text", "")?;
     let (device, _) = DeviceChoice::Auto.open()?;
     let parameters = base_model::whole_model(&checkpoint, base)?;
     let model = LanguageModel::from_parameters(&checkpoint.manifest.model, &parameters, &device)?;
@@ -244,4 +263,24 @@ pub(super) fn find(path: &Path) -> Result<Checkpoint, Failure> {
         Failure::new(ExitCode::Files, format!("no usable checkpoint in {}", path.display()))
             .hint("give a daemon's data directory; `murmur start` and `murmur local` print theirs")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::ModelKind;
+
+    use super::*;
+
+    #[test]
+    fn what_only_models_of_text_can_do_is_refused_to_others_with_what_they_can() {
+        let mut manifest = RunManifest::default();
+        assert!(check_writes_text(&manifest, "no", "").is_ok());
+        manifest.model.kind = ModelKind::Mlp;
+        for (source, hint) in [(DataSource::Table, "murmur predict"), (DataSource::Idx, "murmur eval")] {
+            manifest.data.source = source;
+            let failure = check_writes_text(&manifest, "no", "; model.safetensors").expect_err("no text");
+            assert_eq!(failure.code(), ExitCode::Settings);
+            assert!(failure.remedy().contains(hint) && failure.remedy().ends_with("; model.safetensors"), "{failure}");
+        }
+    }
 }

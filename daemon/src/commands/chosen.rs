@@ -30,7 +30,7 @@ pub(super) fn checkpoint_path(given: Option<&Path>) -> Result<PathBuf, Failure> 
 }
 
 fn latest() -> Result<PathBuf, Failure> {
-    let runs = Run::all();
+    let runs = Run::all_usual();
     let nodes = || runs.iter().flat_map(|run| &run.nodes);
     let usable = |node: &&PathBuf| Outline::latest(node).is_some() || ensure_checkpoint(node);
     let node = nodes().find(usable).ok_or_else(|| {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::console::note;
+use crate::console::{note, quoted};
 use crate::drivers::Denied;
 use crate::failure::{ExitCode, Failure};
-use crate::store::{Run, RunningDaemon};
+use crate::store::{DataDirectory, Run, RunningDaemon};
 
 /// Where a daemon answers that says nothing else.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:4780";
@@ -25,6 +25,8 @@ pub(super) struct Client {
     /// Of its status page.
     pub(super) address: String,
     token: Option<String>,
+    /// Whether no daemon is known there.
+    is_guess: bool,
 }
 
 impl Client {
@@ -36,10 +38,26 @@ impl Client {
         if let (Some(address), None) = (address, run) {
             return Ok(Client::at(&checked(address)?));
         }
-        let found = running(run)?;
+        Client::first_of(&running(run)?, run)
+    }
+
+    /// As [`find`](Self::find), but of the daemons of one run the one that has founded it.
+    ///
+    /// # Errors
+    /// When no such daemon runs, or it answers nothing.
+    pub(super) fn find_founder(address: Option<&str>, run: Option<&Path>) -> Result<Client, Failure> {
+        if address.is_some() && run.is_none() {
+            return Client::find(address, run);
+        }
+        let mut found = running(run)?;
+        founder_first(&mut found);
+        Client::first_of(&found, run)
+    }
+
+    fn first_of(found: &[(PathBuf, RunningDaemon)], run: Option<&Path>) -> Result<Client, Failure> {
         let Some((directory, daemon)) = found.first() else {
             // A daemon whose directory is not known here may still answer where daemons usually do.
-            return Ok(Client::at(DEFAULT_ADDRESS));
+            return Ok(Client { is_guess: true, ..Client::at(DEFAULT_ADDRESS) });
         };
         if found.len() > 1 && run.is_none() {
             note(&format!("{} daemons run here; this is the one in {}", found.len(), directory.display()));
@@ -48,14 +66,14 @@ impl Client {
             Failure::new(ExitCode::Network, format!("the daemon in {} has no status page", directory.display()))
                 .hint("start it without --status-address off")
         })?;
-        Ok(Client { address, token: Some(daemon.token.clone()) })
+        Ok(Client { address, token: Some(daemon.token.clone()), is_guess: false })
     }
 
     fn at(address: &str) -> Client {
         // Its token, where it is a daemon of ours.
         let is_there = |daemon: &RunningDaemon| daemon.status_address.as_deref() == Some(address);
         let ours = Run::all().iter().flat_map(Run::daemons).find(|(_, daemon)| is_there(daemon));
-        Client { address: address.to_owned(), token: ours.map(|(_, daemon)| daemon.token) }
+        Client { address: address.to_owned(), token: ours.map(|(_, daemon)| daemon.token), is_guess: false }
     }
 
     /// Asks for one of its pages.
@@ -100,6 +118,7 @@ impl Client {
         let mut answer = answer.map_err(|error| match error {
             ureq::Error::Timeout(_) => stranger(&"it says nothing"),
             ureq::Error::Protocol(error) => stranger(&error),
+            _ if self.is_guess => nobody_runs(),
             error => Failure::new(ExitCode::Network, format!("no daemon answers at {}: {error}", self.address))
                 .hint("a running daemon prints its status address; without one, the daemons of this machine are found"),
         })?;
@@ -116,6 +135,30 @@ impl Client {
             }
         }
     }
+}
+
+/// Puts the founder's daemon in front, where it is of the same run as the first one.
+fn founder_first(found: &mut [(PathBuf, RunningDaemon)]) {
+    let Some(manifest) = found.first().and_then(|(first, _)| DataDirectory::claimed_manifest(first)) else { return };
+    let is_founder = |directory: &Path| {
+        let path = directory.join("identity.key");
+        let is_of_run = DataDirectory::claimed_manifest(directory).is_some_and(|other| other == manifest);
+        let identity = (is_of_run && path.exists()).then(|| murmur_network::load_or_create(&path).ok()).flatten();
+        identity.is_some_and(|identity| murmur_network::peer_id(&identity).to_string() == manifest.run.founder)
+    };
+    if let Some(place) = found.iter().position(|(directory, _)| is_founder(directory)) {
+        found[..=place].rotate_right(1);
+    }
+}
+
+/// The failure where no daemon of this machine is known, and none answers.
+pub(super) fn nobody_runs() -> Failure {
+    let last = Run::all_usual().into_iter().find_map(|run| run.nodes.into_iter().next());
+    let hint = match last {
+        Some(node) => format!("start the one used last again: murmur start --data-dir {}", quoted(&node)),
+        None => "`murmur start` begins one; one whose folder lies elsewhere is given by it".to_owned(),
+    };
+    Failure::new(ExitCode::Network, "no daemon runs on this machine").hint(hint)
 }
 
 /// An address as it can be asked: with a port, without what people copy along.
@@ -152,7 +195,7 @@ pub(super) fn running(run: Option<&Path>) -> Result<Vec<(PathBuf, RunningDaemon)
             if daemons.is_empty() {
                 let message = format!("no daemon runs in {}", run.directory.display());
                 return Err(Failure::new(ExitCode::Network, message)
-                    .hint(format!("start it: murmur start --data-dir {}", run.directory.display())));
+                    .hint(format!("start it: murmur start --data-dir {}", quoted(&run.nodes[0]))));
             }
             daemons
         }
@@ -175,7 +218,7 @@ pub(super) fn named(name: &Path) -> Result<Run, Failure> {
 /// A page of a daemon, where it answers soon.
 pub(super) fn ask<Page: DeserializeOwned>(daemon: &RunningDaemon, page: &str) -> Option<Page> {
     let address = daemon.status_address.clone()?;
-    Client { address, token: None }.get(page).ok()
+    Client { address, token: None, is_guess: false }.get(page).ok()
 }
 
 fn agent(timeout: Duration) -> ureq::Agent {
@@ -187,6 +230,8 @@ fn agent(timeout: Duration) -> ureq::Agent {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
+
+    use murmur_protocol::RunManifest;
 
     use super::*;
 
@@ -214,12 +259,42 @@ mod tests {
                 let _ = stream.read(&mut [0; 1024]);
                 stream.write_all(answer.as_bytes()).expect("written");
             });
-            let client = Client { address: address.clone(), token: None };
+            let client = Client { address: address.clone(), token: None, is_guess: false };
             let failure = client.get::<crate::observe::report::NodeReport>("status").expect_err("no daemon");
             server.join().expect("the server");
             assert_eq!(failure.code(), ExitCode::Network);
             let expected = format!("something answers at {address}, but it is no murmur");
             assert!(failure.to_string().starts_with(&expected), "{failure}");
         }
+    }
+
+    #[test]
+    fn of_the_daemons_of_one_run_the_founder_is_asked_to_end_it() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let node = |name: &str, manifest: &mut RunManifest| {
+            let directory = folder.path().join(name);
+            std::fs::create_dir(&directory).expect("created");
+            let identity = murmur_network::load_or_create(&directory.join("identity.key")).expect("made");
+            if manifest.run.founder.is_empty() {
+                manifest.run.founder = murmur_network::peer_id(&identity).to_string();
+            }
+            std::fs::write(directory.join("run.toml"), manifest.canonical_text()).expect("written");
+            (directory, RunningDaemon::this(None, String::new()))
+        };
+        let (mut ours, mut other) = (RunManifest::default(), RunManifest::default());
+        other.run.seed = 9;
+        let founder = node("founder", &mut ours);
+        let (joiner, second) = (node("joiner", &mut ours), node("second", &mut ours));
+        let stranger = node("stranger", &mut other);
+        // As they started, the last one first.
+        let mut found = [second, stranger, joiner, founder];
+        founder_first(&mut found);
+        let names = |found: &[(PathBuf, RunningDaemon)]| -> Vec<String> {
+            found.iter().map(|(path, _)| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(names(&found), ["founder", "second", "stranger", "joiner"]);
+        let mut without = [found[3].clone(), found[2].clone()];
+        founder_first(&mut without);
+        assert_eq!(names(&without), ["joiner", "stranger"], "the founder of another run is not asked");
     }
 }

@@ -6,7 +6,7 @@ use crate::console::{Console, print_line};
 use crate::daemon::finishing::{FinishWish, Finishing};
 
 pub(super) fn run(options: &FinishOptions) -> anyhow::Result<()> {
-    let client = Client::find(options.address.as_deref(), options.run.as_deref())?;
+    let client = Client::find_founder(options.address.as_deref(), options.run.as_deref())?;
     let finishing: Finishing = client.post("finish", &FinishWish { seconds: options.seconds })?;
     if options.format == Console::Json {
         print_line(&serde_json::to_string(&finishing)?);

@@ -1,10 +1,9 @@
 //! `murmur init`: the annotated files of `configs/`, to begin with.
 
-use std::io::Write;
-
 use crate::cli::InitOptions;
 use crate::console::print_line;
 use crate::failure::{ExitCode, Failure};
+use crate::store::write_atomically;
 
 const FILES: [(&str, &str); 2] = [
     ("run.toml", include_str!("../../../configs/runs/stories.toml")),
@@ -23,8 +22,8 @@ pub(super) fn run(options: &InitOptions) -> anyhow::Result<()> {
     }
     for (name, content) in FILES {
         let path = directory.join(name);
-        let written = std::fs::File::create(&path).and_then(|mut file| file.write_all(content.as_bytes()));
-        written.map_err(|error| unwritable(&path, error))?;
+        // Whole or not at all: half a file would be in the way of the next try.
+        write_atomically(&path, content.as_bytes()).map_err(|error| unwritable(&path, error))?;
         eprintln!("wrote {}", path.display());
     }
     print_line(&format!(

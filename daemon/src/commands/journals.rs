@@ -19,6 +19,13 @@ pub(super) fn at(path: &Path) -> Result<Vec<(PathBuf, Vec<PathBuf>)>, Failure> {
     nodes.into_iter().map(|node| Ok((node.clone(), files(&node)?))).collect()
 }
 
+/// The run that a word names. What lies under that name in the working directory goes before, where it has a journal.
+pub(super) fn run_named(word: &Path) -> Option<Run> {
+    let run = Run::named(word)?;
+    let goes_before = word.exists() && (run.directory == word || at(word).is_ok());
+    (!goes_before).then_some(run)
+}
+
 fn files(node: &Path) -> Result<Vec<PathBuf>, Failure> {
     let files = journal::files_at(node).map_err(|error| {
         Failure::new(ExitCode::Files, format!("cannot read the journal of {}: {error}", node.display()))

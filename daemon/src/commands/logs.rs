@@ -25,6 +25,12 @@ pub(super) fn run(options: &LogsOptions) -> anyhow::Result<()> {
     }
     let mut current = File::open(&path)?;
     current.read_to_end(&mut text)?;
+    if options.run.is_none() {
+        note(&format!("using       {}", path.display()));
+    }
+    if text.is_empty() {
+        note(&format!("{} is empty: its daemon has warned of nothing", path.display()));
+    }
     let mut output = StandardOutput;
     output.write_all(last_lines(&text, options.lines))?;
     if !options.follow {

@@ -1,5 +1,7 @@
 //! The membership secret of a node: from its data directory, a ticket, a file, or drawn at random.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use murmur_protocol::Secret;
@@ -8,6 +10,9 @@ use murmur_protocol::secret::SECRET_BYTES;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NetworkSettings;
 use crate::store::{DataDirectory, SECRET_FILE, make_private};
+
+/// More than a secret and its line's end: a device may have no end.
+const FILE_BYTES_MAX: u64 = 4096;
 
 /// The secret that a node takes part with, kept in its data directory from now on; `None` in an open run. `ticket`: from a
 /// ticket that a member has honoured, so that it replaces an older one.
@@ -59,14 +64,20 @@ pub(super) fn from_settings(settings: &NetworkSettings) -> Result<Option<Secret>
     Ok(Some(secret))
 }
 
-/// The secret in a file; `None` where there is no such file.
+/// The secret in a file, which is its owner's alone from now on; `None` where there is no such file. What holds no secret is left
+/// as it is.
 pub(super) fn read(path: &Path) -> Result<Option<Secret>, Failure> {
-    make_private(path);
-    match std::fs::read_to_string(path) {
-        Ok(text) => text.parse().map(Some).map_err(|error| {
-            Failure::new(ExitCode::Settings, format!("{}: {error}", path.display()))
-                .hint("restore the file, or ask a member for a ticket")
-        }),
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => {
+            let secret = text.parse().map_err(|error| {
+                Failure::new(ExitCode::Settings, format!("{}: {error}", path.display()))
+                    .hint("restore the file, or ask a member for a ticket")
+            })?;
+            make_private(path);
+            Ok(Some(secret))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::new(ExitCode::Files, format!("cannot read {}: {error}", path.display()))
             .hint("may this user read it?")),
@@ -78,4 +89,28 @@ fn draw() -> Result<Secret, Failure> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Failure::new(ExitCode::Failure, format!("the system gives no randomness: {error}")))?;
     Ok(Secret::from_bytes(bytes))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_holds_a_secret_is_made_private() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("secret");
+        let mode = || std::fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+        for (content, is_secret, expected) in [("notes", false, 0o644), (&*"ab".repeat(SECRET_BYTES), true, 0o600)] {
+            std::fs::write(&path, content).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("set");
+            assert_eq!((read(&path).is_ok(), mode()), (is_secret, expected), "{content}");
+        }
+        // Anybody could write to it before, and must be able to still.
+        assert!(read(Path::new("/dev/null")).is_err() && read(Path::new("/dev/zero")).is_err());
+        let null = std::fs::metadata("/dev/null").expect("there").permissions().mode();
+        assert_eq!(null & 0o777, 0o666);
+        assert!(read(&folder.path().join("absent")).expect("no failure").is_none());
+    }
 }

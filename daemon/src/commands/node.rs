@@ -164,13 +164,14 @@ pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
 
 /// The identity in a file, which is made where it is missing.
 pub(super) fn identity_at(path: &Path) -> Result<Keypair, Failure> {
-    make_private(path);
-    murmur_network::load_or_create(path).map_err(|error| {
+    let identity = murmur_network::load_or_create(path).map_err(|error| {
         Failure::new(ExitCode::Files, error.to_string()).hint(match error {
             IdentityError::Write { .. } => "make room there, or choose another directory with --data-dir",
             _ => "restore the file from a backup, or delete it to begin with a new identity",
         })
-    })
+    })?;
+    make_private(path);
+    Ok(identity)
 }
 
 pub(super) fn bootstrap(addresses: &[String]) -> Result<Vec<Bootstrap>, Failure> {

@@ -1,19 +1,24 @@
 //! `murmur report`: what came of a run, as one page, from journals alone.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::journals;
 use crate::cli::ReportOptions;
+use crate::console::output::StandardOutput;
 use crate::console::{note, print_line};
 use crate::failure::{ExitCode, Failure};
-use crate::history::comparison::FILE;
 use crate::history::{History, Measured, Names, page};
 use crate::observe::journal::Reading;
-use crate::store::{DataDirectory, Run, is_in_use, write_atomically};
+use crate::store::{COMPARISON_FILE, DataDirectory, Run, is_in_use, write_atomically};
 
 /// How every page of ours begins.
 const BEGINNING: &[u8] = b"<!doctype html>";
+
+/// The output that is no file.
+const STANDARD_OUTPUT: &str = "-";
 
 /// A journal: where it is, and its files.
 type Journal = (PathBuf, Vec<PathBuf>);
@@ -25,16 +30,25 @@ pub(super) fn run(options: &ReportOptions) -> anyhow::Result<()> {
     let names = Names::new(&history, options.redact);
     let measured = Measured { command: command(options, &names), ..measured };
     let text = page(&history, &names, &measured);
+    let verdict = names.verdict(&history, measured.now);
+    if options.output == Path::new(STANDARD_OUTPUT) {
+        StandardOutput.write_all(text.as_bytes())?;
+        note(&verdict);
+        return Ok(());
+    }
     // Whole or not at all, also where this is interrupted.
     let written = std::path::absolute(&options.output).and_then(|path| write_atomically(&path, text.as_bytes()));
     written.map_err(|error| unwritable(&options.output, &error))?;
-    print_line(&names.verdict(&history, measured.now));
+    print_line(&verdict);
     note(&format!("wrote {}: open it in a browser", options.output.display()));
     Ok(())
 }
 
-/// What is known before any work. Files of other people are not written over.
+/// What is known before any work. Files of other people are not written over, nor what cannot be looked at.
 fn check_output(output: &Path) -> Result<(), Failure> {
+    if output == Path::new(STANDARD_OUTPUT) {
+        return Ok(());
+    }
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if output.is_dir() {
         let message = format!("{} is a folder", output.display());
@@ -44,12 +58,23 @@ fn check_output(output: &Path) -> Result<(), Failure> {
         let message = format!("there is no folder {}", folder.display());
         return Err(Failure::new(ExitCode::Files, message).hint("create it, or choose another place with --output"));
     }
-    match std::fs::read(output) {
-        Ok(bytes) if !bytes.is_empty() && !bytes.starts_with(BEGINNING) => {
-            let message = format!("{} is there and is no report", output.display());
-            Err(Failure::new(ExitCode::Files, message).hint("choose another file with --output"))
+    let refusal = |message: String| {
+        let hint = "choose another file with --output; `--output -` writes the page to standard output";
+        Err(Failure::new(ExitCode::Files, message).hint(hint))
+    };
+    match std::fs::metadata(output) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Ok(metadata) if !metadata.is_file() => return refusal(format!("{} is no file on a disk", output.display())),
+        _ => {}
+    }
+    let mut beginning = Vec::new();
+    let read = File::open(output).and_then(|file| file.take(BEGINNING.len() as u64).read_to_end(&mut beginning));
+    match read {
+        Err(error) => refusal(format!("{} is there and cannot be read: {error}", output.display())),
+        Ok(_) if !beginning.is_empty() && beginning != BEGINNING => {
+            refusal(format!("{} is there and is no report", output.display()))
         }
-        _ => Ok(()),
+        Ok(_) => Ok(()),
     }
 }
 
@@ -61,7 +86,7 @@ fn unwritable(output: &Path, error: &std::io::Error) -> Failure {
 /// The journals that are meant: those of the run used last where nothing is said.
 fn journals_of(what: &[PathBuf]) -> Result<Vec<Journal>, Failure> {
     if what.is_empty() {
-        let found = Run::all().into_iter().find_map(|run| Some((journals::at(&run.directory).ok()?, run)));
+        let found = Run::all_usual().into_iter().find_map(|run| Some((journals::at(&run.directory).ok()?, run)));
         let (journals, run) = found.ok_or_else(|| {
             let message = format!("no run in {} has a journal", DataDirectory::default_base().display());
             Failure::new(ExitCode::Files, message).hint(
@@ -73,14 +98,14 @@ fn journals_of(what: &[PathBuf]) -> Result<Vec<Journal>, Failure> {
     }
     let mut all: Vec<Journal> = Vec::new();
     for word in what {
-        let path = match Run::named(word) {
-            Some(run) if !word.exists() => run.directory,
+        let path = match journals::run_named(word) {
+            Some(run) => run.directory,
             None if !word.exists() => {
                 let message = format!("{} is no file or folder, and no run of this machine", word.display());
                 return Err(Failure::new(ExitCode::Files, message)
                     .hint("`murmur list` shows the runs of this machine; journals are the files journal/*.jsonl"));
             }
-            _ => word.clone(),
+            None => word.clone(),
         };
         all.extend(journals::at(&path)?);
     }
@@ -93,7 +118,7 @@ fn read(journals: Vec<Journal>) -> Result<(History, Measured), Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut measured = Measured { now, ..Measured::default() };
     for (place, files) in journals {
-        let against = place.parent().and_then(|folder| std::fs::read(folder.join(FILE)).ok());
+        let against = place.parent().and_then(|folder| std::fs::read(folder.join(COMPARISON_FILE)).ok());
         measured.against = measured.against.or_else(|| serde_json::from_slice(&against?).ok());
         let mut one = History::default();
         let mut reading = Reading::new(files);
@@ -141,4 +166,28 @@ fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = text.chars().all(|letter| letter.is_alphanumeric() || "/._-~:".contains(letter));
     if is_plain && !text.is_empty() { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_page_of_ours_is_written_over() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("report.html");
+        assert!(check_output(&path).is_ok() && check_output(Path::new("-")).is_ok());
+        for (content, is_ours) in
+            [("", true), ("<!doctype html>\n<title>", true), ("<!doctype", false), ("mine", false)]
+        {
+            std::fs::write(&path, content).expect("written");
+            assert_eq!(check_output(&path).is_ok(), is_ours, "{content}");
+        }
+        if cfg!(unix) {
+            let failure = check_output(Path::new("/dev/null")).expect_err("no file");
+            assert!(failure.remedy().contains("--output -"), "{failure}");
+        }
+        // A file in the place of a folder: whatever is there cannot be looked at.
+        assert!(check_output(&path.join("page.html")).is_err());
+    }
 }

@@ -2,14 +2,18 @@
 
 use std::path::Path;
 
+use murmur_protocol::Ticket;
+
 use crate::cli::ServiceOptions;
 use crate::console::{note, print_line};
 use crate::failure::{ExitCode, Failure};
+use crate::settings::{load_node_settings, load_run_manifest};
 
 pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let absolute = |path: &Path| std::path::absolute(path);
     let directory = absolute(&options.data_dir)?;
+    check(options)?;
     let mut arguments = match &options.ticket {
         None => vec!["start".to_owned()],
         Some(ticket) => vec!["join".to_owned(), ticket.clone()],
@@ -35,6 +39,19 @@ pub(super) fn run(options: &ServiceOptions) -> anyhow::Result<()> {
         note("            loginctl enable-linger lets it run while nobody is logged in");
     }
     print_line(unit(&program, &arguments, &directory, options.system.as_deref()).trim_end());
+    Ok(())
+}
+
+/// What a daemon would refuse is refused now: in the background nobody would see it.
+fn check(options: &ServiceOptions) -> Result<(), Failure> {
+    if let Some(ticket) = &options.ticket {
+        ticket.parse::<Ticket>().map_err(|error| {
+            Failure::new(ExitCode::Settings, error.to_string())
+                .hint("`murmur ticket` prints a fresh one on a member's machine")
+        })?;
+    }
+    options.run.as_deref().map(load_run_manifest).transpose()?;
+    options.node.as_deref().map(load_node_settings).transpose()?;
     Ok(())
 }
 

@@ -61,7 +61,8 @@ fn daemons(daemons: impl Iterator<Item = RunningDaemon>) -> Vec<Source> {
 /// What one word means: a file, a folder, an address, or the name of a run.
 fn sources(word: &str) -> Result<Vec<Source>, Failure> {
     let path = Path::new(word);
-    if path.exists() {
+    let named = journals::run_named(path);
+    if path.exists() && named.is_none() {
         let live = Run::open(path).map_or_else(Vec::new, |run| daemons(run.daemons().into_iter().map(|(_, it)| it)));
         return if live.is_empty() { journals(path) } else { Ok(live) };
     }
@@ -71,7 +72,7 @@ fn sources(word: &str) -> Result<Vec<Source>, Failure> {
         client.get::<NodeReport>("status")?;
         return Ok(vec![Source::Daemon(client.address)]);
     }
-    let Some(run) = Run::named(path) else {
+    let Some(run) = named else {
         let message = format!("{word:?} is no address, no file or folder, and no run of this machine");
         return Err(Failure::new(ExitCode::CommandLine, message)
             .hint("an address is like 127.0.0.1:4780; `murmur list` shows the runs of this machine"));

@@ -7,7 +7,7 @@ use murmur_training::{Engine, Scores, TrainingError};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Console, next_commands, note, print_line, quoted};
+use super::{Console, Given, next_commands, note, print_line, quoted};
 
 /// A run that is over.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,7 +38,7 @@ impl FinishedRun {
 
 impl Console {
     /// Says that a run is over, and what comes next.
-    pub fn show_finished(self, run: &FinishedRun, manifest: &RunManifest, directory: &Path) {
+    pub(crate) fn show_finished(self, run: &FinishedRun, manifest: &RunManifest, directory: &Path, given: &Given<'_>) {
         if self == Console::Json {
             print_line(&json!({ "complete": run }).to_string());
             return;
@@ -50,8 +50,8 @@ impl Console {
             note(&format!("score       validation loss {loss:.4} nats/{prediction}{scores}"));
         }
         note("what can be done now:");
-        for command in next_commands(directory, manifest).iter().filter(|command| !command.starts_with("murmur start"))
-        {
+        let commands = next_commands(directory, manifest, given);
+        for command in commands.iter().filter(|command| !command.starts_with("murmur start")) {
             note(&format!("  {command}"));
         }
         if !manifest.model.kind.reads_images() {

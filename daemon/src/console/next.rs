@@ -1,16 +1,43 @@
 //! What can be done with a run once it has ended: commands to paste, with its folder in them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::manifest::DataSource;
 
+/// What a node was given beside its run file, which the commands need again. What is not known stands there by its kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given<'a> {
+    /// Folder of the base model.
+    pub(crate) base: Option<&'a Path>,
+    /// The tokenizer's file.
+    pub(crate) tokenizer: Option<&'a Path>,
+    /// Files and folders of data.
+    pub(crate) files: &'a [PathBuf],
+}
+
+/// More of them are not repeated.
+const FILES_SHOWN_MAX: usize = 4;
+
+impl Given<'_> {
+    /// Such as ` --base FOLDER`, where the run needs it.
+    fn option(name: &str, is_needed: bool, given: Option<&Path>, kind: &str) -> String {
+        if is_needed { format!(" --{name} {}", given.map_or(kind.to_owned(), quoted)) } else { String::new() }
+    }
+
+    fn files(&self) -> String {
+        let are_shown = (1..=FILES_SHOWN_MAX).contains(&self.files.len());
+        let files: Vec<String> = self.files.iter().map(|file| quoted(file)).collect();
+        if are_shown { files.join(" ") } else { "FILES".to_owned() }
+    }
+}
+
 /// The two or three commands that come next for the data directory of a node.
-pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest) -> Vec<String> {
+pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest, given: &Given<'_>) -> Vec<String> {
     let folder = quoted(directory);
     let mut commands = Vec::new();
-    let with_base = if manifest.lora.rank > 0 { " --base FOLDER" } else { "" };
-    let with_tokenizer = if manifest.data.tokenizer.is_empty() { "" } else { " --tokenizer FILE" };
+    let with_base = Given::option("base", manifest.lora.rank > 0, given.base, "FOLDER");
+    let with_tokenizer = Given::option("tokenizer", !manifest.data.tokenizer.is_empty(), given.tokenizer, "FILE");
     if !manifest.model.kind.reads_images() {
         commands.push(format!("murmur sample {folder}{with_base}{with_tokenizer}"));
     }
@@ -18,7 +45,7 @@ pub(crate) fn next_commands(directory: &Path, manifest: &RunManifest) -> Vec<Str
         commands.push(format!("murmur predict {folder} --data FILES"));
     }
     let has_own_files = manifest.data.source != DataSource::Grammar && !manifest.data.share;
-    let with_files = if has_own_files { " --data FILES" } else { "" };
+    let with_files = if has_own_files { format!(" --data {}", given.files()) } else { String::new() };
     commands.push(format!("murmur eval {folder}{with_base}{with_tokenizer}{with_files}"));
     commands.push(format!("murmur start --data-dir {folder}{with_base}{with_tokenizer}{with_files}"));
     commands
@@ -39,11 +66,17 @@ mod tests {
     fn commands_name_the_folder_and_what_the_run_needs() {
         let mut manifest = RunManifest::default();
         let directory = Path::new("/tmp/it's here");
-        let shown = next_commands(directory, &manifest);
+        let shown = next_commands(directory, &manifest, &Given::default());
         assert_eq!(shown[0], r"murmur sample '/tmp/it'\''s here'");
         assert_eq!(shown[2], r"murmur start --data-dir '/tmp/it'\''s here'");
         manifest.data.source = DataSource::Files;
         manifest.lora.rank = 8;
-        assert_eq!(next_commands(Path::new("/a"), &manifest)[1], "murmur eval /a --base FOLDER --data FILES");
+        let eval = |given: &Given<'_>| next_commands(Path::new("/a"), &manifest, given).remove(1);
+        assert_eq!(eval(&Given::default()), "murmur eval /a --base FOLDER --data FILES");
+        let files = ["my book.txt", "/b"].map(PathBuf::from);
+        let given = Given { base: Some(Path::new("/m")), tokenizer: Some(Path::new("/unused")), files: &files };
+        assert_eq!(eval(&given), "murmur eval /a --base /m --data 'my book.txt' /b");
+        let many = vec![PathBuf::from("/b"); 99];
+        assert!(eval(&Given { files: &many, ..given }).ends_with(" --data FILES"));
     }
 }

@@ -18,8 +18,9 @@ pub(super) async fn start_network(
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<Network> {
     let failed = |message: String| {
-        Failure::new(ExitCode::Network, message)
-            .hint("another program may use the port: choose one with --port or --listen; port 0 is any free one")
+        Failure::new(ExitCode::Network, message).hint(
+            "another program may use the port: choose one with --port; --listen /ip4/0.0.0.0/tcp/0 takes any free one",
+        )
     };
     let settings = &plan.settings.network;
     let given = settings.listen_at(settings.usual_port());

@@ -9,8 +9,8 @@ use crate::drivers::TrainingView;
 use crate::failure::ExitCode;
 use crate::process::signal::Signals;
 
-/// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, the end of standard input, of the run or of the `stay`,
-/// which says why. A Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
+/// Turns the first of these into one wish to stop: Ctrl-C, SIGTERM, a lost terminal, the end of standard input, of the run or of the
+/// `stay`, which says why. A Ctrl-C or SIGTERM after that ends the process at once, but not one that comes together with the first.
 pub(super) async fn watch_for_stop(
     stop: watch::Sender<bool>,
     until_stdin_closes: bool,

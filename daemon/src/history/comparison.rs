@@ -5,9 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::NodeHistory;
 use crate::console::figures::counted;
 
-/// Where a swarm's folder holds what it was compared with.
-pub(crate) const FILE: &str = "against-alone.json";
-
 /// What one daemon did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use murmur_network::Traffic;
 use murmur_protocol::{Event, Phase};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::console::note;
@@ -158,19 +158,23 @@ impl Rest {
         }
     }
 
-    /// Tells the core when a rest begins and ends, until it is aborted.
+    /// Tells the core when a rest begins and ends, until the other end of `end` is dropped. Nothing is written after it returns.
     pub(crate) async fn watch(
         mut self,
         pictures: watch::Receiver<Picture>,
         events: mpsc::Sender<Event>,
         view: watch::Sender<RestView>,
+        mut end: oneshot::Receiver<()>,
     ) {
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
         let (mut written, mut written_at) = (self.count, Instant::now());
         let mut is_resting = false;
         let mut before = (SystemTime::now(), Instant::now());
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = &mut end => return,
+                _ = ticks.tick() => {}
+            }
             let now = (SystemTime::now(), Instant::now());
             if let Some(jump) = clock_jump(before.0, now.0, now.1 - before.1) {
                 note(&format!(

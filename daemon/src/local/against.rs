@@ -11,15 +11,15 @@ use murmur_protocol::RunManifest;
 use murmur_sim::report::Table;
 use serde_json::json;
 
-use super::{new_folder, run_in};
+use super::{Swarms, new_folder, prune, run_in};
 use crate::cli::LocalOptions;
 use crate::console::{Console, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::history::History;
-use crate::history::comparison::{Compared, FILE, Side, Trained};
+use crate::history::comparison::{Compared, Side, Trained};
 use crate::observe::journal::{Reading, files_at};
 use crate::settings::NodeSettings;
-use crate::store::write_atomically;
+use crate::store::{COMPARISON_FILE, Series, write_atomically};
 
 /// Trains all seeds and says what came of it.
 pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &RunManifest) -> anyhow::Result<()> {
@@ -29,11 +29,12 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
             .into());
     }
     let mut trained = Vec::new();
-    let mut folders = Vec::new();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut series = None;
     for number in 0..options.seeds {
         let mut manifest = manifest.clone();
         manifest.run.seed = manifest.run.seed.wrapping_add(number);
-        let side = |name: &str, index: u64, twins: Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
+        let mut side = |name: &str, index: u64, twins: Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
             let folder = match &options.directory {
                 Some(directory) => directory.join(format!("seed-{}-{name}", manifest.run.seed)),
                 None => new_folder(index),
@@ -52,7 +53,10 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
                     .into());
             }
             let own = LocalOptions { directory: Some(folder.clone()), ..options.clone() };
-            run_in(own, settings, manifest.clone(), folder, twins)
+            let first = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = series.get_or_insert(first).clone();
+            let series = Series { name, alone: twins.is_some() };
+            run_in(own, settings, manifest.clone(), folder, Swarms { series: Some(series), twins })
         };
         let interrupted = || Failure::new(ExitCode::Interrupted, "interrupted: there is no comparison");
         let together = side("together", 0, None)?.ok_or_else(interrupted)?;
@@ -65,7 +69,10 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
             .hint("train for more steps")
     })?;
     for folder in &folders {
-        write_atomically(&folder.join(FILE), &serde_json::to_vec(&compared)?)?;
+        write_atomically(&folder.join(COMPARISON_FILE), &serde_json::to_vec(&compared)?)?;
+    }
+    if let Some(last) = folders.last().filter(|_| options.directory.is_none()) {
+        prune(last);
     }
     if options.format == Console::Json {
         print_line(&json!({ "against_alone": compared }).to_string());

@@ -50,11 +50,14 @@ impl View {
             0 => "no end set".to_owned(),
             steps => counted(steps, "step"),
         };
+        let parameters = match parameters {
+            0..100_000 => count(parameters as u64),
+            _ => format!("{:.2}M", parameters as f64 / 1e6),
+        };
         self.say(&format!(
-            "murmur local · {} · {} · {:.2}M parameters each · {length}",
+            "murmur local · {} · {} · {parameters} parameters each · {length}",
             manifest.run.name,
             counted(self.nodes as u64, "daemon"),
-            parameters as f64 / 1e6,
         ));
         if let Some(floor) = self.floor {
             self.say(&format!("built-in stories: no model can get below their entropy rate, {floor:.3} nats/byte"));

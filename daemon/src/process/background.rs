@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::signal;
 use crate::console::{note, print_line, quoted};
 use crate::failure::{ExitCode, Failure};
 
@@ -116,6 +117,7 @@ pub fn detach(root: &Path) -> Result<(), Failure> {
     }
     std::fs::create_dir_all(&folder).map_err(unwritable)?;
     let log = open(&path).map_err(unwritable)?;
+    signal::ignore_hangups();
     IS_DETACHED.store(true, Ordering::SeqCst);
     let goes_on = GoesOn { in_background: std::process::id(), data_directory: root.to_owned() };
     print_line(&serde_json::to_string(&goes_on).expect("a number and a path are serialisable"));

@@ -1,4 +1,7 @@
-//! The wish to stop from outside: Ctrl-C, or SIGTERM where there is such a thing.
+//! The wish to stop from outside: Ctrl-C, or SIGTERM and SIGHUP where there is such a thing.
+//!
+//! SIGHUP says that the terminal is gone: a window was closed, or a connection of ssh was lost. It asks for an orderly end, and
+//! never for one at once. Where it is ignored from the beginning (`nohup`), or the daemon is in the background, it means nothing.
 //!
 //! The first one asks for an orderly end, a later one for an end at once. One wish may come as two signals: GNU
 //! `timeout` signals its child and then the group that both are in, and so may a supervisor. Two within
@@ -26,7 +29,7 @@ impl Signals {
 
     /// Waits for the wish to stop.
     pub(crate) async fn first(&mut self) {
-        self.arriving.next().await;
+        let _ = self.arriving.next().await;
         self.first = Some(Instant::now());
     }
 
@@ -34,18 +37,30 @@ impl Signals {
     /// end of standard input, say), any signal will do.
     pub(crate) async fn second(&mut self) {
         loop {
-            self.arriving.next().await;
-            if self.first.is_none_or(|first| first.elapsed() >= ONE_WISH) {
+            let is_hangup = self.arriving.next().await == Arrived::Hangup;
+            if !is_hangup && self.first.is_none_or(|first| first.elapsed() >= ONE_WISH) {
                 return;
             }
         }
     }
 }
 
+/// What has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrived {
+    /// Ctrl-C or SIGTERM.
+    Wish,
+    /// The terminal is gone.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix has it"))]
+    Hangup,
+}
+
 #[cfg(unix)]
 struct Arriving {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    /// None where it is ignored: to listen for it would end that.
+    hangup: Option<tokio::signal::unix::Signal>,
 }
 
 #[cfg(unix)]
@@ -56,16 +71,44 @@ impl Arriving {
         Arriving {
             interrupt: signal(SignalKind::interrupt()).expect(handled),
             terminate: signal(SignalKind::terminate()).expect(handled),
+            hangup: (!ignores_hangups()).then(|| signal(SignalKind::hangup()).expect(handled)),
         }
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Arrived {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => Arrived::Wish,
+            _ = self.terminate.recv() => Arrived::Wish,
+            _ = hangup => Arrived::Hangup,
         }
     }
 }
+
+/// Whether this process has been told to ignore SIGHUP, as `nohup` does.
+#[cfg(unix)]
+fn ignores_hangups() -> bool {
+    // SAFETY: all zeros is a valid `sigaction`; without a new action the call only writes the one that there is.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// From now on SIGHUP means nothing to this process.
+#[cfg(unix)]
+pub(crate) fn ignore_hangups() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+}
+
+#[cfg(not(unix))]
+pub(crate) fn ignore_hangups() {}
 
 #[cfg(not(unix))]
 struct Arriving;
@@ -76,8 +119,9 @@ impl Arriving {
         Arriving
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Arrived {
         let _ = tokio::signal::ctrl_c().await;
+        Arrived::Wish
     }
 }
 
@@ -98,16 +142,19 @@ mod tests {
     /// One test, because all tests of a process get its signals.
     #[tokio::test]
     async fn two_signals_within_a_second_are_one_wish_and_a_later_one_is_a_second() {
+        // Where the tests themselves run under `nohup`.
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
         let mut signals = Signals::new();
         let mut observer = Arriving::new();
         send("-TERM");
         signals.first().await;
-        observer.next().await;
+        let _ = observer.next().await;
         {
             let mut second = pin!(signals.second());
             for name in ["-TERM", "-INT"] {
                 send(name);
-                observer.next().await;
+                let _ = observer.next().await;
                 let is_waiting =
                     std::future::poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
                 assert!(is_waiting.await, "{name} belongs to the first one");
@@ -115,11 +162,28 @@ mod tests {
         }
         // A second later.
         signals.first = Instant::now().checked_sub(ONE_WISH);
-        send("-INT");
-        signals.second().await;
+        {
+            let mut second = pin!(signals.second());
+            send("-HUP");
+            assert_eq!(observer.next().await, Arrived::Hangup);
+            let is_waiting = std::future::poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
+            assert!(is_waiting.await, "a lost terminal asks for no end at once");
+            send("-INT");
+            second.await;
+        }
         // Where something else was the first wish, a signal is the second at once.
         let mut signals = Signals::new();
         send("-TERM");
         signals.second().await;
+        // A lost terminal is a first wish, where it is not ignored.
+        let mut signals = Signals::new();
+        send("-HUP");
+        signals.first().await;
+        ignore_hangups();
+        let mut signals = Signals::new();
+        assert!(signals.arriving.hangup.is_none());
+        send("-HUP");
+        send("-TERM");
+        assert_eq!(signals.arriving.next().await, Arrived::Wish);
     }
 }

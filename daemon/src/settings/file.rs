@@ -23,7 +23,8 @@ const EXAMPLE: &str = "murmur init";
 /// When it cannot be read, is no run file or has a value out of range.
 pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
     let text = read(path, "run")?;
-    let manifest: RunManifest = parse(path, &text, EXAMPLE)?;
+    let manifest: RunManifest =
+        parse(path, &text, EXAMPLE).map_err(|failure| of_other_kind(path, &text, "run", failure))?;
     manifest.validate().map_err(|error| match error {
         ManifestError::OutOfRange { field, value, rule } => out_of_range(path, &text, field, &value, rule),
         other => Failure::new(ExitCode::Settings, format!("{}: {other}", path.display())),
@@ -40,7 +41,8 @@ pub fn load_run_manifest(path: &Path) -> Result<RunManifest, Failure> {
 /// When it cannot be read, is no node file or has a value out of range.
 pub fn load_node_settings(path: &Path) -> Result<NodeSettings, Failure> {
     let text = read(path, "node")?;
-    let settings: NodeSettings = parse(path, &text, EXAMPLE)?;
+    let settings: NodeSettings =
+        parse(path, &text, EXAMPLE).map_err(|failure| of_other_kind(path, &text, "node", failure))?;
     settings.validate().map_err(|(field, value, rule)| out_of_range(path, &text, field, &value, rule))?;
     Ok(settings)
 }
@@ -56,6 +58,20 @@ fn read(path: &Path, kind: &str) -> Result<String, Failure> {
         return Err(Failure::new(ExitCode::Settings, message));
     }
     std::fs::read_to_string(path).map_err(unreadable)
+}
+
+/// A better refusal where a file is none of the `wanted` kind (run, node or scenario), but a sound one of another kind.
+pub(crate) fn of_other_kind(path: &Path, text: &str, wanted: &str, failure: Failure) -> Failure {
+    let has_keys = toml::from_str::<toml::Table>(text).is_ok_and(|table| !table.is_empty());
+    let (kind, hint) = if has_keys && wanted != "node" && toml::from_str::<NodeSettings>(text).is_ok() {
+        ("node", "give it after --node")
+    } else if has_keys && wanted != "run" && toml::from_str::<RunManifest>(text).is_ok() {
+        ("run", "`murmur start` and `murmur local` take it, without an option in front")
+    } else {
+        return failure;
+    };
+    let message = format!("{} is a {kind} file where a {wanted} file belongs", path.display());
+    Failure::new(ExitCode::Settings, message).hint(hint)
 }
 
 /// Reads TOML, also for the scenarios of the simulator. `example` names the command that writes an annotated file of the
@@ -101,7 +117,9 @@ fn wrong_value(message: &str) -> Option<String> {
         other if other.starts_with("struct ") => "keys of its own, in a section [in brackets]",
         _ => return None,
     };
-    is_wrong_type.then(|| format!("takes {wanted}, not the {}", given.replace('`', "")))
+    // Of a number that is too large for any of our types it also names its own.
+    let given = given.trim_end_matches(" as i128").trim_end_matches(" as u128").replace('`', "");
+    is_wrong_type.then(|| format!("takes {wanted}, not the {given}"))
 }
 
 /// The line with a mistake, and a mark below the mistake.
@@ -218,6 +236,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_another_kind_is_told_to_be_one() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("file.toml");
+        let with = |text: &str| std::fs::write(&path, text).expect("written");
+        with("[network]\nport = 4711\n");
+        let failure = load_run_manifest(&path).expect_err("a node file");
+        assert!(failure.to_string().ends_with("is a node file where a run file belongs"), "{failure}");
+        assert!(failure.remedy().contains("--node"), "{failure}");
+        with("[model]\nlayers = 2\n");
+        let failure = load_node_settings(&path).expect_err("a run file");
+        assert!(failure.to_string().ends_with("is a run file where a node file belongs"), "{failure}");
+        with("[network]\nport = 4711\n[model]\nlayers = 2\n");
+        let failure = load_run_manifest(&path).expect_err("neither");
+        assert!(failure.to_string().contains("unknown key"), "{failure}");
+    }
+
+    #[test]
     fn a_wrong_type_is_named_with_key_line_and_place() {
         let refusal =
             |text: &str| parse::<RunManifest>(Path::new("run.toml"), text, EXAMPLE).expect_err("a mistake").to_string();
@@ -227,6 +262,7 @@ mod tests {
         let cases = [
             ("model.width = -4", "model.width takes a whole number, not negative, not the integer -4", "^^"),
             ("[optimizer]\nlearning_rate = true", "learning_rate takes a number, not the boolean true", "^^^^"),
+            ("model.width = 99999999999999999999", "not the integer 99999999999999999999", "^^^^^^^^^^^^^^^^^^^^"),
             ("[run]\nname = 7", "run.name takes text in quotes, not the integer 7", "^"),
             ("model = 3", "model takes keys of its own, in a section [in brackets], not the integer 3", "^"),
             ("[data]\n\tshare = \"jä\"", "data.share takes true or false, not the string \"jä\"", "\t        ^^^^"),
@@ -234,7 +270,7 @@ mod tests {
         ];
         for (text, what, mark) in cases {
             let message = refusal(text);
-            assert!(message.contains(what), "{message}");
+            assert!(message.contains(what) && !message.contains("i128"), "{message}");
             assert!(message.ends_with(&format!(" {mark}")) || message.ends_with(&format!("| {mark}")), "{message}");
         }
         for text in ["[model\n", "x", "= 3", "a = \"ü", "\u{feff}\u{0}", "", "\n\n[[model]]\n"] {

@@ -22,7 +22,7 @@ use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
-use super::{is_in_use, write_atomically, write_private};
+use super::{ELSEWHERE, LOCAL, is_in_use, write_atomically, write_private};
 use crate::failure::{ExitCode, Failure};
 
 /// The membership secret of a closed run, in a data directory.
@@ -33,6 +33,9 @@ const PEERS_REMEMBERED_MAX: usize = 64;
 
 /// Folders of runs that are looked through for one: more runs on one machine are somebody's archive.
 const DEFAULT_FOLDERS_MAX: usize = 256;
+
+/// What else lies in the default folder.
+const TAKEN: [&str; 2] = [LOCAL, ELSEWHERE];
 
 /// A data directory in use by this process.
 #[derive(Debug)]
@@ -51,9 +54,7 @@ struct RememberedPeer {
 impl DataDirectory {
     /// `murmur/<name>` under the user's data directory (XDG).
     pub fn default_path(name: &str) -> PathBuf {
-        // A run's name is for people and may hold anything.
-        let safe = |character: char| if character.is_alphanumeric() { character } else { '-' };
-        DataDirectory::default_base().join(name.chars().map(safe).collect::<String>())
+        DataDirectory::default_base().join(folder_named(name))
     }
 
     /// As [`default_path`](Self::default_path), or with a number behind it, such as `stories-2`: the first that no daemon
@@ -224,9 +225,36 @@ impl DataDirectory {
     }
 }
 
+/// A run's name as the name of a folder. It is for people and may hold anything: what begins like an option, or is the name of
+/// something else in the default folder, becomes another one.
+fn folder_named(name: &str) -> String {
+    let safe = |character: char| if character.is_alphanumeric() { character } else { '-' };
+    let folder: String = name.chars().map(safe).collect();
+    match folder.trim_start_matches('-') {
+        "" => "run".to_owned(),
+        taken if TAKEN.iter().any(|name| taken.eq_ignore_ascii_case(name)) => format!("{taken}-run"),
+        free => free.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_runs_folder_is_no_option_and_nothing_else_of_the_default_folder() {
+        let cases = [
+            ("stories", "stories"),
+            ("my run/2", "my-run-2"),
+            ("------evil", "evil"),
+            ("local", "local-run"),
+            ("-Local", "Local-run"),
+            ("elsewhere", "elsewhere-run"),
+            ("../..", "run"),
+            ("Bücher", "Bücher"),
+        ];
+        cases.into_iter().for_each(|(name, folder)| assert_eq!(folder_named(name), folder));
+    }
 
     #[test]
     fn a_directory_in_use_is_refused() {

@@ -1,16 +1,18 @@
 //! Deleting runs: only what a daemon writes, and only where no daemon is.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::runs::{LOCAL, sub_folders};
-use super::{DataDirectory, Run, writer};
+use super::runs::sub_folders;
+use super::series::{self, Series};
+use super::{DataDirectory, LOCAL, Run, is_left_of, writer};
 use crate::observe::{journal, traffic};
 use crate::tracking::mlflow;
 
 /// Everything that daemons write into a data directory. Whatever else lies there is somebody's, and stays.
-const OURS: [&str; 20] = [
+const OURS: [&str; 22] = [
     "checkpoints",
     writer::REPLACED,
     "prepared",
@@ -28,6 +30,8 @@ const OURS: [&str; 20] = [
     super::PRIVACY_FILE,
     "daemon.json",
     mlflow::FILE,
+    series::FILE,
+    series::COMPARISON_FILE,
     "membership.secret",
     "identity.key",
     "lock",
@@ -63,8 +67,9 @@ pub fn remove(run: &Run) -> io::Result<Removed> {
     Ok(removed)
 }
 
-/// Deletes the oldest swarms of `murmur local` in the default folder, so that with the new one ten are left. Those in use
-/// stay. How many have gone, and the bytes freed.
+/// Deletes the oldest swarms of `murmur local` in the default folder, so that with the new one ten are left. A series of
+/// `--against alone` counts as one, and a folder in which no node has begun as none. Those in use stay. How many have gone, and the
+/// bytes freed.
 pub fn prune_local(new: &Path) -> (usize, u64) {
     prune(&DataDirectory::default_base().join(LOCAL), new)
 }
@@ -74,15 +79,27 @@ fn prune(folder: &Path, new: &Path) -> (usize, u64) {
         sub_folders(folder).into_iter().filter(|path| is_ours(path) && path != new).collect();
     // The name begins with the time.
     folders.sort_by_key(|path| std::cmp::Reverse(began(path)));
+    let mut kept = vec![counted_as(new)];
     let mut gone = (0, 0);
-    for old in folders.into_iter().skip(LOCAL_KEPT - 1) {
-        let nodes = Run::open(&old).map_or_else(Vec::new, |run| run.nodes);
-        let run = Run { directory: old, nodes, changed: std::time::SystemTime::UNIX_EPOCH };
+    for old in folders {
+        let (name, run) = (counted_as(&old), Run::open(&old));
+        let is_kept = kept.contains(&name);
+        if is_kept || kept.len() < LOCAL_KEPT {
+            kept.extend(Some(name).filter(|_| !is_kept && run.is_some()));
+            continue;
+        }
+        let Some(run) = run else { continue };
         if let Ok(removed) = remove(&run) {
             gone = (gone.0 + 1, gone.1 + removed.bytes);
         }
     }
     gone
+}
+
+/// A folder's name, or that of the series that it belongs to.
+fn counted_as(folder: &Path) -> OsString {
+    let own = folder.file_name().unwrap_or_default().to_owned();
+    Series::of(folder).map_or(own, |series| series.name.into())
 }
 
 /// Whether `murmur local` has made this folder: seconds since 1970, and a process.
@@ -126,6 +143,11 @@ fn remove_known(folder: &Path, removed: &mut Removed) -> io::Result<()> {
         } else {
             fs::remove_file(&path)?
         };
+    }
+    let entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let is_left = |path: &PathBuf| path.file_name().and_then(|it| it.to_str()).is_some_and(|it| is_left_of(it, &OURS));
+    for path in entries.filter(is_left) {
+        fs::remove_file(path)?;
     }
     // Only an empty one goes.
     if fs::remove_dir(folder).is_err() {
@@ -171,6 +193,7 @@ mod tests {
             begin_node(&swarm(second).join("node-0"));
             fs::write(swarm(second).join("run.toml"), "").expect("written");
         }
+        fs::write(swarm(101).join("node-0/.traffic.json.77-3.tmp"), "left by a killed process").expect("written");
         begin_node(&folder.path().join("my-own"));
         let in_use = DataDirectory::open(&swarm(102).join("node-0")).expect("free");
         let (gone, bytes) = prune(folder.path(), &swarm(113));
@@ -180,5 +203,25 @@ mod tests {
         let left: Vec<usize> = (101..=113).filter(|second| swarm(*second).exists()).collect();
         assert_eq!(left, [102].into_iter().chain(104..=113).collect::<Vec<_>>());
         assert!(folder.path().join("my-own").exists(), "not made by `murmur local`");
+    }
+
+    #[test]
+    fn a_series_counts_as_one_swarm_and_an_attempt_that_failed_as_none() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let swarm = |second: usize| folder.path().join(format!("{second}-77"));
+        // Nine of their own, a series of six, then the new one and attempts of earlier versions.
+        for second in 101..=116 {
+            begin_node(&swarm(second).join("node-0"));
+        }
+        for second in 110..=115 {
+            Series { name: "110-77".to_owned(), alone: second % 2 == 1 }.mark(&swarm(second)).expect("written");
+        }
+        (117..=140).for_each(|second| fs::create_dir_all(swarm(second).join("prepared")).expect("made"));
+        let left = || (101..=116).filter(|second| swarm(*second).exists()).collect::<Vec<usize>>();
+        assert_eq!(prune(folder.path(), &swarm(116)).0, 1, "the eleventh");
+        assert_eq!(left(), (102..=116).collect::<Vec<_>>());
+        (141..=149).for_each(|second| begin_node(&swarm(second).join("node-0")));
+        assert_eq!(prune(folder.path(), &swarm(149)).0, 8 + 6, "the series goes as a whole");
+        assert_eq!(left(), [116]);
     }
 }

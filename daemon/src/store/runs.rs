@@ -4,13 +4,10 @@
 //! elsewhere are remembered there in the file `elsewhere`, a path a line.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
-use super::{DataDirectory, RunningDaemon, is_in_use, write_atomically};
-
-/// The folder of swarms that `murmur local` has run.
-pub const LOCAL: &str = "local";
+use super::{DataDirectory, ELSEWHERE, LOCAL, RunningDaemon, Series, is_in_use, write_atomically};
 
 /// Folders looked through at each level: more runs on one machine are somebody's archive.
 const FOLDERS_MAX: usize = 1024;
@@ -39,8 +36,7 @@ impl Run {
 
     /// The run that a path leads to, or that has this name: as its folder is called, or as its run file calls it.
     pub fn named(name: &Path) -> Option<Run> {
-        let base = DataDirectory::default_base();
-        let folders = [name.to_owned(), base.join(name), base.join(LOCAL).join(name)];
+        let folders = folders_named(name, &DataDirectory::default_base());
         let is_called = |run: &Run| {
             let manifest = run.nodes.first().and_then(|node| DataDirectory::claimed_manifest(node));
             manifest.is_some_and(|manifest| Some(manifest.run.name.as_str()) == name.to_str())
@@ -57,6 +53,14 @@ impl Run {
         let mut runs: Vec<Run> = folders.iter().filter_map(|folder| Run::open(folder)).collect();
         runs.sort_by(|one, other| other.changed.cmp(&one.changed).then_with(|| one.directory.cmp(&other.directory)));
         runs.dedup_by(|one, other| one.directory == other.directory);
+        runs
+    }
+
+    /// All of this machine that are one run, which is what commands take that are given none: the daemons of a swarm that trained
+    /// each for itself are not.
+    pub fn all_usual() -> Vec<Run> {
+        let mut runs = Run::all();
+        runs.retain(|run| Series::of(&run.directory).is_none_or(|series| !series.alone));
         runs
     }
 
@@ -77,6 +81,15 @@ impl Run {
     }
 }
 
+/// Where a run of this name may lie. `../stories` and `./stories` are paths from the working directory, and never names.
+fn folders_named(name: &Path, base: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![name.to_owned()];
+    if name.components().all(|part| matches!(part, Component::Normal(_))) {
+        folders.extend([base.join(name), base.join(LOCAL).join(name)]);
+    }
+    folders
+}
+
 /// Remembers a data directory that does not lie in the default folder. Best effort: it can always be given by its path.
 pub fn remember(directory: &Path) {
     let base = DataDirectory::default_base();
@@ -89,7 +102,7 @@ pub fn remember(directory: &Path) {
     }
     let newest_first = std::iter::once(directory).chain(known).take(ELSEWHERE_MAX);
     let text: String = newest_first.map(|path| format!("{}\n", path.display())).collect();
-    let written = fs::create_dir_all(&base).and_then(|()| write_atomically(&base.join("elsewhere"), text.as_bytes()));
+    let written = fs::create_dir_all(&base).and_then(|()| write_atomically(&base.join(ELSEWHERE), text.as_bytes()));
     if let Err(error) = written {
         tracing::debug!("cannot remember where the run lies: {error}");
     }
@@ -97,7 +110,7 @@ pub fn remember(directory: &Path) {
 
 /// Those remembered that are still there.
 fn elsewhere(base: &Path) -> Vec<PathBuf> {
-    let text = fs::read_to_string(base.join("elsewhere")).unwrap_or_default();
+    let text = fs::read_to_string(base.join(ELSEWHERE)).unwrap_or_default();
     text.lines().take(ELSEWHERE_MAX).map(PathBuf::from).filter(|path| Run::open(path).is_some()).collect()
 }
 
@@ -151,5 +164,15 @@ mod tests {
         assert_eq!(Run::open(&other), None, "somebody's folder with a run file in it");
         assert_eq!(Run::open(&folder.path().join("nothing")), None);
         assert_eq!(Run::named(&swarm).expect("by its path").directory, swarm);
+    }
+
+    #[test]
+    fn only_a_name_is_looked_for_among_the_runs_of_this_machine() {
+        let base = Path::new("/base");
+        let of = |name: &str| folders_named(Path::new(name), base);
+        assert_eq!(of("local/7-7"), ["local/7-7", "/base/local/7-7", "/base/local/local/7-7"].map(PathBuf::from));
+        for path in ["../stories", "./stories", "/stories", "local/../../stories", ".."] {
+            assert_eq!(of(path), [PathBuf::from(path)]);
+        }
     }
 }

@@ -52,6 +52,24 @@ pub struct Mlflow {
     thread: JoinHandle<()>,
 }
 
+/// Says where this is no address of a server.
+pub(crate) fn check_address(url: &str) {
+    if !url.is_empty() {
+        let _ = client_of(url);
+    }
+}
+
+fn client_of(url: &str) -> Option<Client> {
+    let client = Client::new(url, &Credentials::from_environment());
+    if client.is_none() {
+        // It may hold a password.
+        let url = url.rsplit_once('@').map_or(url, |(_, place)| place);
+        note(&format!("warning: {url:?} is no address of an MLflow server; training goes on"));
+        note("hint: --mlflow takes an address such as http://127.0.0.1:5000");
+    }
+    client
+}
+
 impl Mlflow {
     /// Begins to send the journal of the data directory `root`, whose last record has the number `seq`; none where there is no
     /// journal. Where the settings are wrong that is said, and nothing is sent.
@@ -66,13 +84,7 @@ impl Mlflow {
         if settings.url.is_empty() {
             return None;
         }
-        let Some(client) = Client::new(&settings.url, &Credentials::from_environment()) else {
-            // It may hold a password.
-            let url = settings.url.rsplit_once('@').map_or(settings.url.as_str(), |(_, place)| place);
-            note(&format!("warning: {url:?} is no address of an MLflow server; training goes on"));
-            note("hint: --mlflow takes an address such as http://127.0.0.1:5000");
-            return None;
-        };
+        let client = client_of(&settings.url)?;
         let Some(seq) = seq else {
             note("warning: without a journal nothing is sent to MLflow; training goes on");
             note("hint: leave journal.megabytes in the node file at its default, and make room on the disk");

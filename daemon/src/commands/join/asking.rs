@@ -32,6 +32,8 @@ pub(super) struct Unanswered {
     reasons: Vec<String>,
     /// What somebody said who refused.
     refusal: Option<Refusal>,
+    /// Whether the owner's file with a secret was of no use: it proves nothing for a run that is not known.
+    has_unused_secret: bool,
 }
 
 impl Unanswered {
@@ -51,7 +53,7 @@ impl Unanswered {
 
 impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Failure {
-        let Unanswered { asker, reasons, refusal } = unanswered;
+        let Unanswered { asker, reasons, refusal, has_unused_secret } = unanswered;
         let failure = Failure::new(ExitCode::Network, format!("no member can be reached: {}", reasons.join("; ")));
         match refusal {
             Some(Refusal::NotAdmitted) => failure.hint(format!(
@@ -59,6 +61,9 @@ impl From<Unanswered> for Failure {
             )),
             Some(Refusal::OtherRun { .. } | Refusal::Stranger) => {
                 failure.hint("ask for a fresh ticket of the run that you want to join")
+            }
+            Some(Refusal::Closed) if has_unused_secret => {
+                failure.hint("--secret-file needs the run's ticket beside it: murmur join TICKET --secret-file FILE")
             }
             Some(refusal) => failure.hint(refusal.remedy()),
             None => failure.hint("is the other daemon running, and may its port be reached from here (firewall, NAT)?"),
@@ -83,11 +88,13 @@ pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<
     }
     let asking = ask_again_and_again(&identity, &addresses, destination.credentials.as_ref());
     let asker = murmur_network::peer_id(&identity);
+    let has_unused_secret = destination.credentials.is_none() && !settings.network.secret_file.as_os_str().is_empty();
     match runtime().map(|runtime| runtime.block_on(asking)) {
         Ok(Ok(told)) => Ok(told),
-        Ok(Err(NoManifest { reasons, refusal, .. })) => Err(Unanswered { asker, reasons, refusal }),
+        Ok(Err(NoManifest { reasons, refusal, .. })) => Err(Unanswered { asker, reasons, refusal, has_unused_secret }),
         Err(error) => {
-            Err(Unanswered { asker, reasons: vec![format!("cannot start the runtime: {error}")], refusal: None })
+            let reasons = vec![format!("cannot start the runtime: {error}")];
+            Err(Unanswered { asker, reasons, refusal: None, has_unused_secret })
         }
     }
 }

@@ -7,7 +7,7 @@ use murmur_sim::file::{BuiltIn, Drawn, MEMORY_BYTES_MAX, Mistake, ScenarioFile, 
 use super::setting::{EXAMPLE, Setting};
 use crate::console::human_bytes;
 use crate::failure::{ExitCode, Failure};
-use crate::settings::{line_of_field, nearest, parse};
+use crate::settings::{line_of_field, nearest, of_other_kind, parse};
 
 /// The largest scenario file read, in bytes. Ours are about 5 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -41,7 +41,8 @@ impl Source {
             Some(scenario) => (format!("{name} (built in)"), scenario.text.to_owned()),
             None => (name.to_owned(), read(name)?),
         };
-        let mut file: ScenarioFile = parse(Path::new(&place), &text, EXAMPLE)?;
+        let mut file: ScenarioFile = parse(Path::new(&place), &text, EXAMPLE)
+            .map_err(|failure| of_other_kind(Path::new(&place), &text, "scenario", failure))?;
         if !settings.is_empty() {
             (file, text) = with_settings(&place, &text, &settings)?;
         }
