@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use murmur_protocol::Start;
+use murmur_training::optimizer::moment_lengths;
 use murmur_training::{PretrainedBase, TrainingOptions};
 
 use super::Plan;
@@ -57,14 +58,16 @@ pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Resu
     let resumed = checkpoint.is_some();
     let Arranged { arrangement, line } = arrange(&plan.manifest, training, &devices)?;
     line.iter().for_each(|line| note(line));
-    let parameters = murmur_training::trained_layout(&plan.manifest).parameters();
-    memory_check::check_disk(plan.directory.root(), parameters)?;
+    let options = devices.options(training);
+    let layout = murmur_training::trained_layout(&plan.manifest);
+    let moments = moment_lengths(&plan.manifest.optimizer, &layout, options.moments_in_8_bits);
+    memory_check::check_disk(plan.directory.root(), (4 * layout.parameters() + moments.bytes()) as u64)?;
     if plan.console == Console::Text {
         daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
     }
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let weights = base_model::weights(&plan.manifest, &plan.settings, base, has_model)?;
-    let options = TrainingOptions { weightless: has_model, ..training.options() };
+    let options = TrainingOptions { weightless: has_model, ..options };
     let mut engine = (arrangement.engine(&plan.manifest, weights, corpus, node, options))
         .context("cannot set up the model on its device")?;
     let mut progress = 0.0;

@@ -411,7 +411,8 @@ impl TrainerThread {
         if self.settings.evaluate_every.is_some_and(|every| self.view.steps.is_multiple_of(every)) {
             self.evaluate();
         }
-        if self.timetable.is_due(Instant::now()) && self.is_worth_keeping() {
+        // One that is due while the disk is busy is made as soon as it no longer is.
+        if self.timetable.is_due(Instant::now()) && !self.writer.is_busy() && self.is_worth_keeping() {
             match self.checkpoint() {
                 Ok(checkpoint) => drop(self.writer.try_write(checkpoint, None)),
                 Err(error) => tracing::error!("{error}"),

@@ -16,13 +16,10 @@ use crate::setup::devices::{Devices, name};
 /// A run that is larger than the machine is a matter of its settings, whichever command meets it.
 const DOES_NOT_FIT: ExitCode = ExitCode::Settings;
 
-/// Bytes of a checkpoint for each parameter, at least: θ and two moments.
-const CHECKPOINT_BYTES_PER_PARAMETER: u64 = 3 * 4;
-
 /// What lowers the need, most effective first.
 pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or \
-     optimizer.batch_sequences (activations), train adapters with lora.rank (moments and copies), hold their base in \
-     lora.base_bits = 8, choose a smaller model, or close other programs";
+     optimizer.batch_sequences (activations), keep training.moment_bits = 8, train adapters with lora.rank (moments and \
+     copies), hold their base in lora.base_bits = 8, choose a smaller model, or close other programs";
 
 /// Refuses a run that does not fit.
 ///
@@ -35,17 +32,18 @@ pub(crate) fn check(manifest: &RunManifest, settings: &TrainingSettings, devices
 /// Where a run does not fit that every device holds all of.
 pub(crate) fn shortage(manifest: &RunManifest, settings: &TrainingSettings, devices: &Devices) -> Option<Shortage> {
     let (workers, threads) = (devices.on_cpu() as u64, rayon::current_num_threads());
-    let estimate = |kernels| MemoryEstimate::of(manifest, &settings.options(), kernels, threads);
+    let options = devices.options(settings);
+    let estimate = |kernels| MemoryEstimate::of(manifest, &options, kernels, threads);
     // Copies for exchanges and checkpoints lie in the machine's memory whatever trains.
     let copies = devices.all.iter().map(|device| estimate(Kernels::choose(device, manifest)).copies).max();
     let own = estimate(Kernels::Fused);
     let own = MemoryEstimate { copies: copies.unwrap_or(own.copies), ..own };
     let times = match workers {
-        0 => "; here only the copies, the rest on the GPUs".to_owned(),
+        0 => "; here only copies and process, the rest on the GPUs".to_owned(),
         1 => String::new(),
-        _ => format!("; all but copies {workers} times"),
+        _ => format!("; all but copies and process {workers} times"),
     };
-    let needed = workers * own.on_device() + own.copies;
+    let needed = workers * own.on_device() + own.on_machine();
     let of_machine = Shortage::of("memory", needed, available_memory(), format!("{own}{times}"));
     let of_gpu = |gpu: &Device| {
         let place = format!("the memory of {}", name(gpu));
@@ -65,6 +63,7 @@ pub(crate) fn check_stages(cut: &Cut, devices: &Devices) -> Result<(), Failure> 
     for PlacedStage { place, memory, .. } in &cut.stages {
         let device = &devices.all[*place];
         of_machine.copies += memory.copies;
+        of_machine.process = memory.process;
         if device.is_cpu() {
             of_machine.parameters += memory.parameters;
             of_machine.gradient += memory.gradient;
@@ -76,7 +75,7 @@ pub(crate) fn check_stages(cut: &Cut, devices: &Devices) -> Result<(), Failure> 
             shortage = shortage.or_else(its);
         }
     }
-    let needed = of_machine.on_device() + of_machine.copies;
+    let needed = of_machine.on_device() + of_machine.on_machine();
     let of_machine = || Shortage::of("memory", needed, available_memory(), of_machine.to_string());
     shortage.or_else(of_machine).map_or(Ok(()), |shortage| Err(shortage.failure()))
 }
@@ -108,12 +107,11 @@ impl Shortage {
     }
 }
 
-/// Refuses a node that has no room for a single checkpoint of so many parameters: all that it learns would be lost.
+/// Refuses a node that has no room for a single checkpoint of so many bytes: all that it learns would be lost.
 ///
 /// # Errors
 /// With the numbers.
-pub(crate) fn check_disk(directory: &Path, parameters: usize) -> Result<(), Failure> {
-    let needed = CHECKPOINT_BYTES_PER_PARAMETER * parameters as u64;
+pub(crate) fn check_disk(directory: &Path, needed: u64) -> Result<(), Failure> {
     let free = rustix::fs::statvfs(directory).ok().map(|status| status.f_bavail * status.f_frsize);
     refuse(needed, free, |needed, free| {
         let message =
@@ -169,7 +167,7 @@ mod tests {
         }
         let failure = check(&manifest, &settings, &devices).expect_err("terabytes");
         let message = failure.to_string();
-        for part in ["parameters", "gradient", "moments", "activations", "copies", "are free"] {
+        for part in ["parameters", "gradient", "moments", "activations", "copies", "process", "are free"] {
             assert!(message.contains(part), "{message}");
         }
         assert!(failure.remedy().contains("optimizer.batch_sequences"), "{}", failure.remedy());

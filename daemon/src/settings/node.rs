@@ -59,6 +59,9 @@ pub struct TrainingSettings {
     pub micro_batch: usize,
     /// "f32" or "bf16": in what transformers multiply matrices.
     pub precision: Precision,
+    /// Bits in which the optimizer's moments of matrices, but for the embedding, are kept: 8 or 32. Only on CPUs, and not where members
+    /// average gradients.
+    pub moment_bits: u32,
     /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
     pub steps: u64,
     /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
@@ -215,8 +218,14 @@ impl TrainingSettings {
     /// How the engine is to compute.
     pub fn options(&self) -> TrainingOptions {
         let micro_batch = (self.micro_batch > 0).then_some(self.micro_batch);
-        let (recompute, precision) = (self.recompute, self.precision);
-        TrainingOptions { micro_batch, recompute, precision, weightless: false, kernels: None }
+        TrainingOptions {
+            micro_batch,
+            recompute: self.recompute,
+            precision: self.precision,
+            moments_in_8_bits: self.moment_bits == 8,
+            weightless: false,
+            kernels: None,
+        }
     }
 }
 
@@ -230,6 +239,7 @@ impl Default for TrainingSettings {
             recompute: false,
             micro_batch: 0,
             precision: Precision::F32,
+            moment_bits: 32,
             steps: 0,
             evaluate_every: 100,
             after_completion: AfterCompletion::Serve,
@@ -433,6 +443,9 @@ impl NodeSettings {
         }
         if training.devices.len() > DEVICES_MAX {
             return Err(("training.devices", format!("{} of them", training.devices.len()), "at most 64"));
+        }
+        if ![8, 32].contains(&training.moment_bits) {
+            return Err(("training.moment_bits", training.moment_bits.to_string(), "8 or 32"));
         }
         if training.threads > THREADS_MAX {
             return Err(("training.threads", training.threads.to_string(), "0 (all cores) to 1024"));

@@ -69,6 +69,10 @@ pub(crate) fn arrange(
     settings: &TrainingSettings,
     devices: &Devices,
 ) -> Result<Arranged, Failure> {
+    if settings.moment_bits == 8 && manifest.synchronous.is_on() && manifest.synchronous.averages_gradients() {
+        let message = "training.moment_bits = 8 is for a node's own moments, and members of this synchronous run have them in common";
+        return Err(Failure::new(ExitCode::Settings, message).hint("keep training.moment_bits = 32 for this run"));
+    }
     let replicas = |line| Arranged { arrangement: Arrangement::Replicas(devices.all.clone()), line };
     if devices.all.len() == 1 {
         memory_check::check(manifest, settings, devices)?;
@@ -99,7 +103,7 @@ fn pipeline(
     devices: &Devices,
     why: &str,
 ) -> Result<Arranged, Failure> {
-    let options = settings.options();
+    let options = devices.options(settings);
     let on_cpu = devices.on_cpu();
     let threads = (rayon::current_num_threads() / on_cpu.max(1)).max(1);
     let all_alike = devices.all.iter().all(|device| device.is_cpu() == devices.all[0].is_cpu());
@@ -110,7 +114,7 @@ fn pipeline(
         speed: if all_alike { 1.0 } else { measured_speed(manifest, &options, device, on_cpu) },
         free: match device.is_cpu() {
             // Stages on the CPU share what copies leave of the machine's memory.
-            true => available_memory().map(|free| free.saturating_sub(whole.copies) / on_cpu as u64),
+            true => available_memory().map(|free| free.saturating_sub(whole.on_machine()) / on_cpu as u64),
             false => free_memory(device),
         },
     };
@@ -209,7 +213,7 @@ mod tests {
         let needed = |manifest: &RunManifest, replicas: u64| {
             let options = settings(2, Split::Auto).options();
             let estimate = MemoryEstimate::of(manifest, &options, Kernels::Fused, rayon::current_num_threads());
-            replicas * estimate.on_device() + estimate.copies
+            replicas * estimate.on_device() + estimate.on_machine()
         };
         // Halfway between what one takes and what two take.
         while needed(&manifest, 1) + needed(&manifest, 2) < 2 * free && manifest.model.width < 16_384 {

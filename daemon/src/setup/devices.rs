@@ -1,6 +1,6 @@
 //! The devices that a node trains on, from its settings.
 
-use murmur_training::{Device, DeviceChoice, DeviceError, DeviceLocation, Precision};
+use murmur_training::{Device, DeviceChoice, DeviceError, DeviceLocation, Precision, TrainingOptions};
 
 use crate::failure::{ExitCode, Failure};
 use crate::settings::TrainingSettings;
@@ -19,6 +19,9 @@ pub(crate) struct Devices {
 /// Said where bf16 is asked for in vain.
 const WITHOUT_BF16: &str = "this processor has no products of 16 bits that are faster than f32 (AVX512-VNNI or AVX512-BF16), \
                             so it trains in f32";
+
+/// Said where moments in 8 bits are asked for in vain.
+const WITHOUT_8_BITS: &str = "moments in 8 bits are for CPUs alone, so training.moment_bits = 8 has no effect here";
 
 impl Devices {
     /// Opens what the settings ask for.
@@ -45,12 +48,22 @@ impl Devices {
             warning = warning.or(about);
         }
         let on_cpu = all.iter().any(Device::is_cpu);
-        if on_cpu && settings.precision == Precision::Bf16 && !Precision::Bf16.is_on_this_cpu() {
-            warning =
-                Some([warning.as_deref(), Some(WITHOUT_BF16)].into_iter().flatten().collect::<Vec<_>>().join("; "));
+        let without_bf16 = on_cpu && settings.precision == Precision::Bf16 && !Precision::Bf16.is_on_this_cpu();
+        let without_8_bits = settings.moment_bits == 8 && !all.iter().all(Device::is_cpu);
+        for said in [(without_bf16, WITHOUT_BF16), (without_8_bits, WITHOUT_8_BITS)] {
+            if let (true, said) = said {
+                warning = Some(warning.map_or(said.to_owned(), |warning| format!("{warning}; {said}")));
+            }
         }
         let names: Vec<String> = all.iter().map(name).collect();
         Ok(Devices { all, name: names.join(", "), warning })
+    }
+
+    /// How the engine is to compute on these.
+    pub(crate) fn options(&self, settings: &TrainingSettings) -> TrainingOptions {
+        let options = settings.options();
+        let moments_in_8_bits = options.moments_in_8_bits && self.on_cpu() == self.all.len();
+        TrainingOptions { moments_in_8_bits, ..options }
     }
 
     /// How many of them take the machine's own memory.

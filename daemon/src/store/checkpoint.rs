@@ -3,7 +3,8 @@
 //! ```text
 //! checkpoints/step-000000000600/
 //!   model.safetensors       the parameters by name, for any tool
-//!   optimizer.safetensors   moments, and the average of gradients, slow weights and momentum where the run has them
+//!   optimizer.safetensors   moments, and the average of gradients, slow weights and momentum where the run has them; of
+//!                           moments in 8 bits codes and scales, and the others in 32
 //!   checkpoint.json         counters, the run, and the BLAKE3 of the two files
 //! ```
 //! It is written under a temporary name, flushed and renamed, so a crash leaves at most a folder that nobody reads. A
@@ -13,18 +14,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use murmur_protocol::{ModelLayout, RunManifest, TensorSpec};
-use murmur_training::optimizer::second_moments;
+use murmur_training::optimizer::{BlockCodes, CodedMoments, moment_lengths};
 use murmur_training::{Counters, DataPosition, EngineState, GradientAverage};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint_error::{CheckpointError, INDEX_FILE};
 use super::sync_directory;
-use super::tensor_file::{self, Named, TensorFile};
+use super::tensor_file::{self, Named, TensorFile, Values};
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 /// Format 1 has the vectors of the optimizer in the order of tensors' names, 2 in the order of the layout.
 const FORMAT: u32 = 2;
+/// The same with some moments in codes of 8 bits.
+const FORMAT_WITH_CODES: u32 = 3;
 
 /// All that is needed to resume.
 #[derive(Clone, Debug)]
@@ -106,7 +109,8 @@ impl Checkpoint {
             ("the outer momentum", state.outer_momentum.as_ref()),
         ];
         let finite = |values: &Vec<f32>| values.iter().all(|value| value.is_finite());
-        let broken = parts.into_iter().find(|(_, values)| !values.is_none_or(finite));
+        let codes = (!state.coded_moments.is_finite()).then_some(("the optimizer's moments in 8 bits", None));
+        let broken = codes.or_else(|| parts.into_iter().find(|(_, values)| !values.is_none_or(finite)));
         broken.map_or(Ok(()), |(part, _)| Err(CheckpointError::NotFinite(state.counters.steps, part)))
     }
 
@@ -131,7 +135,7 @@ impl Checkpoint {
         std::fs::create_dir_all(folder).map_err(io)?;
         let state = &self.state;
         let in_model = |tensor: &TensorSpec| -> Named<'_> {
-            (tensor.name.clone(), tensor.shape.clone(), &state.parameters[tensor.range()])
+            (tensor.name.clone(), tensor.shape.clone(), Values::F32(&state.parameters[tensor.range()]))
         };
         let model: Vec<Named<'_>> = layout.tensors().iter().map(in_model).collect();
         let average = state.gradient_average.as_ref();
@@ -144,7 +148,13 @@ impl Checkpoint {
             ("outer_momentum", state.outer_momentum.as_deref()),
         ];
         let flat = |(name, values): (&str, Option<_>)| values.map(|values: &[f32]| flat(name, values));
-        let optimizer: Vec<Named<'_>> = parts.into_iter().filter_map(flat).collect();
+        let mut optimizer: Vec<Named<'_>> = parts.into_iter().filter_map(flat).collect();
+        for (name, BlockCodes { codes, scales }) in state.coded_moments.named() {
+            if !codes.is_empty() {
+                optimizer.push((codes_of(name), vec![codes.len()], Values::U8(codes)));
+                optimizer.push((scales_of(name), vec![scales.len()], Values::F32(scales)));
+            }
+        }
         let mut files = BTreeMap::new();
         for (name, tensors) in [(MODEL_FILE, model), (OPTIMIZER_FILE, optimizer)] {
             let path = folder.join(name);
@@ -153,7 +163,7 @@ impl Checkpoint {
         }
         let counters = &state.counters;
         let index = Index {
-            format: FORMAT,
+            format: if state.coded_moments.is_empty() { FORMAT } else { FORMAT_WITH_CODES },
             run: self.manifest.run_id().to_string(),
             manifest: self.manifest.canonical_text(),
             progress: self.progress,
@@ -179,8 +189,8 @@ impl Checkpoint {
         let bytes = std::fs::read(&path).map_err(|error| CheckpointError::Io(path.clone(), error))?;
         let damaged = |reason: String| CheckpointError::Index(path.clone(), reason);
         let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        if ![1, FORMAT].contains(&index.format) {
-            return Err(damaged(format!("format {}, this murmur reads up to {FORMAT}", index.format)));
+        if ![1, FORMAT, FORMAT_WITH_CODES].contains(&index.format) {
+            return Err(damaged(format!("format {}, this murmur reads up to {FORMAT_WITH_CODES}", index.format)));
         }
         let manifest = RunManifest::from_text(&index.manifest).map_err(|error| damaged(error.to_string()))?;
         if manifest.run_id().to_string() != index.run {
@@ -196,16 +206,26 @@ impl Checkpoint {
         let mut parameters = vec![0.0; layout.parameters()];
         stored.tensors().iter().try_for_each(|tensor| model.read(&tensor.name, &mut parameters[tensor.range()]))?;
         let mut optimizer = open(OPTIMIZER_FILE)?;
-        let (count, seconds) = (layout.parameters(), second_moments(&manifest.optimizer, &layout));
+        let count = layout.parameters();
+        let lengths = moment_lengths(&manifest.optimizer, &layout, index.format == FORMAT_WITH_CODES);
+        let mut coded_moments = CodedMoments::default();
+        for ((name, coded), [codes, scales]) in coded_moments.named_mut().into_iter().zip(lengths.coded) {
+            if codes > 0 {
+                coded.codes = optimizer.codes(&codes_of(name), codes)?;
+                coded.scales = optimizer.values(&scales_of(name), scales)?;
+            }
+        }
         let mut values = |name: &str, count: usize, is_there: bool| -> Result<Option<Vec<f32>>, CheckpointError> {
             is_there.then(|| optimizer.values(name, count)).transpose()
         };
         let (outer, matched) = (manifest.gossip.outer_learning_rate > 0.0, manifest.optimizer.match_batch);
-        let average = values("gradient_average", seconds, matched)?.zip(values("gradient_average_weight", 1, matched)?);
+        let average = values("gradient_average", lengths.average, matched)?;
+        let average = average.zip(values("gradient_average_weight", 1, matched)?);
         let state = EngineState {
             parameters,
-            first_moment: values("first_moment", count, true)?.unwrap_or_default(),
-            second_moment: values("second_moment", seconds, true)?.unwrap_or_default(),
+            first_moment: values("first_moment", lengths.first, true)?.unwrap_or_default(),
+            second_moment: values("second_moment", lengths.second, true)?.unwrap_or_default(),
+            coded_moments,
             gradient_average: average.map(|(values, weight)| GradientAverage { values, weight: weight[0] }),
             slow_weights: values("slow_weights", count, outer)?,
             outer_momentum: values("outer_momentum", count, outer)?,
@@ -268,7 +288,17 @@ pub(super) fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn flat<'a>(name: &str, values: &'a [f32]) -> Named<'a> {
-    (name.to_owned(), vec![values.len()], values)
+    (name.to_owned(), vec![values.len()], Values::F32(values))
+}
+
+/// The name of the codes of moments.
+fn codes_of(moments: &str) -> String {
+    format!("{moments}_codes")
+}
+
+/// The name of their scales.
+fn scales_of(moments: &str) -> String {
+    format!("{moments}_scales")
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
@@ -278,6 +308,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
 #[cfg(test)]
 mod tests {
     use murmur_protocol::manifest::OptimizerKind;
+    use murmur_training::optimizer::second_moments;
 
     use super::*;
 
@@ -295,6 +326,7 @@ mod tests {
             first_moment: values(0.1),
             second_moment: values(0.2),
             gradient_average: None,
+            coded_moments: CodedMoments::default(),
             slow_weights: Some(values(0.3)),
             outer_momentum: Some(values(0.4)),
             counters: Counters { steps, position: DataPosition { epoch: 2, cursor: 3 }, ..Counters::default() },
@@ -332,6 +364,31 @@ mod tests {
         written.write(folder.path(), &layout, 2).expect("written");
         let read = load_latest(folder.path()).0.expect("a checkpoint");
         assert_eq!((read.state, read.manifest), (written.state, written.manifest));
+    }
+
+    #[test]
+    fn moments_in_eight_bits_come_back_in_a_smaller_file() {
+        let (mut written, layout) = checkpoint(7);
+        written.manifest.optimizer.match_batch = true;
+        let lengths = moment_lengths(&written.manifest.optimizer, &layout, true);
+        let values = |count: usize| (0..count).map(|index| index as f32).collect::<Vec<f32>>();
+        (written.state.first_moment, written.state.second_moment) = (values(lengths.first), values(lengths.second));
+        written.state.gradient_average = Some(GradientAverage { values: values(lengths.average), weight: 0.25 });
+        let coded = written.state.coded_moments.named_mut().into_iter().zip(lengths.coded);
+        for (kind, ((_, place), [codes, scales])) in coded.enumerate() {
+            place.codes = (0..codes).map(|index| (index * (kind + 3)) as u8).collect();
+            place.scales = values(scales);
+        }
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = written.write(folder.path(), &layout, 2).expect("written");
+        let read = load_latest(folder.path()).0.expect("a checkpoint");
+        assert_eq!(read.state, written.state);
+        let bytes = path.join(OPTIMIZER_FILE).metadata().expect("there").len();
+        // Slow weights and outer momentum are in 32 bits.
+        let expected = (lengths.bytes() + 8 * layout.parameters()) as u64;
+        assert!((expected..expected + 2000).contains(&bytes), "{bytes}, {expected} of values");
+        written.state.coded_moments.second.scales[1] = f32::NAN;
+        assert!(matches!(written.write(folder.path(), &layout, 2), Err(CheckpointError::NotFinite(7, _))));
     }
 
     /// As version 1 wrote them: every vector in the order of names.

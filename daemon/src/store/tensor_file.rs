@@ -15,7 +15,32 @@ const PIECE_BYTES: usize = 1 << 20;
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// A tensor to be written: its name, shape and values.
-pub(super) type Named<'a> = (String, Vec<usize>, &'a [f32]);
+pub(super) type Named<'a> = (String, Vec<usize>, Values<'a>);
+
+/// What a tensor holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Values<'a> {
+    /// Values of 32 bits.
+    F32(&'a [f32]),
+    /// Codes of 8.
+    U8(&'a [u8]),
+}
+
+impl<'a> Values<'a> {
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::U8(codes) => codes,
+        }
+    }
+
+    fn kind(self) -> Dtype {
+        match self {
+            Values::F32(_) => Dtype::F32,
+            Values::U8(_) => Dtype::U8,
+        }
+    }
+}
 
 /// Writes the tensors in this order to a new file, brings it to the disk and returns its BLAKE3 in hexadecimal.
 ///
@@ -25,8 +50,8 @@ pub(super) fn write(path: &Path, tensors: &[Named<'_>]) -> io::Result<String> {
     let mut end = 0;
     let places = tensors.iter().map(|(name, shape, values)| {
         let begin = end;
-        end += 4 * values.len();
-        (name.clone(), TensorInfo { dtype: Dtype::F32, shape: shape.clone(), data_offsets: (begin, end) })
+        end += values.bytes().len();
+        (name.clone(), TensorInfo { dtype: values.kind(), shape: shape.clone(), data_offsets: (begin, end) })
     });
     let metadata = Metadata::new(None, places.collect()).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata)?;
@@ -40,7 +65,7 @@ pub(super) fn write(path: &Path, tensors: &[Named<'_>]) -> io::Result<String> {
     put(&(header.len() as u64).to_le_bytes())?;
     put(&header)?;
     for (_, _, values) in tensors {
-        put(bytemuck::cast_slice(values))?;
+        put(values.bytes())?;
     }
     file.sync_all()?;
     Ok(hasher.finalize().to_hex().to_string())
@@ -95,20 +120,42 @@ impl TensorFile {
     /// # Errors
     /// When there is no such tensor, or its values are others than as many finite ones of 32 bits.
     pub(super) fn read(&mut self, name: &str, values: &mut [f32]) -> Result<(), CheckpointError> {
+        let count = values.len();
+        self.read_bytes(name, Dtype::F32, bytemuck::cast_slice_mut(values), || format!("{count} values of 32 bits"))?;
+        let unfit = |reason: String| CheckpointError::Content(self.path.clone(), reason);
+        // The format's order of bytes, whatever this machine's is.
+        values.iter_mut().for_each(|value| *value = f32::from_bits(u32::from_le(value.to_bits())));
+        let is_finite = values.iter().all(|value| value.is_finite());
+        if is_finite { Ok(()) } else { Err(unfit(format!("{name} is not finite"))) }
+    }
+
+    /// The codes of 8 bits of a tensor, so many.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or it has others.
+    pub(super) fn codes(&mut self, name: &str, count: usize) -> Result<Vec<u8>, CheckpointError> {
+        let mut codes = vec![0; count];
+        self.read_bytes(name, Dtype::U8, &mut codes, || format!("{count} codes of 8 bits"))?;
+        Ok(codes)
+    }
+
+    fn read_bytes(
+        &mut self,
+        name: &str,
+        kind: Dtype,
+        bytes: &mut [u8],
+        wanted: impl Fn() -> String,
+    ) -> Result<(), CheckpointError> {
         let TensorFile { path, file, metadata, begin } = self;
         let unfit = |reason: String| CheckpointError::Content(path.clone(), reason);
         let io = |error| CheckpointError::Io(path.clone(), error);
         let tensor = metadata.info(name).ok_or_else(|| unfit(format!("there is no tensor {name}")))?;
         let (first, end) = tensor.data_offsets;
-        if tensor.dtype != Dtype::F32 || end - first != 4 * values.len() {
-            return Err(unfit(format!("{name} is not {} values of 32 bits", values.len())));
+        if tensor.dtype != kind || end - first != bytes.len() {
+            return Err(unfit(format!("{name} is not {}", wanted())));
         }
         file.seek(SeekFrom::Start(*begin + first as u64)).map_err(io)?;
-        file.read_exact(bytemuck::cast_slice_mut(values)).map_err(io)?;
-        // The format's order of bytes, whatever this machine's is.
-        values.iter_mut().for_each(|value| *value = f32::from_bits(u32::from_le(value.to_bits())));
-        let is_finite = values.iter().all(|value| value.is_finite());
-        if is_finite { Ok(()) } else { Err(unfit(format!("{name} is not finite"))) }
+        file.read_exact(bytes).map_err(io)
     }
 
     /// The values of a tensor, so many.
@@ -132,8 +179,12 @@ mod tests {
     fn what_is_written_is_what_the_library_reads_and_comes_back() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("some.safetensors");
-        let (one, other) = ([1.0, -2.5, 3.0], [0.25; 4]);
-        let tensors = [("b".to_owned(), vec![3], &one[..]), ("a".to_owned(), vec![2, 2], &other[..])];
+        let (one, other, codes) = ([1.0, -2.5, 3.0], [0.25; 4], [7, 255, 0]);
+        let tensors = [
+            ("b".to_owned(), vec![3], Values::F32(&one)),
+            ("codes".to_owned(), vec![3], Values::U8(&codes)),
+            ("a".to_owned(), vec![2, 2], Values::F32(&other)),
+        ];
         let hash = write(&path, &tensors).expect("written");
         let bytes = std::fs::read(&path).expect("there");
         assert_eq!(hash, blake3::hash(&bytes).to_hex().to_string());
@@ -143,6 +194,9 @@ mod tests {
         let mut file = TensorFile::open(path.clone(), Some(&hash)).expect("intact");
         assert_eq!(file.values("a", 4).expect("there"), other);
         assert_eq!(file.values("b", 3).expect("there"), one);
+        assert_eq!(file.codes("codes", 3).expect("there"), codes);
+        let error = file.codes("a", 16).expect_err("values").to_string();
+        assert!(error.contains("a is not 16 codes of 8 bits"), "{error}");
         for (name, count, reason) in [("c", 3, "no tensor c"), ("a", 3, "a is not 3 values of 32 bits")] {
             let error = file.values(name, count).expect_err("not there").to_string();
             assert!(error.contains(reason), "{error}");

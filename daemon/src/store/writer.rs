@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -33,6 +33,8 @@ struct Order {
 pub struct CheckpointWriter {
     queue: Option<SyncSender<Order>>,
     writing: Arc<AtomicBool>,
+    /// Checkpoints in memory that have been handed over.
+    held: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<(), CheckpointError>>>,
 }
 
@@ -44,12 +46,19 @@ impl CheckpointWriter {
     pub fn start(folder: PathBuf, layout: Arc<ModelLayout>, keep: usize) -> CheckpointWriter {
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let writing = Arc::new(AtomicBool::new(false));
-        let is_writing = writing.clone();
+        let (is_writing, held) = (writing.clone(), Arc::new(AtomicUsize::new(0)));
+        let of_thread = held.clone();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(&orders, &folder, &layout, keep, &is_writing))
+            .spawn(move || write_all(&orders, &folder, &layout, keep, (&is_writing, &of_thread)))
             .expect("the system has a thread for the store");
-        CheckpointWriter { queue: Some(queue), writing, thread: Some(thread) }
+        CheckpointWriter { queue: Some(queue), writing, held, thread: Some(thread) }
+    }
+
+    /// Whether a checkpoint is being written or waits for it. Each is a copy of model and moments: who can wait makes none
+    /// meanwhile.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.held.load(Ordering::Acquire) > 0
     }
 
     /// Whether a checkpoint is being written, to be looked at from any thread.
@@ -62,11 +71,13 @@ impl CheckpointWriter {
     pub(crate) fn try_write(&self, checkpoint: Checkpoint, reply: Option<Reply>) -> bool {
         let Some(queue) = &self.queue else { return false };
         let order = Order { checkpoint: Box::new(checkpoint), is_replaced: false, reply };
+        self.held.fetch_add(1, Ordering::AcqRel);
         let (order, reason, refusal) = match queue.try_send(order) {
             Ok(()) => return true,
             Err(TrySendError::Full(order)) => (order, "the disk is still busy with the last one", NotSaved::Busy),
             Err(TrySendError::Disconnected(order)) => (order, "the store is gone", NotSaved::Ended),
         };
+        self.held.fetch_sub(1, Ordering::AcqRel);
         tracing::warn!("checkpoint skipped: {reason}");
         if let Some(reply) = order.reply {
             let _ = reply.send(Err(refusal));
@@ -78,7 +89,10 @@ impl CheckpointWriter {
     /// the next one. Returns whether it will be written.
     pub fn try_write_replaced(&self, checkpoint: Checkpoint) -> bool {
         let order = Order { checkpoint: Box::new(checkpoint), is_replaced: true, reply: None };
-        self.queue.as_ref().is_some_and(|queue| queue.try_send(order).is_ok())
+        self.held.fetch_add(1, Ordering::AcqRel);
+        let is_sent = self.queue.as_ref().is_some_and(|queue| queue.try_send(order).is_ok());
+        self.held.fetch_sub(usize::from(!is_sent), Ordering::AcqRel);
+        is_sent
     }
 
     /// Waits until everything is on disk.
@@ -93,6 +107,7 @@ impl CheckpointWriter {
     /// Hands the final checkpoint over, after those that wait. Only for when training is over.
     pub fn write_last(&self, checkpoint: Checkpoint) {
         if let Some(queue) = &self.queue {
+            self.held.fetch_add(1, Ordering::AcqRel);
             let _ = queue.send(Order { checkpoint: Box::new(checkpoint), is_replaced: false, reply: None });
         }
     }
@@ -104,7 +119,7 @@ fn write_all(
     folder: &Path,
     layout: &ModelLayout,
     keep: usize,
-    is_writing: &AtomicBool,
+    (is_writing, held): (&AtomicBool, &AtomicUsize),
 ) -> Result<(), CheckpointError> {
     Checkpoint::clear_interrupted(folder);
     let mut last = Ok(());
@@ -112,6 +127,8 @@ fn write_all(
         let steps = checkpoint.state.counters.steps;
         if is_replaced {
             keep_replaced(&checkpoint, &folder.with_file_name(REPLACED), layout);
+            drop(checkpoint);
+            held.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
         is_writing.store(true, Ordering::Relaxed);
@@ -132,6 +149,7 @@ fn write_all(
         // The next one is minutes away.
         drop(checkpoint);
         memory::collect();
+        held.fetch_sub(1, Ordering::AcqRel);
     }
     last
 }

@@ -1,7 +1,8 @@
 //! Steps of adapters on a frozen base, on two threads of the CPU: milliseconds a step, and the process' peak memory. The base's
 //! weights are drawn, for neither depends on them.
 //!
-//! `adapters SIZE [BITS [STEPS]]` with the bits in which the base is held, 8, 16 or 32, and the sizes gpt-s and gpt-m (`configs/bench`), 100M and 1B.
+//! `adapters SIZE [BITS [STEPS [recompute]]]` with the bits in which the base is held, 8, 16 or 32, and the sizes gpt-s and gpt-m
+//! (`configs/bench`), 100M and 1B; `recompute` computes activations again in the backward instead of keeping them.
 //! `adapters losses TEXT STEPS`: how far losses on bases of 8, 16 and 32 bits are apart; the base is gpt-s, trained for so many
 //! steps on the first half of the text, and the adapters on the second.
 
@@ -27,14 +28,15 @@ fn main() -> Result<(), Failure> {
     {
         return compare_losses(text.as_ref(), steps.parse()?);
     }
-    let [size, rest @ ..] = &arguments[..] else { return Err("adapters SIZE [BITS [STEPS]]".into()) };
+    let [size, rest @ ..] = &arguments[..] else { return Err("adapters SIZE [BITS [STEPS [recompute]]]".into()) };
     let number = |place: usize, default| rest.get(place).map_or(Ok(default), |number: &String| number.parse::<u32>());
     let (bits, steps) = (number(0, 32)?, number(1, 10)?);
     let mut manifest = sized(size)?;
     (manifest.lora.rank, manifest.lora.base_bits) = (8, bits);
     let weights = model::drawn_base(&manifest);
     let count = weights.len();
-    let options = TrainingOptions::default();
+    let recompute = rest.get(2).is_some_and(|word| word == "recompute");
+    let options = TrainingOptions { recompute, ..TrainingOptions::default() };
     let mut engine = Engine::on_base(&manifest, Some(weights), Corpus::grammar(), [1; 32], &[Device::Cpu], options)?;
     let (mut times, mut of_processors) = (Vec::new(), Vec::new());
     // The first step makes buffers.
@@ -48,7 +50,8 @@ fn main() -> Result<(), Failure> {
     }
     let [time, of_processors] = [times, of_processors].map(|times| median(times).unwrap_or_default());
     let time = format!("{time:.1} ms a step, {of_processors:.0} ms of processors");
-    let estimate = MemoryEstimate::of(&manifest, &options, Kernels::Fused, 2).on_device() / 1_000_000;
+    let estimate = MemoryEstimate::of(&manifest, &options, Kernels::Fused, 2);
+    let estimate = (estimate.on_device() + estimate.process) / 1_000_000;
     println!("{size}, {count} frozen weights in {bits} bits: {time}; peak {} MB, {estimate} MB estimated", peak());
     Ok(())
 }

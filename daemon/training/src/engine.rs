@@ -184,6 +184,8 @@ impl Engine {
         if let Some(actual) = actual.filter(|actual| *actual != expected) {
             return Err(TrainingError::WrongLength { what: "the base", expected, actual });
         }
+        let moments_in_8_bits = options.keeps_8_bits(manifest, devices.iter().all(Device::is_cpu));
+        let options = TrainingOptions { moments_in_8_bits, ..options };
         let bases = std::iter::repeat_n(base, devices.len());
         let replicas = devices.iter().zip(bases).map(|(device, base)| replica(manifest, base, device, &options));
         let mut replicas = replicas.collect::<Result<Vec<_>, TrainingError>>()?;
@@ -413,7 +415,10 @@ fn replica(
     let (optimizer, micro_batch) = (manifest.optimizer.clone(), options.examples_at_once(&manifest.model, kernels));
     Ok(match kernels {
         Kernels::Composed => Box::new(DeviceReplica::new(model, &parameters, device.clone(), optimizer, micro_batch)?),
-        _ => Box::new(HostReplica::new(model, parameters, optimizer, micro_batch)),
+        _ => {
+            let replica = HostReplica::new(model, parameters, optimizer, micro_batch);
+            Box::new(replica.with_moments(options.moments_in_8_bits))
+        }
     })
 }
 

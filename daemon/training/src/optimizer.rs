@@ -3,8 +3,12 @@
 //!
 //! An [`Optimizer`] says for each tensor of a layout which [`Rule`] steps it and where its part of the state lies; the
 //! arithmetic is in [`adamw`] and [`muon`]. Matrices decay, the embedding and the head among them; the scales of norms do not.
+//! The state is in 32 bits, or that of matrices, but for the embedding, in [codes of 8](codes).
 
 pub(crate) mod adamw;
+mod coded;
+mod codes;
+mod moments;
 pub(crate) mod muon;
 
 use std::ops::Range;
@@ -15,6 +19,13 @@ use rayon::prelude::*;
 
 use crate::model::hidden::hidden_matrix;
 use crate::ops::vector::vectorised;
+
+use codes::Dither;
+use moments::OfTensor;
+
+pub use codes::BlockCodes;
+pub(crate) use moments::Moments;
+pub use moments::{CodedMoments, MomentLengths};
 
 /// Values that one task handles, and the unit in which squares are summed: a constant, so that a sum does not depend
 /// on the number of threads.
@@ -46,6 +57,10 @@ pub(crate) struct Stepped {
     /// Of the flat parameters, and of [`Moments::first`].
     pub(crate) range: Range<usize>,
     pub(crate) rule: Rule,
+    /// From which the rounding of its moments is drawn, where they may be in 8 bits. Those of vectors and of the embedding are not:
+    /// there are few of the former, and of the latter most rows have no gradient in a step, so that a block has little in common
+    /// (Dettmers et al., section 2.3).
+    key: Option<u32>,
 }
 
 /// The optimizer of a run for the tensors of a layout, in its order.
@@ -58,20 +73,8 @@ pub(crate) struct Optimizer {
     reach: f64,
     /// Whose models this one is averaged with, itself counted: at least 1.
     members: f64,
-}
-
-/// What an optimizer keeps from step to step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Moments {
-    /// The running mean of the gradient, one value per parameter in the order of the layout: AdamW's first moment, or Muon's
-    /// momentum.
-    pub(crate) first: Vec<f32>,
-    /// The running mean of the gradient's square, of the tensors that AdamW steps, in the order of the layout.
-    pub(crate) second: Vec<f32>,
-    /// Of the same tensors the short average of gradients whose square is taken, see [`adamw`]; empty where each gradient's is.
-    pub(crate) average: Vec<f32>,
-    /// How much of that average is gradients rather than the zeros it began with, 0 to 1.
-    pub(crate) average_weight: f32,
+    /// Whether moments are in codes of 8 bits where they may be.
+    in_8_bits: bool,
 }
 
 /// The numbers of one step that are equal for all parameters.
@@ -93,6 +96,8 @@ pub(crate) struct StepFactors {
     pub(crate) muon_rate: f64,
     /// Multiplies a matrix that Muon steps: 1 − its learning rate · weight decay.
     pub(crate) muon_keep: f64,
+    /// Since the moments were zero, this one counted.
+    steps: u64,
 }
 
 impl StepFactors {
@@ -101,6 +106,9 @@ impl StepFactors {
         StepFactors { keep: if decays { self.keep } else { 1.0 }, ..self }
     }
 }
+
+/// The end of the name of a table of rows, of which a step reads few.
+const EMBEDDING: &str = "embed_tokens.weight";
 
 /// Muon's learning rate where AdamW's is this one: both follow one schedule.
 fn muon_rate(spec: &OptimizerSpec, learning_rate: f64) -> f64 {
@@ -123,9 +131,20 @@ impl Optimizer {
                 seconds = second.end;
                 Rule::AdamW { decays: tensor.shape.len() > 1, second }
             };
-            Stepped { range: tensor.range(), rule }
+            let may_be_coded = tensor.shape.len() > 1 && !tensor.name.ends_with(EMBEDDING);
+            Stepped { range: tensor.range(), rule, key: may_be_coded.then(|| codes::tensor_key(&tensor.name)) }
         });
-        Optimizer { tensors: tensors.collect(), spec: spec.clone(), seconds, reach: squares.sqrt(), members: 1.0 }
+        let tensors = tensors.collect();
+        Optimizer { tensors, spec: spec.clone(), seconds, reach: squares.sqrt(), members: 1.0, in_8_bits: false }
+    }
+
+    /// The same with moments in 8 bits where they may be, or all in 32.
+    pub(crate) fn with_moments(self, in_8_bits: bool) -> Optimizer {
+        Optimizer { in_8_bits, ..self }
+    }
+
+    fn is_coded(&self, tensor: &Stepped) -> bool {
+        self.in_8_bits && tensor.key.is_some()
     }
 
     /// Tells with how many members the model is averaged, this one counted; 1 is alone.
@@ -142,7 +161,7 @@ impl Optimizer {
         learning_rate: f64,
         average_weight: &mut f32,
     ) -> StepFactors {
-        let (spec, steps) = (&self.spec, steps as f64);
+        let (spec, number, steps) = (&self.spec, steps, steps as f64);
         let muon_rate = muon_rate(spec, learning_rate);
         // An average with this decay has as little noise as one of so many gradients.
         let average_decay = ((self.members - 1.0) / (self.members + 1.0)) as f32;
@@ -158,26 +177,16 @@ impl Optimizer {
             unbias_average: 1.0 / *average_weight,
             muon_rate,
             muon_keep: 1.0 - muon_rate * spec.weight_decay,
+            steps: number,
         }
     }
 
-    /// Zeros.
-    pub(crate) fn moments(&self) -> Moments {
-        let parameters = self.tensors.last().map_or(0, |tensor| tensor.range.end);
-        Moments {
-            first: vec![0.0; parameters],
-            second: vec![0.0; self.seconds],
-            average: vec![0.0; self.averages()],
-            average_weight: 0.0,
-        }
-    }
-
-    /// Length of [`Moments::second`].
+    /// How many parameters have second moments.
     pub(crate) fn seconds(&self) -> usize {
         self.seconds
     }
 
-    /// Length of [`Moments::average`].
+    /// How many of them have an average of gradients.
     pub(crate) fn averages(&self) -> usize {
         if self.spec.match_batch { self.seconds } else { 0 }
     }
@@ -207,22 +216,30 @@ impl Optimizer {
 
     /// One step over flat `values` with their flat `gradient`, both in the order of the layout.
     pub(crate) fn step(&self, factors: StepFactors, values: &mut [f32], gradient: &[f32], moments: &mut Moments) {
-        let (mut values, mut first) = (values, &mut moments.first[..]);
-        let (mut second, mut average) = (&mut moments.second[..], &mut moments.average[..]);
+        let (mut values, mut moments) = (values, moments.parts());
         let mut matrices = Vec::new();
         for tensor in &self.tensors {
-            let length = tensor.range.len();
-            let (values, first) = (take(&mut values, length), take(&mut first, length));
+            let values = take(&mut values, tensor.range.len());
             let gradient = &gradient[tensor.range.clone()];
-            match &tensor.rule {
-                Rule::AdamW { decays, second: place } => {
-                    let second = take(&mut second, place.len());
-                    let average = self.spec.match_batch.then(|| take(&mut average, place.len()));
+            let dither = Dither::of(tensor.key.unwrap_or_default(), factors.steps);
+            match (&tensor.rule, moments.take(self.is_coded(tensor), self.moments_of(tensor))) {
+                (Rule::AdamW { decays, .. }, OfTensor::Exact { first, second, average }) => {
+                    let average = self.spec.match_batch.then_some(average);
                     let slices = adamw::Slices { values, gradient, first, second, average };
                     adamw::step(&self.spec, &factors.decaying(*decays), slices);
                 }
-                Rule::Muon(shape) => {
-                    matrices.push(muon::Slices { values, gradient, momentum: first, shape: *shape });
+                (Rule::AdamW { decays, .. }, OfTensor::Coded { first, second, average }) => {
+                    let average = self.spec.match_batch.then_some(average);
+                    let slices = coded::Slices { values, gradient, first, second, average };
+                    coded::step(&self.spec, &factors.decaying(*decays), dither, slices);
+                }
+                (Rule::Muon(shape), OfTensor::Exact { first, .. }) => {
+                    let momentum = muon::Momentum::Exact(first);
+                    matrices.push(muon::Slices { values, gradient, momentum, shape: *shape });
+                }
+                (Rule::Muon(shape), OfTensor::Coded { first, .. }) => {
+                    let momentum = muon::Momentum::Coded(first, dither);
+                    matrices.push(muon::Slices { values, gradient, momentum, shape: *shape });
                 }
             }
         }
@@ -231,7 +248,7 @@ impl Optimizer {
 }
 
 /// Cuts the first values off.
-fn take<'a>(values: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
+fn take<'a, T>(values: &mut &'a mut [T], length: usize) -> &'a mut [T] {
     let (taken, rest) = std::mem::take(values).split_at_mut(length);
     *values = rest;
     taken
@@ -240,6 +257,11 @@ fn take<'a>(values: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
 /// How many of a layout's parameters this optimizer keeps second moments of: those that AdamW steps.
 pub fn second_moments(spec: &OptimizerSpec, layout: &ModelLayout) -> usize {
     Optimizer::new(spec, layout).seconds()
+}
+
+/// How long the moments of a layout's optimizer are, with most of them in 8 bits or all in 32.
+pub fn moment_lengths(spec: &OptimizerSpec, layout: &ModelLayout, in_8_bits: bool) -> MomentLengths {
+    Optimizer::new(spec, layout).lengths(in_8_bits)
 }
 
 /// The sum of the squares of `values`, in `f64` and in a fixed order. Not finite exactly when some value is not.

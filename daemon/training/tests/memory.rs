@@ -65,9 +65,10 @@ fn the_estimate_is_near_what_training_takes() {
     for (spec, (rank, bits), options) in [
         (wide.clone(), (8, 32), TrainingOptions { micro_batch: Some(1), ..plain }),
         (wide.clone(), (8, 16), TrainingOptions { micro_batch: Some(1), ..plain }),
-        (wide, (8, 8), TrainingOptions { micro_batch: Some(1), ..plain }),
+        (wide.clone(), (8, 8), TrainingOptions { micro_batch: Some(1), ..plain }),
         (small.clone(), (0, 32), plain),
         (deep.clone(), (0, 32), plain),
+        (wide, (0, 32), TrainingOptions { micro_batch: Some(1), moments_in_8_bits: true, ..plain }),
         (deep, (0, 32), TrainingOptions { recompute: true, ..plain }),
         (small.clone(), (0, 32), TrainingOptions { micro_batch: Some(2), ..plain }),
         (grouped, (0, 32), plain),

@@ -46,9 +46,12 @@ impl Timetable {
 }
 
 impl TrainerThread {
-    /// Writes a checkpoint for whoever has asked for one.
+    /// Writes a checkpoint for whoever has asked for one. While the disk is busy, whoever asks waits: another copy of model and
+    /// moments would be more memory than this node has said that it takes.
     pub(super) fn save_as_asked(&mut self) {
-        while let Ok(reply) = self.asked.try_recv() {
+        while !self.writer.is_busy()
+            && let Ok(reply) = self.asked.try_recv()
+        {
             let before = Instant::now();
             let made = match self.stage {
                 Stage::Waiting => Err(NotSaved::NoModel),

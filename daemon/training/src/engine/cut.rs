@@ -64,6 +64,8 @@ impl Engine {
         }
         let on_cpu = stages.iter().filter(|stage| stage.device.is_cpu()).count();
         let options = options.in_microbatches(manifest, stages.len(), on_cpu == stages.len());
+        let moments_in_8_bits = options.keeps_8_bits(manifest, on_cpu == stages.len());
+        let options = TrainingOptions { moments_in_8_bits, ..options };
         let threads = (rayon::current_num_threads() / on_cpu.max(1)).max(1);
         let (mut built, mut first) = (Vec::new(), 0);
         for StageOnDevice { stage, device } in stages {
@@ -80,7 +82,7 @@ impl Engine {
         }
         let layout = model::trained_layout(manifest);
         let parts = InParts::of(manifest, &options, on_cpu == stages.len());
-        let optimizer = Optimizer::new(&manifest.optimizer, &layout);
+        let optimizer = Optimizer::new(&manifest.optimizer, &layout).with_moments(moments_in_8_bits);
         let pipeline = Pipeline::new(built, layout.into(), optimizer, parts);
         Engine::around(manifest, corpus, node, Box::new(pipeline), 1)
     }
@@ -108,7 +110,7 @@ fn on_host(
     let parameters = base.map_or_else(|| begin(&*model), BaseWeights::into_exact);
     let micro_batch = options.examples_at_once(&manifest.model, Kernels::Fused);
     let replica = HostReplica::new(model, parameters, manifest.optimizer.clone(), micro_batch);
-    Ok(Box::new(HostStage::new(replica, threads)?))
+    Ok(Box::new(HostStage::new(replica.with_moments(options.moments_in_8_bits), threads)?))
 }
 
 /// The same in the memory of a GPU.

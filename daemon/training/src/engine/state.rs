@@ -7,7 +7,7 @@ use murmur_protocol::{ModelLayout, Payload};
 use super::{Engine, TrainingError, check_finite, check_length};
 use crate::data::DataPosition;
 use crate::local_progress::LocalProgress;
-use crate::optimizer::{Moments, Optimizer, Rule};
+use crate::optimizer::{CodedMoments, MomentLengths, Moments, Optimizer, Rule};
 use crate::schedule::WarmUpAgain;
 
 /// Everything that resuming needs, as plain values. All vectors are flat in the order of the layout,
@@ -23,6 +23,9 @@ pub struct EngineState {
     pub second_moment: Vec<f32>,
     /// Where the second moment is matched to the batch.
     pub gradient_average: Option<GradientAverage>,
+    /// The same three of the tensors whose moments are kept in 8 bits; then those above have the others' alone. Empty where all are
+    /// in 32.
+    pub coded_moments: CodedMoments,
     /// φ, with the outer momentum on.
     pub slow_weights: Option<Vec<f32>>,
     /// u, with the outer momentum on.
@@ -35,7 +38,7 @@ impl EngineState {
     /// The same state with every vector in the order of `layout`, from that of its tensors' names.
     ///
     /// # Panics
-    /// When the lengths are not those of the layout and the optimizer.
+    /// When the lengths are not those of the layout and the optimizer, all moments in 32 bits.
     pub fn from_order_of_names(self, layout: &ModelLayout, optimizer: &OptimizerSpec) -> EngineState {
         let (sorted, now) = (layout.by_name(), Optimizer::new(optimizer, layout));
         let before = Optimizer::new(optimizer, &sorted);
@@ -61,6 +64,7 @@ impl EngineState {
             second_moment: of_seconds(self.second_moment),
             gradient_average: (self.gradient_average)
                 .map(|average| GradientAverage { values: of_seconds(average.values), ..average }),
+            coded_moments: self.coded_moments,
             slow_weights: self.slow_weights.map(of_all),
             outer_momentum: self.outer_momentum.map(of_all),
             counters: self.counters,
@@ -72,7 +76,7 @@ impl EngineState {
 /// [`OptimizerSpec::match_batch`](murmur_protocol::manifest::OptimizerSpec::match_batch).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GradientAverage {
-    /// As many as second moments.
+    /// As many as second moments in 32 bits.
     pub values: Vec<f32>,
     /// How much of it is gradients rather than the zeros that it began with, 0 to 1.
     pub weight: f32,
@@ -154,6 +158,7 @@ impl Engine {
             second_moment: moments.second,
             gradient_average: (self.manifest.optimizer.match_batch)
                 .then_some(GradientAverage { values: moments.average, weight: moments.average_weight }),
+            coded_moments: moments.coded,
             slow_weights: self.outer.as_ref().map(|outer| outer.slow_weights().to_vec()),
             outer_momentum: self.outer.as_ref().map(|outer| outer.momentum().to_vec()),
             counters: Counters {
@@ -171,9 +176,15 @@ impl Engine {
     /// # Errors
     /// When the state is of another model or run, or not finite; nothing has changed then.
     pub fn restore(&mut self, state: EngineState) -> Result<(), TrainingError> {
-        let EngineState { parameters, first_moment, second_moment, counters, .. } = state;
-        let (slow_weights, outer_momentum) = (state.slow_weights, state.outer_momentum);
+        let EngineState { parameters, counters, slow_weights, outer_momentum, .. } = state;
         let average = state.gradient_average.unwrap_or(GradientAverage { values: Vec::new(), weight: 0.0 });
+        let moments = Moments {
+            first: state.first_moment,
+            second: state.second_moment,
+            average: average.values,
+            average_weight: average.weight.clamp(0.0, 1.0),
+            coded: state.coded_moments,
+        };
         let outer = match (&self.outer, slow_weights, outer_momentum) {
             (None, None, None) => None,
             (Some(_), Some(slow_weights), Some(momentum)) => Some((slow_weights, momentum)),
@@ -181,11 +192,12 @@ impl Engine {
             (Some(_), _, _) => return Err(TrainingError::OtherOuterMomentum("lacks")),
         };
         let (all, optimizer) = (self.layout().parameters(), self.replica.optimizer());
+        let lengths = optimizer.lengths(!moments.coded.is_empty());
         let mut parts = vec![
             ("the saved model", &parameters, all),
-            ("the saved first moment", &first_moment, all),
-            ("the saved second moment", &second_moment, optimizer.seconds()),
-            ("the saved average of gradients", &average.values, optimizer.averages()),
+            ("the saved first moment", &moments.first, lengths.first),
+            ("the saved second moment", &moments.second, lengths.second),
+            ("the saved average of gradients", &moments.average, lengths.average),
         ];
         if let Some((slow_weights, momentum)) = &outer {
             parts.extend([("the saved slow weights", slow_weights, all), ("the saved outer momentum", momentum, all)]);
@@ -194,14 +206,16 @@ impl Engine {
             check_length(what, values.len(), expected)?;
             check_finite(what, values)?;
         }
+        let coded = MomentLengths::of(&moments).coded.into_iter().zip(lengths.coded);
+        coded
+            .flat_map(|(found, expected)| found.into_iter().zip(expected))
+            .try_for_each(|(actual, expected)| check_length("the saved codes of moments", actual, expected))?;
+        if !moments.coded.is_finite() {
+            return Err(TrainingError::NotFiniteValues("the saved codes of moments"));
+        }
+        let moments = optimizer.in_own_bits(moments);
         self.replica.set_parameters(&parameters)?;
         self.local_progress = LocalProgress::new(&parameters);
-        let moments = Moments {
-            first: first_moment,
-            second: second_moment,
-            average: average.values,
-            average_weight: average.weight.clamp(0.0, 1.0),
-        };
         self.replica.set_moments(moments, counters.optimizer_steps)?;
         if let (Some(place), Some((slow_weights, momentum))) = (&mut self.outer, outer) {
             place.restore(slow_weights, momentum);

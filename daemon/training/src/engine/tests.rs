@@ -24,6 +24,11 @@ fn engine_in(precision: Precision, manifest: &RunManifest) -> Engine {
     Engine::with_options(manifest, Corpus::grammar(), [1; 32], Device::Cpu, options).expect("an engine")
 }
 
+fn with_moments(in_8_bits: bool, manifest: &RunManifest) -> Engine {
+    let options = TrainingOptions { moments_in_8_bits: in_8_bits, ..TrainingOptions::default() };
+    Engine::with_options(manifest, Corpus::grammar(), [1; 32], Device::Cpu, options).expect("an engine")
+}
+
 fn values(engine: &mut Engine) -> Vec<f32> {
     engine.snapshot(Selection::Part(Part::MODEL)).expect("a snapshot").values.values().to_vec()
 }
@@ -53,12 +58,13 @@ fn sixty_steps_reduce_the_loss_far_below_chance() -> Result<(), TrainingError> {
 
 #[test]
 fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
-    let kinds = [(OptimizerKind::AdamW, false), (OptimizerKind::AdamW, true), (OptimizerKind::Muon, true)];
-    for (outer_learning_rate, (kind, match_batch)) in [0.0, 0.7, 0.0].into_iter().zip(kinds) {
+    let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
+    let kinds = [(adamw, false, 32), (adamw, true, 32), (muon, true, 32), (adamw, true, 8), (muon, true, 8)];
+    for (outer_learning_rate, (kind, match_batch, bits)) in [0.0, 0.7, 0.0, 0.7, 0.0].into_iter().zip(kinds) {
         let mut manifest = manifest();
         manifest.gossip.outer_learning_rate = outer_learning_rate;
         (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, match_batch);
-        let mut engine = engine(&manifest);
+        let mut engine = with_moments(bits == 8, &manifest);
         engine.set_members(4.0);
         let walk = |engine: &mut Engine| -> Result<(Vec<f32>, f64), TrainingError> {
             engine.step(1.0)?;
@@ -75,31 +81,43 @@ fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
         let expected = walk(&mut engine)?;
         engine.restore(saved.clone())?;
         assert_eq!(walk(&mut engine)?, expected);
-        let mut other = self::engine(&manifest);
+        let mut other = with_moments(bits == 8, &manifest);
         other.set_members(4.0);
         other.restore(saved.clone())?;
         assert_eq!(other.save()?, saved);
         assert_eq!(walk(&mut other)?, expected);
+        // A node whose settings have changed goes on with nearly the same moments.
+        let mut changed = with_moments(bits == 32, &manifest);
+        changed.set_members(4.0);
+        changed.restore(saved.clone())?;
+        let state = changed.save()?;
+        assert_eq!((saved.coded_moments.is_empty(), state.coded_moments.is_empty()), (bits == 32, bits == 8));
+        let (found, loss) = walk(&mut changed)?;
+        let furthest = found.iter().zip(&expected.0).fold(0.0_f32, |far, (left, right)| far.max((left - right).abs()));
+        assert!((loss / expected.1 - 1.0).abs() < 1e-3 && furthest > 0.0, "{loss}, {}; {furthest}", expected.1);
     }
     Ok(())
 }
 
 #[test]
 fn the_number_of_threads_does_not_change_a_bit() {
-    let train = |kind: OptimizerKind, precision, threads: usize| {
+    let train = |kind: OptimizerKind, (precision, moments_in_8_bits), threads: usize| {
         let mut manifest = manifest();
         (manifest.optimizer.kind, manifest.optimizer.match_batch) = (kind, true);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
         pool.install(|| {
-            let mut engine = engine_in(precision, &manifest);
+            let options = TrainingOptions { precision, moments_in_8_bits, ..TrainingOptions::default() };
+            let engine = Engine::with_options(&manifest, Corpus::grammar(), [1; 32], Device::Cpu, options);
+            let mut engine = engine.expect("an engine");
             engine.set_members(4.0);
             let losses: Vec<f64> = (0..3).map(|step| engine.step(f64::from(step)).expect("a step").loss).collect();
             (losses, values(&mut engine))
         })
     };
     let (adamw, muon) = (OptimizerKind::AdamW, OptimizerKind::Muon);
-    for (kind, precision) in [(adamw, Precision::F32), (muon, Precision::F32), (adamw, Precision::Bf16)] {
-        assert!(train(kind, precision, 1) == train(kind, precision, 3), "{kind:?} {precision:?}");
+    let ways = [(Precision::F32, false), (Precision::Bf16, false), (Precision::F32, true)];
+    for (kind, way) in [(adamw, ways[0]), (muon, ways[0]), (adamw, ways[1]), (adamw, ways[2]), (muon, ways[2])] {
+        assert!(train(kind, way, 1) == train(kind, way, 3), "{kind:?} {way:?}");
     }
 }
 
@@ -117,6 +135,24 @@ fn sixteen_bits_learn_what_thirty_two_do() -> Result<(), TrainingError> {
     let (exact, rounded) = (train(Precision::F32)?, train(Precision::Bf16)?);
     for (exact, rounded) in exact.into_iter().zip(rounded) {
         assert!(rounded != exact && (rounded / exact - 1.0).abs() < 0.002, "{rounded} and {exact}");
+    }
+    Ok(())
+}
+
+#[test]
+fn moments_in_eight_bits_learn_what_those_in_thirty_two_do() -> Result<(), TrainingError> {
+    for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
+        let mut manifest = manifest();
+        manifest.optimizer.kind = kind;
+        let train = |in_8_bits| -> Result<[f64; 2], TrainingError> {
+            let mut engine = with_moments(in_8_bits, &manifest);
+            let losses = (0..80).map(|step| engine.step(f64::from(step)).map(|report| report.loss));
+            Ok([losses.sum::<Result<f64, _>>()?, engine.validation_loss()?])
+        };
+        let (exact, rounded) = (train(false)?, train(true)?);
+        for (exact, rounded) in exact.into_iter().zip(rounded) {
+            assert!(rounded != exact && (rounded / exact - 1.0).abs() < 0.005, "{kind:?}: {rounded} and {exact}");
+        }
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
 use crate::model::{Evaluation, StageSpec};
-use crate::optimizer::{Moments, Optimizer, Rule};
+use crate::optimizer::{CodedMoments, Moments, Optimizer, Rule};
 use crate::replica::{Replica, Transfer, parts};
 
 pub(crate) use stage::GpuStage;
@@ -257,6 +257,7 @@ impl Replica for GpuReplica {
             second: self.download(self.second_moment.span())?,
             average: average.unwrap_or_default(),
             average_weight: self.average_weight,
+            coded: CodedMoments::default(),
         };
         Ok((moments, self.steps))
     }

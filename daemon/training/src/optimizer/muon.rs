@@ -7,7 +7,8 @@
 
 use rayon::prelude::*;
 
-use super::StepFactors;
+use super::codes::{CodedMut, Dither};
+use super::{StepFactors, coded};
 use crate::ops::product::{Matrix, MatrixMut, Products, Write, multiply_in_parallel, multiply_symmetric};
 use crate::ops::vector::vectorised;
 
@@ -31,9 +32,17 @@ pub(super) fn scratch_values([outputs, inputs]: [usize; 2]) -> usize {
 pub(super) struct Slices<'a> {
     pub(super) values: &'a mut [f32],
     pub(super) gradient: &'a [f32],
-    pub(super) momentum: &'a mut [f32],
+    pub(super) momentum: Momentum<'a>,
     /// `[outputs, inputs]`.
     pub(super) shape: [usize; 2],
+}
+
+/// How a matrix' momentum is kept.
+pub(super) enum Momentum<'a> {
+    /// In 32 bits.
+    Exact(&'a mut [f32]),
+    /// In 8, and from what its rounding is drawn.
+    Coded(CodedMut<'a>, Dither),
 }
 
 /// A step of several matrices, side by side on rayon's threads.
@@ -43,7 +52,11 @@ pub(super) fn step(momentum: f64, factors: &StepFactors, matrices: Vec<Slices<'_
     matrices.into_par_iter().with_max_len(1).for_each(|matrix| {
         let Slices { values, gradient, momentum: mean, shape } = matrix;
         let mut update = vec![0.0; values.len()];
-        look_ahead(momentum as f32, factors.clip as f32, gradient, mean, &mut update);
+        let (momentum, clip) = (momentum as f32, factors.clip as f32);
+        match mean {
+            Momentum::Exact(mean) => look_ahead(momentum, clip, gradient, mean, &mut update),
+            Momentum::Coded(mean, dither) => coded::look_ahead(momentum, clip, dither, gradient, mean, &mut update),
+        }
         orthogonalise(&mut update, shape, threads);
         let rate = factors.muon_rate * rate_scale(shape);
         advance(values, &update, factors.muon_keep as f32, rate as f32);

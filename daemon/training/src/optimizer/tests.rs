@@ -144,3 +144,61 @@ fn steps_move_the_model_no_further_than_is_told() {
         assert!(moved <= told * (1.0 + 1e-6) && moved > 0.7 * told, "{kind:?}: {moved} {told}");
     }
 }
+
+/// Fifty steps of gradients that pull towards zero, with noise: moments in 8 bits stay near those in 32, and are the same where they are
+/// not rounded.
+#[test]
+fn moments_in_eight_bits_walk_beside_those_in_thirty_two() {
+    for (kind, match_batch) in
+        [(OptimizerKind::AdamW, false), (OptimizerKind::AdamW, true), (OptimizerKind::Muon, true)]
+    {
+        let spec = OptimizerSpec { kind, match_batch, learning_rate: 0.01, ..OptimizerSpec::default() };
+        let layout = ModelLayout::new(
+            [
+                ("model.embed_tokens.weight", vec![20, 24]),
+                ("model.layers.0.input_layernorm.weight", vec![24]),
+                ("model.layers.0.mlp.down_proj.weight", vec![24, 50]),
+                ("lm_head.weight", vec![30, 24]),
+            ]
+            .map(|(name, shape)| (name.to_owned(), shape)),
+        );
+        let before: Vec<f32> = (0..layout.parameters()).map(|place| noise(place, 0)).collect();
+        let walked = |in_8_bits| {
+            let mut optimizer = Optimizer::new(&spec, &layout).with_moments(in_8_bits);
+            optimizer.set_members(4.0);
+            let (mut values, mut moments) = (before.clone(), optimizer.moments());
+            for step in 1..=50 {
+                // Of very unlike sizes within a block.
+                let size = |place: usize| 10_f32.powi(-((place % 3) as i32));
+                let gradient = |(place, value): (usize, &f32)| size(place) * (noise(place, step) + value);
+                let gradient: Vec<f32> = values.iter().enumerate().map(gradient).collect();
+                let factors = optimizer.factors(u64::from(step), 1.0, 0.01, &mut moments.average_weight);
+                optimizer.step(factors, &mut values, &gradient, &mut moments);
+            }
+            (values, moments, optimizer)
+        };
+        let ((exact, exact_moments, of_all), (rounded, moments, of_eight)) = (walked(false), walked(true));
+        let distance = |left: &[f32], right: &[f32]| {
+            square(&left.iter().zip(right).map(|(l, r)| l - r).collect::<Vec<_>>()).sqrt()
+        };
+        let (apart, moved) = (distance(&exact, &rounded), distance(&exact, &before));
+        assert!(apart > 0.0 && apart < 0.1 * moved, "{kind:?} {match_batch}: {apart} apart after {moved}");
+        for tensor in layout.tensors() {
+            let is_rounded = exact[tensor.range()] != rounded[tensor.range()];
+            assert_eq!(is_rounded, tensor.name.contains("_proj") || tensor.name.contains("head"), "{}", tensor.name);
+        }
+        // 1.02 bytes for each of 4, and the rest as ever.
+        let bytes = |moments: &Moments| MomentLengths::of(moments).bytes();
+        let (rest, all) =
+            (4 * (moments.first.len() + moments.second.len() + moments.average.len()), bytes(&exact_moments));
+        assert!(bytes(&moments) - rest < (all - rest) * 27 / 100, "{} of {all}, {rest} as ever", bytes(&moments));
+        // What was saved with one setting goes on with the other.
+        let decoded = of_all.in_own_bits(moments.clone());
+        assert_eq!(MomentLengths::of(&decoded), MomentLengths::of(&exact_moments));
+        let apart = distance(&decoded.first, &exact_moments.first) / square(&exact_moments.first).sqrt();
+        assert!(apart < 0.05, "{kind:?}: {apart} of all");
+        let again = of_all.in_own_bits(of_eight.in_own_bits(decoded.clone()));
+        let apart = distance(&decoded.first, &again.first).max(distance(&decoded.second, &again.second));
+        assert!(apart < 1e-6, "codes are themselves again: {apart}");
+    }
+}

@@ -11,7 +11,7 @@ use super::{Replica, parts};
 use crate::data::Batch;
 use crate::model::{Evaluation, Model, evaluate_composed, gradients_by_autograd};
 use crate::optimizer::muon::{self, NORM_MIN, POLYNOMIALS};
-use crate::optimizer::{Moments, Optimizer, Rule};
+use crate::optimizer::{CodedMoments, Moments, Optimizer, Rule};
 
 pub(crate) struct DeviceReplica {
     model: Box<dyn Model>,
@@ -196,6 +196,7 @@ impl Replica for DeviceReplica {
             second: download(self.second_moments.iter().flatten())?,
             average: download(self.averages.iter().flatten())?,
             average_weight: self.average_weight,
+            coded: CodedMoments::default(),
         };
         Ok((moments, self.steps))
     }

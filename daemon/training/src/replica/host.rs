@@ -43,6 +43,12 @@ impl HostReplica {
         let (gradient, moments) = (vec![0.0; parameters.len()], optimizer.moments());
         HostReplica { model, parameters, gradient, second_lane: None, moments, steps: 0, optimizer, micro_batch }
     }
+
+    /// The same, which has taken no step yet, with moments in 8 bits where they may be, or all in 32.
+    pub(crate) fn with_moments(self, in_8_bits: bool) -> HostReplica {
+        let optimizer = self.optimizer.with_moments(in_8_bits);
+        HostReplica { moments: optimizer.moments(), optimizer, ..self }
+    }
 }
 
 /// What computes the second half of a batch beside the first.

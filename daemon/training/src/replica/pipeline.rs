@@ -299,23 +299,18 @@ impl Replica for Pipeline {
         let (mut joined, mut steps) = (Moments::default(), 0);
         for stage in &self.stages {
             let (moments, its_steps) = stage.replica().moments()?;
-            joined.first.extend_from_slice(&moments.first);
-            joined.second.extend_from_slice(&moments.second);
-            joined.average.extend_from_slice(&moments.average);
-            (joined.average_weight, steps) = (moments.average_weight, its_steps);
+            joined.append(&moments);
+            steps = its_steps;
         }
         Ok((joined, steps))
     }
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
-        let first = self.cut(&moments.first, |replica| replica.layout().parameters());
-        let second = self.cut(&moments.second, |replica| replica.optimizer().seconds());
-        let average = self.cut(&moments.average, |replica| replica.optimizer().averages());
-        let parts = first.into_iter().zip(second).zip(average);
-        self.stages.iter_mut().zip(parts).try_for_each(|(stage, ((first, second), average))| {
-            let average_weight = moments.average_weight;
-            let [first, second, average] = [first, second, average].map(<[f32]>::to_vec);
-            stage.replica_mut().set_moments(Moments { first, second, average, average_weight }, steps)
+        let mut rest = moments.cursor();
+        self.stages.iter_mut().try_for_each(|stage| {
+            let replica = stage.replica_mut();
+            let moments = rest.take(&replica.optimizer().own_lengths());
+            replica.set_moments(moments, steps)
         })
     }
 

@@ -33,6 +33,12 @@ struct Way {
     has_adapters: bool,
     recompute: bool,
     micro_batch: usize,
+    moments_in_8_bits: bool,
+}
+
+/// All weights, in 32 bits, with activations that are kept.
+fn way(kind: OptimizerKind, micro_batch: usize) -> Way {
+    Way { kind, has_adapters: false, recompute: false, micro_batch, moments_in_8_bits: false }
 }
 
 /// The model, or a stage of it, with its parameters.
@@ -53,13 +59,14 @@ fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
 
 fn whole(way: Way) -> HostReplica {
     let (model, parameters) = begun(StageSpec::whole(&spec()), way);
-    HostReplica::new(model, parameters, optimizer(way.kind), way.micro_batch)
+    HostReplica::new(model, parameters, optimizer(way.kind), way.micro_batch).with_moments(way.moments_in_8_bits)
 }
 
 fn stages(way: Way, cuts: &[u32], threads: usize) -> Vec<Box<dyn Stage>> {
     let stage = |stage| {
         let (model, parameters) = begun(stage, way);
         let replica = HostReplica::new(model, parameters, optimizer(way.kind), way.micro_batch);
+        let replica = replica.with_moments(way.moments_in_8_bits);
         Box::new(HostStage::new(replica, threads).expect("threads")) as Box<dyn Stage>
     };
     StageSpec::cut(&spec(), cuts).into_iter().map(stage).collect()
@@ -69,7 +76,8 @@ fn pipeline(way: Way, stages: Vec<Box<dyn Stage>>) -> Pipeline {
     let (model, _) = begun(StageSpec::whole(&spec()), way);
     let parts =
         InParts { micro_batch: way.micro_batch, has_lanes: model.another().is_some(), evaluated_at_once: usize::MAX };
-    Pipeline::new(stages, model.layout().clone(), Optimizer::new(&optimizer(way.kind), model.layout()), parts)
+    let optimizer = Optimizer::new(&optimizer(way.kind), model.layout()).with_moments(way.moments_in_8_bits);
+    Pipeline::new(stages, model.layout().clone(), optimizer, parts)
 }
 
 /// All that training shows: losses and norms, and at the end gradient, parameters, moments and an evaluation.
@@ -94,13 +102,15 @@ fn trained(
 
 #[test]
 fn any_cut_any_microbatches_and_any_threads_train_as_one_replica_does_to_the_bit() {
-    let plain = Way { kind: OptimizerKind::AdamW, has_adapters: false, recompute: false, micro_batch: 4 };
+    let plain = way(OptimizerKind::AdamW, 4);
     let ways = [
         (plain, &[3][..], 1),
         (plain, &[1, 2, 3, 4, 5], 2),
         (Way { kind: OptimizerKind::Muon, micro_batch: 2, ..plain }, &[1, 4], 3),
         (Way { recompute: true, micro_batch: 1, ..plain }, &[5], 1),
         (Way { has_adapters: true, micro_batch: 2, ..plain }, &[2, 3], 2),
+        (Way { moments_in_8_bits: true, ..plain }, &[1, 4], 2),
+        (Way { kind: OptimizerKind::Muon, moments_in_8_bits: true, ..plain }, &[3], 1),
     ];
     for (way, cuts, threads) in ways {
         let expected = trained(&mut whole(way), 0..4);
@@ -114,7 +124,7 @@ fn any_cut_any_microbatches_and_any_threads_train_as_one_replica_does_to_the_bit
 /// Gradients are of the batch's mean, in however many microbatches (torchtitan #1733).
 #[test]
 fn four_microbatches_give_the_gradient_of_one() {
-    let way = |micro_batch| Way { kind: OptimizerKind::AdamW, has_adapters: false, recompute: true, micro_batch };
+    let way = |micro_batch| Way { recompute: true, ..way(OptimizerKind::AdamW, micro_batch) };
     let gradient = |micro_batch| {
         let mut pipeline = pipeline(way(micro_batch), stages(way(micro_batch), &[3], 1));
         let loss = pipeline.compute_gradient(&batch(4, 1)).expect("a gradient");
@@ -130,7 +140,7 @@ fn four_microbatches_give_the_gradient_of_one() {
 
 #[test]
 fn microbatches_are_counted_as_they_are_made() {
-    let way = |micro_batch| Way { kind: OptimizerKind::AdamW, has_adapters: false, recompute: false, micro_batch };
+    let way = |micro_batch| way(OptimizerKind::AdamW, micro_batch);
     for micro_batch in 1..6 {
         let pipeline = pipeline(way(micro_batch), stages(way(micro_batch), &[3], 1));
         for examples in 1..8 {
@@ -143,16 +153,18 @@ fn microbatches_are_counted_as_they_are_made() {
 
 #[test]
 fn what_one_cut_has_saved_goes_on_under_another() {
-    let way = Way { kind: OptimizerKind::Muon, has_adapters: false, recompute: false, micro_batch: 2 };
-    let mut uninterrupted = whole(way);
-    let mut first = pipeline(way, stages(way, &[2, 4], 1));
-    trained(&mut uninterrupted, 0..2);
-    trained(&mut first, 0..2);
-    let mut second = pipeline(way, stages(way, &[1], 1));
-    second.set_parameters(&first.parameters().expect("some")).expect("taken");
-    let (moments, steps) = first.moments().expect("some");
-    second.set_moments(moments, steps).expect("taken");
-    assert!(trained(&mut second, 2..5) == trained(&mut uninterrupted, 2..5));
+    for moments_in_8_bits in [false, true] {
+        let way = Way { moments_in_8_bits, ..way(OptimizerKind::Muon, 2) };
+        let mut uninterrupted = whole(way);
+        let mut first = pipeline(way, stages(way, &[2, 4], 1));
+        trained(&mut uninterrupted, 0..2);
+        trained(&mut first, 0..2);
+        let mut second = pipeline(way, stages(way, &[1], 1));
+        second.set_parameters(&first.parameters().expect("some")).expect("taken");
+        let (moments, steps) = first.moments().expect("some");
+        second.set_moments(moments, steps).expect("taken");
+        assert!(trained(&mut second, 2..5) == trained(&mut uninterrupted, 2..5));
+    }
 }
 
 /// Fails at one call of all.
@@ -202,7 +214,7 @@ impl Stage for Failing {
 
 #[test]
 fn a_stage_that_fails_ends_the_batch_with_its_reason_and_the_next_batch_is_as_if_nothing_had_been() {
-    let way = Way { kind: OptimizerKind::AdamW, has_adapters: false, recompute: false, micro_batch: 2 };
+    let way = way(OptimizerKind::AdamW, 2);
     let expected = trained(&mut whole(way), 1..3);
     for failing in 0..3 {
         for calls in 0..10 {
