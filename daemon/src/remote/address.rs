@@ -126,6 +126,9 @@ impl WebAddress {
         if uri.host().is_none_or(str::is_empty) {
             return Err(("it names no host", WEB_HINT));
         }
+        if without_keys(url).ends_with(NO_PORT) {
+            return Err(("its port is no number", "in a password, / ? # and @ are written %2F, %3F, %23 and %40"));
+        }
         let host = uri.host().unwrap_or_default();
         if matches!(host, "huggingface.co" | "www.huggingface.co") && uri.path().contains("/blob/") {
             return Err(("it is the page about a file, not the file", HUB_HINT));
@@ -220,6 +223,9 @@ impl fmt::Display for Address {
     }
 }
 
+/// What is shown of what stands in the place of a port and is none.
+const NO_PORT: &str = ":…";
+
 /// An address without what may be a key: user and password, query and fragment.
 pub(crate) fn without_keys(url: &str) -> String {
     let bare = url.split(['?', '#']).next().unwrap_or_default();
@@ -231,7 +237,7 @@ pub(crate) fn without_keys(url: &str) -> String {
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let host = match host.split_once(':') {
         Some((name, rest)) if scheme != "hf" && !host.starts_with('[') && !is_port(rest) => {
-            return format!("{scheme}://{name}:…");
+            return format!("{scheme}://{name}{NO_PORT}");
         }
         _ => host,
     };

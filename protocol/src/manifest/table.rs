@@ -271,6 +271,7 @@ mod tests {
         text.table.target = "ill".to_owned();
         assert!(text.validate().expect_err("no table").to_string().contains("[table] is for data.source"));
     }
+
     #[test]
     fn a_member_weighs_by_its_rows_and_not_without_bound() {
         let mut table = founded().table;

@@ -85,6 +85,8 @@ fn loss(scene: &Scene<'_>, node: &NodePicture, painter: &mut Painter<'_>, area: 
         let accuracy = sample.accuracy.map(|share| format!(" · {:.2} % right", 100.0 * share));
         accuracy.or_else(|| sample.r_squared.map(|share| format!(" · R² {share:.3}")))
     });
+    // All three fit where the screen is 80 columns wide.
+    let name = if score.is_some() && name == "validation" { "valid." } else { name };
     let note = format!("own {} · {name} {}{}", last(&own), last(&second), score.unwrap_or_default());
     painter.title(area, "loss", &note);
     let curves = [Curve { points: second, tone: Tone::Other }, Curve { points: own, tone: Tone::Good }];

@@ -181,7 +181,7 @@ fn the_first_screen_says_whether_it_trains_with_whom_whether_they_agree_and_what
     for part in [
         "3,210 tokens/s",
         "loss own 1.42",
-        "validation 1.4",
+        "valid. 1.4",
         "81.25 % right",
         "disagreement 0.75, good",
         "barnBARN barn",

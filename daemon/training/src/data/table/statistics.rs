@@ -296,7 +296,7 @@ impl TableStatistics {
         });
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         let target = self.target.with(&other.target, &other.source)?;
-        let (rows, source) = (self.rows + other.rows, other.source.clone());
+        let (rows, source) = (self.rows.saturating_add(other.rows), other.source.clone());
         Ok(TableStatistics { rows, target, columns, source, ..self.clone() })
     }
 }
