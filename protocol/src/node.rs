@@ -28,6 +28,7 @@ use crate::reputation::Reputation;
 use crate::status::{Counts, Phase, Status};
 use crate::synchronous::Synchronous;
 use crate::time::Time;
+use ending::Settlings;
 
 mod ending;
 mod life;
@@ -53,11 +54,8 @@ pub struct Node {
     final_exchanges_left: u32,
     /// Models of a run that is over and no further apart than this are one model: a Euclidean norm. 0: not known.
     settled_distance: f64,
-    /// How often a node of a finished run has settled once more, since a member came back.
-    settlings: u32,
-    /// How often in a row it was no nearer to others afterwards.
-    settlings_in_vain: u32,
-    /// The distance for which it has settled last, until what came of it is known.
+    settlings: Settlings,
+    /// The distance for which it has settled last, where that was known, until what came of it is.
     settling_from: Option<f64>,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
@@ -89,10 +87,9 @@ impl Node {
             giving: Giving::new(chunking, *layout.digest()),
             is_outlier: false,
             end: config.end,
-            final_exchanges_left: 0,
+            final_exchanges_left: 1,
             settled_distance: 0.0,
-            settlings: 0,
-            settlings_in_vain: 0,
+            settlings: Settlings::default(),
             settling_from: None,
             phase_deadline: None,
             leaving_max: config.leaving_max,

@@ -16,7 +16,7 @@ use murmur_protocol::handshake::{
     self, Answer, Challenge, ClockOffset, Credentials, Greeting, Hello, Nonce, OtherVersion, Parties, Refusal, Stamps,
     Visitor,
 };
-use murmur_protocol::{Address, Event, PeerId};
+use murmur_protocol::{Address, AddressRange, Event, PeerId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ use crate::bounds::{AUXILIARY_TIMEOUT, FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::frame::{FrameError, read_frame, write_frame};
 use crate::scope::Scope;
 use crate::shared::Shared;
-use crate::sources::network_of;
+use crate::sources::{network_of, range_of};
 use crate::streams::{CONTROL_PROTOCOL, ConnectionStreams, OpenError, Stream, StreamOpener};
 
 pub(crate) mod gate;
@@ -69,6 +69,8 @@ pub(crate) struct Link {
     pub(crate) addresses: Vec<Address>,
     /// The network in which it is reached, where that is known.
     pub(crate) network: Option<u128>,
+    /// The range of addresses to which that belongs.
+    pub(crate) range: Option<AddressRange>,
     pub(crate) control: Stream,
     pub(crate) streams: ConnectionStreams,
 }
@@ -127,8 +129,9 @@ pub(crate) async fn perform(shared: Arc<Shared>, connection: NewConnection) -> R
     match timeout(HANDSHAKE_TIMEOUT, attempt).await.unwrap_or_else(|_| late()) {
         Ok((control, addresses)) => {
             let scope = Scope::of_peer(&remote, &shared.own.borrow());
-            let (addresses, network) = (scope.believed(&addresses), network_of(&remote));
-            return Ok(Link { is_relayed, dialed, scope, addresses, network, control, streams });
+            let addresses = scope.believed(&addresses);
+            let (network, range) = (network_of(&remote), range_of(&remote));
+            return Ok(Link { is_relayed, dialed, scope, addresses, network, range, control, streams });
         }
         Err(NoWelcome::Asked) => tracing::debug!(%peer, "told the run's manifest"),
         Err(NoWelcome::Refused(refusal)) => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use futures::AsyncReadExt;
 use murmur_protocol::message::{Message, TransferHeader};
-use murmur_protocol::{Event, Payload, PeerId, TransferId};
+use murmur_protocol::{AddressRange, Event, Payload, PeerId, TransferId};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -88,11 +88,14 @@ pub(crate) struct Member {
     unreported: BTreeSet<TransferId>,
     /// Whether the core believes that transfers are possible.
     told_direct: bool,
+    /// In which range of addresses the core believes the peer to be reached.
+    told_range: Option<AddressRange>,
 }
 
 struct ActiveLink {
     number: u64,
     is_relayed: bool,
+    range: Option<AddressRange>,
     /// Keeps the connection open.
     opener: StreamOpener,
     /// `None` once nothing more is to be written.
@@ -148,6 +151,7 @@ impl Member {
             sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
             unreported: BTreeSet::new(),
             told_direct: true,
+            told_range: None,
         }
     }
 
@@ -220,7 +224,7 @@ impl Member {
                 ChildEnd::Received
             });
         }
-        let (is_relayed, opener) = (link.is_relayed, link.streams.opener);
+        let (is_relayed, range, opener) = (link.is_relayed, link.range, link.streams.opener);
         if let Some(before) = self.links.last() {
             let (shared, connections) = (self.shared.clone(), [before.opener.clone(), opener.clone()]);
             self.children.spawn(async move {
@@ -228,7 +232,7 @@ impl Member {
                 ChildEnd::Received
             });
         }
-        self.links.push(ActiveLink { number, is_relayed, opener, outgoing: Some(outgoing) });
+        self.links.push(ActiveLink { number, is_relayed, range, opener, outgoing: Some(outgoing) });
         let relayed = self.links.iter().filter(|link| link.is_relayed).count();
         if relayed > 0 && relayed < self.links.len() {
             self.children.spawn(async {
@@ -253,12 +257,20 @@ impl Member {
         direct.or_else(|| self.links.last())
     }
 
-    /// Tells the core when transfers have become possible, or impossible.
+    /// Tells the core when transfers have become possible, or impossible, and where the peer is reached.
     async fn report_path(&mut self) {
         let is_direct = self.best_link().is_none_or(|link| !link.is_relayed);
         if self.told_direct != is_direct {
             self.told_direct = is_direct;
             self.shared.emit(Event::PathChanged { peer: self.peer, is_direct }).await;
+            self.told_range = None;
+        }
+        let range = self.best_link().and_then(|link| link.range);
+        if let Some(found) = range
+            && self.told_range != range
+        {
+            self.told_range = range;
+            self.shared.emit(Event::RangeFound { peer: self.peer, range: found }).await;
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! A host is an IPv4 address or an IPv6 network of 64 bits, which is what a provider gives one customer at least; a network
 //! is one of 24 or 48 bits. Connections through a relay have no address of their own: the relay's limits bound them.
+//!
+//! Whether two members may be one party is another question: whoever has some addresses often has many that lie near them,
+//! and hardly in several of the ranges of 16 or 32 bits that registries give to one provider.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,8 +17,11 @@ use libp2p::multiaddr::Protocol;
 use libp2p::swarm::behaviour::FromSwarm;
 use libp2p::swarm::{ConnectionDenied, ConnectionId, NetworkBehaviour, THandlerInEvent, ToSwarm, dummy};
 use libp2p::{Multiaddr, PeerId};
+use murmur_protocol::AddressRange;
 
+use crate::address::{ip_of, is_circuit};
 use crate::bounds::{INBOUND_PER_HOST_MAX, INBOUND_PER_NETWORK_MAX};
+use crate::reachability::is_global_ip;
 
 /// Why a connection is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +61,20 @@ impl Source {
 /// The network behind an address; `None` where the address is a relay's, or a name.
 pub(crate) fn network_of(address: &Multiaddr) -> Option<u128> {
     Source::of(address).map(|source| source.network)
+}
+
+/// The range of addresses to which one belongs: an IPv4 network of 16 bits or an IPv6 one of 32; this machine is a range,
+/// and so are all private networks. `None` where the address is a relay's, or a name.
+pub(crate) fn range_of(address: &Multiaddr) -> Option<AddressRange> {
+    const THIS_MACHINE: u64 = 0;
+    const PRIVATE: u64 = 1;
+    let ip = ip_of(address).filter(|_| !is_circuit(address))?.to_canonical();
+    Some(AddressRange(match ip {
+        _ if ip.is_loopback() => THIS_MACHINE,
+        _ if !is_global_ip(ip) => PRIVATE,
+        IpAddr::V4(ip) => 4 << 32 | u64::from(ip.to_bits() >> 16),
+        IpAddr::V6(ip) => 6 << 32 | (ip.to_bits() >> 96) as u64,
+    }))
 }
 
 /// Counts established inbound connections and denies those that are too many from one place. Bounded by the swarm's own
@@ -149,5 +169,28 @@ mod tests {
     fn a_relayed_connection_is_the_relays() {
         let relay = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
         assert_eq!(source(&format!("/ip4/192.0.2.7/tcp/1/p2p/{relay}/p2p-circuit")), None);
+        assert_eq!(range(&format!("/ip4/8.8.8.8/tcp/1/p2p/{relay}/p2p-circuit")), None);
+    }
+
+    fn range(address: &str) -> Option<AddressRange> {
+        range_of(&address.parse().expect("an address"))
+    }
+
+    #[test]
+    fn ranges_are_what_one_owner_may_have() {
+        let ranges = [
+            ["/ip4/127.0.0.1/tcp/1", "/ip6/::1/udp/1/quic-v1"],
+            ["/ip4/192.168.1.1/tcp/1", "/ip6/fd00::1/tcp/1"],
+            ["/ip4/8.8.8.8/tcp/1", "/ip4/8.8.200.1/udp/2/quic-v1"],
+            ["/ip4/8.9.8.8/tcp/1", "/ip6/::ffff:8.9.1.1/tcp/1"],
+            ["/ip6/2600:1f00::1/tcp/1", "/ip6/2600:1f00:ffff::1/tcp/1"],
+            ["/ip6/2600:1f01::1/tcp/1", "/ip6/2600:1f01:2::1/tcp/1"],
+        ];
+        for [one, other] in ranges {
+            assert!(range(one).is_some() && range(one) == range(other), "{one} and {other}");
+        }
+        let of_each: std::collections::BTreeSet<_> = ranges.iter().map(|[one, _]| range(one)).collect();
+        assert_eq!(of_each.len(), ranges.len(), "{of_each:?}");
+        assert_eq!(range("/dns4/example.org/tcp/1"), None);
     }
 }

@@ -18,7 +18,7 @@ const DOES_NOT_FIT: ExitCode = ExitCode::Settings;
 
 /// What lowers the need, most effective first.
 pub(crate) const REMEDY: &str = "set training.recompute = true or lower training.micro_batch, model.context or \
-     optimizer.batch_sequences (activations), keep training.moment_bits = 8, train adapters with lora.rank (moments and \
+     optimizer.batch_sequences (activations), set training.moment_bits = 8 (moments), train adapters with lora.rank (moments and \
      copies), hold their base in lora.base_bits = 8, choose a smaller model, or close other programs";
 
 /// Refuses a run that does not fit.

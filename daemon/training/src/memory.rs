@@ -34,7 +34,7 @@ const LOGITS: u64 = 8 << 20;
 const LOGIT_ROWS: u64 = 128;
 
 /// Of a daemon whatever it trains, in bytes: its program, threads, and what the allocator and huge pages leave around pieces of
-/// memory. Measured: 68 to 86 MB of daemons and of programs with the engine alone.
+/// memory. Measured: 70 MB of daemons, 36 to 86 MB of programs with the engine alone.
 const PROCESS: u64 = 75_000_000;
 
 /// What training takes, in bytes.

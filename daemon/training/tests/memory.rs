@@ -52,6 +52,8 @@ fn measured(manifest: &RunManifest, options: TrainingOptions) -> f64 {
 /// One test alone: others would allocate at the same time.
 #[test]
 fn the_estimate_is_near_what_training_takes() {
+    // Each thread has scratch of its own, on a machine of many cores more than these models.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(2).build_global();
     let small = ModelSpec { layers: 2, width: 128, heads: 4, feed_forward: 256, context: 128, ..ModelSpec::default() };
     let deep = ModelSpec { layers: 6, width: 64, feed_forward: 176, vocabulary: 4096, ..small.clone() };
     let grouped = ModelSpec { key_value_heads: 1, tied_head: true, context: 256, ..small.clone() };

@@ -83,6 +83,8 @@ pub(crate) struct LastMerges {
     /// The largest distance; where it is not told, wraps hide one, and this is the least that it can be.
     pub(crate) distance: f64,
     pub(crate) is_told: bool,
+    /// Whether a correction was shortened, or left blocks out that wrap.
+    pub(crate) is_held_up: bool,
     /// Of the last partner.
     pub(crate) partner_progress: f64,
 }
@@ -230,10 +232,11 @@ impl Averaging {
         let partner_progress = self.last_merge.take()?;
         let models = self.parts.iter().filter(|(part, _)| part.vector == Vector::Model);
         let last = models.flat_map(|(_, state)| &state.last_merges).copied();
-        let none = LastMerges { distance: 0.0, is_told: true, partner_progress };
+        let none = LastMerges { distance: 0.0, is_told: true, is_held_up: false, partner_progress };
         Some(last.fold(none, |sum, merge| LastMerges {
             distance: sum.distance.max(merge.distance),
             is_told: sum.is_told && merge.is_told,
+            is_held_up: sum.is_held_up || merge.is_held_up,
             partner_progress,
         }))
     }
@@ -447,9 +450,11 @@ impl PartState {
         if self.last_merges.len() == LAST_MERGES {
             self.last_merges.pop_front();
         }
+        let is_told = !self.is_stuck && !most_wrapped;
         self.last_merges.push_back(LastMerges {
             distance: merged.distance,
-            is_told: !self.is_stuck && !most_wrapped,
+            is_told,
+            is_held_up: !is_told || merged.clip_scale < 1.0,
             partner_progress: seen.progress,
         });
         self.scales.clone_from(&merged.scales);

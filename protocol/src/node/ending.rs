@@ -16,19 +16,32 @@ use crate::time::Time;
 /// exchanges halve the distance each).
 const SETTLED_SHARE: f64 = 0.05;
 
-/// Settlings in a row that bring a node no nearer to others, after which it rests until a member comes back or it finds itself
-/// among the others: long after learning, the usual distance is what rounding leaves, and no exchange brings models nearer
-/// than that. (A guess: corrections that are shortened and blocks that wrap need several, for grids and limits follow.
-/// With three, seeds 44 and 9000040 of `everything` end too far off.)
-const SETTLINGS_IN_VAIN_MAX: u32 = 5;
+/// Times that a node settles once more where it cannot tell whether it is far off, until a member comes back: because blocks
+/// wrapped (by then the exchanges are wide where models are far apart, and show the distance), or because it has had too few
+/// exchanges to know what is usual.
+const SETTLINGS_UNTOLD_MAX: u32 = 3;
 
-/// Settlings until a member comes back, whatever came of them, so that a run comes to rest (a guess: the seeds of
-/// `everything` hold with 20).
+/// Times that a node settles once more, takes corrections in full and finds others as far as before, until a member comes
+/// back. Long after learning the usual distance is what rounding leaves, and no exchange brings models nearer than that.
+const SETTLINGS_IN_VAIN_MAX: u32 = 3;
+
+/// Settlings until a member comes back, whatever came of them: corrections that are shortened, or leave out blocks that wrap,
+/// may go on for ever where rounding errors are taken for a distance (a guess: the seeds of `everything` hold with 20).
 const SETTLINGS_MAX: u32 = 50;
 
 /// A settling that leaves more than this share of the distance for which it began was in vain (a guess: what is far above
 /// rounding errors shrinks faster).
 const LEFT_IN_VAIN: f64 = 0.75;
+
+/// How often a member of a run that is over has settled once more, since another one came back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settlings {
+    all: u32,
+    /// Without knowing whether it is far off.
+    untold: u32,
+    /// And was no nearer to others afterwards.
+    in_vain: u32,
+}
 
 impl Node {
     /// An order to finish the run, from a peer or from this machine. A new one is carried out and passed on to all.
@@ -59,7 +72,7 @@ impl Node {
         self.tell_finish(peer);
         let is_apart = self.synchronous.is_none() && (was_away || self.final_exchanges_left > 0);
         if self.phase == Phase::Completed && is_apart {
-            (self.settlings, self.settlings_in_vain) = (0, 0);
+            self.settlings = Settlings::default();
             self.begin_settling(now);
         }
     }
@@ -123,25 +136,26 @@ impl Node {
     }
 
     /// A member of a run that is over settles once more where an exchange with another one, for which it is over as well,
-    /// has shown that their models are not one yet, or wraps hide whether they are. Settlings are counted, so this ends.
+    /// has shown that their models are not one yet. Settlings are counted, so this ends.
     pub(super) fn look_whether_settled(&mut self, now: Time) {
         let Some(last) = self.pairwise.take_last_merges() else { return };
         // Both sides have averaged their progress, which rounds.
         let is_over = |end: f64| last.partner_progress >= end - 0.5;
-        if !self.end.at().is_some_and(is_over) {
-            return;
-        }
-        if last.is_told && last.distance <= self.settled_distance {
-            self.settlings_in_vain = 0;
-            return;
-        }
+        let is_apart = last.distance > self.settled_distance;
+        // The grid of models that have become one is so fine that rounding errors wrap.
+        let is_untold = self.settled_distance == 0.0 || (!last.is_told && !is_apart);
         if let Some(before) = self.settling_from.take() {
-            let is_nearer = last.is_told && last.distance <= LEFT_IN_VAIN * before;
-            self.settlings_in_vain = if is_nearer { 0 } else { self.settlings_in_vain + 1 };
+            let is_vain = is_apart && !last.is_held_up && last.distance > LEFT_IN_VAIN * before;
+            self.settlings.in_vain += u32::from(is_vain);
         }
-        if self.settlings_in_vain < SETTLINGS_IN_VAIN_MAX && self.settlings < SETTLINGS_MAX {
-            self.settlings += 1;
-            self.settling_from = Some(last.distance);
+        let may_help = match is_untold {
+            true => self.settlings.untold < SETTLINGS_UNTOLD_MAX,
+            false => is_apart && self.settlings.in_vain < SETTLINGS_IN_VAIN_MAX,
+        };
+        if may_help && self.settlings.all < SETTLINGS_MAX && self.end.at().is_some_and(is_over) {
+            self.settlings.all += 1;
+            self.settlings.untold += u32::from(is_untold);
+            self.settling_from = (!is_untold).then_some(last.distance);
             self.begin_settling(now);
         }
     }

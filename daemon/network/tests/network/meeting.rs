@@ -253,6 +253,7 @@ async fn a_silent_address_is_given_up_in_time() {
 
 async fn an_idle_connection_stays_open(over: Over) {
     let (mut one, mut other) = connected_pair(over).await;
+    one.wait_for("RangeFound", |event| matches!(event, Event::RangeFound { .. }).then_some(())).await;
     while one.events.try_recv().is_ok() {}
     // Longer than libp2p lets a connection without open streams live.
     let event = timeout(Duration::from_secs(14), one.events.recv()).await;
