@@ -388,10 +388,10 @@ fn two_members_on_capped_links_exchange_and_train() {
 #[test]
 fn what_a_node_will_send_in_a_day_is_told_before_it_begins_with_the_flags_that_cap_it() {
     let folder = folder();
-    let run_file = write_run(folder.path(), TINY_RUN);
+    let endless = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 0"));
     let told = |name: &str, caps: &[&str]| {
         let mut command = murmur(MURMUR);
-        command.arg("start").arg(&run_file).arg("--data-dir").arg(folder.path().join(name)).args(caps);
+        command.arg("start").arg(&endless).arg("--data-dir").arg(folder.path().join(name)).args(caps);
         command.args(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--until-stdin-closes"]);
         let output = output_of(&mut command);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -403,6 +403,9 @@ fn what_a_node_will_send_in_a_day_is_told_before_it_begins_with_the_flags_that_c
     // A fifth of a megabit a second is 2.16 GB a day, less than any machine's pace would make of this run.
     let capped = told("capped", &["--upload-mbit", "0.2"]);
     assert!(capped.contains("up to 2.16 GB sent a day") && capped.contains("with --upload-mbit"), "{capped}");
+    // A run that is over sooner: a node's own steps end it as well.
+    let short = told("short", &["--steps", "10"]);
+    assert!(short.ends_with(" kB sent in the whole run"), "{short}");
 }
 
 /// Arguments of a command can be read by everybody on a machine.
