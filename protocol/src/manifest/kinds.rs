@@ -218,14 +218,14 @@ mod tests {
     fn what_a_kind_of_model_does_not_have_is_told() {
         let mut model = RunManifest::default().model;
         assert_eq!(fields_without_meaning(&model), []);
-        (model.hidden, model.width) = (vec![16], 64);
+        (model.hidden, model.width) = (vec![16], 96);
         assert_eq!(fields_without_meaning(&model), [("hidden", "[16]".to_owned())]);
         model.kind = ModelKind::Mlp;
-        assert_eq!(fields_without_meaning(&model), [("width", "64".to_owned())]);
+        assert_eq!(fields_without_meaning(&model), [("width", "96".to_owned())]);
         model.convolutions = vec![4];
         assert_eq!(fields_without_meaning(&model).len(), 2);
         model.kind = ModelKind::Cnn;
-        assert_eq!(fields_without_meaning(&model), [("width", "64".to_owned())]);
+        assert_eq!(fields_without_meaning(&model), [("width", "96".to_owned())]);
         // Every field is one of a kind's.
         let of_kinds = TRANSFORMER_FIELDS.iter().chain(&IMAGE_FIELDS).chain(&CNN_FIELDS);
         let all = toml::Table::try_from(&model).expect("a table");
