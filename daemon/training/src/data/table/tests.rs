@@ -413,7 +413,8 @@ fn members_of_a_synchronous_run_weigh_by_their_rows() {
     let place = DataPlace { statistics, ..place(std::slice::from_ref(&few)) };
     assert_eq!(place.complete(manifest.clone()).expect("a run").table.rows, 0, "it gossips");
     for every_steps in [1, 3] {
-        manifest.synchronous = SynchronousSpec { topology: Topology::Ring, every_steps, members_min: 2 };
+        manifest.synchronous =
+            SynchronousSpec { topology: Topology::Ring, every_steps, members_min: 2, ..SynchronousSpec::default() };
         let manifest = place.complete(manifest.clone()).expect("a run");
         assert_eq!((manifest.table.rows, manifest.table.members), (32, 2));
         let engine = |file: &PathBuf| {
