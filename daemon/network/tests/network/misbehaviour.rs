@@ -236,6 +236,8 @@ async fn a_truncated_transfer_is_no_crime_and_never_handed_over() {
         let next = node
             .wait_for("a message and nothing else", |event| match event {
                 Event::MessageReceived { message, .. } => Some(message),
+                // Where it is reached.
+                Event::RangeFound { .. } => None,
                 other => panic!("unexpected {other:?}"),
             })
             .await;
