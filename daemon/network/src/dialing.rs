@@ -1,6 +1,7 @@
 //! Dials under way, and why they fail, in words for people.
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::io;
 
 use libp2p::core::transport::{PortUse, TransportError};
@@ -25,7 +26,7 @@ pub(crate) struct Dial {
     untried: VecDeque<Multiaddr>,
     /// What the attempt under way dials.
     trying: Vec<Multiaddr>,
-    /// The port that the next attempt comes from: our listening port, unless the last attempt met the peer's own.
+    /// The port that the next attempt comes from: our listening port, unless the last attempt failed because of it.
     port: PortUse,
     reasons: Vec<String>,
 }
@@ -88,9 +89,11 @@ impl Dial {
     /// Remembers why the last attempt failed.
     ///
     /// Two nodes that dial each other's listening port from their own at the same moment share one TCP connection on
-    /// which both are clients, so encryption fails on both. That attempt is repeated, once, from a port of its own.
+    /// which both are clients, so encryption fails on both. Another program may hold our listening port's number on
+    /// another address of this machine, so that no dial can come from it. Either attempt is repeated, once, from a port
+    /// of its own.
     pub(crate) fn on_failure(&mut self, error: &DialError) {
-        if self.port == PortUse::Reuse && both_are_clients(error) {
+        if self.port == PortUse::Reuse && (both_are_clients(error) || is_port_taken(error)) {
             self.port = PortUse::New;
         } else {
             self.port = PortUse::Reuse;
@@ -181,12 +184,25 @@ fn describe_io(error: &io::Error) -> String {
 
 /// Whether the TLS handshake failed as it does where the other side is a client too.
 fn both_are_clients(error: &DialError) -> bool {
+    has_cause(error, |cause| {
+        let failure = cause.downcast_ref::<SecurityError>();
+        matches!(failure, Some(SecurityError::Tls(tls::UpgradeError::ClientUpgrade(_))))
+    })
+}
+
+/// Whether our listening port's number is taken on another address of this machine.
+fn is_port_taken(error: &DialError) -> bool {
+    has_cause(error, |cause| {
+        let failure = cause.downcast_ref::<io::Error>();
+        failure.is_some_and(|failure| failure.kind() == io::ErrorKind::AddrInUse)
+    })
+}
+
+/// Whether one of the addresses could not be reached for a cause that `is_it` knows.
+fn has_cause(error: &DialError, is_it: impl Fn(&(dyn Error + 'static)) -> bool) -> bool {
     let DialError::Transport(failures) = error else { return false };
     failures.iter().any(|(_, failure)| match failure {
-        TransportError::Other(error) => causes(error).any(|cause| {
-            let failure = cause.downcast_ref::<SecurityError>();
-            matches!(failure, Some(SecurityError::Tls(tls::UpgradeError::ClientUpgrade(_))))
-        }),
+        TransportError::Other(error) => causes(error).any(&is_it),
         TransportError::MultiaddrNotSupported(_) => false,
     })
 }

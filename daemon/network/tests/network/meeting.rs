@@ -7,6 +7,7 @@ use murmur_protocol::handshake::Refusal;
 use murmur_protocol::{Address, Event, RunManifest, Secret};
 use tokio::time::{Duration, timeout};
 
+use crate::hostile::socket_of;
 use crate::node::{DEADLINE, Node, Over, RUNS, config, connected_pair, message};
 
 async fn two_nodes_connect_and_exchange_messages(over: Over) {
@@ -225,6 +226,22 @@ async fn a_failed_dial_says_why() {
         node.order(NetworkOrder::Dial { peer: Some(wrong.peer), addresses: vec![other.address()] });
         assert!(node.wait_dial_failed().await.starts_with("another peer answers there"), "named");
     }
+}
+
+/// Dials come from the listening port on any address, which another program makes impossible.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_taken_on_another_address_hinders_no_dial() {
+    let mut node = Node::start(Over::Tcp).await;
+    let other = Node::start(Over::Tcp).await;
+    let _program = match std::net::TcpListener::bind(("127.0.0.2", socket_of(&node).port())) {
+        Ok(listener) => listener,
+        Err(error) => {
+            println!("skipped: this machine has no 127.0.0.2 ({error})");
+            return;
+        }
+    };
+    node.dial(&other);
+    node.wait_connected(other.peer).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
