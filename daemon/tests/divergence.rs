@@ -110,6 +110,9 @@ fn a_model_that_a_peer_s_replaces_is_kept_beside_the_checkpoints() {
     let second = state(&bench, 0.02);
     bench.trainer.try_order(second).expect("room");
     bench.wait_for(|_| load_latest(&replaced).0.is_some());
+    // Others doubt the copy, and it gives way to another one: what it was is nobody's work.
+    let third = state(&bench, 0.03);
+    bench.trainer.try_order(third).expect("room");
     bench.trainer.finish(false).expect("the disk has room");
     let (kept, _) = load_latest(&replaced);
     let kept = kept.expect("as waited for").state;

@@ -350,6 +350,17 @@ impl Joining {
         has_room
     }
 
+    /// Whether the trainer is taking a copy over.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.loading.is_some()
+    }
+
+    /// Gives up the copy under way and the check of the last one. Not while one is being taken over.
+    pub(crate) fn give_up(&mut self) {
+        self.copying.drop_requests(|_| true);
+        self.end_check();
+    }
+
     /// The copied model is believed.
     pub(crate) fn end_check(&mut self) {
         self.checking = None;

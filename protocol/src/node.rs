@@ -28,7 +28,7 @@ use crate::reputation::Reputation;
 use crate::status::{Counts, Phase, Status};
 use crate::synchronous::Synchronous;
 use crate::time::Time;
-use ending::Settlings;
+use ending::{LastCopy, Settlings};
 
 mod ending;
 mod life;
@@ -57,6 +57,7 @@ pub struct Node {
     settlings: Settlings,
     /// The distance for which it has settled last, where that was known, until what came of it is.
     settling_from: Option<f64>,
+    last_copy: LastCopy,
     /// When settling or leaving ends whatever is still open.
     phase_deadline: Option<Time>,
     leaving_max: Duration,
@@ -91,6 +92,7 @@ impl Node {
             settled_distance: 0.0,
             settlings: Settlings::default(),
             settling_from: None,
+            last_copy: LastCopy::default(),
             phase_deadline: None,
             leaving_max: config.leaving_max,
             misbehaviours: BTreeMap::new(),

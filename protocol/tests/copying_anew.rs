@@ -1,7 +1,10 @@
 //! A node that is so far from its swarm that it copies the model anew: what was under way with its old model is void.
 
+use std::time::Duration;
+
 use murmur_protocol::bounds::state_bytes;
 use murmur_protocol::message::{Accept, Propose, Standing};
+use murmur_protocol::status::Phase;
 use murmur_protocol::*;
 
 use crate::responding::{PARAMETERS, PATIENCE, Responder, encoded, merged, reply, starter};
@@ -12,8 +15,8 @@ const ELSEWHERE: f64 = 1e6;
 /// Connected from the beginning, and in the middle of an exchange with the node.
 const LONG: usize = 1;
 
-/// Has the node find out that all others are elsewhere, copy one of their models, and want it checked.
-fn copy_anew(node: &mut Responder) -> Vec<Effect> {
+/// Has the node find out that all others are elsewhere, and ask one of them for its model.
+fn ask_anew(node: &mut Responder) -> (PeerId, u64) {
     node.progress_told = ELSEWHERE;
     let mut effects = Vec::new();
     for key in 10..16 {
@@ -22,13 +25,21 @@ fn copy_anew(node: &mut Responder) -> Vec<Effect> {
         effects.extend(node.receive_codes(starter(key)));
     }
     effects.extend(node.tell(Event::TimePassed));
-    let asked = effects.iter().find_map(|effect| match effect {
+    asked(&effects).expect("it asks somebody for the model")
+}
+
+fn asked(effects: &[Effect]) -> Option<(PeerId, u64)> {
+    effects.iter().find_map(|effect| match effect {
         Effect::Network(NetworkOrder::Send { peer, message: Message::RequestState { request, .. } }) => {
             Some((*peer, *request))
         }
         _ => None,
-    });
-    let (peer, request) = asked.expect("it asks somebody for the model");
+    })
+}
+
+/// Has the node copy the model of one of the others, and want it checked.
+fn copy_anew(node: &mut Responder) -> Vec<Effect> {
+    let (peer, request) = ask_anew(node);
     let values = state_bytes(PARAMETERS) / 4;
     let layout = *ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]).digest();
     let header = TransferHeader::State { request, chunk: 0, progress: ELSEWHERE, layout };
@@ -93,4 +104,29 @@ fn an_own_exchange_of_the_old_model_ends_with_it() {
     let header = TransferHeader::Merged { exchange, digest: 0 };
     effects.extend(node.tell(Event::TransferReceived { peer: partner, header, payload: Payload::default() }));
     assert!(!applies(&effects), "{effects:?}");
+}
+
+/// Members that are connected and send no model held a node in its last exchanges for ever.
+#[test]
+fn when_the_run_is_over_silent_donors_are_given_up_within_ten_minutes() {
+    let mut node = Responder::new();
+    node.tell(Event::PeerConnected { peer: starter(LONG), addresses: vec![] });
+    node.tell(Event::TrainingCompleted(TrainingReport::default()));
+    assert_eq!(node.node.status().phase, Phase::Settling);
+    ask_anew(&mut node);
+    let mut minutes = 0;
+    while node.node.status().phase == Phase::Settling {
+        assert!(minutes < 10, "it waits for ever");
+        for _ in 0..60 {
+            node.now = node.now + Duration::from_secs(1);
+            node.tell(Event::TimePassed);
+        }
+        minutes += 1;
+    }
+    assert_eq!(node.node.status().phase, Phase::Completed);
+    assert!(minutes > 2, "a donor on a slow link has time");
+    // Nothing of the copy is left to do.
+    node.now = node.now + Duration::from_secs(60);
+    assert_eq!(asked(&node.tell(Event::TimePassed)), None);
+    assert!(node.node.next_deadline().is_none_or(|deadline| deadline > node.now));
 }

@@ -19,6 +19,7 @@ pub(crate) struct Responder {
     is_in_step: bool,
     /// Where starters say that the swarm stands.
     pub(crate) progress_told: f64,
+    pub(crate) now: Time,
 }
 
 impl Responder {
@@ -26,7 +27,8 @@ impl Responder {
         let layout = Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]));
         let config = Config::founder(&RunManifest::default());
         let me = PeerId::from_public_key([255; 32]);
-        Responder { node: Node::new(config, me, layout, 1, Time::ZERO), is_in_step: false, progress_told: 10.0 }
+        let node = Node::new(config, me, layout, 1, Time::ZERO);
+        Responder { node, is_in_step: false, progress_told: 10.0, now: Time::ZERO }
     }
 
     /// What leaves the node.
@@ -34,7 +36,7 @@ impl Responder {
         let mut leaving: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            self.node.handle(Time::ZERO, event);
+            self.node.handle(self.now, event);
             while let Some(effect) = self.node.poll_effect() {
                 match effect {
                     Effect::Trainer(TrainerOrder::TakeSnapshot { request, .. }) if !self.is_in_step => {

@@ -287,6 +287,29 @@ fn a_node_whose_model_is_beyond_the_grid_comes_back() {
     }
 }
 
+/// One of two members stood still, or began again from its last checkpoint: no third one can say which of the two is odd.
+#[test]
+fn one_of_two_comes_back_from_a_long_absence() {
+    let absences = [
+        vec![(seconds(20), Incident::Pause(1, seconds(200)))],
+        vec![
+            (seconds(20), Incident::Crash(1)),
+            (seconds(220), Incident::Restart { host: 1, same_identity: true, disk: Disk::Kept }),
+        ],
+    ];
+    for (absence, seed) in absences.into_iter().flat_map(|absence| [(absence.clone(), 1), (absence, 2)]) {
+        let mut scenario = Scenario::calm(2);
+        scenario.incidents = absence;
+        let scenario = scenario.then_calm(seconds(300), seconds(360));
+        let mut swarm = Swarm::new(scenario, seed);
+        swarm.run_until(seconds(400));
+        let progress = [0, 1].map(|host| swarm.status(host).expect("it runs").training.progress);
+        println!("seed {seed}: progress {progress:?}");
+        assert_eq!(converged(&swarm.record(), 2, 0.01), Ok(()), "seed {seed}");
+        assert!((progress[0] - progress[1]).abs() < 100.0, "seed {seed}: {progress:?}");
+    }
+}
+
 /// How old a copied model is, it tells itself: the spot check must not believe that it is a million rounds.
 #[test]
 fn a_forged_progress_is_not_copied() {

@@ -190,11 +190,12 @@ fn both_are_clients(error: &DialError) -> bool {
     })
 }
 
-/// Whether our listening port's number is taken on another address of this machine.
+/// Whether our listening port's number is taken on another address of this machine. Some layers only keep the text.
 fn is_port_taken(error: &DialError) -> bool {
     has_cause(error, |cause| {
         let failure = cause.downcast_ref::<io::Error>();
         failure.is_some_and(|failure| failure.kind() == io::ErrorKind::AddrInUse)
+            || cause.to_string().to_lowercase().contains("address already in use")
     })
 }
 

@@ -6,6 +6,7 @@
 //! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
 //! them. In a synchronous run it does wait there: from its contribution until the sum of all is there.
 
+mod copied;
 mod divergence;
 mod ending;
 mod member;
@@ -21,7 +22,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use murmur_protocol::{Ending, Event, Payload, RequestId, RunManifest, TrainerOrder, TrainingReport};
+use murmur_protocol::{Ending, Event, RequestId, RunManifest, TrainerOrder, TrainingReport};
 use murmur_training::{Engine, TrainingError};
 use tokio::sync::{mpsc, watch};
 
@@ -120,6 +121,7 @@ impl Trainer {
             view: first_view,
             view_sender,
             writer,
+            is_own_kept: false,
             travel: 0.0,
             stage: Stage::Waiting,
             ending: None,
@@ -210,6 +212,8 @@ struct TrainerThread {
     view: TrainingView,
     view_sender: watch::Sender<TrainingView>,
     writer: CheckpointWriter,
+    /// Whether the model that training has made was kept before a copy took its place, and no copy has been believed since.
+    is_own_kept: bool,
     /// See [`TrainingReport::travel`].
     travel: f64,
     stage: Stage,
@@ -341,35 +345,11 @@ impl TrainerThread {
                 self.engine.finish(order.ending);
                 self.ending = Some(order.ending);
             }
-            TrainerOrder::Begin if self.stage == Stage::Waiting => {
-                self.stage = Stage::Training;
-                self.timetable.begin(Instant::now());
-            }
-            // The model that ended was replaced by one that may not be at the end yet.
-            TrainerOrder::Begin if self.view.failure.is_none() => self.stage = Stage::Training,
-            TrainerOrder::Begin => {}
+            TrainerOrder::Begin => self.begin(),
             TrainerOrder::End => self.stage = Stage::Ended,
             TrainerOrder::Complete => self.complete(),
         }
         self.finish_arrived();
-    }
-
-    fn load_state(&mut self, chunks: &[Payload]) -> bool {
-        tracing::debug!("a peer's model is here");
-        if self.stage != Stage::Waiting && self.is_worth_keeping() {
-            self.keep_replaced();
-        }
-        match self.engine.load_state(chunks) {
-            Ok(()) => {
-                tracing::debug!("a peer's model is loaded");
-                self.view.completed = false;
-                true
-            }
-            Err(error) => {
-                tracing::error!("cannot load a peer's model: {error}");
-                false
-            }
-        }
     }
 
     fn step(&mut self) {

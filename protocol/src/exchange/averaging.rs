@@ -206,19 +206,15 @@ impl Averaging {
         self.cadence.interval() * self.step_time.step_seconds
     }
 
-    /// Whether the swarm hardly lets this node's model in any more, so far off is it: after a long standstill, say.
-    pub(crate) fn is_outlier(&self) -> bool {
-        self.parts.values().any(|state| state.outlier.is_outlier())
-    }
-
     /// What partners have said of that counts no more.
     pub(crate) fn forget_outlier(&mut self) {
         self.parts.values_mut().for_each(|state| state.outlier = OutlierDetection::default());
     }
 
-    /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
-    pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
-        self.parts.values().find(|state| state.outlier.is_outlier())?.outlier.progress()
+    /// What partners declared as the swarm's progress that hardly let this node's model in any more, so far off is it: after a
+    /// long standstill, say. `None` for one that is no outlier. `others`: how many members of the swarm this node knows of.
+    pub(crate) fn progress_missed(&self, others: impl Fn() -> usize) -> Option<f64> {
+        self.parts.values().find_map(|state| state.outlier.progress_missed(&others))
     }
 
     /// The usual distance of two models, of the fragment in which it is largest; 0 before it is known.
@@ -361,6 +357,7 @@ impl Averaging {
             partner: about.partner,
             progress: self.training.progress + terms.progress_difference,
             is_rebuff: is_progress_odd,
+            is_behind: is_progress_odd && terms.progress_difference > 0.0,
             is_excused,
         };
         let least = TELLING_TRAVEL * self.training.travel;

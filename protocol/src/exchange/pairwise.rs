@@ -340,19 +340,15 @@ impl Pairwise {
         }
     }
 
-    /// Whether the swarm hardly lets this node's model in any more, so far off is it.
-    pub(crate) fn is_outlier(&self) -> bool {
-        self.averaging.is_outlier()
-    }
-
     /// What partners have said of that counts no more.
     pub(crate) fn forget_outlier(&mut self) {
         self.averaging.forget_outlier();
     }
 
-    /// What the partners that keep this node out declared as the swarm's progress; `None` for one that is no outlier.
-    pub(crate) fn progress_seen_by_outlier(&self) -> Option<f64> {
-        self.averaging.progress_seen_by_outlier()
+    /// What partners declared as the swarm's progress that hardly let this node's model in any more; `None` for one that is no
+    /// outlier. `others`: how many members of the swarm this node knows of.
+    pub(crate) fn progress_missed(&self, others: impl Fn() -> usize) -> Option<f64> {
+        self.averaging.progress_missed(others)
     }
 
     /// Whether a probe shows a model of this swarm. `partner_clip` is how far apart the partner's own may be; the two

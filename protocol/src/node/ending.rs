@@ -33,6 +33,18 @@ const SETTLINGS_MAX: u32 = 50;
 /// rounding errors shrinks faster).
 const LEFT_IN_VAIN: f64 = 0.75;
 
+/// Periods of [`SETTLING_TIMEOUT`] in which a copy at the end comes no further, until it is given up (a guess: a donor on a slow
+/// link sends a chunk in less). Donors that send nothing, or a model that nobody confirms, hold no node for longer.
+const COPY_PERIODS_IN_VAIN_MAX: u32 = 5;
+
+/// How a copy at the end comes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastCopy {
+    /// At the end of the last period.
+    chunks: usize,
+    periods_in_vain: u32,
+}
+
 /// How often a member of a run that is over has settled once more, since another one came back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settlings {
@@ -110,19 +122,26 @@ impl Node {
     }
 
     /// For this node the run is over, and nobody lets its model in: it copies one anew, and trains on where that one is not
-    /// at the end yet. Where nobody can give it one, its own is what it ends with.
+    /// at the end yet. Where nobody can give it one, it ends with the model that it has.
     pub(super) fn copy_at_the_end(&mut self, now: Time) {
         let out_of_time = self.phase_deadline.is_none_or(|deadline| deadline <= now);
-        if self.joining.is_idle() && (out_of_time || self.is_resting || self.membership.connected().next().is_none()) {
+        if out_of_time {
+            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
+            let chunks = self.joining.status().chunks;
+            self.last_copy.periods_in_vain += u32::from(chunks <= self.last_copy.chunks);
+            self.last_copy.chunks = chunks;
+        }
+        let is_vain = self.last_copy.periods_in_vain >= COPY_PERIODS_IN_VAIN_MAX && !self.joining.is_loading();
+        let nobody = self.is_resting || self.membership.connected().next().is_none();
+        if is_vain || (self.joining.is_idle() && (out_of_time || nobody)) {
+            self.joining.give_up();
+            self.last_copy = LastCopy::default();
             self.is_outlier = false;
             self.pairwise.forget_outlier();
             self.complete();
-            return;
+        } else if !self.is_resting {
+            self.copy(now);
         }
-        if out_of_time {
-            self.phase_deadline = Some(now + SETTLING_TIMEOUT);
-        }
-        self.copy(now);
     }
 
     fn complete(&mut self) {

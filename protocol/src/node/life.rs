@@ -32,6 +32,7 @@ impl Node {
         if let Some(ended) = self.pairwise.take_ended() {
             self.on_ended(now, ended);
         }
+        let progress_missed = self.pairwise.progress_missed(|| self.membership.member_count(now));
         match self.phase {
             Phase::Joining | Phase::Training if self.synchronous.is_some() => {}
             // Even a joiner's model would cost what its owner does not want to spend now.
@@ -41,11 +42,11 @@ impl Node {
             Phase::Training if self.is_copying_anew() && self.is_resting => {}
             Phase::Training if self.is_copying_anew() => self.copy(now),
             Phase::Settling if self.is_copying_anew() => self.copy_at_the_end(now),
-            Phase::Training | Phase::Settling | Phase::Completed if self.pairwise.is_outlier() => {
+            Phase::Training | Phase::Settling | Phase::Completed if progress_missed.is_some() => {
                 self.is_outlier = true;
                 // Two or three that are apart from all others trust each other alone, and would copy in a circle.
                 self.reputation.forget_distances();
-                self.joining.expect_progress(self.pairwise.progress_seen_by_outlier());
+                self.joining.expect_progress(progress_missed);
                 if self.phase != Phase::Training {
                     self.begin_settling(now);
                 }

@@ -1,17 +1,41 @@
 //! A network of a few hosts around one bridge.
 
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::leftovers;
 use super::router::{self, PortForwarding};
 use super::tools::{call, missing, must, say_skipped};
 
-/// More daemons than this starve each other on two cores.
+/// More daemons than this starve each other on two cores: the networks of one program have no more hosts together, and the
+/// next test waits.
 pub const HOSTS_MAX: usize = 8;
 
-/// Networks are loud: each takes the processor for itself, so the tests of one program take turns.
-static TURN: Mutex<()> = Mutex::new(());
+/// Hosts of all networks of this program now.
+static HOSTS: Mutex<usize> = Mutex::new(0);
+
+/// Some of them are gone.
+static GONE: Condvar = Condvar::new();
+
+/// So many hosts, until it is dropped.
+struct Places(usize);
+
+impl Places {
+    /// Waits until there are as many.
+    fn take(hosts: usize) -> Places {
+        let taken = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = GONE.wait_while(taken, |taken| *taken + hosts > HOSTS_MAX);
+        *waited.unwrap_or_else(PoisonError::into_inner) += hosts;
+        Places(hosts)
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        *HOSTS.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        GONE.notify_all();
+    }
+}
 
 /// What addresses a network has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +65,7 @@ pub struct Lan {
     name: String,
     family: Family,
     hosts: Vec<Host>,
-    _turn: MutexGuard<'static, ()>,
+    _places: Places,
 }
 
 /// One host: a namespace with loopback and one link, `eth0`.
@@ -64,8 +88,7 @@ impl Lan {
     /// When more than [`HOSTS_MAX`] are asked for, or a link cannot be made although the first one could.
     pub fn new(family: Family, hosts: usize) -> Option<Lan> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
-        // The network of a test that panicked is gone all the same.
-        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let places = Places::take(hosts);
         leftovers::remove_those_of_the_dead();
         let name = leftovers::fresh_name();
         if let Some(reason) = missing(&format!("{name}-probe")) {
@@ -73,7 +96,7 @@ impl Lan {
             return None;
         }
         // From here on the value removes what was made, whatever panics.
-        let mut lan = Lan { name, family, hosts: Vec::new(), _turn: turn };
+        let mut lan = Lan { name, family, hosts: Vec::new(), _places: places };
         lan.make_bridges();
         for number in 0..hosts {
             lan.add_host(number);

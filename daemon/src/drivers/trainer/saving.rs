@@ -72,25 +72,12 @@ impl TrainerThread {
         !self.divergence.is_suspected() && self.view.failure.is_none()
     }
 
-    /// A node that was too far off for others to average with copies the model anew: what it has learned may still be of
-    /// use to its owner.
-    pub(super) fn keep_replaced(&mut self) {
-        let begin = Instant::now();
-        let saved = self.saved().map(|checkpoint| self.writer.try_write_replaced(checkpoint));
-        match saved {
-            Ok(true) => {}
-            Ok(false) => tracing::warn!("the model that is replaced is not kept: the disk is busy"),
-            Err(error) => tracing::warn!("the model that is replaced is not kept: {error}"),
-        }
-        self.clock.spent_aside(begin.elapsed());
-    }
-
     pub(super) fn checkpoint(&mut self) -> Result<Checkpoint, String> {
         self.timetable.made(Instant::now());
         self.saved()
     }
 
-    fn saved(&mut self) -> Result<Checkpoint, String> {
+    pub(super) fn saved(&mut self) -> Result<Checkpoint, String> {
         let saved = self.engine.save();
         let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
         let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });

@@ -1,0 +1,53 @@
+//! A model that was copied from peers takes the place of the one that training has made.
+
+use std::time::Instant;
+
+use murmur_protocol::Payload;
+
+use super::{Stage, TrainerThread};
+
+impl TrainerThread {
+    /// Takes a copied model over; says whether it could. The core may find that others doubt it, and have another copied.
+    pub(super) fn load_state(&mut self, chunks: &[Payload]) -> bool {
+        tracing::debug!("a peer's model is here");
+        if self.stage != Stage::Waiting && !self.is_own_kept && self.is_worth_keeping() {
+            self.keep_own();
+        }
+        match self.engine.load_state(chunks) {
+            Ok(()) => {
+                tracing::debug!("a peer's model is loaded");
+                self.view.completed = false;
+                true
+            }
+            Err(error) => {
+                tracing::error!("cannot load a peer's model: {error}");
+                false
+            }
+        }
+    }
+
+    /// A node that was too far off for others to average with copies the model anew: what it has learned may still be of
+    /// use to its owner.
+    fn keep_own(&mut self) {
+        let begin = Instant::now();
+        let saved = self.saved().map(|checkpoint| self.writer.try_write_replaced(checkpoint));
+        match saved {
+            Ok(is_kept) if is_kept => self.is_own_kept = true,
+            Ok(_) => tracing::warn!("the model that is replaced is not kept: the disk is busy"),
+            Err(error) => tracing::warn!("the model that is replaced is not kept: {error}"),
+        }
+        self.clock.spent_aside(begin.elapsed());
+    }
+
+    /// The model is this node's: its own, or a copy that is believed.
+    pub(super) fn begin(&mut self) {
+        self.is_own_kept = false;
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Training;
+            self.timetable.begin(Instant::now());
+        } else if self.view.failure.is_none() {
+            // The model that ended was replaced by one that may not be at the end yet.
+            self.stage = Stage::Training;
+        }
+    }
+}
