@@ -18,6 +18,7 @@ mod simulation;
 mod tables;
 mod watch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -180,9 +181,18 @@ pub fn command() -> clap::Command {
     for_all_options(Cli::command())
 }
 
+/// The line that `start` prints, pasted behind `murmur join`, says so twice.
+fn without_repetition(mut typed: Vec<OsString>) -> Vec<OsString> {
+    if typed.get(1..4).is_some_and(|words| words == ["join", "murmur", "join"]) {
+        typed.drain(1..3);
+    }
+    typed
+}
+
 /// What was typed. Ends the process where it cannot be understood (exit code 2), and after `--help` and `--version`.
 pub fn parse() -> Cli {
-    let typed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let typed = without_repetition(std::env::args_os().collect());
+    let typed = command().try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
     typed.unwrap_or_else(|error| {
         // `--help` and `--version` go to standard output.
         if let Err(error) = error.print() {

@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod doctor;
 pub mod drivers;
 pub mod engine;
+pub mod environment;
 pub mod failure;
 mod history;
 mod limits;

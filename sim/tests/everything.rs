@@ -7,13 +7,13 @@ use murmur_protocol::manifest::GossipKind;
 use murmur_sim::file::{Drawn, ScenarioFile, built_in};
 use murmur_sim::runner::{Trace, run_seeds};
 
-/// Seeds on each push. With `MURMUR_TEST_SCALE=nightly` ten times as many; the command line runs thousands:
+/// Seeds on each push. With `MURMUR_TEST_SCALE=nightly` twenty times as many; the command line runs thousands:
 /// `murmur sim run everything --seeds 0..20000`.
-const SEEDS: u64 = 50;
+const SEEDS: u64 = 25;
 
 fn seeds(on_each_push: u64) -> u64 {
     let is_nightly = std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
-    if is_nightly { 10 * on_each_push } else { on_each_push }
+    if is_nightly { 20 * on_each_push } else { on_each_push }
 }
 
 fn file() -> ScenarioFile {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, output_of, run, write_run};
 
 use crate::MURMUR;
 
@@ -161,6 +161,19 @@ fn malformed_tickets_and_addresses_are_refused_before_anything_else() {
     let (code, message) = failure(folder.path(), &["join"]);
     assert_eq!(code, 2);
     assert!(message.contains("murmur join murmur1…") && message.contains("murmur join --bootstrap /ip4/"), "{message}");
+}
+
+#[test]
+fn a_misspelt_environment_variable_is_told() {
+    let folder = folder();
+    let mut command = std::process::Command::new(MURMUR);
+    command.arg("init").arg(folder.path()).env("MURMUR_UPLAOD_MBIT", "10");
+    let output = output_of(&mut command);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        message.contains("MURMUR_UPLAOD_MBIT is ignored") && message.contains("mean MURMUR_UPLOAD_MBIT?"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -33,6 +33,15 @@ fn commands() -> Vec<(Vec<String>, clap::Command)> {
 }
 
 #[test]
+fn a_pasted_line_behind_the_command_is_the_command_once() {
+    let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+    assert_eq!(without_repetition(words("murmur join murmur join T --port 1")), words("murmur join T --port 1"));
+    for line in ["murmur join T", "murmur join", "murmur", "murmur start murmur join"] {
+        assert_eq!(without_repetition(words(line)), words(line));
+    }
+}
+
+#[test]
 fn the_command_line_is_consistent() {
     command().debug_assert();
 }

@@ -115,9 +115,9 @@ impl MemoryEstimate {
             let rests = if manifest.synchronous.codec().rounds() { 2 * trained } else { 0 };
             checkpoint + kept + rests + replica
         } else {
-            // Snapshots of an exchange that is begun and one that is answered, and of the model that is given to a joiner; in the
-            // first one codes, the partner's and the correction in 16 bits each.
-            checkpoint + 3 * trained + 3 * trained / 2 + links
+            // Snapshots of an exchange that is begun and one that is answered, and of the model that is given to a joiner; of both
+            // exchanges codes, the partner's and the correction, in the first ones in 16 bits each.
+            checkpoint + 3 * trained + 2 * (3 * trained / 2) + links
         };
         // A pipeline corrects a copy of all its parts.
         let copies = if part.is_some() { copies + trained } else { copies };
