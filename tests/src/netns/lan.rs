@@ -87,8 +87,21 @@ impl Lan {
     /// # Panics
     /// When more than [`HOSTS_MAX`] are asked for, or a link cannot be made although the first one could.
     pub fn new(family: Family, hosts: usize) -> Option<Lan> {
+        Lan::beside(family, hosts, HOSTS_MAX.saturating_sub(hosts))
+    }
+
+    /// As [`Lan::new`], with no other network beside it: for what measures processor time.
+    ///
+    /// # Panics
+    /// As [`Lan::new`].
+    pub fn alone(family: Family, hosts: usize) -> Option<Lan> {
+        Lan::beside(family, hosts, 0)
+    }
+
+    /// With at most so many hosts of other networks.
+    fn beside(family: Family, hosts: usize, others: usize) -> Option<Lan> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
-        let places = Places::take(hosts);
+        let places = Places::take(HOSTS_MAX - others);
         leftovers::remove_those_of_the_dead();
         let name = leftovers::fresh_name();
         if let Some(reason) = missing(&format!("{name}-probe")) {
