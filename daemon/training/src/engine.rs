@@ -19,7 +19,7 @@ use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
 use crate::outer::OuterMomentum;
 use crate::privacy::PrivateTraining;
-use crate::replica::{DeviceReplica, HostReplica, Replica, Team};
+use crate::replica::{DeviceReplica, HostReplica, Replica, Replicated};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 pub(crate) mod cut;
@@ -192,7 +192,7 @@ impl Engine {
         let replica = match replicas.len() {
             0 => panic!("training needs a device"),
             1 => replicas.remove(0),
-            _ => Box::new(Team::new(replicas)),
+            _ => Box::new(Replicated::new(replicas)),
         };
         let mut engine = Engine::around(manifest, corpus, node, replica, devices.len())?;
         engine.is_on_cpu = matches!(devices, [device] if device.is_cpu());
