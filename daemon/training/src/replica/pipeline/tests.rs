@@ -43,7 +43,7 @@ fn way(kind: OptimizerKind, micro_batch: usize) -> Way {
 
 /// The model, or a stage of it, with its parameters.
 fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
-    let base = Transformer::stage(&spec(), stage);
+    let base = Transformer::of_stage(&spec(), stage);
     let mut model: Box<dyn Model> = if way.has_adapters {
         let lora =
             LoraSpec { rank: 2, targets: vec!["q_proj".to_owned(), "up_proj".to_owned()], ..LoraSpec::default() };
