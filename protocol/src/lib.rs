@@ -69,6 +69,7 @@ pub mod server;
 pub mod shards;
 pub mod status;
 mod synchronous;
+pub mod team;
 pub mod text;
 pub mod ticket;
 pub mod time;
