@@ -71,6 +71,7 @@ pub mod server;
 pub mod shards;
 pub mod status;
 mod synchronous;
+pub mod team;
 pub mod text;
 pub mod ticket;
 pub mod time;
