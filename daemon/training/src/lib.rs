@@ -23,6 +23,7 @@ mod regular;
 mod replica;
 pub mod schedule;
 pub mod split;
+pub mod team;
 
 pub use candle_core::{Device, DeviceLocation};
 pub use data::folders;

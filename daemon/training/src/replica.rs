@@ -69,6 +69,12 @@ pub(crate) trait Replica: Send + Sync {
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation>;
 
+    /// Where the last call came to nothing only because another machine is missing: which, in words. The same is to be tried
+    /// again.
+    fn waits(&self) -> Option<String> {
+        None
+    }
+
     /// For what the device has not done yet.
     fn wait(&self) -> Result<()> {
         Ok(())

@@ -29,6 +29,11 @@ impl Piece {
         Piece(Microbatch { batch, lane, is_first })
     }
 
+    /// Of which of the two gradients that are added at the end: 0 or 1.
+    pub(super) fn lane(&self) -> usize {
+        self.0.lane
+    }
+
     fn tokens(&self) -> Result<&TokenBatch, TrainingError> {
         Ok(self.0.batch.tokens()?)
     }
@@ -50,11 +55,7 @@ impl PartLengths {
     pub fn of(manifest: &RunManifest, part: &StageSpec, moments_in_8_bits: bool) -> PartLengths {
         let (weights, trained) = layouts(manifest, part);
         let optimizer = Optimizer::new(&manifest.optimizer, &trained).with_moments(moments_in_8_bits);
-        PartLengths {
-            weights: weights.parameters(),
-            trained: trained.parameters(),
-            moments: optimizer.own_lengths(),
-        }
+        PartLengths { weights: weights.parameters(), trained: trained.parameters(), moments: optimizer.own_lengths() }
     }
 }
 
@@ -71,6 +72,10 @@ pub struct TeamPart {
     spec: StageSpec,
     lengths: PartLengths,
     width: usize,
+    /// A GPU has one gradient, to which both lanes add.
+    has_lanes: bool,
+    /// Whether the batch under way has been begun on the device.
+    has_begun: bool,
 }
 
 impl TeamPart {
@@ -97,7 +102,8 @@ impl TeamPart {
         }
         let model = Transformer::of_stage(&manifest.model, spec.clone());
         let stage = stage_on_device(manifest, model, base, device, threads.max(1), &options)?;
-        Ok(TeamPart { stage, spec, lengths, width: manifest.model.width as usize })
+        let (width, has_lanes) = (manifest.model.width as usize, device.is_cpu());
+        Ok(TeamPart { stage, spec, lengths, width, has_lanes, has_begun: false })
     }
 
     /// Which part it is.
@@ -115,6 +121,7 @@ impl TeamPart {
     /// # Errors
     /// When the device fails.
     pub fn discard(&mut self) -> Result<(), TrainingError> {
+        self.has_begun = false;
         Ok(self.stage.begin()?)
     }
 
@@ -125,6 +132,9 @@ impl TeamPart {
     /// When the stream is of another size, or the device fails.
     pub fn forward(&mut self, piece: &Piece, input: Option<Vec<f32>>) -> Result<Option<Vec<f32>>, TrainingError> {
         self.check(piece, input.as_deref(), !self.spec.embeds)?;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.stage.begin()?;
+        }
         Ok(self.stage.forward(&piece.0, input)?)
     }
 
@@ -143,7 +153,10 @@ impl TeamPart {
         share: f32,
     ) -> Result<(f64, Option<Vec<f32>>), TrainingError> {
         self.check(piece, to_output.as_deref(), !self.spec.predicts)?;
-        let BackwardOutput { loss, to_input } = self.stage.backward(&piece.0, to_output, share)?;
+        let alone = || Microbatch { lane: 0, ..piece.0.clone() };
+        let in_one = (piece.0.lane > 0 && !self.has_lanes).then(alone);
+        let BackwardOutput { loss, to_input } =
+            self.stage.backward(in_one.as_ref().unwrap_or(&piece.0), to_output, share)?;
         Ok((loss, to_input))
     }
 
@@ -152,7 +165,8 @@ impl TeamPart {
     /// # Errors
     /// When the device fails.
     pub fn sum(&mut self, lanes: usize) -> Result<Vec<f64>, TrainingError> {
-        self.stage.end(lanes)?;
+        self.has_begun = false;
+        self.stage.end(if self.has_lanes { lanes } else { 1 })?;
         Ok(self.stage.replica().squares()?)
     }
 
@@ -207,11 +221,6 @@ impl TeamPart {
             replica.set_moments(moments, steps)?;
         }
         Ok(())
-    }
-
-    /// The gradient of the last batch.
-    pub(super) fn gradient(&self) -> Result<Vec<f32>, TrainingError> {
-        Ok(self.stage.replica().gradient()?.into_owned())
     }
 
     fn check(&self, piece: &Piece, stream: Option<&[f32]>, takes_one: bool) -> Result<(), TrainingError> {

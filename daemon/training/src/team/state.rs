@@ -45,11 +45,20 @@ impl PartState {
         bytes
     }
 
+    /// How many bytes the state of a part of so many parameters has with its moments.
+    pub(crate) fn bytes(parameters: usize, lengths: &MomentLengths) -> usize {
+        1 + 4 * parameters + 8 + 4 + lengths.bytes()
+    }
+
     /// The state of a part of so many parameters, whose optimizer keeps moments of these lengths.
     ///
     /// # Errors
     /// When it is none, or would destroy the model.
-    pub(crate) fn from_bytes(bytes: &[u8], parameters: usize, lengths: &MomentLengths) -> Result<PartState, StateError> {
+    pub(crate) fn from_bytes(
+        bytes: &[u8],
+        parameters: usize,
+        lengths: &MomentLengths,
+    ) -> Result<PartState, StateError> {
         let mut rest = bytes;
         let has_moments = match take(&mut rest, 1)? {
             [0] => false,
@@ -120,6 +129,7 @@ mod tests {
                 optimizer.step(factors, &mut parameters, &gradient, &mut moments);
                 let state = PartState { parameters, moments: Some((moments, 1 << 40)) };
                 let bytes = state.to_bytes();
+                assert_eq!(bytes.len(), PartState::bytes(1807, &lengths));
                 assert_eq!(PartState::from_bytes(&bytes, 1807, &lengths), Ok(state.clone()));
                 let alone = PartState { moments: None, ..state };
                 assert_eq!(PartState::from_bytes(&alone.to_bytes(), 1807, &lengths), Ok(alone));
