@@ -112,13 +112,19 @@ async fn carry(
             }
         }
     });
+    let receiving = receive_all(reader, &incoming, body_bytes_max);
+    tokio::pin!(receiving);
     let closed = tokio::select! {
-        error = driven => error.to_string(),
+        error = driven => {
+            // What has arrived before still counts.
+            let _ = tokio::time::timeout(HEARTBEAT_PERIOD, receiving).await;
+            error.to_string()
+        }
         ended = send_all(writer, outgoing) => match ended {
             Ok(()) => "this side has closed it".to_owned(),
             Err(error) => error.to_string(),
         },
-        ended = receive_all(reader, &incoming, body_bytes_max) => match ended {
+        ended = &mut receiving => match ended {
             Ok(()) => "the other side has closed it".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => "nothing has come from it for too long".to_owned(),
             Err(error) => error.to_string(),
