@@ -42,22 +42,27 @@
 //! **Trust.** A helper sees activations, from which text can be recovered, and can return anything. Lengths are checked, values
 //! must be finite, and the size of streams within a learned band; no more than that. Only machines of one owner, or of friends.
 
+pub mod arrange;
 pub mod bounds;
+mod captain;
 mod config;
 pub mod cut;
 mod effect;
 mod event;
 mod frame;
+mod lend;
 mod message;
 mod notice;
 pub mod schedule;
 mod work;
 
+pub use captain::Captain;
 pub use config::{CaptainConfig, HelperConfig, TeamPatience};
 pub use cut::{Cut, CutStage, LayerCosts, Link, ModelCosts, Place};
 pub use effect::{CaptainEffect, HelperEffect};
 pub use event::{CaptainEvent, HelperEvent, Loading};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, StateHeader, StateKind};
+pub use lend::Helper;
 pub use message::{Assign, BatchKind, FailureCause, Holding, Lanes, LayerRange, Offer, StepFactors, TeamMessage};
 pub use notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus};
 pub use schedule::Schedule;

@@ -179,7 +179,8 @@ impl LayerRange {
 /// A helper's stage.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Assign {
-    /// Of the cut; greater than all before.
+    /// Of the cut; greater than all before. Epochs, batches and requests of a captain are drawn from one growing count, so that no
+    /// two of them are the same number.
     pub epoch: u64,
     /// Number of the stage, at least 1: the captain has the first one.
     pub stage: u32,
@@ -197,9 +198,9 @@ pub struct Assign {
     pub width: u32,
     /// How streams are written.
     pub wire: Wire,
-    /// Of the state with which it begins.
+    /// Of the state with which it begins, from now on.
     pub revision: u64,
-    /// Whether it goes on with the state it holds, which is of that revision. Else the training state comes, as the answer to
+    /// Whether it goes on with the state that it holds, as it told in its offer. Else the training state comes, as the answer to
     /// the request with the epoch's number.
     pub keeps_state: bool,
     /// The run file's text, from which the model is built; at most [`RUN_TEXT_BYTES_MAX`].

@@ -64,6 +64,11 @@ pub enum TeamNotice {
         /// Who has which layers.
         cut: Cut,
     },
+    /// The captain could not build its own stages, or read out what it keeps. It is tried again now and then.
+    LoadFailed {
+        /// Why.
+        reason: String,
+    },
     /// The model fits nowhere: the captain waits for a helper.
     Waiting {
         /// Bytes that are missing, at least.

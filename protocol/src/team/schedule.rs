@@ -28,6 +28,8 @@ pub struct Schedule {
     /// Forwards before the first backward, less one.
     ahead: usize,
     microbatches: usize,
+    /// Actions of the batch.
+    actions: usize,
     /// Actions behind.
     done: usize,
 }
@@ -36,22 +38,27 @@ impl Schedule {
     /// Of a stage that holds so many microbatches at most, at least 1.
     pub fn new(in_flight: usize, microbatches: usize) -> Schedule {
         let ahead = in_flight.min(microbatches).saturating_sub(1);
-        Schedule { ahead, microbatches, done: 0 }
+        Schedule { ahead, microbatches, actions: 2 * microbatches, done: 0 }
+    }
+
+    /// Of forwards alone, as an evaluation has them.
+    pub fn of_forwards(microbatches: usize) -> Schedule {
+        Schedule { ahead: microbatches, microbatches, actions: microbatches, done: 0 }
     }
 
     /// What comes next; `None` at the end of the batch.
     pub fn next_action(&self) -> Option<Action> {
-        let Schedule { ahead, microbatches, done } = *self;
+        let Schedule { ahead, microbatches, actions, done } = *self;
         let paired = 2 * (microbatches - ahead);
-        if done < ahead {
+        if done >= actions {
+            None
+        } else if done < ahead {
             Some(Action::Forward(done))
         } else if done < ahead + paired {
             let (pair, is_backward) = ((done - ahead) / 2, (done - ahead) % 2 == 1);
             Some(if is_backward { Action::Backward(pair) } else { Action::Forward(ahead + pair) })
-        } else if done < 2 * microbatches {
-            Some(Action::Backward(done - microbatches))
         } else {
-            None
+            Some(Action::Backward(done - microbatches))
         }
     }
 
@@ -65,7 +72,7 @@ impl Schedule {
         match self.next_action() {
             Some(Action::Forward(next)) => (next, self.done - next),
             Some(Action::Backward(next)) => (self.done - next, next),
-            None => (self.microbatches, self.microbatches),
+            None => (self.microbatches, self.done - self.microbatches),
         }
     }
 }
@@ -137,6 +144,15 @@ mod tests {
         for held in [&[4, 1][..], &[9, 5, 5, 1], &[3, 3, 3], &[7, 6, 2, 2, 1]] {
             (1..12).for_each(|microbatches| every_microbatch_passes(held, microbatches));
         }
+    }
+
+    #[test]
+    fn an_evaluation_has_forwards_alone() {
+        let all: Vec<Action> = Schedule::of_forwards(3).collect();
+        assert_eq!(all, [Action::Forward(0), Action::Forward(1), Action::Forward(2)]);
+        let mut schedule = Schedule::of_forwards(2);
+        schedule.nth(1);
+        assert_eq!((schedule.done(), schedule.next_action()), ((2, 0), None));
     }
 
     #[test]
