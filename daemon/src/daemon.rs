@@ -14,7 +14,7 @@ mod prepared;
 mod ready;
 mod recording;
 mod regular;
-mod stop;
+pub(crate) mod stop;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +41,7 @@ use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint};
+use crate::team::captain::Helpers;
 use crate::web::About;
 use configured::{node_config, trainer_settings};
 use double::watch_for_double;
@@ -144,6 +145,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let me = network.peer_id();
     let resumed = model.resumed;
     let device = model.device;
+    // Ends after the trainer, so that helpers hear that they are let go.
+    let helpers = model.helpers;
     let keep = plan.settings.checkpoint.keep;
     let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
     let progress = model.progress;
@@ -191,6 +194,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         reachability: network.reachability(),
         network: network.clone(),
         clock,
+        team: helpers.as_ref().map(Helpers::source),
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
@@ -298,6 +302,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let known_end = stopped.status.end.clone();
     let hurry = hurry.filter(|_| *wished.borrow());
     let result = finish(stopped, &reporter, hurry, &plan.console, (next, &checkpoints)).await;
+    let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
     observing.end(reporter.outcome(&known_end)).await;
     reporting.abort();
     console.abort();

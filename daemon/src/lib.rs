@@ -21,6 +21,7 @@ mod remote;
 pub mod settings;
 pub mod setup;
 pub mod store;
+mod team;
 pub mod tracking;
 mod watch;
 pub mod web;

@@ -4,7 +4,8 @@
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
 //! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
 //! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
-//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there.
+//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there. And where other machines
+//! hold a part of its model, a step waits for them.
 
 mod divergence;
 mod ending;
@@ -377,6 +378,12 @@ impl TrainerThread {
         let stepped = self.engine.step(self.view.progress);
         let end = Instant::now();
         let pause = self.throttle.taken();
+        if let Err(TrainingError::TeamWaits(why)) = &stepped {
+            // Orders are taken up, and the same batch is tried again.
+            tracing::debug!("waits for the team: {why}");
+            self.clock.spent_aside(end - begin);
+            return self.show();
+        }
         self.clock.stepped(begin, end, pause);
         match stepped {
             Ok(report) => {
@@ -446,6 +453,7 @@ impl TrainerThread {
                     None
                 });
             }
+            Err(error @ TrainingError::TeamWaits(_)) => tracing::warn!("not evaluated: {error}"),
             Err(error) => tracing::error!("cannot evaluate: {error}"),
         }
         self.view.is_evaluating = false;

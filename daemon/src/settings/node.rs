@@ -62,6 +62,12 @@ pub struct TrainingSettings {
     /// Bits in which the optimizer's moments of matrices, but for the embedding, are kept: 8 or 32. Only on CPUs, and not where members
     /// average gradients.
     pub moment_bits: u32,
+    /// Lines of helpers, as `murmur lend` prints them: other machines that hold some of the model's layers.
+    pub helpers: Vec<String>,
+    /// Bits of a value of activations on their way to helpers and back: 8, or 32 for what is exact.
+    pub stream_bits: u32,
+    /// Gigabytes (10⁹ bytes) that a captain's own layers take at most; 0: what is free.
+    pub memory_gigabytes: f64,
     /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
     pub steps: u64,
     /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
@@ -240,6 +246,9 @@ impl Default for TrainingSettings {
             micro_batch: 0,
             precision: Precision::F32,
             moment_bits: 32,
+            helpers: Vec::new(),
+            stream_bits: 8,
+            memory_gigabytes: 0.0,
             steps: 0,
             evaluate_every: 100,
             after_completion: AfterCompletion::Serve,
@@ -446,6 +455,16 @@ impl NodeSettings {
         }
         if ![8, 32].contains(&training.moment_bits) {
             return Err(("training.moment_bits", training.moment_bits.to_string(), "8 or 32"));
+        }
+        if ![8, 32].contains(&training.stream_bits) {
+            return Err(("training.stream_bits", training.stream_bits.to_string(), "8 or 32"));
+        }
+        if !(0.0..=1e6).contains(&training.memory_gigabytes) {
+            return Err((
+                "training.memory_gigabytes",
+                training.memory_gigabytes.to_string(),
+                "0 (what is free) to 1000000",
+            ));
         }
         if training.threads > THREADS_MAX {
             return Err(("training.threads", training.threads.to_string(), "0 (all cores) to 1024"));

@@ -32,7 +32,7 @@ mod team;
 mod timed;
 mod transfers;
 
-pub use cut::StageOnDevice;
+pub use cut::{StageOnDevice, why_not_cut};
 pub use gradient::BatchGradient;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState, GradientAverage};

@@ -32,7 +32,7 @@ pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
     Counters, Engine, EngineState, GradientAverage, Precision, StageOnDevice, StepReport, Taken, TrainingError,
-    TrainingOptions,
+    TrainingOptions, why_not_cut,
 };
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;

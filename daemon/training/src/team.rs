@@ -22,6 +22,7 @@ mod wire;
 
 pub use captain::TeamBase;
 pub use captain_thread::{OnNotice, TeamView};
+pub use costs::fits_here;
 pub use helper::HelperStage;
 pub use helper_thread::{HelperControl, HelperNews, HelperProgress, HelperThread, OnNews};
 pub use part::{PartLengths, PartOutput, Piece, TeamPart, base_tensors};

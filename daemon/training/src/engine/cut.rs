@@ -26,8 +26,8 @@ pub struct StageOnDevice {
     pub stage: StageSpec,
 }
 
-/// Why the model of a run is not cut; `None` where it may be.
-pub(crate) fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
+/// Why the model of a run is not cut into stages; `None` where it may be.
+pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
     let spec = &manifest.model;
     match spec.kind {
         ModelKind::Mlp | ModelKind::Cnn => Some("only transformers are cut at their layers"),

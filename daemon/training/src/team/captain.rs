@@ -1,6 +1,7 @@
 //! What a captain does itself: it holds the first and the last stage of a cut, keeps what it has of the others, and carries out the
 //! orders of its state machine ([`murmur_protocol::team`]).
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use candle_core::Device;
 use murmur_protocol::numerics::StreamCodec;
 use murmur_protocol::team::{CaptainEvent, Cut, CutStage, LayerRange, Outcome, StateKind, StepFactors, Stream, Wire};
 use murmur_protocol::team::{Work, WorkKind};
-use murmur_protocol::{Payload, RunManifest};
+use murmur_protocol::{Payload, PeerId, RunManifest};
 
 use super::kept::{Kept, pieces};
 use super::part::{PartOutput, Piece, TeamPart, base_tensors};
@@ -222,21 +223,23 @@ impl CaptainModel {
 
     /// All of the model, where what others have counts as it was kept.
     pub(super) fn state(&self) -> Result<PartState, TrainingError> {
-        let mut states = Vec::new();
-        let mut next = 0;
+        let (mut states, mut next) = (Vec::new(), 0);
+        let keep = |states: &mut Vec<PartState>, range: Range<usize>| {
+            // Nothing has no count of steps either.
+            states.extend((!range.is_empty()).then(|| self.kept.joined(range).expect(IS_KEPT)));
+        };
         for (_, part) in &self.own {
             let range = pieces(part.spec());
-            states.push(self.kept.joined(next..range.start).expect(IS_KEPT));
+            keep(&mut states, next..range.start);
             states.push(part.state()?);
             next = range.end;
         }
-        states.push(self.kept.joined(next..self.kept.count()).expect(IS_KEPT));
+        keep(&mut states, next..self.kept.count());
         Ok(PartState::joined(&states))
     }
 
-    /// Takes a state of all of the model up: into own stages, and into what is kept. Returns what each helper's stage is to have of
-    /// it, in order, and of which cut that is.
-    pub(super) fn set_state(&mut self, state: &PartState) -> Result<Option<(u64, Vec<Payload>)>, TrainingError> {
+    /// Takes a state of all of the model up: into own stages, and into what is kept.
+    pub(super) fn set_state(&mut self, state: &PartState) -> Result<(), TrainingError> {
         let (kept, own) = (&mut self.kept, &mut self.own);
         let owned: Vec<_> = own.iter().map(|(_, part)| pieces(part.spec())).collect();
         // Own stages' moments are to stay where none come.
@@ -245,21 +248,20 @@ impl CaptainModel {
         }
         kept.put(0..kept.count(), state);
         for ((_, part), range) in own.iter_mut().zip(owned) {
-            part.set_state(kept.taken(range).expect("put in above"))?;
+            part.set_state(kept.taken(range).expect(IS_KEPT))?;
         }
-        let Some((epoch, cut)) = &self.cut else { return Ok(None) };
-        let with_moments = state.moments.is_some();
-        let payload = |stage: &CutStage| {
-            let state = kept.joined(pieces(&part_of(stage))).expect(IS_KEPT);
+        Ok(())
+    }
+
+    /// What is kept of each helper's stage, in order, and of which cut that is; `None` before the first one.
+    pub(super) fn of_helpers(&self, with_moments: bool) -> Option<(u64, Vec<Payload>)> {
+        let (epoch, cut) = self.cut.as_ref()?;
+        let payload = |(_, _, stage): (usize, PeerId, &CutStage)| {
+            let state = self.kept.joined(pieces(&part_of(stage))).expect(IS_KEPT);
             let moments = state.moments.filter(|_| with_moments);
             Payload::from(PartState { moments, ..state }.to_bytes())
         };
-        Ok(Some((*epoch, cut.of_helpers().map(|(_, _, stage)| payload(stage)).collect())))
-    }
-
-    /// Whether moments are kept in 8 bits.
-    pub(super) fn moments_in_8_bits(&self) -> bool {
-        self.options.keeps_8_bits(&self.manifest, self.device.is_cpu())
+        Some((*epoch, cut.of_helpers().map(payload).collect()))
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Order {
 }
 
 /// A captain's thread, as the trainer's thread has it.
-pub struct CaptainThread {
+pub(super) struct CaptainThread {
     facts: Told,
     pub(super) orders: Receiver<Order>,
     thread: Option<JoinHandle<()>>,

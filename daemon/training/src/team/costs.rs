@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use murmur_protocol::RunManifest;
 use murmur_protocol::numerics::StreamCodec;
-use murmur_protocol::team::{LayerCosts, ModelCosts, Wire};
+use murmur_protocol::team::cut::alone;
+use murmur_protocol::team::{LayerCosts, ModelCosts, Place, Wire};
 
 use super::part::PartLengths;
 use crate::engine::TrainingOptions;
@@ -58,6 +59,23 @@ impl Costing<'_> {
 
 fn layers(layers: Range<u32>) -> StageSpec {
     StageSpec { layers, embeds: false, predicts: false }
+}
+
+/// Whether a machine could hold the whole of the run's model, as a captain without helpers.
+pub fn fits_here(
+    manifest: &RunManifest,
+    options: &TrainingOptions,
+    (wire, threads): (Wire, usize),
+    place: &Place,
+) -> bool {
+    let rows = rows(manifest, options);
+    alone(&costs(manifest, options, threads, (wire, rows)), place, 1).is_some()
+}
+
+/// Rows of a microbatch, at most.
+pub(super) fn rows(manifest: &RunManifest, options: &TrainingOptions) -> usize {
+    let at_once = options.examples_at_once(&manifest.model, Kernels::Fused);
+    at_once.min(manifest.optimizer.batch_sequences as usize).max(1) * manifest.model.context as usize
 }
 
 /// The costs of the run's model, with microbatches of so many rows.

@@ -14,11 +14,11 @@ use murmur_protocol::team::{
     BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Place, StateKind, StepFactors,
     TeamPatience, TeamPhase, Wire,
 };
-use murmur_protocol::{ModelLayout, Payload, RunManifest};
+use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::captain::{CaptainModel, Passing, TeamBase};
 use super::captain_thread::{CaptainThread, OnNotice, Order, TeamView};
-use super::costs::costs;
+use super::costs::{costs, rows};
 use super::part::{PartLengths, Piece, layouts};
 use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
@@ -79,6 +79,8 @@ enum Asked {
     Batch,
     /// A batch whose gradient is complete, with its number: to be stepped with or not.
     Gathered(u64),
+    /// The same, which is not to be stepped with.
+    Discarded,
     Evaluation,
     Copy,
     Write,
@@ -114,6 +116,8 @@ struct Inner {
     copies_after_steps: bool,
     /// Whether what is kept of helpers' parameters, and of their moments, is older than the last step.
     is_old: [bool; 2],
+    /// What helpers are to write of what is kept: it has changed since they had it.
+    unwritten: Option<StateKind>,
     /// Why the last call came to nothing, where only a machine is missing.
     waits: Option<String>,
 }
@@ -129,8 +133,7 @@ impl TeamReplica {
         let is_on_cpu = device.is_cpu();
         let parts = InParts::of(manifest, &options, is_on_cpu);
         let spec = &manifest.model;
-        let examples = parts.micro_batch.min(manifest.optimizer.batch_sequences as usize).max(1);
-        let rows = examples * spec.context as usize;
+        let rows = rows(manifest, &options);
         let moments_in_8_bits = options.keeps_8_bits(manifest, is_on_cpu);
         let of_layer = StageSpec { layers: 0..1, embeds: false, predicts: false };
         let embedding = StageSpec { layers: 0..0, embeds: true, predicts: false };
@@ -168,6 +171,7 @@ impl TeamReplica {
             members: 1.0,
             copies_after_steps,
             is_old: [false; 2],
+            unwritten: None,
             waits: None,
         };
         TeamReplica { layout, optimizer, parts, inner: Mutex::new(inner) }
@@ -271,8 +275,11 @@ impl Inner {
                 self.asked = Asked::Nothing;
                 return Ok(Some(Ended::Copied(is_complete)));
             }
-            CaptainEffect::WriteEnded { .. } => {
+            CaptainEffect::WriteEnded { is_complete } => {
                 self.asked = Asked::Nothing;
+                if is_complete {
+                    self.unwritten = None;
+                }
                 return Ok(Some(Ended::Written));
             }
             CaptainEffect::Send { .. }
@@ -284,29 +291,41 @@ impl Inner {
         Ok(None)
     }
 
-    /// Carries out orders until what was asked for has ended. The machine sees to it that it does: it drops what takes too long.
-    fn until_ended(&mut self) -> Result<Ended> {
+    /// Carries out orders until what was asked for has ended. `None` where that waits for the team to be whole again: it stays
+    /// asked for. Else the machine sees to it that it ends: it drops what takes too long.
+    fn until_ended(&mut self) -> Result<Option<Ended>> {
+        let begin = Instant::now();
         loop {
             if let Some(ended) = self.carry_out_next(LOOK)? {
-                return Ok(ended);
+                return Ok(Some(ended));
+            }
+            if begin.elapsed() > PATIENCE && !self.is_whole() {
+                return Ok(None);
             }
         }
     }
 
-    /// Carries out orders until the team is whole and has nothing to do, for so long at most; an evaluation waits while it is being
-    /// cut alone.
-    fn is_ready_within(&mut self, patience: Duration) -> Result<bool> {
+    fn is_whole(&self) -> bool {
+        !matches!(self.phase(), TeamPhase::Waiting | TeamPhase::Cutting)
+    }
+
+    /// Carries out orders until the team is whole, every machine has what it is to have, and nothing is asked for but, where it is
+    /// wanted, the batch that was asked for before. For so long at most, and shorter where nobody has some layers.
+    fn is_ready_within(&mut self, patience: Duration, wants_batch: bool) -> Result<bool> {
         let begin = Instant::now();
         self.thread();
-        if let Asked::Gathered(batch) = self.asked {
-            // The engine did not want the step.
-            self.tell(CaptainEvent::DiscardDecided { batch });
-            self.until_ended()?;
-        }
         loop {
             while self.carry_out_next(Duration::ZERO)?.is_some() {}
-            if self.asked == Asked::Nothing && self.phase() == TeamPhase::Ready {
-                return Ok(true);
+            match self.asked {
+                Asked::Batch if wants_batch && self.is_whole() => return Ok(true),
+                Asked::Nothing if self.phase() == TeamPhase::Ready && self.unwritten.is_none() => return Ok(true),
+                Asked::Nothing if self.phase() == TeamPhase::Ready => self.write()?,
+                // The engine did not want the step.
+                Asked::Gathered(batch) => {
+                    self.asked = Asked::Discarded;
+                    self.tell(CaptainEvent::DiscardDecided { batch });
+                }
+                _ => {}
             }
             let is_hopeless = self.phase() == TeamPhase::Waiting && begin.elapsed() > PATIENCE;
             if begin.elapsed() > patience || is_hopeless {
@@ -316,16 +335,28 @@ impl Inner {
         }
     }
 
+    /// Has helpers write what is kept of their layers.
+    fn write(&mut self) -> Result<()> {
+        let Some(kind) = self.unwritten else { return Ok(()) };
+        let with_moments = kind == StateKind::Training;
+        let Some((epoch, parts)) = self.model.of_helpers(with_moments) else { return Ok(()) };
+        self.asked = Asked::Write;
+        // Of moments that are not kept after each step, what is kept is older than the parameters.
+        let is_kept = with_moments || self.copies_after_steps;
+        self.tell(CaptainEvent::WriteWanted { kind, parts, epoch, is_kept });
+        self.until_ended().map(drop)
+    }
+
     /// Fetches what helpers have where what is kept is older and the team is whole.
     fn refresh(&mut self, with_moments: bool) -> Result<()> {
         let is_old = self.is_old[0] || (with_moments && self.is_old[1]);
-        if !is_old || !self.is_ready_within(PATIENCE)? {
+        if !is_old || !self.is_ready_within(PATIENCE, false)? {
             return Ok(());
         }
         let kind = if with_moments { StateKind::Training } else { StateKind::Parameters };
         self.asked = Asked::Copy;
         self.tell(CaptainEvent::CopyWanted { kind });
-        if let Ended::Copied(true) = self.until_ended()? {
+        if let Some(Ended::Copied(true)) = self.until_ended()? {
             self.is_old = if with_moments { [false; 2] } else { [false, self.is_old[1]] };
         }
         Ok(())
@@ -336,40 +367,45 @@ impl Inner {
         self.model.state().map_err(|error| team_error(&error))
     }
 
-    /// Gives every machine its part of a new state.
+    /// Gives every machine its part of a new state: at once where the team is whole, else as soon as it is.
     fn set_state(&mut self, state: &PartState) -> Result<()> {
-        let written = self.model.set_state(state).map_err(|error| team_error(&error))?;
+        self.model.set_state(state).map_err(|error| team_error(&error))?;
         self.is_old[0] = false;
         self.is_old[1] &= state.moments.is_none();
         if self.setup.is_some() {
             // Nobody has any of it.
             return Ok(());
         }
-        let (epoch, parts): (u64, Vec<Payload>) = written.unwrap_or_default();
-        let kind = if state.moments.is_some() { StateKind::Training } else { StateKind::Parameters };
-        self.asked = Asked::Write;
-        self.tell(CaptainEvent::WriteWanted { kind, parts, epoch, is_kept: true });
-        self.until_ended().map(drop)
+        // Where helpers' moments are kept after each step, those go along: a helper may have been lost meanwhile.
+        let is_whole = state.moments.is_some() || (self.copies_after_steps && !self.is_whole());
+        self.unwritten = match (is_whole, self.unwritten) {
+            (true, _) | (_, Some(StateKind::Training)) => Some(StateKind::Training),
+            _ => Some(StateKind::Parameters),
+        };
+        self.is_ready_within(PATIENCE, false).map(drop)
     }
 
     /// Tries one batch; `None` where it came to nothing and is to be tried again.
     fn try_batch(&mut self, microbatches: &[Microbatch], lanes: usize, share: f32) -> Result<Option<[f64; 2]>> {
-        if !self.is_ready_within(PATIENCE)? {
+        if !self.is_ready_within(PATIENCE, true)? {
             return self.waiting();
         }
-        let pieces: Vec<Piece> = microbatches.iter().cloned().map(Piece).collect();
-        let counts: Vec<usize> =
-            (0..lanes).map(|lane| microbatches.iter().filter(|microbatch| microbatch.lane == lane).count()).collect();
-        self.model.passing = Passing { pieces, share, ..Passing::default() };
-        self.asked = Asked::Batch;
-        self.tell(CaptainEvent::BatchWanted { lanes: lanes_of(&counts) });
+        if self.asked == Asked::Nothing {
+            let pieces: Vec<Piece> = microbatches.iter().cloned().map(Piece).collect();
+            let count = |lane| microbatches.iter().filter(|microbatch| microbatch.lane == lane).count();
+            let counts: Vec<usize> = (0..lanes).map(count).collect();
+            self.model.passing = Passing { pieces, share, ..Passing::default() };
+            self.asked = Asked::Batch;
+            self.tell(CaptainEvent::BatchWanted { lanes: lanes_of(&counts) });
+        }
         match self.until_ended()? {
-            Ended::Gathered => Ok(Some(self.model.passing.losses)),
-            Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite)) => {
+            None => self.waiting(),
+            Some(Ended::Gathered) => Ok(Some(self.model.passing.losses)),
+            Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
                 self.squares.fill(f64::NAN);
                 Ok(Some([f64::NAN; 2]))
             }
-            _ => Ok(None),
+            Some(_) => Ok(None),
         }
     }
 }
@@ -426,7 +462,7 @@ impl Replica for TeamReplica {
         let factors = StepFactors { gradient_norm, learning_rate, members: inner.members };
         inner.tell(CaptainEvent::StepDecided { batch, factors });
         match inner.until_ended()? {
-            Ended::Batch(BatchOutcome::Stepped) => Ok(()),
+            Some(Ended::Batch(BatchOutcome::Stepped)) => Ok(()),
             _ => inner.waiting(),
         }
     }
@@ -438,15 +474,15 @@ impl Replica for TeamReplica {
         let inner = &mut *self.inner();
         inner.waits = None;
         loop {
-            if !inner.is_ready_within(EVALUATION_PATIENCE)? {
+            if !inner.is_ready_within(EVALUATION_PATIENCE, false)? {
                 return inner.waiting();
             }
             inner.model.passing = Passing { pieces: pieces.clone(), ..Passing::default() };
             inner.asked = Asked::Evaluation;
             inner.tell(CaptainEvent::EvaluationWanted { microbatches });
             match inner.until_ended()? {
-                Ended::Batch(BatchOutcome::Evaluated) => return Ok(inner.model.passing.evaluation),
-                Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite)) => {
+                Some(Ended::Batch(BatchOutcome::Evaluated)) => return Ok(inner.model.passing.evaluation),
+                Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
                     return Ok(Evaluation { loss_sum: f64::NAN, predictions: batch.predictions(), correct: 0 });
                 }
                 _ => {}

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
-use murmur_protocol::team::{
-    CaptainConfig, HelperConfig, LayerRange, Link, Offer, Place, TeamCounts, TeamNotice, TeamPatience, Wire,
-};
+use murmur_protocol::team::{HelperConfig, LayerRange, Link, Offer, Place, TeamNotice, TeamPatience, Wire};
 use murmur_protocol::{Correction, Part, PeerId, RunManifest};
 
+use super::costs::{costs, rows};
 use super::*;
 use crate::engine::{Engine, TrainingError, TrainingOptions};
 use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
@@ -35,8 +34,9 @@ impl Switchboard {
     }
 
     fn connect(&self, captain: PeerId, helper: PeerId) {
-        self.tell(helper, Heard::Connected(captain));
+        // A connection hears that it is one before it hears anything else.
         self.tell(captain, Heard::Connected(helper));
+        self.tell(helper, Heard::Connected(captain));
     }
 
     /// As one whose process is killed: it hears nothing more, and others hear that it is gone.
@@ -116,7 +116,8 @@ impl Team {
             device: Device::Cpu,
             threads: 1,
             wire,
-            place: Place { memory_bytes: memory, ..place(1.0) },
+            // Slow where it may hold all: what helps is given away.
+            place: Place { memory_bytes: memory, ..place(if memory < 1 << 33 { 1e9 } else { 1.0 }) },
             epoch: 1 << 20,
             helpers_wanted: usize::from(helpers),
             patience: TeamPatience { grace: Duration::from_millis(300), ..TeamPatience::default() },
@@ -203,6 +204,34 @@ fn alone(manifest: &RunManifest, options: TrainingOptions) -> Engine {
     engine.expect("one machine")
 }
 
+/// Memory for embedding and head, and not for a layer.
+fn room_for_ends(manifest: &RunManifest, options: &TrainingOptions) -> u64 {
+    let costs = costs(manifest, options, 1, (Wire::F32, rows(manifest, options)));
+    costs.stage_bytes + costs.embedding.bytes + costs.head.bytes + costs.head.held_bytes + costs.layer.bytes / 2
+}
+
+/// Names what differs: whole states would fill the screen.
+fn assert_same(found: EngineState, expected: EngineState, where_from: &str) {
+    let differing = |found: &[f32], expected: &[f32]| {
+        let pairs = found.iter().zip(expected).enumerate();
+        let places: Vec<usize> = pairs.filter(|(_, (one, other))| one != other).map(|(place, _)| place).collect();
+        (found.len() != expected.len() || !places.is_empty()).then(|| (places.len(), places.first().copied()))
+    };
+    let average =
+        |state: &EngineState| state.gradient_average.as_ref().map(|average| average.values.clone()).unwrap_or_default();
+    let vectors = [
+        ("parameters", differing(&found.parameters, &expected.parameters)),
+        ("first moments", differing(&found.first_moment, &expected.first_moment)),
+        ("second moments", differing(&found.second_moment, &expected.second_moment)),
+        ("average", differing(&average(&found), &average(&expected))),
+    ];
+    for (name, differs) in vectors {
+        assert_eq!(differs, None, "{name} differ at so many places, first at: {where_from}");
+    }
+    assert_eq!(found.counters, expected.counters, "{where_from}");
+    assert!(found == expected, "{where_from}");
+}
+
 /// Alternating ones, times a step.
 fn correction(engine: &Engine, step: f32) -> Correction {
     let count = engine.layout().parameters();
@@ -223,7 +252,9 @@ fn a_team_of_any_size_trains_with_the_bits_of_one_machine() {
     for (has_adapters, kind, helpers, options) in ways {
         let manifest = manifest(has_adapters, kind);
         let mut whole = alone(&manifest, options);
-        let (mut engine, team) = Team::begin(&manifest, base(&manifest), Setting { options, ..setting(helpers) });
+        let memory = room_for_ends(&manifest, &options);
+        let setting = Setting { options, memory, ..setting(helpers) };
+        let (mut engine, team) = Team::begin(&manifest, base(&manifest), setting);
         whole.set_members(3.0);
         engine.set_members(3.0);
         let expected = stepped(&mut whole, 20);
@@ -233,11 +264,11 @@ fn a_team_of_any_size_trains_with_the_bits_of_one_machine() {
         let on_helpers: u32 =
             team.layers().iter().filter(|(who, _)| who.is_some()).map(|(_, layers)| layers.len()).sum();
         assert_eq!((on_helpers, team.layers().len()), (6, usize::from(helpers) + 2), "{:?}", team.layers());
-        assert!(engine.save().expect("a state") == whole.save().expect("a state"), "parameters and moments");
+        assert_same(engine.save().expect("a state"), whole.save().expect("a state"), &format!("{helpers} helpers"));
         let (one, other) = (engine.evaluate().expect("evaluated"), whole.evaluate().expect("evaluated"));
         assert_eq!((one.correct, one.predictions), (other.correct, other.predictions));
-        // Added up in other parts.
-        assert!((one.loss() - other.loss()).abs() < 1e-12 * other.loss(), "{one:?} {other:?}");
+        // Losses are added up by groups of rows, and a team's microbatches have fewer.
+        assert!((one.loss() - other.loss()).abs() < 1e-8 * other.loss(), "{one:?} {other:?}");
     }
 }
 
@@ -254,7 +285,7 @@ fn corrections_and_saved_states_reach_all_machines_and_go_on_in_any_team() {
         }
         assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
         let saved: EngineState = engine.save().expect("a state");
-        assert!(saved == whole.save().expect("a state"));
+        assert_same(saved.clone(), whole.save().expect("a state"), "corrected");
         let (mut other, _other_team) = Team::begin(&manifest, base(&manifest), setting(1));
         other.restore(saved).expect("restored");
         let expected = stepped(&mut whole, 2);
@@ -290,13 +321,14 @@ fn whenever_a_helper_is_killed_the_team_goes_on_as_if_nothing_had_been() {
         let found = stepped(&mut engine, 4);
         let counts = team.view.status().expect("it has begun").counts;
         assert!(counts.steps_missed <= 1, "{counts:?}");
-        if counts.steps_missed > 0 {
+        if counts.steps_missed + counts.revisions_lost > 0 {
+            // It had stepped, or was to step, and nobody has what came of it.
             missed += 1;
             assert!(found.iter().all(|report| report.loss.is_finite()));
             continue;
         }
         assert_eq!(found, expected, "killed after {words} words: {counts:?}");
-        assert!(engine.save().expect("a state") == expected_state, "killed after {words} words");
+        assert_same(engine.save().expect("a state"), expected_state.clone(), &format!("killed after {words} words"));
         exact += usize::from(counts.helpers_lost > 0);
     }
     assert!(exact > 20 && missed < 10, "{exact} {missed}");
@@ -306,8 +338,8 @@ fn whenever_a_helper_is_killed_the_team_goes_on_as_if_nothing_had_been() {
 fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_when_one_comes() {
     let manifest = manifest(true, OptimizerKind::AdamW);
     let options = TrainingOptions::default();
-    // Room for nothing but embedding and head.
-    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory: 0, ..setting(1) });
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
     let mut whole = alone(&manifest, options);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
     team.kill(1);
@@ -326,7 +358,7 @@ fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_wh
     }
     team.help(2, options, None);
     assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
-    assert!(engine.save().expect("a state") == whole.save().expect("a state"));
+    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
 }
 
 #[test]
@@ -336,9 +368,11 @@ fn streams_of_8_bits_train_as_exact_ones_do() {
         let mut manifest = RunManifest { model, ..RunManifest::default() };
         (manifest.run.seed, manifest.optimizer.batch_sequences) = (seed, 8);
         let losses = [Wire::F32, Wire::Codes8].map(|wire| {
-            let (mut engine, _team) = Team::begin(&manifest, None, Setting { wire, ..setting(2) });
+            let memory = room_for_ends(&manifest, &TrainingOptions::default());
+            let (mut engine, team) = Team::begin(&manifest, None, Setting { wire, memory, ..setting(2) });
             stepped(&mut engine, 200);
-            engine.evaluate().expect("evaluated").loss()
+            let evaluated = engine.evaluate();
+            evaluated.unwrap_or_else(|error| panic!("{error}: {:?}", team.notices.lock())).loss()
         });
         let [exact, coded] = losses;
         assert!(exact < 4.0, "it has learned: {exact}");
