@@ -92,7 +92,7 @@ impl Helper {
     /// # Errors
     /// When the device has failed.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Failure> {
-        let Helper { mut listener, told, carrier, thread, shown, counter, taken: _taken, line: _ } = self;
+        let Helper { mut listener, told, carrier, thread, shown, counter, taken, line: _ } = self;
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LINE_PERIOD, LINE_PERIOD);
         let mut before = HelperProgress::default();
         let control = thread.control();
@@ -108,6 +108,7 @@ impl Helper {
             tokio::select! {
                 Some(link) = listener.next() => {
                     let (carrier, told, shown) = (carrier.clone(), told.clone(), shown.clone());
+                    let taken = taken.clone();
                     let captain = link.peer;
                     note(&format!("captain     {} is there", words::short(captain)));
                     shown.lock().unwrap_or_else(PoisonError::into_inner).captain = Some(captain);
@@ -116,6 +117,9 @@ impl Helper {
                         tracing::info!(%captain, "its connection has ended: {reason}");
                         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
                         shown.captain = shown.captain.filter(|now| *now != captain);
+                        if shown.captain.is_none() && shown.holds.is_none() {
+                            taken.set(None);
+                        }
                     });
                 }
                 _ = ticks.tick() => {
@@ -158,8 +162,9 @@ fn on_news(shown: Arc<Mutex<Shown>>, taken: Taken) -> OnNews {
                     TeamNotice::StageLoaded { .. } => shown.holds.clone_from(&text),
                     TeamNotice::StageUnloaded => {
                         shown.holds = None;
-                        // Whoever is there stays; where nobody is, any captain may come.
-                        taken.set(shown.captain);
+                        if shown.captain.is_none() {
+                            taken.set(None);
+                        }
                     }
                     _ => {}
                 }

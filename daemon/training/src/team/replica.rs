@@ -32,8 +32,8 @@ use crate::replica::{InParts, Replica, parts};
 /// How long a call waits for a team that is not whole before it says so: exchanges wait as long.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long an evaluation waits while stages are loaded: it is not tried again.
-const EVALUATION_PATIENCE: Duration = Duration::from_secs(120);
+/// How long an evaluation waits while stages are loaded, for it is not tried again: less than a daemon has for its end.
+const EVALUATION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often orders are looked for while there may be none.
 const LOOK: Duration = Duration::from_millis(5);
