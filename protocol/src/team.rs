@@ -64,6 +64,6 @@ pub use event::{CaptainEvent, HelperEvent, Loading};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, StateHeader, StateKind};
 pub use lend::Helper;
 pub use message::{Assign, BatchKind, FailureCause, Holding, Lanes, LayerRange, Offer, StepFactors, TeamMessage};
-pub use notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus};
+pub use notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 pub use schedule::Schedule;
 pub use work::{Direction, Outcome, Stream, Wire, Work, WorkKind};

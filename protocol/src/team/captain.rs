@@ -27,7 +27,7 @@ use super::effect::CaptainEffect;
 use super::event::CaptainEvent;
 use super::frame::StateKind;
 use super::message::{BatchKind, Lanes, TeamMessage};
-use super::notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus};
+use super::notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 use super::work::Work;
 use crate::Payload;
 use crate::peer::PeerId;
@@ -217,7 +217,7 @@ impl Captain {
                 CaptainEffect::BatchEnded { batch, outcome }
             }
             Want::Copy(_) => CaptainEffect::CopyEnded { is_complete: false },
-            Want::Write { .. } => CaptainEffect::WriteEnded { is_complete: false },
+            Want::Write { .. } => CaptainEffect::WriteEnded { outcome: WriteOutcome::Nothing },
         };
         self.effects.push_back(effect);
     }
@@ -313,7 +313,7 @@ impl Captain {
             | TeamMessage::Commit { .. }
             | TeamMessage::Drop { .. }
             | TeamMessage::Copy { .. }
-            | TeamMessage::Release => self.counts.misbehaved += 1,
+            | TeamMessage::Release { .. } => self.counts.misbehaved += 1,
         }
     }
 
@@ -373,11 +373,11 @@ impl Captain {
         }
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Copying(_) => self.effects.push_back(CaptainEffect::CopyEnded { is_complete: false }),
-            Phase::Writing(_) => self.effects.push_back(CaptainEffect::WriteEnded { is_complete: false }),
+            Phase::Writing(_) => self.effects.push_back(CaptainEffect::WriteEnded { outcome: WriteOutcome::Partial }),
             _ => {}
         }
         for helper in self.roster.offering() {
-            self.send(helper, TeamMessage::Release);
+            self.send(helper, TeamMessage::Release { epoch: self.epoch });
         }
         if let Some(want) = self.want.take() {
             self.refuse(want);

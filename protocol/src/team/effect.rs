@@ -3,7 +3,7 @@
 use super::cut::Cut;
 use super::frame::{Frame, StateHeader, StateKind};
 use super::message::{Assign, LayerRange, StepFactors, TeamMessage};
-use super::notice::{BatchOutcome, TeamNotice};
+use super::notice::{BatchOutcome, TeamNotice, WriteOutcome};
 use super::work::{Stream, Work};
 use crate::Payload;
 use crate::peer::PeerId;
@@ -116,10 +116,10 @@ pub enum CaptainEffect {
         /// Whether all have come.
         is_complete: bool,
     },
-    /// To the owner: all helpers have written what they were sent; or one has not, since it was lost or the cut is over.
+    /// To the owner: a write has ended. Unless nothing was written, the owner takes it up as it said it would.
     WriteEnded {
-        /// Whether all have.
-        is_complete: bool,
+        /// How.
+        outcome: WriteOutcome,
     },
     /// To people and logs.
     Notice(TeamNotice),

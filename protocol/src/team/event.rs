@@ -123,7 +123,8 @@ pub enum CaptainEvent {
         parts: Vec<Payload>,
         /// Of which cut the parts are: where it is over, nothing is written.
         epoch: u64,
-        /// Whether the owner has taken the same up into the copy that it keeps of all, and into the captain's own stages.
+        /// Whether the owner takes the same up into the copy that it keeps of all as soon as the write has ended. (Into the captain's
+        /// own stages it does in any case.)
         is_kept: bool,
     },
     /// The owner ends the team: helpers are let go.

@@ -208,9 +208,13 @@ impl Helper {
                     self.counts.stale += 1;
                 }
             }
-            TeamMessage::Release => {
-                self.unload();
-                self.offer_is_due = true;
+            TeamMessage::Release { epoch } => {
+                if self.stage.as_ref().is_some_and(|stage| stage.assign.epoch <= epoch) {
+                    self.unload();
+                    self.offer_is_due = true;
+                } else {
+                    self.counts.stale += 1;
+                }
             }
             TeamMessage::Offer(_)
             | TeamMessage::WantsBase { .. }

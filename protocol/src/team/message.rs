@@ -107,8 +107,11 @@ pub enum TeamMessage {
         /// From the state's header.
         request: u64,
     },
-    /// Captain: the stage is not needed any more.
-    Release,
+    /// Captain: a stage of this cut, or of one before, is not needed any more.
+    Release {
+        /// Of the cut.
+        epoch: u64,
+    },
     /// Helper: it leaves on purpose, as soon as the captain lets it go.
     Leaving,
 }
@@ -266,7 +269,9 @@ impl TeamMessage {
         match self {
             TeamMessage::Offer(offer) => offer.is_sound(),
             TeamMessage::Assign(assign) => assign.is_sound(),
-            TeamMessage::WantsBase { epoch } | TeamMessage::Ready { epoch } => number(epoch),
+            TeamMessage::WantsBase { epoch } | TeamMessage::Ready { epoch } | TeamMessage::Release { epoch } => {
+                number(epoch)
+            }
             TeamMessage::Cannot { epoch, reason } => number(epoch) && reason.len() <= REASON_BYTES_MAX,
             TeamMessage::Begin { epoch, batch, kind: _, lanes } => number(epoch) && number(batch) && lanes.is_sound(),
             TeamMessage::Sums { epoch, batch, squares, busy_nanos } => {
@@ -287,7 +292,7 @@ impl TeamMessage {
                 number(epoch) && number(request) && matches!(kind, StateKind::Training | StateKind::Parameters)
             }
             TeamMessage::Written { epoch, request } => number(epoch) && number(request),
-            TeamMessage::Release | TeamMessage::Leaving => true,
+            TeamMessage::Leaving => true,
         }
     }
 }

@@ -18,6 +18,17 @@ pub enum BatchOutcome {
     Dropped(DropReason),
 }
 
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// All helpers have written.
+    Complete,
+    /// But for some that were lost.
+    Partial,
+    /// The cut for which it was is over: nobody has written.
+    Nothing,
+}
+
 /// Why a batch came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
@@ -125,7 +136,7 @@ pub struct TeamCounts {
     pub cuts: u64,
     /// Helpers lost, each time.
     pub helpers_lost: u64,
-    /// Steps that one stage may have missed: its helper was lost between the first and the last commit.
+    /// Steps that may be lost to one stage: its helper was lost between the first commit and the end of the step.
     pub steps_missed: u64,
     /// Revisions that layers went back when they began from an older copy.
     pub revisions_lost: u64,

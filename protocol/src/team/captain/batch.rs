@@ -76,12 +76,12 @@ impl Batch {
         remote.filter_map(awaited).collect()
     }
 
-    /// The stage of a helper is gone after the first commit; whether it may have missed the step.
+    /// The stage of a helper is gone after the first commit; whether its step may be lost with it.
     pub(super) fn lose(&mut self, helper: PeerId) -> bool {
         let stage = self.stages.iter_mut().find(|stage| stage.helper == Some(helper) && !stage.is_lost);
         stage.is_some_and(|stage| {
             stage.is_lost = true;
-            !stage.has_stepped
+            !stage.has_stepped || !stage.is_copied
         })
     }
 
@@ -287,15 +287,18 @@ impl Captain {
         if stage.squares.is_some() {
             return self.counts.stale += 1;
         }
-        if !stage.is_through() || squares.len() != stage.tensors {
+        if squares.len() != stage.tensors {
             return self.accuse(now, helper);
         }
+        // They may have overtaken the last streams.
         stage.squares = Some(squares);
-        let since = stage.since();
+        let since = stage.is_through().then(|| stage.since());
         let cut = self.cut.as_ref().expect("a batch has a cut");
         let operations = microbatches * operations(&self.config.model, cut, at);
         if let Some(known) = self.roster.get_mut(helper) {
-            known.record(Task::Sum, now - since);
+            if let Some(since) = since {
+                known.record(Task::Sum, now - since);
+            }
             known.record_speed(operations, busy);
         }
         self.gather();

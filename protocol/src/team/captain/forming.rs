@@ -216,7 +216,7 @@ impl Captain {
                 && (known.is_assigned || known.held.is_some())
             {
                 (known.is_assigned, known.held) = (false, None);
-                self.send(helper, TeamMessage::Release);
+                self.send(helper, TeamMessage::Release { epoch: self.epoch });
             }
         }
         let mut reads = BTreeMap::new();

@@ -14,6 +14,10 @@ use crate::team::message::{Holding, Offer};
 /// Times that a helper is let in again after what it sent was unfit. A guess.
 const STRIKES_MAX: u32 = 3;
 
+/// A piece of work may take so many times as long as the estimate allows: whose machine is busy with something else for a while is not
+/// gone, and a connection that is lost is noticed without any wait. A guess.
+const SLACK: u32 = 4;
+
 /// Doublings of a wait in vain: a helper that was late and returns gets up to eight times as long.
 const DOUBLINGS_MAX: u32 = 3;
 
@@ -34,15 +38,45 @@ impl Task {
     const ALL: [Task; 8] =
         [Task::Forward, Task::Backward, Task::Evaluate, Task::Sum, Task::Step, Task::Load, Task::Copy, Task::Write];
 
-    fn timeout(self, patience: &TeamPatience) -> TimeoutEstimator {
-        match self {
+    fn wait(self, patience: &TeamPatience) -> Wait {
+        let timeout = match self {
             Task::Forward | Task::Backward | Task::Evaluate | Task::Sum | Task::Step => {
                 TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX)
             }
             Task::Load | Task::Copy | Task::Write => {
                 TimeoutEstimator::new(patience.loading, patience.initial.min(patience.loading), DOUBLINGS_MAX)
             }
-        }
+        };
+        Wait { timeout, is_known: false, in_vain: 0 }
+    }
+}
+
+/// How long one kind of work of one helper takes.
+#[derive(Debug)]
+struct Wait {
+    timeout: TimeoutEstimator,
+    /// Whether it was ever seen to its end.
+    is_known: bool,
+    /// How often it was waited for in vain since the last batch that came to its end.
+    in_vain: u32,
+}
+
+impl Wait {
+    fn record_in_vain(&mut self) {
+        self.timeout.record_in_vain();
+        self.in_vain = (self.in_vain + 1).min(DOUBLINGS_MAX);
+    }
+
+    /// The same kind of work with other layers. What was too short stays so, or a helper that is given layers again and again would
+    /// never have the time for its first piece of work.
+    fn anew(&self, task: Task, patience: &TeamPatience) -> Wait {
+        let mut wait = task.wait(patience);
+        (0..self.in_vain).for_each(|_| wait.record_in_vain());
+        wait
+    }
+
+    fn limit(&self) -> Duration {
+        self.timeout.limit() * if self.is_known { SLACK } else { 1 }
     }
 }
 
@@ -63,7 +97,7 @@ pub(super) struct Known {
     /// Operations a second as measured in batches, once there are some.
     speed: Option<f64>,
     strikes: u32,
-    timeouts: Vec<TimeoutEstimator>,
+    waits: Vec<Wait>,
     pub(super) bands: [Band; 2],
 }
 
@@ -78,7 +112,7 @@ impl Known {
             cannot: false,
             speed: None,
             strikes: 0,
-            timeouts: Task::ALL.iter().map(|task| task.timeout(patience)).collect(),
+            waits: Task::ALL.iter().map(|task| task.wait(patience)).collect(),
             bands: Default::default(),
         }
     }
@@ -94,21 +128,23 @@ impl Known {
     }
 
     pub(super) fn limit(&self, task: Task) -> Duration {
-        self.timeouts[task as usize].limit()
+        self.waits[task as usize].limit()
     }
 
     pub(super) fn record(&mut self, task: Task, taken: Duration) {
-        self.timeouts[task as usize].record(taken);
+        let wait = &mut self.waits[task as usize];
+        wait.timeout.record(taken);
+        wait.is_known = true;
     }
 
     pub(super) fn record_in_vain(&mut self, task: Task) {
-        self.timeouts[task as usize].record_in_vain();
+        self.waits[task as usize].record_in_vain();
     }
 
     /// It has other layers: what was learned of its work says little of the new.
     pub(super) fn forget_work(&mut self, patience: &TeamPatience) {
         for task in [Task::Forward, Task::Backward, Task::Evaluate, Task::Sum, Task::Step, Task::Copy, Task::Write] {
-            self.timeouts[task as usize] = task.timeout(patience);
+            self.waits[task as usize] = self.waits[task as usize].anew(task, patience);
         }
         self.bands = Default::default();
     }
@@ -130,6 +166,7 @@ impl Known {
         if !self.is_barred() {
             self.strikes = 0;
         }
+        self.waits.iter_mut().for_each(|wait| wait.in_vain = 0);
     }
 
     fn place(&self) -> Option<Place> {

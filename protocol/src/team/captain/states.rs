@@ -8,6 +8,7 @@ use crate::Payload;
 use crate::peer::PeerId;
 use crate::team::frame::{StateHeader, StateKind};
 use crate::team::message::{LayerRange, TeamMessage};
+use crate::team::notice::WriteOutcome;
 use crate::time::Time;
 
 /// States of all helpers are copied to the owner.
@@ -120,7 +121,7 @@ impl Captain {
             self.cut.iter().flat_map(|cut| cut.of_helpers()).map(|(_, helper, _)| helper).collect();
         let writable = matches!(kind, StateKind::Training | StateKind::Parameters | StateKind::Correction);
         if epoch != self.epoch || parts.len() != helpers.len() || !writable {
-            return self.effects.push_back(CaptainEffect::WriteEnded { is_complete: false });
+            return self.effects.push_back(CaptainEffect::WriteEnded { outcome: WriteOutcome::Nothing });
         }
         self.revision += 1;
         let (request, revision) = (self.number(), self.revision);
@@ -163,7 +164,8 @@ impl Captain {
             }
         }
         self.phase = Phase::Ready;
-        self.effects.push_back(CaptainEffect::WriteEnded { is_complete: lost.is_empty() });
+        let outcome = if lost.is_empty() { WriteOutcome::Complete } else { WriteOutcome::Partial };
+        self.effects.push_back(CaptainEffect::WriteEnded { outcome });
         lost.into_iter().for_each(|helper| self.wait_for(now, helper));
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Held {
     pub(super) progress: Progress,
     /// Whether the state of these layers is in memory, of that revision.
     has_state: bool,
+    /// Of the last write: those of a captain grow.
+    last_request: u64,
     /// The training state, where it came before the stage could take it.
     early: Option<(StateHeader, Payload)>,
 }
@@ -35,7 +37,8 @@ pub(super) enum Progress {
 
 impl Held {
     fn new(assign: Box<Assign>, has_state: bool) -> Held {
-        Held { revision: assign.revision, progress: Progress::Loading, has_state, early: None, assign }
+        let (revision, last_request, progress) = (assign.revision, assign.epoch, Progress::Loading);
+        Held { revision, progress, has_state, last_request, early: None, assign }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -102,8 +105,9 @@ impl Helper {
                 stage.early = Some((header, payload));
             }
             (Progress::Ready, StateKind::Training | StateKind::Parameters | StateKind::Correction)
-                if !begins && !has_batch =>
+                if header.request > stage.last_request && !has_batch =>
             {
+                stage.last_request = header.request;
                 self.write(header, payload);
             }
             _ => self.counts.stale += 1,
