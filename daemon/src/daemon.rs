@@ -37,6 +37,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::limits::rest::Rest;
 use crate::limits::stay::{Stay, StayFacts};
 use crate::observe::report::NodeReport;
+use crate::observe::source::record_events;
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
@@ -146,7 +147,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let resumed = model.resumed;
     let device = model.device;
     // Ends after the trainer, so that helpers hear that they are let go.
-    let helpers = model.helpers;
+    let mut helpers = model.helpers;
     let keep = plan.settings.checkpoint.keep;
     let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
     let progress = model.progress;
@@ -220,6 +221,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let (root, manifest, settings) = (directory.root(), &plan.manifest, &plan.settings);
     let observing = Observing::start(Teller { root, manifest, settings, me, clock }, facts, &report_view, &notices);
     let (reports, hub) = (report_view.clone(), observing.hub());
+    let of_team = helpers.as_mut().and_then(Helpers::take_events);
+    of_team.map(|events| tokio::spawn(record_events(hub.clone(), events)));
     let about = Arc::new(About {
         manifest: plan.manifest.clone(),
         settings: plan.settings.clone(),

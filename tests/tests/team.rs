@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use murmur_protocol::team::Wire;
 use murmur_tests::{Daemon, Helper, output_of, run, write_run};
 
 use crate::MURMUR;
@@ -31,10 +32,6 @@ final_exchanges = 2
 /// Adapters on the same model.
 const ADAPTERS: &str = "[lora]\nrank = 4\nbase_bits = 8\n";
 
-/// What a captain has for its own layers: enough for embedding and head, and for none of the layers; or for all.
-const SMALL: &str = "memory_gigabytes = 0.0068";
-const LARGE: &str = "memory_gigabytes = 2.0";
-
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
@@ -60,7 +57,8 @@ impl Place {
     /// A captain's settings.
     fn settings(&self, memory: &str) -> PathBuf {
         let path = self.at("captain.toml");
-        let text = format!("[training]\nstream_bits = 32\nevaluate_every = 20\n{memory}\n[checkpoint]\nevery_seconds = 5\n");
+        let text =
+            format!("[training]\nstream_bits = 32\nevaluate_every = 20\n{memory}\n[checkpoint]\nevery_seconds = 5\n");
         std::fs::write(&path, text).expect("writable");
         path
     }
@@ -69,7 +67,8 @@ impl Place {
     fn base(&self) -> PathBuf {
         let (data, base) = (self.at("trained"), self.at("base"));
         let run_file = self.run_file("");
-        let trained = Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "20", "--exit"]).wait_for_end();
+        let trained =
+            Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "20", "--exit"]).wait_for_end();
         assert!(trained.status.success(), "{}", trained.errors);
         let exported = run(MURMUR, &["export", text(&data), "--to", text(&base)]);
         assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
@@ -92,7 +91,7 @@ fn a_captain_and_a_helper_train_with_the_bits_of_one_machine() {
         let run_file = place.run_file(kind);
         let (data, alone) = (place.at(&format!("captain{with_base}")), place.at(&format!("alone{with_base}")));
         let helper = Helper::spawn(MURMUR, &place.at(&format!("helper{with_base}")), Helper::free_port(), &[]);
-        let (settings, line) = (place.settings(SMALL), helper.line());
+        let (settings, line) = (place.settings(&run_file), helper.line());
         let mut own = vec!["start", text(&run_file), "--steps", "30", "--exit"];
         own.extend(if with_base { vec!["--base", text(&base)] } else { Vec::new() });
         let captain = [&own[..], &["--node", text(&settings), "--helper", &line]].concat();
@@ -119,7 +118,8 @@ fn a_captain_and_a_helper_train_with_the_bits_of_one_machine() {
 fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_on() {
     let place = Place::new();
     let base = place.base();
-    let (run_file, settings, port) = (place.run_file(ADAPTERS), place.settings(SMALL), Helper::free_port());
+    let (run_file, port) = (place.run_file(ADAPTERS), Helper::free_port());
+    let settings = place.settings(&run_file);
     let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
     let line = helper.line();
     let captain = ["start", text(&run_file), "--base", text(&base), "--node", text(&settings), "--helper", &line];
@@ -128,7 +128,8 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
     plain.wait_for("an exchange with the captain", |report| report.exchanges_completed > 0);
     captain.wait_for("some steps", |report| report.steps > 5);
     helper.kill();
-    let waiting = captain.wait_for("it says that it waits", |report| report.doing.starts_with("waiting for a helper with"));
+    let waiting =
+        captain.wait_for("it says that it waits", |report| report.doing.starts_with("waiting for a helper with"));
     let before = waiting.steps;
     let exchanges = waiting.exchanges_completed;
     captain.wait_for("exchanges meanwhile", |report| report.exchanges_completed > exchanges + 2);
@@ -144,9 +145,10 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
 }
 
 #[test]
-fn a_captain_with_room_takes_the_layers_of_a_killed_helper_itself_and_gives_them_back_when_it_returns() {
+fn another_helper_takes_the_layers_of_one_that_was_killed() {
     let place = Place::new();
-    let (run_file, settings) = (place.run_file(""), place.settings(SMALL));
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
     let ports = [Helper::free_port(), Helper::free_port()];
     let helpers = [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), ports[number], &[]));
     let lines = [helpers[0].line(), helpers[1].line()];
@@ -160,12 +162,16 @@ fn a_captain_with_room_takes_the_layers_of_a_killed_helper_itself_and_gives_them
         line.helper.to_string()[44..].to_owned()
     };
     // The one that holds layers is killed; the other one takes them.
-    let (victim, other, kept) =
-        if cut.contains(&name(&lines[0])) { (first, second, name(&lines[1])) } else { (second, first, name(&lines[0])) };
+    let (victim, other, kept) = if cut.contains(&name(&lines[0])) {
+        (first, second, name(&lines[1]))
+    } else {
+        (second, first, name(&lines[0]))
+    };
     let before = captain.latest().expect("a report").steps;
     victim.kill();
     let after = captain.wait_for("it goes on with the other one", |report| {
-        let has_other = report.team.as_ref().is_some_and(|team| team.cut.as_ref().is_some_and(|cut| cut.contains(&kept)));
+        let has_other =
+            report.team.as_ref().is_some_and(|team| team.cut.as_ref().is_some_and(|cut| cut.contains(&kept)));
         has_other && report.steps > before + 5
     });
     assert!(after.loss.is_some_and(f64::is_finite), "{after:?}");
@@ -176,8 +182,10 @@ fn a_captain_with_room_takes_the_layers_of_a_killed_helper_itself_and_gives_them
 #[test]
 fn both_sides_end_in_order_at_ctrl_c() {
     let place = Place::new();
-    let (run_file, settings) = (place.run_file(""), place.settings(SMALL));
-    let helpers = [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), Helper::free_port(), &[]));
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
+    let helpers =
+        [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), Helper::free_port(), &[]));
     let lines = [helpers[0].line(), helpers[1].line()];
     let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &lines[0], "--helper", &lines[1]];
     let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
@@ -208,7 +216,10 @@ fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
     let run_file = place.run_file("");
     let start = ["start", text(&run_file), "--helper"];
     let errors = refused(&[&start[..], &["murmur1abc"]].concat());
-    assert!(errors.contains("the line of a helper begins with `murmurL1`") && errors.contains("murmur lend"), "{errors}");
+    assert!(
+        errors.contains("the line of a helper begins with `murmurL1`") && errors.contains("murmur lend"),
+        "{errors}"
+    );
 
     let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
     let line = helper.line();
@@ -218,31 +229,14 @@ fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
     assert!(errors.contains("is named twice"), "{errors}");
 
     let images = write_run(place.folder.path(), "[model]\nkind = \"mlp\"\nhidden = [8]\n[data]\nsource = \"idx\"\n");
-    let errors = refused(&["start", text(&images), "--data", text(&digits(&place)), "--helper", &line]);
+    let errors = refused(&["start", text(&images), "--helper", &line]);
     assert!(errors.contains("only transformers are cut") && errors.contains("murmur join"), "{errors}");
 
     let run_file = place.run_file("");
-    let (settings, data) = (place.settings(SMALL), place.at("captain"));
+    let (settings, data) = (place.settings(&run_file), place.at("captain"));
     let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
     let captain = Daemon::spawn(MURMUR, &data, &arguments);
     captain.wait_for("a step", |report| report.steps > 0);
     let errors = refused(&[&start[..], &[&line]].concat());
     assert!(errors.contains("it has another captain") && errors.contains("hint: "), "{errors}");
-}
-
-/// Four images of digits in the form of MNIST's.
-fn digits(place: &Place) -> PathBuf {
-    let folder = place.at("digits");
-    std::fs::create_dir_all(&folder).expect("writable");
-    let header = |kind: u8, sizes: &[u32]| {
-        let sizes = sizes.iter().flat_map(|size| size.to_be_bytes());
-        [0, 0, 8, kind].into_iter().chain(sizes).collect::<Vec<u8>>()
-    };
-    for part in ["train", "t10k"] {
-        let images = [header(3, &[40, 28, 28]), vec![7; 40 * 784]].concat();
-        let labels = [header(1, &[40]), (0..40).map(|label| label % 10).collect()].concat();
-        std::fs::write(folder.join(format!("{part}-images-idx3-ubyte")), images).expect("writable");
-        std::fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels).expect("writable");
-    }
-    folder
 }

@@ -14,17 +14,21 @@ use murmur_training::team::{self, TeamOptions, TeamView, Told, facts};
 use murmur_training::{Device, MemoryEstimate, TrainingOptions, free_memory};
 use serde_json::json;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
 use super::carrier::Carrier;
 use super::report::TeamSource;
 use super::words;
-use crate::console::{Console, note, print_line};
+use crate::console::{Console, human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::stats::available_memory;
 use crate::settings::NodeSettings;
 
 /// From one attempt to reach a helper to the next, at first and at most: it may be started anew at any time.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// Events that wait for the journal.
+const EVENTS_MAX: usize = 64;
 
 /// How long a run's end waits for helpers to hear that they are let go.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -33,10 +37,17 @@ const FAREWELL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Helpers {
     source: TeamSource,
+    /// What happens, in words; until somebody takes it.
+    events: Option<mpsc::Receiver<String>>,
     runtime: Option<Runtime>,
 }
 
 impl Helpers {
+    /// What happens in the team, in words, for the journal; once.
+    pub(crate) fn take_events(&mut self) -> Option<mpsc::Receiver<String>> {
+        self.events.take()
+    }
+
     /// What reports are made from.
     pub(crate) fn source(&self) -> TeamSource {
         self.source.clone()
@@ -78,11 +89,14 @@ pub(crate) fn lines(settings: &NodeSettings) -> Result<Vec<HelperLine>, Failure>
     Ok(lines)
 }
 
-/// Whether a node of these settings can share this run's model with helpers.
+/// Whether a node of these settings can share this run's model with helpers, where it has some.
 ///
 /// # Errors
 /// Why not, and what to do instead.
 pub(crate) fn check(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    if settings.training.helpers.is_empty() {
+        return Ok(());
+    }
     let refused = |why: &str, hint: &str| {
         let message = format!("a team cannot train this run: {why}");
         Err(Failure::new(ExitCode::Settings, message).hint(hint))
@@ -165,10 +179,20 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     let place = place(own);
     let wire = if settings.training.stream_bits == 32 { Wire::F32 } else { Wire::Codes8 };
     let threads = rayon::current_num_threads();
+    let (least, _) = team::captain_needs(manifest, &own.options, (wire, threads));
+    if place.memory_bytes < least {
+        let (least, free) = (human_bytes(least), human_bytes(place.memory_bytes));
+        let message = format!("a captain of this run takes at least {least} for embedding and head, and has {free}");
+        return Err(Failure::new(ExitCode::Settings, message)
+            .hint("give training.memory_gigabytes more, close other programs, or let the larger machine be the captain")
+            .into());
+    }
     let fits_here = team::fits_here(manifest, &own.options, (wire, threads), &place);
-    let console = *console;
+    let (console, (events_to, events)) = (*console, mpsc::channel(EVENTS_MAX));
     let on_notice = move |notice: &TeamNotice| {
         if let Some(text) = words::of_captain(notice, fits_here) {
+            // Where the journal does not keep up, it misses one.
+            let _ = events_to.try_send(format!("team: {text}"));
             match console {
                 Console::Text => note(&format!("team        {text}")),
                 Console::Json => print_line(&json!({ "notice": format!("team: {text}"), "hint": null }).to_string()),
@@ -189,7 +213,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         view: view.clone(),
         on_notice: Box::new(on_notice),
     };
-    Ok((options, Helpers { source: TeamSource { view, counter }, runtime: Some(runtime) }))
+    Ok((options, Helpers { source: TeamSource { view, counter }, events: Some(events), runtime: Some(runtime) }))
 }
 
 /// Why this node cannot begin with a helper; what may pass by itself is none.

@@ -5,6 +5,9 @@ use murmur_protocol::team::{TeamPhase, TeamStatus};
 use murmur_training::team::TeamView;
 use serde::{Deserialize, Serialize};
 
+use crate::console::counted;
+use crate::observe::record::TeamFacts;
+
 /// What reports of a team are made from.
 #[derive(Clone, Debug)]
 pub(crate) struct TeamSource {
@@ -89,6 +92,31 @@ impl TeamSource {
 }
 
 impl TeamReport {
+    /// As it is recorded.
+    pub(crate) fn facts(&self) -> TeamFacts {
+        let slowest = self.waits.iter().max_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        TeamFacts {
+            state: self.state.clone(),
+            cut: self.cut.clone(),
+            waited: self.seconds_without + self.seconds_waiting,
+            slowest: slowest.map(|wait| wait.helper.clone()),
+            lost: self.helpers_lost,
+        }
+    }
+
+    /// In a line: who has what, and how long was waited.
+    pub(crate) fn summary(&self) -> String {
+        let cut = self.doing().or_else(|| self.cut.clone()).unwrap_or_else(|| self.state.clone());
+        let mut text = format!("{cut} · waited {:.0} s", self.seconds_without + self.seconds_waiting);
+        if let Some(slowest) = self.facts().slowest {
+            text += &format!(", most for {}", &slowest[slowest.len().saturating_sub(8)..]);
+        }
+        if self.helpers_lost > 0 {
+            text += &format!(" · {} lost", counted(self.helpers_lost, "helper"));
+        }
+        text
+    }
+
     /// What goes on instead of training; none while it trains.
     pub(crate) fn doing(&self) -> Option<String> {
         match self.state.as_str() {

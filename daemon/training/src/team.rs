@@ -14,6 +14,7 @@ mod costs;
 mod helper;
 mod helper_thread;
 mod kept;
+mod owner;
 mod part;
 mod replica;
 mod state;
@@ -22,7 +23,7 @@ mod wire;
 
 pub use captain::TeamBase;
 pub use captain_thread::{OnNotice, TeamView};
-pub use costs::fits_here;
+pub use costs::{captain_needs, fits_here};
 pub use helper::HelperStage;
 pub use helper_thread::{HelperControl, HelperNews, HelperProgress, HelperThread, OnNews};
 pub use part::{PartLengths, PartOutput, Piece, TeamPart, base_tensors};

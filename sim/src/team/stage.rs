@@ -103,11 +103,6 @@ impl Stage {
         Some(to_input)
     }
 
-    /// The input of the microbatch whose backward comes next.
-    pub(crate) fn next_input(&self) -> Option<u64> {
-        self.held.front().copied()
-    }
-
     /// Microbatches of which it holds activations.
     pub(crate) fn held(&self) -> usize {
         self.held.len() + self.leaked

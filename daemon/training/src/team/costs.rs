@@ -72,6 +72,13 @@ pub fn fits_here(
     alone(&costs(manifest, options, threads, (wire, rows)), place, 1).is_some()
 }
 
+/// Bytes that a captain needs at least, for embedding and head, and about as many for each layer that it keeps.
+pub fn captain_needs(manifest: &RunManifest, options: &TrainingOptions, (wire, threads): (Wire, usize)) -> (u64, u64) {
+    let ModelCosts { layer, embedding, head, stage_bytes, .. } =
+        costs(manifest, options, threads, (wire, rows(manifest, options)));
+    (stage_bytes + embedding.bytes + head.bytes + head.held_bytes, layer.bytes + layer.held_bytes)
+}
+
 /// Rows of a microbatch, at most.
 pub(super) fn rows(manifest: &RunManifest, options: &TrainingOptions) -> usize {
     let at_once = options.examples_at_once(&manifest.model, Kernels::Fused);

@@ -1,42 +1,32 @@
 //! The replica that a captain's engine trains: the whole model, of which other machines hold a part.
 //!
-//! It is the owner of the captain's state machine. While it is called it carries out what the machine orders of the captain's own
-//! stages; between calls orders wait. Where the team is not whole it says so and does nothing, so that the trainer answers
+//! While it is called it carries out what the captain's state machine orders of the captain's own stages (`owner.rs`); between
+//! calls orders wait. Where the team is not whole it says so and does nothing, so that the trainer answers
 //! exchanges meanwhile and tries the same batch again.
 
 use std::borrow::Cow;
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::{Device, Error, Result};
 use murmur_protocol::team::{
-    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, Place, StateKind, StepFactors,
-    TeamPatience, TeamPhase, Wire,
+    BatchOutcome, CaptainConfig, CaptainEvent, DropReason, Place, StepFactors, TeamPatience, Wire,
 };
 use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::captain::{CaptainModel, Passing, TeamBase};
-use super::captain_thread::{CaptainThread, OnNotice, Order, TeamView};
+use super::captain_thread::{OnNotice, TeamView};
 use super::costs::{costs, rows};
+use super::owner::{Asked, EVALUATION_PATIENCE, Ended, Owner, PATIENCE, Setup, lanes_of};
 use super::part::{PartLengths, Piece, layouts};
 use super::state::PartState;
 use super::wire::{Facts, TeamWire, Told};
 use crate::data::Batch;
-use crate::engine::{TrainingError, TrainingOptions};
+use crate::engine::TrainingOptions;
 use crate::model::{Evaluation, StageSpec, trained_layout};
 use crate::optimizer::{Moments, Optimizer, norm_of};
 use crate::replica::stage::Microbatch;
 use crate::replica::{InParts, Replica, parts};
-
-/// How long a call waits for a team that is not whole before it says so: exchanges wait as long.
-const PATIENCE: Duration = Duration::from_millis(100);
-
-/// How long an evaluation waits while stages are loaded, for it is not tried again: less than a daemon has for its end.
-const EVALUATION_PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often orders are looked for while there may be none.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// How a captain trains its team.
 pub struct TeamOptions {
@@ -64,62 +54,13 @@ pub struct TeamOptions {
     pub on_notice: OnNotice,
 }
 
-/// What begins once training does.
-struct Setup {
-    config: CaptainConfig,
-    facts: (Told, Facts),
-    carrier: Box<dyn TeamWire>,
-    on_notice: OnNotice,
-}
-
-/// What the machine has been asked for, and has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Nothing,
-    Batch,
-    /// A batch whose gradient is complete, with its number: to be stepped with or not.
-    Gathered(u64),
-    /// The same, which is not to be stepped with.
-    Discarded,
-    Evaluation,
-    Copy,
-    Write,
-}
-
-/// How something that was asked for has ended.
-enum Ended {
-    Gathered,
-    Batch(BatchOutcome),
-    Copied(bool),
-    Written,
-}
-
 pub(crate) struct TeamReplica {
     layout: Arc<ModelLayout>,
     optimizer: Optimizer,
     parts: InParts,
     /// Behind a lock, since a copy of the model is made through a shared reference and may have to be fetched. Only the trainer's
     /// thread takes it.
-    inner: Mutex<Inner>,
-}
-
-struct Inner {
-    model: CaptainModel,
-    setup: Option<Setup>,
-    thread: Option<CaptainThread>,
-    view: TeamView,
-    asked: Asked,
-    /// Of the whole gradient.
-    squares: Vec<f64>,
-    members: f64,
-    /// Whether helpers' states are copied after each step, so that those kept are always of now.
-    copies_after_steps: bool,
-    /// Whether what is kept of helpers' parameters, and of their moments, is older than the last step.
-    is_old: [bool; 2],
-    /// What helpers are to write of what is kept: it has changed since they had it.
-    unwritten: Option<StateKind>,
-    /// Why the last call came to nothing, where only a machine is missing.
-    waits: Option<String>,
+    owner: Mutex<Owner>,
 }
 
 impl TeamReplica {
@@ -161,7 +102,7 @@ impl TeamReplica {
         let model = CaptainModel::new(manifest.clone(), base, (device, threads), options, wire);
         let layout = Arc::new(trained_layout(manifest));
         let optimizer = Optimizer::new(&manifest.optimizer, &layout).with_moments(moments_in_8_bits);
-        let inner = Inner {
+        let owner = Owner {
             model,
             setup: Some(setup),
             thread: None,
@@ -174,239 +115,11 @@ impl TeamReplica {
             unwritten: None,
             waits: None,
         };
-        TeamReplica { layout, optimizer, parts, inner: Mutex::new(inner) }
+        TeamReplica { layout, optimizer, parts, owner: Mutex::new(owner) }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// So many microbatches in each lane.
-fn lanes_of(lanes: &[usize]) -> Lanes {
-    let of = |lane: usize| lanes.get(lane).copied().unwrap_or_default() as u32;
-    Lanes { first: of(0), second: of(1) }
-}
-
-fn team_error(error: &TrainingError) -> Error {
-    Error::Msg(error.to_string())
-}
-
-impl Inner {
-    /// What the engine hears where a machine is missing.
-    fn waiting<T>(&mut self) -> Result<T> {
-        let status = self.view.status();
-        let why = match status {
-            Some(status) if status.phase == TeamPhase::Waiting && status.missing_bytes > 0 => {
-                format!("{:.1} GB are missing", status.missing_bytes as f64 / 1e9)
-            }
-            Some(status) if status.phase == TeamPhase::Cutting => "the model is cut anew".to_owned(),
-            _ => "helpers are missing".to_owned(),
-        };
-        self.waits = Some(why.clone());
-        Err(Error::Msg(why))
-    }
-
-    fn thread(&mut self) -> &CaptainThread {
-        if let Some(Setup { config, facts, carrier, on_notice }) = self.setup.take() {
-            self.thread = Some(CaptainThread::start(config, facts, carrier, self.view.clone(), on_notice));
-        }
-        self.thread.as_ref().expect("there is one from the first call on")
-    }
-
-    fn tell(&mut self, event: CaptainEvent) {
-        self.thread().tell(event);
-    }
-
-    fn phase(&self) -> TeamPhase {
-        self.view.status().map_or(TeamPhase::Waiting, |status| status.phase)
-    }
-
-    /// Carries out one order if it comes within this time. `None` where none has come, or nothing has ended by it.
-    fn carry_out_next(&mut self, within: Duration) -> Result<Option<Ended>> {
-        let begin = Instant::now();
-        let received = self.thread().orders.recv_timeout(within);
-        let order = match received {
-            Ok(order) => order,
-            Err(RecvTimeoutError::Timeout) => return Ok(None),
-            Err(RecvTimeoutError::Disconnected) => return Err(Error::Msg("the team's thread has ended".to_owned())),
-        };
-        if let Some(helper) = order.after.filter(|_| matches!(self.asked, Asked::Batch | Asked::Evaluation)) {
-            self.view.add_wait(helper, begin.elapsed());
-        }
-        self.carry_out(order).map_err(|error| team_error(&error))
-    }
-
-    fn carry_out(&mut self, order: Order) -> std::result::Result<Option<Ended>, TrainingError> {
-        match order.effect {
-            CaptainEffect::Load { epoch, cut } => {
-                let result = self.model.load(epoch, cut).map_err(|error| error.to_string());
-                self.tell(CaptainEvent::Loaded { epoch, result });
-            }
-            CaptainEffect::Compute { work, input } => {
-                let computed = self.model.compute(work, input);
-                self.tell(computed);
-            }
-            CaptainEffect::Sum { epoch, batch } => {
-                let squares = self.model.sum()?;
-                self.tell(CaptainEvent::Summed { epoch, batch, squares });
-            }
-            CaptainEffect::Step { epoch, batch, factors } => {
-                self.model.step(factors)?;
-                self.is_old = [!self.copies_after_steps; 2];
-                self.tell(CaptainEvent::Stepped { epoch, batch });
-            }
-            CaptainEffect::Discard { .. } => self.model.discard()?,
-            CaptainEffect::ReadOut { request, layers, kind } => {
-                let payload = self.model.read_out(layers, kind)?;
-                self.tell(CaptainEvent::ReadOut { request, payload });
-            }
-            CaptainEffect::Keep { layers, kind: _, revision: _, payload } => self.model.keep(layers, &payload)?,
-            CaptainEffect::Gathered { batch, squares } => {
-                self.squares = squares;
-                self.asked = Asked::Gathered(batch);
-                return Ok(Some(Ended::Gathered));
-            }
-            CaptainEffect::BatchEnded { batch: _, outcome } => {
-                self.asked = Asked::Nothing;
-                return Ok(Some(Ended::Batch(outcome)));
-            }
-            CaptainEffect::CopyEnded { is_complete } => {
-                self.asked = Asked::Nothing;
-                return Ok(Some(Ended::Copied(is_complete)));
-            }
-            CaptainEffect::WriteEnded { is_complete } => {
-                self.asked = Asked::Nothing;
-                if is_complete {
-                    self.unwritten = None;
-                }
-                return Ok(Some(Ended::Written));
-            }
-            CaptainEffect::Send { .. }
-            | CaptainEffect::SendFrame { .. }
-            | CaptainEffect::SendState { .. }
-            | CaptainEffect::Disconnect { .. }
-            | CaptainEffect::Notice(_) => {}
-        }
-        Ok(None)
-    }
-
-    /// Carries out orders until what was asked for has ended. `None` where that waits for the team to be whole again: it stays
-    /// asked for. Else the machine sees to it that it ends: it drops what takes too long.
-    fn until_ended(&mut self) -> Result<Option<Ended>> {
-        let begin = Instant::now();
-        loop {
-            if let Some(ended) = self.carry_out_next(LOOK)? {
-                return Ok(Some(ended));
-            }
-            if begin.elapsed() > PATIENCE && !self.is_whole() {
-                return Ok(None);
-            }
-        }
-    }
-
-    fn is_whole(&self) -> bool {
-        !matches!(self.phase(), TeamPhase::Waiting | TeamPhase::Cutting)
-    }
-
-    /// Carries out orders until the team is whole, every machine has what it is to have, and nothing is asked for but, where it is
-    /// wanted, the batch that was asked for before. For so long at most, and shorter where nobody has some layers.
-    fn is_ready_within(&mut self, patience: Duration, wants_batch: bool) -> Result<bool> {
-        let begin = Instant::now();
-        self.thread();
-        loop {
-            while self.carry_out_next(Duration::ZERO)?.is_some() {}
-            match self.asked {
-                Asked::Batch if wants_batch && self.is_whole() => return Ok(true),
-                Asked::Nothing if self.phase() == TeamPhase::Ready && self.unwritten.is_none() => return Ok(true),
-                Asked::Nothing if self.phase() == TeamPhase::Ready => self.write()?,
-                // The engine did not want the step.
-                Asked::Gathered(batch) => {
-                    self.asked = Asked::Discarded;
-                    self.tell(CaptainEvent::DiscardDecided { batch });
-                }
-                _ => {}
-            }
-            let is_hopeless = self.phase() == TeamPhase::Waiting && begin.elapsed() > PATIENCE;
-            if begin.elapsed() > patience || is_hopeless {
-                return Ok(false);
-            }
-            self.carry_out_next(LOOK)?;
-        }
-    }
-
-    /// Has helpers write what is kept of their layers.
-    fn write(&mut self) -> Result<()> {
-        let Some(kind) = self.unwritten else { return Ok(()) };
-        let with_moments = kind == StateKind::Training;
-        let Some((epoch, parts)) = self.model.of_helpers(with_moments) else { return Ok(()) };
-        self.asked = Asked::Write;
-        // Of moments that are not kept after each step, what is kept is older than the parameters.
-        let is_kept = with_moments || self.copies_after_steps;
-        self.tell(CaptainEvent::WriteWanted { kind, parts, epoch, is_kept });
-        self.until_ended().map(drop)
-    }
-
-    /// Fetches what helpers have where what is kept is older and the team is whole.
-    fn refresh(&mut self, with_moments: bool) -> Result<()> {
-        let is_old = self.is_old[0] || (with_moments && self.is_old[1]);
-        if !is_old || !self.is_ready_within(PATIENCE, false)? {
-            return Ok(());
-        }
-        let kind = if with_moments { StateKind::Training } else { StateKind::Parameters };
-        self.asked = Asked::Copy;
-        self.tell(CaptainEvent::CopyWanted { kind });
-        if let Some(Ended::Copied(true)) = self.until_ended()? {
-            self.is_old = if with_moments { [false; 2] } else { [false, self.is_old[1]] };
-        }
-        Ok(())
-    }
-
-    fn state(&mut self, with_moments: bool) -> Result<PartState> {
-        self.refresh(with_moments)?;
-        self.model.state().map_err(|error| team_error(&error))
-    }
-
-    /// Gives every machine its part of a new state: at once where the team is whole, else as soon as it is.
-    fn set_state(&mut self, state: &PartState) -> Result<()> {
-        self.model.set_state(state).map_err(|error| team_error(&error))?;
-        self.is_old[0] = false;
-        self.is_old[1] &= state.moments.is_none();
-        if self.setup.is_some() {
-            // Nobody has any of it.
-            return Ok(());
-        }
-        // Where helpers' moments are kept after each step, those go along: a helper may have been lost meanwhile.
-        let is_whole = state.moments.is_some() || (self.copies_after_steps && !self.is_whole());
-        self.unwritten = match (is_whole, self.unwritten) {
-            (true, _) | (_, Some(StateKind::Training)) => Some(StateKind::Training),
-            _ => Some(StateKind::Parameters),
-        };
-        self.is_ready_within(PATIENCE, false).map(drop)
-    }
-
-    /// Tries one batch; `None` where it came to nothing and is to be tried again.
-    fn try_batch(&mut self, microbatches: &[Microbatch], lanes: usize, share: f32) -> Result<Option<[f64; 2]>> {
-        if !self.is_ready_within(PATIENCE, true)? {
-            return self.waiting();
-        }
-        if self.asked == Asked::Nothing {
-            let pieces: Vec<Piece> = microbatches.iter().cloned().map(Piece).collect();
-            let count = |lane| microbatches.iter().filter(|microbatch| microbatch.lane == lane).count();
-            let counts: Vec<usize> = (0..lanes).map(count).collect();
-            self.model.passing = Passing { pieces, share, ..Passing::default() };
-            self.asked = Asked::Batch;
-            self.tell(CaptainEvent::BatchWanted { lanes: lanes_of(&counts) });
-        }
-        match self.until_ended()? {
-            None => self.waiting(),
-            Some(Ended::Gathered) => Ok(Some(self.model.passing.losses)),
-            Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
-                self.squares.fill(f64::NAN);
-                Ok(Some([f64::NAN; 2]))
-            }
-            Some(_) => Ok(None),
-        }
+    fn owner(&self) -> MutexGuard<'_, Owner> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -416,25 +129,25 @@ impl Replica for TeamReplica {
     }
 
     fn parameters(&self) -> Result<Cow<'_, [f32]>> {
-        Ok(Cow::Owned(self.inner().state(false)?.parameters))
+        Ok(Cow::Owned(self.owner().state(false)?.parameters))
     }
 
     fn set_parameters(&mut self, values: &[f32]) -> Result<()> {
-        self.inner().set_state(&PartState { parameters: values.to_vec(), moments: None })
+        self.owner().set_state(&PartState { parameters: values.to_vec(), moments: None })
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
         let (microbatches, lanes) = self.parts.microbatches(batch);
         let share = 1.0 / batch.predictions() as f32;
-        let inner = &mut *self.inner();
-        inner.waits = None;
+        let owner = &mut *self.owner();
+        owner.waits = None;
         let begin = Instant::now();
         loop {
-            if let Some(losses) = inner.try_batch(&microbatches, lanes, share)? {
+            if let Some(losses) = owner.try_batch(&microbatches, lanes, share)? {
                 return Ok(losses.iter().sum::<f64>() / batch.predictions() as f64);
             }
             if begin.elapsed() > PATIENCE {
-                return inner.waiting();
+                return owner.waiting();
             }
         }
     }
@@ -448,22 +161,22 @@ impl Replica for TeamReplica {
     }
 
     fn squares(&self) -> Result<Vec<f64>> {
-        Ok(self.inner().squares.clone())
+        Ok(self.owner().squares.clone())
     }
 
     fn gradient_norm(&self) -> Result<f64> {
-        Ok(norm_of(&self.inner().squares))
+        Ok(norm_of(&self.owner().squares))
     }
 
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()> {
-        let inner = &mut *self.inner();
-        inner.waits = None;
-        let Asked::Gathered(batch) = inner.asked else { return inner.waiting() };
-        let factors = StepFactors { gradient_norm, learning_rate, members: inner.members };
-        inner.tell(CaptainEvent::StepDecided { batch, factors });
-        match inner.until_ended()? {
+        let owner = &mut *self.owner();
+        owner.waits = None;
+        let Asked::Gathered(batch) = owner.asked else { return owner.waiting() };
+        let factors = StepFactors { gradient_norm, learning_rate, members: owner.members };
+        owner.tell(CaptainEvent::StepDecided { batch, factors });
+        match owner.until_ended()? {
             Some(Ended::Batch(BatchOutcome::Stepped)) => Ok(()),
-            _ => inner.waiting(),
+            _ => owner.waiting(),
         }
     }
 
@@ -471,17 +184,17 @@ impl Replica for TeamReplica {
         let whole = |(number, batch)| Piece(Microbatch { batch, lane: 0, is_first: number == 0 });
         let pieces: Vec<Piece> = parts(batch, self.parts.micro_batch).enumerate().map(whole).collect();
         let microbatches = pieces.len() as u32;
-        let inner = &mut *self.inner();
-        inner.waits = None;
+        let owner = &mut *self.owner();
+        owner.waits = None;
         loop {
-            if !inner.is_ready_within(EVALUATION_PATIENCE, false)? {
-                return inner.waiting();
+            if !owner.is_ready_within(EVALUATION_PATIENCE, false)? {
+                return owner.waiting();
             }
-            inner.model.passing = Passing { pieces: pieces.clone(), ..Passing::default() };
-            inner.asked = Asked::Evaluation;
-            inner.tell(CaptainEvent::EvaluationWanted { microbatches });
-            match inner.until_ended()? {
-                Some(Ended::Batch(BatchOutcome::Evaluated)) => return Ok(inner.model.passing.evaluation),
+            owner.model.passing = Passing { pieces: pieces.clone(), ..Passing::default() };
+            owner.asked = Asked::Evaluation;
+            owner.tell(CaptainEvent::EvaluationWanted { microbatches });
+            match owner.until_ended()? {
+                Some(Ended::Batch(BatchOutcome::Evaluated)) => return Ok(owner.model.passing.evaluation),
                 Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
                     return Ok(Evaluation { loss_sum: f64::NAN, predictions: batch.predictions(), correct: 0 });
                 }
@@ -496,21 +209,21 @@ impl Replica for TeamReplica {
 
     fn set_members(&mut self, members: f64) {
         self.optimizer.set_members(members);
-        self.inner().members = members;
+        self.owner().members = members;
     }
 
     fn moments(&self) -> Result<(Moments, u64)> {
-        let state = self.inner().state(true)?;
+        let state = self.owner().state(true)?;
         state.moments.ok_or_else(|| Error::Msg("a part of the model has no moments".to_owned()))
     }
 
     fn set_moments(&mut self, moments: Moments, steps: u64) -> Result<()> {
-        let inner = &mut *self.inner();
-        let PartState { parameters, .. } = inner.state(false)?;
-        inner.set_state(&PartState { parameters, moments: Some((moments, steps)) })
+        let owner = &mut *self.owner();
+        let PartState { parameters, .. } = owner.state(false)?;
+        owner.set_state(&PartState { parameters, moments: Some((moments, steps)) })
     }
 
     fn waits(&self) -> Option<String> {
-        self.inner().waits.clone()
+        self.owner().waits.clone()
     }
 }

@@ -9,7 +9,6 @@ use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpe
 use murmur_protocol::team::{HelperConfig, LayerRange, Link, Offer, Place, TeamNotice, TeamPatience, Wire};
 use murmur_protocol::{Correction, Part, PeerId, RunManifest};
 
-use super::costs::{costs, rows};
 use super::*;
 use crate::engine::{Engine, TrainingError, TrainingOptions};
 use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
@@ -206,8 +205,8 @@ fn alone(manifest: &RunManifest, options: TrainingOptions) -> Engine {
 
 /// Memory for embedding and head, and not for a layer.
 fn room_for_ends(manifest: &RunManifest, options: &TrainingOptions) -> u64 {
-    let costs = costs(manifest, options, 1, (Wire::F32, rows(manifest, options)));
-    costs.stage_bytes + costs.embedding.bytes + costs.head.bytes + costs.head.held_bytes + costs.layer.bytes / 2
+    let (least, layer) = captain_needs(manifest, options, (Wire::F32, 1));
+    least + layer / 2
 }
 
 /// Names what differs: whole states would fill the screen.
