@@ -54,11 +54,15 @@ impl Place {
         write_run(self.folder.path(), &format!("{LAYERED_RUN}{more}"))
     }
 
-    /// A captain's settings.
-    fn settings(&self, memory: &str) -> PathBuf {
+    /// Settings of a captain that has room for embedding and head, and for none of the layers.
+    fn settings(&self, run_file: &Path) -> PathBuf {
         let path = self.at("captain.toml");
-        let text =
-            format!("[training]\nstream_bits = 32\nevaluate_every = 20\n{memory}\n[checkpoint]\nevery_seconds = 5\n");
+        let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
+        let options = murmur_training::TrainingOptions::default();
+        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1));
+        let memory = (least + layer / 2) as f64 / 1e9;
+        let training = format!("stream_bits = 32\nevaluate_every = 20\nmemory_gigabytes = {memory:.6}\n");
+        let text = format!("[training]\n{training}[checkpoint]\nevery_seconds = 5\n");
         std::fs::write(&path, text).expect("writable");
         path
     }
