@@ -8,6 +8,7 @@ mod bench;
 mod checkpoints;
 mod compare;
 mod headings;
+mod lend;
 mod local;
 mod node;
 mod numbers;
@@ -29,6 +30,7 @@ pub use background::{LogsOptions, ServiceOptions, StopOptions};
 pub use bench::BenchOptions;
 pub use checkpoints::{EvalOptions, ExportOptions, SampleOptions, WeightType};
 pub use compare::CompareOptions;
+pub use lend::LendOptions;
 pub use local::LocalOptions;
 pub use node::{DaemonOptions, DoctorOptions, JoinOptions, MachineOptions, NodeOptions, StartOptions};
 pub use replay::ReplayOptions;
@@ -73,6 +75,9 @@ pub enum Command {
     /// Run several real daemons on this machine with one merged view.
     #[command(after_help = headings::LOCAL)]
     Local(LocalOptions),
+    /// Lend this machine's memory and time to a captain, whose model does not fit its own machine.
+    #[command(after_help = headings::LEND)]
+    Lend(LendOptions),
     /// Simulate a swarm on a virtual clock: the same decisions and arithmetic, any faults, replayed from a seed.
     #[command(subcommand, after_help = headings::SIM)]
     Sim(SimCommand),

@@ -12,6 +12,7 @@ mod id;
 mod init;
 mod join;
 mod journals;
+mod lend;
 mod list;
 mod logs;
 mod manual;
@@ -41,7 +42,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     if !matches!(command, Command::Start(_) | Command::Join(_)) {
         memory::set_huge_pages(true); // a node chooses once it knows its model
     }
-    if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_)) {
+    if matches!(command, Command::Start(_) | Command::Join(_) | Command::Local(_) | Command::Lend(_)) {
         output::go_on_without_output();
     }
     if let Command::Start(StartOptions { node, .. }) | Command::Join(JoinOptions { node, .. }) = &command {
@@ -56,6 +57,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Start(options) => start::run(options),
         Command::Join(options) => join::run(options),
         Command::Local(options) => crate::local::run(options),
+        Command::Lend(options) => lend::run(&options),
         Command::Sim(command) => sim::run(command),
         Command::Compare(options) => compare::run(&options),
         Command::Doctor(options) => doctor::run(&options),

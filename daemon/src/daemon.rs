@@ -14,7 +14,7 @@ mod prepared;
 mod ready;
 mod recording;
 mod regular;
-mod stop;
+pub(crate) mod stop;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,10 +37,12 @@ use crate::failure::{ExitCode, Failure};
 use crate::limits::rest::Rest;
 use crate::limits::stay::{Stay, StayFacts};
 use crate::observe::report::NodeReport;
+use crate::observe::source::record_events;
 use crate::process::background;
 use crate::process::service_manager::ServiceManager;
 use crate::settings::{AfterCompletion, NodeSettings};
 use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint};
+use crate::team::captain::Helpers;
 use crate::web::About;
 use configured::{node_config, trainer_settings};
 use double::watch_for_double;
@@ -144,6 +146,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let me = network.peer_id();
     let resumed = model.resumed;
     let device = model.device;
+    // Ends after the trainer, so that helpers hear that they are let go.
+    let mut helpers = model.helpers;
     let keep = plan.settings.checkpoint.keep;
     let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
     let progress = model.progress;
@@ -191,6 +195,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
         reachability: network.reachability(),
         network: network.clone(),
         clock,
+        team: helpers.as_ref().map(Helpers::source),
     };
     let reporting = tokio::spawn(report_regularly(reporter.clone(), reports));
     let directory = Arc::new(plan.directory);
@@ -216,6 +221,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let (root, manifest, settings) = (directory.root(), &plan.manifest, &plan.settings);
     let observing = Observing::start(Teller { root, manifest, settings, me, clock }, facts, &report_view, &notices);
     let (reports, hub) = (report_view.clone(), observing.hub());
+    let of_team = helpers.as_mut().and_then(Helpers::take_events);
+    of_team.map(|events| tokio::spawn(record_events(hub.clone(), events)));
     let about = Arc::new(About {
         manifest: plan.manifest.clone(),
         settings: plan.settings.clone(),
@@ -298,6 +305,7 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let known_end = stopped.status.end.clone();
     let hurry = hurry.filter(|_| *wished.borrow());
     let result = finish(stopped, &reporter, hurry, &plan.console, (next, &checkpoints)).await;
+    let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
     observing.end(reporter.outcome(&known_end)).await;
     reporting.abort();
     console.abort();

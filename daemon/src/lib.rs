@@ -22,6 +22,7 @@ mod remote;
 pub mod settings;
 pub mod setup;
 pub mod store;
+mod team;
 pub mod tracking;
 mod watch;
 pub mod web;

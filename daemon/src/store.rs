@@ -39,6 +39,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The folder of swarms that `murmur local` has run, in the default folder.
 pub const LOCAL: &str = "local";
 
+/// The folder of a helper's identity, in the default folder.
+pub(crate) const LENDING: &str = "lending";
+
 /// The file beside it that tells of data directories elsewhere.
 const ELSEWHERE: &str = "elsewhere";
 

@@ -26,6 +26,7 @@ mod reference;
 mod round;
 mod scales;
 mod slice_codec;
+mod stream_codec;
 mod width;
 
 pub use block_scale::BlockScale;
@@ -40,4 +41,5 @@ pub use reference::Reference;
 pub use round::round_bytes;
 pub use scales::Scales;
 pub use slice_codec::SliceCodec;
+pub use stream_codec::{StreamCodec, StreamError, StreamNotFinite};
 pub use width::{CodeWidth, codes_bytes, scales_bytes};

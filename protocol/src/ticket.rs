@@ -1,7 +1,6 @@
 //! A ticket: one string with which another machine joins.
 //!
-//! `murmur1` and base58 of: the encoded [`Ticket`], then the first four bytes of its BLAKE3. Base58 has no characters
-//! that look alike and survives double clicks, line ends and chat programs.
+//! `murmur1` and base58 of: the encoded [`Ticket`], then the first four bytes of its BLAKE3 ([`pasted`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +10,7 @@ use bincode::{Decode, Encode};
 use crate::codec;
 use crate::manifest::RunId;
 use crate::message::KnownPeer;
+use crate::pasted::{self, PastedError};
 use crate::peer::{Address, PeerId};
 use crate::secret::Secret;
 
@@ -18,10 +18,6 @@ const PREFIX: &str = "murmur1";
 
 /// What stands before a ticket where a member prints the line to type.
 const COMMAND: &str = "murmur join ";
-const CHECKSUM_BYTES: usize = 4;
-
-/// The longest ticket read, in characters: eight of the longest addresses fit.
-const TEXT_BYTES_MAX: usize = 4096;
 
 /// Other members in a ticket: each makes it some sixty characters longer.
 pub const OTHERS_MAX: usize = 3;
@@ -60,10 +56,7 @@ pub enum TicketError {
 
 impl fmt::Display for Ticket {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = codec::encode(self);
-        let checksum = blake3::hash(&bytes);
-        bytes.extend_from_slice(&checksum.as_bytes()[..CHECKSUM_BYTES]);
-        write!(formatter, "{PREFIX}{}", bs58::encode(bytes).into_string())
+        formatter.write_str(&pasted::write(PREFIX, codec::encode(self)))
     }
 }
 
@@ -71,18 +64,12 @@ impl FromStr for Ticket {
     type Err = TicketError;
     fn from_str(text: &str) -> Result<Ticket, TicketError> {
         // The whole line that a member prints may be handed on.
-        let text = text.trim();
-        let text = text.strip_prefix(COMMAND).map_or(text, str::trim_start);
-        let text = text.strip_prefix(PREFIX).ok_or(TicketError::NoTicket)?;
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(TicketError::Alphabet);
-        }
-        let bytes = bs58::decode(text).into_vec().map_err(|_| TicketError::Alphabet)?;
-        let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(TicketError::Checksum)?;
-        if blake3::hash(body).as_bytes()[..CHECKSUM_BYTES] != checksum[..] {
-            return Err(TicketError::Checksum);
-        }
-        let ticket: Ticket = codec::decode(body).map_err(|_| TicketError::Version)?;
+        let body = pasted::read(PREFIX, COMMAND, text).map_err(|error| match error {
+            PastedError::Prefix => TicketError::NoTicket,
+            PastedError::Alphabet => TicketError::Alphabet,
+            PastedError::Checksum => TicketError::Checksum,
+        })?;
+        let ticket: Ticket = codec::decode(&body).map_err(|_| TicketError::Version)?;
         let mut addresses = ticket.addresses.iter().chain(ticket.others.iter().flat_map(|other| &other.addresses));
         let well_formed =
             !ticket.addresses.is_empty() && ticket.others.len() <= OTHERS_MAX && addresses.all(Address::is_well_formed);
@@ -133,9 +120,7 @@ mod tests {
     fn an_intact_ticket_of_another_form_is_said_to_be_of_another_version() {
         let mut body = codec::encode(&ticket());
         body.push(7); // a field that this version does not know
-        let checksum = blake3::hash(&body);
-        body.extend_from_slice(&checksum.as_bytes()[..CHECKSUM_BYTES]);
-        let text = format!("{PREFIX}{}", bs58::encode(body).into_string());
+        let text = pasted::write(PREFIX, body);
         assert_eq!(text.parse::<Ticket>(), Err(TicketError::Version));
     }
 

@@ -31,6 +31,7 @@ pub mod runner;
 pub mod scenario;
 pub mod study;
 mod swarm;
+pub mod team;
 mod trace;
 mod trainer;
 

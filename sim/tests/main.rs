@@ -11,3 +11,4 @@ mod mechanisms;
 mod membership;
 mod scenarios;
 mod synchronous;
+mod teams;

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod fake_mlflow;
 pub mod fake_store;
 pub mod gaps;
+pub mod helper;
 pub mod netns;
 pub mod process;
 pub mod siege;
@@ -14,6 +15,7 @@ pub mod slow_join;
 pub mod swarm;
 
 pub use daemon::{Daemon, Finished};
+pub use helper::Helper;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

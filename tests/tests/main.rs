@@ -33,6 +33,7 @@ mod structure;
 mod swarm;
 mod synchronous;
 mod tables;
+mod team;
 mod terminal;
 mod tickets;
 mod tracking;

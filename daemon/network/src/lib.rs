@@ -34,6 +34,7 @@ mod handshake;
 mod identity;
 mod life;
 mod member;
+mod muxing;
 mod nat;
 mod network;
 mod paths;
@@ -48,6 +49,7 @@ mod security;
 mod shared;
 mod sources;
 pub mod streams;
+pub mod team;
 mod traffic;
 pub mod transport;
 

@@ -52,6 +52,16 @@ Examples:
   murmur local -n 2 --steps 300 --data book.txt
   murmur local -n 3 --steps 600 --against alone";
 
+pub(super) const LEND: &str = "\
+Examples:
+  murmur lend
+  murmur lend --memory 6GB --device cuda:0
+
+On the machine that trains: murmur start run.toml --helper murmurL1…
+
+A helper sees activations, from which text can be recovered, and can return anything: only for machines of one owner, or of
+friends. A team gives memory, seldom speed.";
+
 pub(super) const COMPARE: &str = "\
 Examples:
   murmur compare

@@ -18,6 +18,7 @@ use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
+use crate::team;
 
 /// More than the longest ticket.
 const INPUT_BYTES_MAX: u64 = 8192;
@@ -115,6 +116,7 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         }
     };
     tracing::debug!("the run is known");
+    team::captain::check(&manifest, &settings)?;
     let early = remote::is_wanted(&settings, &manifest).then(|| node::directory_to_join(&settings, &manifest));
     let early = early.transpose()?;
     let loaded = match &early {

@@ -15,12 +15,15 @@ use crate::limits::stay::Stay;
 use crate::process::memory;
 use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
+use crate::team;
 
 /// defaults < file < environment and flags (clap has already put flags before the environment).
 pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(&options.machine)?;
     take_machine(&mut settings, &options.machine);
     take_daemon(&mut settings, &options.daemon);
+    // A wrong line is told before anything is loaded.
+    team::captain::lines(&settings)?;
     valid(settings)
 }
 
@@ -103,6 +106,9 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
 
 fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
     let NodeSettings { training, network, tensorboard, mlflow, status, limits, stay, .. } = settings;
+    if !options.helpers.is_empty() {
+        training.helpers.clone_from(&options.helpers);
+    }
     training.steps = options.steps.unwrap_or(training.steps);
     if options.exit {
         training.after_completion = AfterCompletion::Exit;

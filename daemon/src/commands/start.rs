@@ -17,6 +17,7 @@ use crate::setup::base_model;
 use crate::setup::corpus::corpus_failure;
 use crate::setup::sharing;
 use crate::store::DataDirectory;
+use crate::team;
 
 pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let mut settings = node::settings(&options.node)?;
@@ -27,6 +28,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None if settings.checkpoint.directory.as_os_str().is_empty() => RunManifest::default(),
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
+    team::captain::check(&manifest, &settings)?;
     // What is remote counts in the node's day, so it takes the directory first.
     let early = remote::is_wanted(&settings, &manifest).then(|| node::directory(&settings, &manifest.run.name));
     let early = early.transpose()?;

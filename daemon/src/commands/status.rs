@@ -47,6 +47,16 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
             synchronous.deadline_seconds
         ));
     }
+    if let Some(team) = &report.team {
+        print_line(&format!("team         {}", team.summary()));
+        print_line(&format!(
+            "             {} stepped · {} begun anew · {} sent to helpers · {} received",
+            counted(team.batches, "batch"),
+            team.batches_dropped,
+            human_bytes(team.bytes_sent),
+            human_bytes(team.bytes_received)
+        ));
+    }
     if let Some(privacy) = &report.privacy {
         print_line(&format!("privacy      {privacy}"));
     }

@@ -45,6 +45,9 @@ pub(super) fn daemon_block(report: &NodeReport, losses: &Losses, size: Size) -> 
     };
     let sent = format!("{} sent", human_bytes(report.bytes_sent));
     lines.push(fitted([counted(report.peers as u64, "peer"), exchanges, sent, disagreement], columns));
+    if let Some(team) = &report.team {
+        lines.push(fitted([format!("team {}", team.summary())], columns));
+    }
     if let Some(privacy) = &report.privacy {
         lines.push(fitted([format!("privacy {privacy}")], columns));
     }

@@ -59,7 +59,7 @@ impl Invitation {
 
 /// Confirmed addresses first, then global ones, then those of private networks; loopback only where there is nothing
 /// else, because it helps nobody on another machine.
-fn addresses(confirmed: &[Multiaddr], listen: &[Multiaddr]) -> Vec<Address> {
+pub(crate) fn addresses(confirmed: &[Multiaddr], listen: &[Multiaddr]) -> Vec<Address> {
     let mut sorted: Vec<&Multiaddr> = listen.iter().filter(|address| reach(address) != Reach::Nowhere).collect();
     sorted.sort_by_key(|address| reach(address));
     if sorted.iter().any(|address| reach(address) != Reach::ThisMachine) || !confirmed.is_empty() {

@@ -13,7 +13,11 @@ const TRIED: u16 = 64;
 
 /// The addresses to listen on. Where the port may be chosen, it is the first that is free; if none is, the usual one.
 pub(crate) fn choose(network: &NetworkSettings) -> Vec<String> {
-    let usual = network.usual_port();
+    choose_from(network, network.usual_port())
+}
+
+/// The same with another usual port.
+pub(crate) fn choose_from(network: &NetworkSettings, usual: u16) -> Vec<String> {
     if !network.chooses_port() {
         return network.listen_at(usual);
     }

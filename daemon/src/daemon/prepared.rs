@@ -1,9 +1,10 @@
 //! From a plan to a model on its devices, with its data: all that can fail before a daemon shows itself to others.
 
 use anyhow::Context;
-use murmur_protocol::Start;
+use murmur_protocol::{HelperLine, Start};
 use murmur_training::optimizer::moment_lengths;
-use murmur_training::{PretrainedBase, TrainingOptions};
+use murmur_training::team::TeamBase;
+use murmur_training::{Corpus, Engine, PretrainedBase, TrainingOptions};
 
 use super::Plan;
 use super::configured::start;
@@ -16,6 +17,7 @@ use crate::setup::devices::Devices;
 use crate::setup::sharing::{self, SharedData};
 use crate::setup::{base_model, privacy};
 use crate::store::{Checkpoint, PrivacyLedger, Refused, known_end, load_latest};
+use crate::team::captain::{self, Helpers, Own};
 
 /// What a daemon trains with, before its drivers start.
 pub(super) struct Prepared {
@@ -32,6 +34,8 @@ pub(super) struct Prepared {
     pub(super) privacy: Option<PrivacyLedger>,
     /// Where the run was over before this process began.
     pub(super) finished: Option<FinishedRun>,
+    /// Where other machines hold a part of the model.
+    pub(super) helpers: Option<Helpers>,
 }
 
 /// Opens devices, data and the newest checkpoint, and sets up the model; `base` where it has been read already.
@@ -53,23 +57,21 @@ pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Resu
         Some(shared) => shared.corpus(),
         None => open_corpus(&plan.manifest, &plan.settings, Some(plan.directory.prepared_path()))?,
     };
-    let node = *murmur_network::peer_id(&plan.identity).as_bytes();
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
-    let Arranged { arrangement, line } = arrange(&plan.manifest, training, &devices)?;
-    line.iter().for_each(|line| note(line));
     let options = devices.options(training);
     let layout = murmur_training::trained_layout(&plan.manifest);
     let moments = moment_lengths(&plan.manifest.optimizer, &layout, options.moments_in_8_bits);
     memory_check::check_disk(plan.directory.root(), (4 * layout.parameters() + moments.bytes()) as u64)?;
-    if plan.console == Console::Text {
-        daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
-    }
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
-    let weights = base_model::weights(&plan.manifest, &plan.settings, base, has_model)?;
     let options = TrainingOptions { weightless: has_model, ..options };
-    let mut engine = (arrangement.engine(&plan.manifest, weights, corpus, node, options))
-        .context("cannot set up the model on its device")?;
+    let lines = captain::lines(&plan.settings)?;
+    let (mut engine, helpers) = if lines.is_empty() {
+        (whole(plan, base, &devices, corpus, options)?, None)
+    } else {
+        let (engine, helpers) = in_team(plan, base, &devices, (corpus, lines), options)?;
+        (engine, Some(helpers))
+    };
     let mut progress = 0.0;
     if let Some(checkpoint) = checkpoint {
         progress = checkpoint.progress;
@@ -77,8 +79,54 @@ pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Resu
     }
     let privacy = privacy::begin(&mut engine, &plan.manifest, &plan.settings, plan.directory.root())?;
     let is_over = resumed && known_end(plan.directory.root(), &plan.manifest).at().is_some_and(|end| progress >= end);
+    // A team is not evaluated before it is there.
+    let is_over = is_over && helpers.is_none();
     let finished = is_over.then(|| FinishedRun::look(&mut engine, &plan.manifest, progress)).transpose()?;
-    Ok(Prepared { engine, progress, resumed, device: devices.name, shared, privacy, finished })
+    Ok(Prepared { engine, progress, resumed, device: devices.name, shared, privacy, finished, helpers })
+}
+
+/// The model on this machine's devices.
+fn whole(
+    plan: &Plan,
+    base: Option<PretrainedBase>,
+    devices: &Devices,
+    corpus: Corpus,
+    options: TrainingOptions,
+) -> anyhow::Result<Engine> {
+    let Arranged { arrangement, line } = arrange(&plan.manifest, &plan.settings.training, devices)?;
+    line.iter().for_each(|line| note(line));
+    if plan.console == Console::Text {
+        daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
+    }
+    let weights = base_model::weights(&plan.manifest, &plan.settings, base, options.weightless)?;
+    arrangement
+        .engine(&plan.manifest, weights, corpus, node(plan), options)
+        .context("cannot set up the model on its device")
+}
+
+/// The model on this machine and on its helpers'.
+fn in_team(
+    plan: &Plan,
+    base: Option<PretrainedBase>,
+    devices: &Devices,
+    (corpus, lines): (Corpus, Vec<HelperLine>),
+    options: TrainingOptions,
+) -> anyhow::Result<(Engine, Helpers)> {
+    let Plan { manifest, settings, identity, console, .. } = plan;
+    captain::check(manifest, settings)?;
+    let base = match settings.model.base() {
+        // Each machine has its layers' weights alone.
+        Some(folder) if manifest.lora.is_on() => TeamBase::Folder(folder.to_owned(), manifest.lora.base_bits),
+        _ => base_model::weights(manifest, settings, base, options.weightless)?.map_or(TeamBase::None, TeamBase::Held),
+    };
+    let own = Own { identity, manifest, settings, device: &devices.all[0], options, console: *console };
+    let (team, helpers) = captain::prepare(&own, lines)?;
+    let engine = Engine::in_team(manifest, base, corpus, node(plan), team, options);
+    Ok((engine.context("cannot set up the model in a team")?, helpers))
+}
+
+fn node(plan: &Plan) -> [u8; 32] {
+    *murmur_network::peer_id(&plan.identity).as_bytes()
 }
 
 /// The newest checkpoint that can be used. Where there are some and all are damaged, a node of a swarm copies the model

@@ -18,6 +18,7 @@ use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
 use crate::observe::report::{NodeReport, Surroundings};
 use crate::store::{DataDirectory, keep_finish};
+use crate::team::report::TeamSource;
 
 /// How often reports are made.
 const REPORT_PERIOD: Duration = Duration::from_millis(250);
@@ -54,6 +55,8 @@ pub(super) struct Reporter {
     /// For how long pings take.
     pub(super) network: Network,
     pub(super) clock: Instant,
+    /// Where other machines hold a part of the model.
+    pub(super) team: Option<TeamSource>,
 }
 
 impl Reporter {
@@ -101,6 +104,7 @@ impl Reporter {
                 bytes_received: picture.traffic.received,
                 seconds,
                 data: self.data.as_ref().map(|data| data.borrow().clone()).as_ref(),
+                team: self.team.as_ref().and_then(TeamSource::report),
             },
         )
     }

@@ -19,15 +19,7 @@ pub(super) async fn watch_for_stop(
     stay: impl Future<Output = String>,
 ) {
     let mut signals = Signals::new();
-    let (closed, mut stdin_closed) = mpsc::channel(1);
-    if until_stdin_closes {
-        // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
-        std::thread::spawn(move || {
-            let mut stdin = std::io::stdin();
-            while stdin.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
-            let _ = closed.blocking_send(());
-        });
-    }
+    let mut stdin_closed = end_of_stdin(until_stdin_closes);
     let over = move |view: &TrainingView| view.failure.is_some() || (exits && view.completed);
     tokio::select! {
         () = signals.first() => note("leaving the swarm (once more to end at once)"),
@@ -39,4 +31,32 @@ pub(super) async fn watch_for_stop(
     signals.second().await;
     note("warning: ended without leaving; the last checkpoint stays");
     std::process::exit(ExitCode::Interrupted as i32);
+}
+
+/// Turns the first Ctrl-C, SIGTERM or end of standard input into the wish to stop, of a process that takes part in no swarm. A Ctrl-C
+/// or SIGTERM after that ends it at once.
+pub(crate) async fn watch_for_end(stop: watch::Sender<bool>, until_stdin_closes: bool) {
+    let mut signals = Signals::new();
+    let mut stdin_closed = end_of_stdin(until_stdin_closes);
+    tokio::select! {
+        () = signals.first() => {}
+        _ = stdin_closed.recv(), if until_stdin_closes => {}
+    }
+    let _ = stop.send(true);
+    signals.second().await;
+    std::process::exit(ExitCode::Interrupted as i32);
+}
+
+/// Hears of the end of standard input, where it is looked at.
+fn end_of_stdin(is_watched: bool) -> mpsc::Receiver<()> {
+    let (closed, stdin_closed) = mpsc::channel(1);
+    if is_watched {
+        // A thread of its own: a blocking read cannot be cancelled, and must not hold up the runtime's end.
+        std::thread::spawn(move || {
+            let mut stdin = std::io::stdin();
+            while stdin.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
+            let _ = closed.blocking_send(());
+        });
+    }
+    stdin_closed
 }

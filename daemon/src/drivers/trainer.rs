@@ -4,11 +4,13 @@
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
 //! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
 //! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
-//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there.
+//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there. And where other machines
+//! hold a part of its model, a step waits for them.
 
 mod copied;
 mod divergence;
 mod ending;
+mod evaluating;
 mod member;
 mod privacy;
 mod saving;
@@ -357,6 +359,12 @@ impl TrainerThread {
         let stepped = self.engine.step(self.view.progress);
         let end = Instant::now();
         let pause = self.throttle.taken();
+        if let Err(TrainingError::TeamWaits(why)) = &stepped {
+            // Orders are taken up, and the same batch is tried again.
+            tracing::debug!("waits for the team: {why}");
+            self.clock.spent_aside(end - begin);
+            return self.show();
+        }
         self.clock.stepped(begin, end, pause);
         match stepped {
             Ok(report) => {
@@ -408,27 +416,6 @@ impl TrainerThread {
 
     fn place(&self) -> String {
         format!("step {} (progress {:.0} of the swarm)", self.view.steps + 1, self.view.progress)
-    }
-
-    fn evaluate(&mut self) {
-        if !self.engine.has_data() {
-            return;
-        }
-        self.view.is_evaluating = true;
-        self.show();
-        match self.engine.evaluate() {
-            Ok(evaluation) => {
-                self.view.validation_loss = Some(evaluation.loss());
-                let classifies = self.settings.manifest.classifies();
-                self.view.accuracy = classifies.then(|| evaluation.accuracy());
-                self.view.scores = self.engine.scores().unwrap_or_else(|error| {
-                    tracing::error!("cannot score: {error}");
-                    None
-                });
-            }
-            Err(error) => tracing::error!("cannot evaluate: {error}"),
-        }
-        self.view.is_evaluating = false;
     }
 
     fn report(&self) -> TrainingReport {

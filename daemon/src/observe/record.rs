@@ -180,6 +180,9 @@ pub struct Sample {
     /// Of a synchronous run: members that average together, this node counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<u64>,
+    /// Where other machines hold a part of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub team: Option<TeamFacts>,
     /// Processor time of the process so far, in seconds, summed over its threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
@@ -192,6 +195,24 @@ pub struct Sample {
     /// Bytes free on the disk of its data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_free: Option<u64>,
+}
+
+/// The machines that hold a node's model together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TeamFacts {
+    /// waiting, cutting, training or ended.
+    pub state: String,
+    /// Who has which layers, in words; none before that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
+    /// Seconds for which training has waited since the process began: for helpers to come, and for their part of batches.
+    pub waited: f64,
+    /// For whom it has waited longest: a peer id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest: Option<String>,
+    /// How often a helper was lost.
+    pub lost: u64,
 }
 
 /// The members that a node knows.

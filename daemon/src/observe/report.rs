@@ -14,6 +14,7 @@ use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
 use crate::observe::synchronous::SynchronousReport;
+use crate::team::report::TeamReport;
 
 /// What a member said is shown in the swarm's sum when anybody has heard from it this lately, in seconds.
 const TOLD_SECONDS_MAX: u32 = 300;
@@ -152,6 +153,9 @@ pub struct NodeReport {
     /// What training has told of this node's records, where it is private.
     #[serde(default)]
     pub privacy: Option<PrivacyReport>,
+    /// Where other machines hold a part of its model: who has what, and who was waited for.
+    #[serde(default)]
+    pub team: Option<TeamReport>,
 }
 
 /// A node's part of the data that its swarm shares.
@@ -253,6 +257,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) bytes_received: u64,
     pub(crate) seconds: f64,
     pub(crate) data: Option<&'a DataView>,
+    pub(crate) team: Option<TeamReport>,
 }
 
 impl NodeReport {
@@ -319,6 +324,7 @@ impl NodeReport {
             data: surroundings.data.map(DataReport::from),
             synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
             privacy: training.privacy,
+            team: surroundings.team.clone(),
         }
     }
 
@@ -361,6 +367,10 @@ fn doing(status: &Status, surroundings: &Surroundings<'_>) -> String {
             human_bytes(bytes),
             human_bytes(surroundings.state_bytes)
         );
+    }
+    let of_team = surroundings.team.as_ref().and_then(TeamReport::doing);
+    if let Some(doing) = of_team.filter(|_| status.phase == Phase::Training) {
+        return doing;
     }
     let is_seeking = status.synchronous.as_ref().is_some_and(|synchronous| synchronous.members == 0);
     let doing = match status.phase {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use murmur_protocol::{ExchangeFailure, Fragment, Notice, Part, Vector};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::hub::Hub;
 use super::record::{Body, EventFacts, ExchangeFacts, Level, Missed, PEERS_MAX, PeerFacts, Peers, Sample};
@@ -13,6 +13,7 @@ use crate::console::{Heard, Hearing, Words};
 use crate::engine::Noticed;
 use crate::observe::report::{MemberReport, NodeReport};
 use crate::process::stats;
+use crate::team::report::TeamReport;
 
 /// How often it is told how the node does.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
@@ -57,6 +58,13 @@ pub(crate) async fn observe(
         if turn % SAMPLES_PER_LIST == 0 {
             hub.tell(Body::Peers(peers(&report)));
         }
+    }
+}
+
+/// Records what happens beside the core, in words, until nobody tells any more.
+pub(crate) async fn record_events(hub: Hub, mut events: mpsc::Receiver<String>) {
+    while let Some(text) = events.recv().await {
+        hub.tell(Body::Event(EventFacts { level: Level::Info, text, hint: None }));
     }
 }
 
@@ -171,6 +179,7 @@ fn sample(report: &NodeReport, root: &Path) -> Sample {
         boundary_share: finite(report.boundary_share()),
         waited_seconds: report.synchronous.as_ref().map(|synchronous| finite(synchronous.seconds_waited)),
         members: report.synchronous.as_ref().map(|synchronous| synchronous.members as u64),
+        team: report.team.as_ref().map(TeamReport::facts),
         cpu_seconds: stats::processor_time().map(|time| time.as_secs_f64()),
         memory: stats::memory(),
         peak_memory: Some(report.peak_memory_bytes).filter(|bytes| *bytes > 0),

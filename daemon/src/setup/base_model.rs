@@ -28,13 +28,19 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
     };
     let mut manifest = described(manifest, settings)?;
     check_fit(&manifest, settings)?;
-    let base = read_base(&manifest, folder)?;
-    if manifest.base.digest.is_empty() {
-        manifest.base.digest = base.digest.clone();
+    let (base, digest) = if is_shared_out(&manifest, settings) {
+        (None, PretrainedBase::digest_of(folder).map_err(|error| pretrained_failure(&error))?)
     } else {
-        check_digest(&manifest, folder, &base.digest)?;
+        let base = read_base(&manifest, folder)?;
+        let digest = base.digest.clone();
+        (Some(base), digest)
+    };
+    if manifest.base.digest.is_empty() {
+        manifest.base.digest = digest;
+    } else {
+        check_digest(&manifest, folder, &digest)?;
     }
-    Ok((manifest, Some(base)))
+    Ok((manifest, base))
 }
 
 /// The base that a joiner needs, where the run trains adapters: read before anything of the run is written.
@@ -46,7 +52,17 @@ pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<
         return Ok(None);
     }
     check_fit(manifest, settings)?;
+    if is_shared_out(manifest, settings) {
+        let folder = needed(manifest, settings.model.base())?;
+        let digest = PretrainedBase::digest_of(folder).map_err(|error| pretrained_failure(&error))?;
+        return check_digest(manifest, folder, &digest).map(|()| None);
+    }
     read_base_as_named(manifest, settings.model.base()).map(Some)
+}
+
+/// Whether no machine is to hold all of a frozen base: other machines hold the weights of their layers.
+fn is_shared_out(manifest: &RunManifest, settings: &NodeSettings) -> bool {
+    manifest.lora.is_on() && !settings.training.helpers.is_empty()
 }
 
 /// The manifest with the architecture of this node's base, where it has one; the weights are not read.
@@ -118,6 +134,10 @@ pub fn whole_model(checkpoint: &Checkpoint, folder: Option<&Path>) -> Result<Vec
 
 /// Sizes first: a model that is too large is not read.
 fn check_fit(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    if !settings.training.helpers.is_empty() {
+        // Whether it fits is known once helpers are there.
+        return Ok(());
+    }
     // A device that cannot be opened is told of later.
     Devices::open(&settings.training)
         .map_or(Ok(()), |devices| arrange(manifest, &settings.training, &devices).map(drop))

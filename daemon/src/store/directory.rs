@@ -22,7 +22,7 @@ use murmur_protocol::message::KnownPeer;
 use murmur_protocol::{Address, PeerId, RunId, RunManifest, Secret};
 use serde::{Deserialize, Serialize};
 
-use super::{ELSEWHERE, LOCAL, is_in_use, write_atomically, write_private};
+use super::{ELSEWHERE, LENDING, LOCAL, is_in_use, write_atomically, write_private};
 use crate::failure::{ExitCode, Failure};
 
 /// The membership secret of a closed run, in a data directory.
@@ -35,7 +35,7 @@ const PEERS_REMEMBERED_MAX: usize = 64;
 const DEFAULT_FOLDERS_MAX: usize = 256;
 
 /// What else lies in the default folder.
-const TAKEN: [&str; 2] = [LOCAL, ELSEWHERE];
+const TAKEN: [&str; 3] = [LOCAL, ELSEWHERE, LENDING];
 
 /// A data directory in use by this process.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::ops::Kernels;
 use crate::ops::base_weights::BaseWeights;
 use crate::outer::OuterMomentum;
 use crate::privacy::PrivateTraining;
-use crate::replica::{DeviceReplica, HostReplica, Replica, Team};
+use crate::replica::{DeviceReplica, HostReplica, Replica, Replicated};
 use crate::schedule::{LearningRate, WarmUpAgain};
 
 pub(crate) mod cut;
@@ -28,10 +28,11 @@ pub(crate) mod options;
 mod private;
 mod state;
 mod synchronous;
+mod team;
 mod timed;
 mod transfers;
 
-pub use cut::StageOnDevice;
+pub use cut::{StageOnDevice, why_not_cut};
 pub use gradient::BatchGradient;
 pub use options::{Precision, TOKENS_AT_ONCE, TrainingOptions};
 pub use state::{Counters, EngineState, GradientAverage};
@@ -127,6 +128,12 @@ pub enum TrainingError {
     /// A model was to lie on several devices.
     #[error("this model is not cut into stages: {0}")]
     NotCut(String),
+    /// A machine of the team has sent what cannot be.
+    #[error("{0}")]
+    Team(String),
+    /// The team is not whole: what was asked for came to nothing, and the same batch is to be tried again.
+    #[error("waits for the team: {0}")]
+    TeamWaits(String),
     /// The device failed, usually for lack of memory.
     #[error("the device failed: {0}")]
     Device(#[from] candle_core::Error),
@@ -192,7 +199,7 @@ impl Engine {
         let replica = match replicas.len() {
             0 => panic!("training needs a device"),
             1 => replicas.remove(0),
-            _ => Box::new(Team::new(replicas)),
+            _ => Box::new(Replicated::new(replicas)),
         };
         let mut engine = Engine::around(manifest, corpus, node, replica, devices.len())?;
         engine.is_on_cpu = matches!(devices, [device] if device.is_cpu());
@@ -303,7 +310,19 @@ impl Engine {
         }
         self.batch_began = self.sampler.position();
         let batch = self.sampler.next_batch();
-        Ok((self.replica.compute_gradient(&batch)?, batch.predictions()))
+        let computed = self.replica.compute_gradient(&batch);
+        Ok((self.unless_it_waits(computed)?, batch.predictions()))
+    }
+
+    /// Where only another machine is missing, the same batch is read again.
+    fn unless_it_waits<T>(&mut self, computed: candle_core::Result<T>) -> Result<T, TrainingError> {
+        computed.map_err(|error| match self.replica.waits() {
+            Some(why) => {
+                self.repeat_batch();
+                TrainingError::TeamWaits(why)
+            }
+            None => error.into(),
+        })
     }
 
     /// The optimizer's part of a step, with the gradient that the replica has.
@@ -313,7 +332,8 @@ impl Engine {
         if !(loss.is_finite() || self.private.is_some()) || !gradient_norm.is_finite() {
             return Err(TrainingError::NotFinite { loss, gradient_norm });
         }
-        self.replica.step(gradient_norm, learning_rate)?;
+        let stepped = self.replica.step(gradient_norm, learning_rate);
+        self.unless_it_waits(stepped)?;
         self.warm_up_again.advance();
         self.steps += 1;
         let travel = self.replica.optimizer().travel(learning_rate);
@@ -343,7 +363,9 @@ impl Engine {
         rayon::scope(|_| {
             let mut evaluation = Evaluation::default();
             for batch in &self.validation {
-                evaluation = evaluation.with(self.replica.evaluate(batch)?);
+                let evaluated = self.replica.evaluate(batch);
+                let waits = || self.replica.waits().map(TrainingError::TeamWaits);
+                evaluation = evaluation.with(evaluated.map_err(|error| waits().unwrap_or_else(|| error.into()))?);
             }
             Ok(evaluation)
         })

@@ -23,6 +23,7 @@ mod regular;
 mod replica;
 pub mod schedule;
 pub mod split;
+pub mod team;
 
 pub use candle_core::{Device, DeviceLocation};
 pub use data::folders;
@@ -31,7 +32,7 @@ pub use data::{Corpus, CorpusError, DataPlace, DataPosition, Tokenizer};
 pub use device::{DeviceChoice, DeviceError, free_memory};
 pub use engine::{
     Counters, Engine, EngineState, GradientAverage, Precision, StageOnDevice, StepReport, Taken, TrainingError,
-    TrainingOptions,
+    TrainingOptions, why_not_cut,
 };
 pub use generate::LanguageModel;
 pub use local_progress::LocalProgress;

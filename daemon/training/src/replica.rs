@@ -1,14 +1,14 @@
 //! One copy of a model on one device, with what training it needs: parameters, their gradient, the optimizer's moments.
 //!
 //! [`host`] keeps flat vectors in memory and uses the model's own backward, and so does [`crate::gpu`] in the memory of a GPU;
-//! [`device`] keeps tensors on any device and uses candle's autograd; [`team`] is several of them that train as one,
+//! [`device`] keeps tensors on any device and uses candle's autograd; [`replicated`] is several of them that train as one,
 //! and [`pipeline`] one whose parts lie on several devices.
 
 pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod pipeline;
+pub(crate) mod replicated;
 pub(crate) mod stage;
-pub(crate) mod team;
 mod transfer;
 
 use std::borrow::Cow;
@@ -26,8 +26,8 @@ use crate::optimizer::{Moments, Optimizer, norm_of};
 pub(crate) use device::DeviceReplica;
 pub(crate) use host::{HostReplica, has_two_lanes};
 pub(crate) use pipeline::{InParts, Pipeline};
+pub(crate) use replicated::Replicated;
 pub(crate) use stage::Stage;
-pub(crate) use team::Team;
 pub(crate) use transfer::Transfer;
 
 /// What the engine asks of either kind. All vectors are flat in the order of the layout; errors are those of the device.
@@ -68,6 +68,12 @@ pub(crate) trait Replica: Send + Sync {
     fn step(&mut self, gradient_norm: f64, learning_rate: f64) -> Result<()>;
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation>;
+
+    /// Where the last call came to nothing only because another machine is missing: which, in words. The same is to be tried
+    /// again.
+    fn waits(&self) -> Option<String> {
+        None
+    }
 
     /// For what the device has not done yet.
     fn wait(&self) -> Result<()> {

@@ -6,23 +6,18 @@
 //! protocol, that of the handshake, and hears on it that the run is closed. A pre-shared key below the encryption, which
 //! libp2p has for TCP, could not say that, and there is none for QUIC.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use libp2p::PeerId as Libp2pPeerId;
-use libp2p::core::muxing::{StreamMuxerBox, StreamMuxerExt, SubstreamBox};
+use libp2p::core::muxing::{StreamMuxerBox, SubstreamBox};
 use libp2p::core::transport::TransportError;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::{ConnectedPoint, Transport};
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{DialError, ListenError};
-use multistream_select::{Negotiated, NegotiationError, Version, dialer_select_proto, listener_select_proto};
+use multistream_select::{NegotiationError, Version, dialer_select_proto};
 use murmur_protocol::PeerId;
 use murmur_protocol::codec;
 use murmur_protocol::handshake::{self, Credentials, Greeting, Parties, Refusal, Stamps};
@@ -32,9 +27,10 @@ use super::{
 };
 use crate::access::fresh_nonce;
 use crate::address::to_core_peer;
-use crate::bounds::{DIAL_TIMEOUT, NEGOTIATING_STREAMS_MAX};
+use crate::bounds::DIAL_TIMEOUT;
 use crate::error_chain::causes;
 use crate::identity::peer_id;
+use crate::muxing::{driven, first_stream, open_stream};
 use crate::streams::{CONTROL_PROTOCOL, OpenError};
 use crate::transport::BoxedTransport;
 
@@ -95,7 +91,7 @@ impl Gate {
         let peer = to_core_peer(&peer).ok_or(Turned::OtherKey)?;
         let lost = |error: io::Error| Turned::Lost(error.to_string());
         let passed = if is_inbound(endpoint) {
-            let mut control = first_control(muxer).await.map_err(lost)?;
+            let mut control = first_stream(muxer, CONTROL_PROTOCOL).await.map_err(lost)?;
             driven(muxer, self.admit(peer, &mut control)).await
         } else {
             let stream = open_stream(muxer).await.map_err(lost)?;
@@ -157,66 +153,4 @@ fn refusal(failure: &TransportError<io::Error>) -> Option<(PeerId, Refusal)> {
         Some(Turned::Away { peer, refusal }) => Some((*peer, refusal.clone())),
         _ => None,
     })
-}
-
-/// The first stream on which the other side wants to hold a handshake. All else that it asks for does not exist here.
-async fn first_control(muxer: &mut StreamMuxerBox) -> io::Result<Negotiated<SubstreamBox>> {
-    let mut negotiating = FuturesUnordered::new();
-    poll_fn(|context| {
-        loop {
-            match negotiating.poll_next_unpin(context) {
-                Poll::Ready(Some(Ok((_, control)))) => return Poll::Ready(Ok(control)),
-                Poll::Ready(Some(Err(_))) => continue,
-                Poll::Ready(None) | Poll::Pending => {}
-            }
-            if negotiating.len() < NEGOTIATING_STREAMS_MAX
-                && let Poll::Ready(stream) = muxer.poll_inbound_unpin(context)
-            {
-                negotiating.push(listener_select_proto(stream?, [CONTROL_PROTOCOL]));
-                continue;
-            }
-            match muxer.poll_unpin(context) {
-                Poll::Ready(event) => drop(event?),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    })
-    .await
-}
-
-async fn open_stream(muxer: &mut StreamMuxerBox) -> io::Result<SubstreamBox> {
-    poll_fn(|context| {
-        if let Poll::Ready(stream) = muxer.poll_outbound_unpin(context) {
-            return Poll::Ready(stream);
-        }
-        while let Poll::Ready(event) = muxer.poll_unpin(context) {
-            event?;
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-/// Moves the connection's bytes while a conversation on one of its streams goes on. What has arrived before the
-/// connection was lost still counts.
-async fn driven<Outcome>(
-    muxer: &mut StreamMuxerBox,
-    conversation: impl Future<Output = Outcome>,
-) -> io::Result<Outcome> {
-    let mut conversation = pin!(conversation);
-    poll_fn(|context| {
-        let lost = loop {
-            match muxer.poll_unpin(context) {
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => break Some(error),
-                Poll::Pending => break None,
-            }
-        };
-        match (conversation.as_mut().poll(context), lost) {
-            (Poll::Ready(outcome), _) => Poll::Ready(Ok(outcome)),
-            (Poll::Pending, Some(error)) => Poll::Ready(Err(error)),
-            (Poll::Pending, None) => Poll::Pending,
-        }
-    })
-    .await
 }

@@ -18,4 +18,5 @@ mod relaying;
 mod shards;
 mod starting;
 mod stranger;
+mod team;
 mod transfers;

@@ -36,7 +36,9 @@ pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
     if let Some(reason) = &sample.resting {
         return (Tone::Doubtful, format!("trains alone for now: {reason}"));
     }
+    let is_whole = sample.team.as_ref().is_none_or(|team| team.state == "training");
     match sample.phase.as_str() {
+        "training" if !is_whole => return (Tone::Doubtful, sample.doing.clone()),
         "joining" => return (Tone::Doubtful, joining(sample.copied, &sample.doing)),
         "training" => {}
         _ => return (Tone::Good, sample.doing.clone()),

@@ -28,6 +28,7 @@ export function verdict(picture, isLost) {
     return fair(sentence(sample.doing) + share);
   }
   if (sample.phase !== "training") return good(sentence(sample.doing || sample.phase));
+  if (sample.team && sample.team.state !== "training") return fair(sentence(sample.doing));
   const members = counted(sample.peers, "member");
   if (sample.peers === 0) return fair("Trains alone: no member is connected");
   const { ratio } = sample;

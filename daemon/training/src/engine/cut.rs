@@ -26,8 +26,8 @@ pub struct StageOnDevice {
     pub stage: StageSpec,
 }
 
-/// Why the model of a run is not cut; `None` where it may be.
-pub(crate) fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
+/// Why the model of a run is not cut into stages; `None` where it may be.
+pub fn why_not_cut(manifest: &RunManifest) -> Option<&'static str> {
     let spec = &manifest.model;
     match spec.kind {
         ModelKind::Mlp | ModelKind::Cnn => Some("only transformers are cut at their layers"),
@@ -69,16 +69,11 @@ impl Engine {
         let threads = (rayon::current_num_threads() / on_cpu.max(1)).max(1);
         let (mut built, mut first) = (Vec::new(), 0);
         for StageOnDevice { stage, device } in stages {
-            let model = Transformer::stage(&manifest.model, stage.clone());
+            let model = Transformer::of_stage(&manifest.model, stage.clone());
             let end = first + model.layout().parameters();
             let weights = base.as_ref().map(|base| base.part(first..end));
             first = end;
-            built.push(if device.is_cpu() {
-                on_host(manifest, model, weights, threads, &options)?
-            } else {
-                let accelerator = gpu::accelerator(device).map_err(TrainingError::NotCut)?;
-                on_gpu(manifest, stage, &model, weights, accelerator, &options)?
-            });
+            built.push(stage_on_device(manifest, model, weights, device, threads, &options)?);
         }
         let layout = model::trained_layout(manifest);
         let parts = InParts::of(manifest, &options, on_cpu == stages.len());
@@ -86,6 +81,26 @@ impl Engine {
         let pipeline = Pipeline::new(built, layout.into(), optimizer, parts);
         Engine::around(manifest, corpus, node, Box::new(pipeline), 1)
     }
+}
+
+/// A stage on a device, from its own weights of the base where there is one: on so many threads where that is the CPU.
+///
+/// # Errors
+/// When the device has no memory or no kernels for it, or there is no base for adapters.
+pub(crate) fn stage_on_device(
+    manifest: &RunManifest,
+    model: Transformer,
+    base: Option<BaseWeights>,
+    device: &Device,
+    threads: usize,
+    options: &TrainingOptions,
+) -> Result<Box<dyn Stage>, TrainingError> {
+    if device.is_cpu() {
+        return on_host(manifest, model, base, threads, options);
+    }
+    let accelerator = gpu::accelerator(device).map_err(TrainingError::NotCut)?;
+    let stage = model.stage().clone();
+    on_gpu(manifest, &stage, &model, base, accelerator, options)
 }
 
 /// A stage on the CPU, from its own weights of the base where there is one.

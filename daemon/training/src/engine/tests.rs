@@ -266,20 +266,20 @@ fn several_workers_walk_the_path_of_one_with_as_many_batches() -> Result<(), Tra
         Engine::on_base(manifest, None, Corpus::grammar(), [1; 32], &devices, options(kernels))
     };
     for kernels in [Kernels::Fused, Kernels::Composed] {
-        let (mut team, mut one) = (engine(&narrow, 2, Some(kernels))?, engine(&wide, 1, Some(kernels))?);
+        let (mut several, mut one) = (engine(&narrow, 2, Some(kernels))?, engine(&wide, 1, Some(kernels))?);
         for step in 0..3 {
-            let (report, expected) = (team.step(f64::from(step))?, one.step(f64::from(step))?);
+            let (report, expected) = (several.step(f64::from(step))?, one.step(f64::from(step))?);
             assert_eq!(report.tokens, expected.tokens);
             assert!((report.loss - expected.loss).abs() < 1e-4, "{report:?} {expected:?}");
         }
         // A correction and a saved state reach all workers, or the next step would begin from two places.
-        team.apply(Part::MODEL, &correction(team.layout(), 0.25))?;
+        several.apply(Part::MODEL, &correction(several.layout(), 0.25))?;
         one.apply(Part::MODEL, &correction(one.layout(), 0.25))?;
-        assert!((team.step(3.0)?.loss - one.step(3.0)?.loss).abs() < 1e-3);
-        let saved = team.save()?;
+        assert!((several.step(3.0)?.loss - one.step(3.0)?.loss).abs() < 1e-3);
+        let saved = several.save()?;
         let mut again = engine(&narrow, 2, Some(kernels))?;
         again.restore(saved)?;
-        assert_eq!(again.step(4.0)?, team.step(4.0)?);
+        assert_eq!(again.step(4.0)?, several.step(4.0)?);
     }
     Ok(())
 }

@@ -282,7 +282,7 @@ fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
     for (device, (recompute, is_adapted, precision)) in on_all_devices(cases) {
         let options = TrainingOptions { recompute, precision, micro_batch: Some(1), ..TrainingOptions::default() };
         let replica = |stage: StageSpec| -> Result<GpuReplica> {
-            let model = Transformer::stage(&spec, stage.clone());
+            let model = Transformer::of_stage(&spec, stage.clone());
             let (base, weights) = (model.layout().clone(), model.initial_parameters(1));
             let (trained, parameters) = if is_adapted {
                 let folded = Adapters::new(device.clone(), &base, &weights, &adapters, precision.into())?;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn holder(spec: &ModelSpec, stage: StageSpec, optimizer: &OptimizerSpec, recompute: bool) -> Holder {
-        let mut model = Transformer::stage(spec, stage);
+        let mut model = Transformer::of_stage(spec, stage);
         model.set_recompute(recompute);
         let (parameters, optimizer) = (model.initial_parameters(1), Optimizer::new(optimizer, model.layout()));
         let moments = optimizer.moments();

@@ -70,14 +70,14 @@ pub struct Transformer {
 impl Transformer {
     /// The model of `spec`.
     pub fn new(spec: &ModelSpec) -> Transformer {
-        Transformer::stage(spec, StageSpec::whole(spec))
+        Transformer::of_stage(spec, StageSpec::whole(spec))
     }
 
     /// One stage of the model of `spec`.
     ///
     /// # Panics
     /// When a stage predicts with the embedding's table (a tied head) and does not embed: the table has one owner.
-    pub(crate) fn stage(spec: &ModelSpec, stage: StageSpec) -> Transformer {
+    pub(crate) fn of_stage(spec: &ModelSpec, stage: StageSpec) -> Transformer {
         let layout = stage_layout(spec, &stage);
         Transformer {
             rotary: RotaryTables::of(spec),
@@ -96,10 +96,15 @@ impl Transformer {
         }
     }
 
+    /// Which part of the model it is.
+    pub(crate) fn stage(&self) -> &StageSpec {
+        &self.stage
+    }
+
     /// Another one, to compute beside this one; `None` where activations are computed again.
     pub(super) fn beside(&self) -> Option<Transformer> {
         let another =
-            || Transformer { precision: self.precision, ..Transformer::stage(&self.spec, self.stage.clone()) };
+            || Transformer { precision: self.precision, ..Transformer::of_stage(&self.spec, self.stage.clone()) };
         (!self.recompute).then(another)
     }
 

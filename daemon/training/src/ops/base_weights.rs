@@ -174,6 +174,67 @@ impl BaseWeights {
         part
     }
 
+    /// The tensor that begins at `start`, in the bits in which it is held, for another machine: see
+    /// [`BaseWeights::push_encoded`].
+    ///
+    /// # Panics
+    /// When no tensor of `length` values begins there.
+    pub fn encoded(&self, start: usize, length: usize) -> Vec<u8> {
+        let of_exact = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let Some(Coded { codes, .. }) = &self.coded else { return of_exact(&self.exact[start..start + length]) };
+        let place = self.coded.as_ref().expect("looked at above").place_of(start);
+        assert!(place.start == start && place.length == length, "a whole tensor");
+        let values = place.first..place.first + length;
+        match codes {
+            _ if !place.is_matrix => of_exact(&self.exact[values]),
+            Codes::Sixteen(codes) => codes[values].iter().flat_map(|code| code.to_le_bytes()).collect(),
+            Codes::Eight { codes, scales } => {
+                let scales = &scales[place.first_block..][..length.div_ceil(BLOCK)];
+                let codes = codes[values].iter().map(|code| code.to_le_bytes()[0]);
+                codes.chain(scales.iter().flat_map(|scale| scale.to_le_bytes())).collect()
+            }
+        }
+    }
+
+    /// Adds the next tensor, of `length` values, as [`BaseWeights::encoded`] on another machine has given it. `None`, and nothing is
+    /// added, where the bytes are no such tensor in these bits, or hold values that are not finite.
+    pub fn push_encoded(&mut self, is_matrix: bool, length: usize, bytes: &[u8]) -> Option<()> {
+        let start = self.len();
+        let exact = || {
+            let values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect::<Vec<_>>();
+            (bytes.len() == 4 * length && values.iter().all(|value| value.is_finite())).then_some(values)
+        };
+        let halves = |bytes: &[u8]| {
+            let halves = bytes.as_chunks::<2>().0.iter().map(|two| u16::from_le_bytes(*two)).collect::<Vec<_>>();
+            halves.iter().all(|half| widened(*half).is_finite()).then_some(halves)
+        };
+        let Some(Coded { tensors, codes }) = &mut self.coded else {
+            self.exact.extend(exact()?);
+            return Some(());
+        };
+        let (first, first_block) = match codes {
+            _ if !is_matrix => {
+                let (first, values) = (self.exact.len(), exact()?);
+                self.exact.extend(values);
+                (first, 0)
+            }
+            Codes::Sixteen(codes) => {
+                let (first, halves) = (codes.len(), halves(bytes).filter(|_| bytes.len() == 2 * length)?);
+                codes.extend(halves);
+                (first, 0)
+            }
+            Codes::Eight { codes, scales } => {
+                let own_scales = bytes.get(length..).filter(|scales| scales.len() == 2 * length.div_ceil(BLOCK))?;
+                let (first, first_block, own_scales) = (codes.len(), scales.len(), halves(own_scales)?);
+                codes.extend(bytes[..length].iter().map(|code| i8::from_le_bytes([*code])));
+                scales.extend(own_scales);
+                (first, first_block)
+            }
+        };
+        tensors.push(Place { start, length, first, first_block, is_matrix });
+        Some(())
+    }
+
     /// All values, in 32 bits.
     pub fn into_exact(self) -> Vec<f32> {
         if self.coded.is_none() {
@@ -305,6 +366,19 @@ mod tests {
             // A stage has the values that it has in the whole.
             assert_eq!(stored.part(70..layout.parameters()).into_exact(), decoded[70..]);
             assert_eq!(stored.len(), exact.len());
+            let mut elsewhere = BaseWeights::with_room(&layout, bits);
+            for tensor in layout.tensors() {
+                let (is_matrix, length) = (tensor.shape.len() > 1, tensor.len());
+                let encoded = stored.encoded(tensor.offset, length);
+                assert_eq!(elsewhere.push_encoded(is_matrix, length, &encoded[1..]), None);
+                assert_eq!(elsewhere.push_encoded(is_matrix, length + 1, &encoded), None);
+                let mut broken = encoded.clone();
+                // The last two bytes of an `f32`, a bf16 or a scale; all ones are no number.
+                broken.iter_mut().rev().take(2).for_each(|byte| *byte = 0xff);
+                assert_eq!(elsewhere.push_encoded(is_matrix, length, &broken), None);
+                assert_eq!(elsewhere.push_encoded(is_matrix, length, &encoded), Some(()));
+            }
+            assert_eq!(elsewhere.into_exact(), decoded);
         }
         assert!(largest_errors[0] == 0.0 && largest_errors[1] > 0.0 && largest_errors[2] > 0.1, "{largest_errors:?}");
     }

@@ -75,6 +75,18 @@ impl MomentLengths {
         4 * (self.first + self.second + self.average) + coded
     }
 
+    /// Of both together.
+    pub(crate) fn with(&self, other: &MomentLengths) -> MomentLengths {
+        let mut sum = *self;
+        sum.first += other.first;
+        sum.second += other.second;
+        sum.average += other.average;
+        for (sum, other) in sum.coded.iter_mut().zip(other.coded) {
+            *sum = [sum[0] + other[0], sum[1] + other[1]];
+        }
+        sum
+    }
+
     /// Of these vectors.
     pub(crate) fn of(moments: &Moments) -> MomentLengths {
         let coded = moments.coded.named().map(|(_, codes)| [codes.codes.len(), codes.scales.len()]);

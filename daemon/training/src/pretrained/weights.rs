@@ -10,6 +10,8 @@ use murmur_protocol::manifest::{ModelSpec, RopeScaling};
 use super::config::PretrainedConfig;
 use super::error::PretrainedError;
 use super::files::{Place, TensorFiles};
+use crate::model::StageSpec;
+use crate::model::transformer::stage_layout;
 use crate::ops::base_weights::BaseWeights;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -88,6 +90,44 @@ impl PretrainedBase {
             Ok(())
         })?;
         Ok(PretrainedBase { weights, digest })
+    }
+}
+
+impl PretrainedBase {
+    /// Reads one part of the model in `folder`, which is known to be the right one: the tensors of its layers, in the order of the
+    /// part's layout.
+    ///
+    /// # Errors
+    /// As [`Pretrained::read`].
+    ///
+    /// # Panics
+    /// When `bits` are not 8, 16 or 32.
+    pub fn read_part(folder: &Path, bits: u32, part: &StageSpec) -> Result<BaseWeights, PretrainedError> {
+        let config = PretrainedConfig::read(folder)?;
+        let files = checked_files(folder, &config.layout())?;
+        let layout = stage_layout(&config.spec, part);
+        let (mut weights, mut values) = (BaseWeights::with_room(&layout, bits), Vec::new());
+        for tensor in layout.tensors() {
+            values.resize(tensor.len(), 0.0);
+            TensorFiles::read(&tensor.name, find(&files, tensor)?, &mut values)?;
+            weights.push(tensor.shape.len() > 1, &values);
+        }
+        Ok(weights)
+    }
+
+    /// The digest of the model in `folder`, of which never more than one tensor is held: for one that no machine holds whole.
+    ///
+    /// # Errors
+    /// As [`Pretrained::read`].
+    pub fn digest_of(folder: &Path) -> Result<String, PretrainedError> {
+        let config = PretrainedConfig::read(folder)?;
+        let (files, mut values) = (checked_files(folder, &config.layout())?, Vec::new());
+        digest_of(&config, |tensor, hasher| {
+            values.resize(tensor.len(), 0.0);
+            TensorFiles::read(&tensor.name, find(&files, tensor)?, &mut values)?;
+            hash_values(hasher, &values);
+            Ok(())
+        })
     }
 }
 

@@ -56,13 +56,34 @@ impl InParts {
 
     /// Microbatches of a batch of so many examples.
     pub(crate) fn count(&self, examples: usize) -> usize {
+        self.microbatches_of(examples).iter().sum()
+    }
+
+    /// The same of each lane.
+    pub(crate) fn microbatches_of(&self, examples: usize) -> Vec<usize> {
         let in_lane = |examples: usize, micro_batch: usize| examples.div_ceil(micro_batch.max(1));
         if self.is_in_lanes(examples) {
             let (half, at_once) = (examples.div_ceil(2), self.micro_batch / 2);
-            in_lane(half, at_once) + in_lane(examples - half, at_once)
+            vec![in_lane(half, at_once), in_lane(examples - half, at_once)]
         } else {
-            in_lane(examples, self.micro_batch)
+            vec![in_lane(examples, self.micro_batch)]
         }
+    }
+
+    /// In the order in which they are computed, and the number of lanes: as [`super::HostReplica`] has them.
+    pub(crate) fn microbatches(&self, batch: &Batch) -> (Vec<Microbatch>, usize) {
+        let examples = batch.examples();
+        let in_lane = |batch: &Batch, lane: usize, micro_batch: usize| {
+            let microbatch = |(number, batch)| Microbatch { batch, lane, is_first: number == 0 };
+            parts(batch, micro_batch).enumerate().map(microbatch).collect::<Vec<_>>()
+        };
+        let micro_batch = self.micro_batch;
+        if !self.is_in_lanes(examples) {
+            return (in_lane(batch, 0, micro_batch), 1);
+        }
+        let middle = examples.div_ceil(2);
+        let half = |lane: usize, range| in_lane(&batch.part(range), lane, micro_batch / 2);
+        ([half(0, 0..middle), half(1, middle..examples)].concat(), 2)
     }
 
     fn is_in_lanes(&self, examples: usize) -> bool {
@@ -85,22 +106,6 @@ impl Pipeline {
         let same = tensors.map(|tensor| (&tensor.name, &tensor.shape));
         assert!(same.eq(layout.tensors().iter().map(|tensor| (&tensor.name, &tensor.shape))), "stages make the model");
         Pipeline { stages, layout, optimizer, parts }
-    }
-
-    /// In the order in which they are computed, and the number of lanes: as [`super::HostReplica`] has them.
-    fn microbatches(&self, batch: &Batch) -> (Vec<Microbatch>, usize) {
-        let examples = batch.examples();
-        let in_lane = |batch: &Batch, lane: usize, micro_batch: usize| {
-            let microbatch = |(number, batch)| Microbatch { batch, lane, is_first: number == 0 };
-            parts(batch, micro_batch).enumerate().map(microbatch).collect::<Vec<_>>()
-        };
-        let micro_batch = self.parts.micro_batch;
-        if !self.parts.is_in_lanes(examples) {
-            return (in_lane(batch, 0, micro_batch), 1);
-        }
-        let middle = examples.div_ceil(2);
-        let half = |lane: usize, range| in_lane(&batch.part(range), lane, micro_batch / 2);
-        ([half(0, 0..middle), half(1, middle..examples)].concat(), 2)
     }
 
     /// What belongs to each stage of a vector in which they have such lengths, one after the other.
@@ -222,7 +227,7 @@ impl Replica for Pipeline {
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
-        let (microbatches, lanes) = self.microbatches(batch);
+        let (microbatches, lanes) = self.parts.microbatches(batch);
         let (count, share) = (self.stages.len(), 1.0 / batch.predictions() as f32);
         let microbatches = &microbatches;
         let ended: Vec<UntilEnd<Vec<f64>>> = std::thread::scope(|scope| {

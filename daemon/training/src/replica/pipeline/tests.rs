@@ -43,7 +43,7 @@ fn way(kind: OptimizerKind, micro_batch: usize) -> Way {
 
 /// The model, or a stage of it, with its parameters.
 fn begun(stage: StageSpec, way: Way) -> (Box<dyn Model>, Vec<f32>) {
-    let base = Transformer::stage(&spec(), stage);
+    let base = Transformer::of_stage(&spec(), stage);
     let mut model: Box<dyn Model> = if way.has_adapters {
         let lora =
             LoraSpec { rank: 2, targets: vec!["q_proj".to_owned(), "up_proj".to_owned()], ..LoraSpec::default() };
@@ -144,7 +144,7 @@ fn microbatches_are_counted_as_they_are_made() {
     for micro_batch in 1..6 {
         let pipeline = pipeline(way(micro_batch), stages(way(micro_batch), &[3], 1));
         for examples in 1..8 {
-            let made = pipeline.microbatches(&batch(examples, 1)).0;
+            let made = pipeline.parts.microbatches(&batch(examples, 1)).0;
             let of_all: usize = made.iter().map(|microbatch| microbatch.batch.examples()).sum();
             assert_eq!((made.len(), of_all), (pipeline.parts.count(examples), examples), "{micro_batch}");
         }

@@ -14,17 +14,17 @@ use crate::data::Batch;
 use crate::model::Evaluation;
 use crate::optimizer::{Moments, Optimizer};
 
-pub(crate) struct Team {
+pub(crate) struct Replicated {
     /// At least one; the first one's parameters and moments are what the node shows.
     workers: Vec<Box<dyn Replica>>,
     /// Of the whole batch.
     gradient: Vec<f32>,
 }
 
-impl Team {
-    pub(crate) fn new(workers: Vec<Box<dyn Replica>>) -> Team {
+impl Replicated {
+    pub(crate) fn new(workers: Vec<Box<dyn Replica>>) -> Replicated {
         let gradient = vec![0.0; workers[0].layout().parameters()];
-        Team { workers, gradient }
+        Replicated { workers, gradient }
     }
 
     fn on_all(&mut self, act: impl Fn(&mut dyn Replica) -> Result<()> + Sync) -> Result<()> {
@@ -32,7 +32,7 @@ impl Team {
     }
 }
 
-impl Replica for Team {
+impl Replica for Replicated {
     fn layout(&self) -> &Arc<ModelLayout> {
         self.workers[0].layout()
     }

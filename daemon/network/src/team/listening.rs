@@ -1,0 +1,183 @@
+//! The helper's side: listens, and lets in one captain at a time that knows the secret of the helper's line.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt;
+use libp2p::Multiaddr;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::{ListenerId, TransportEvent};
+use libp2p::core::{Transport, transport};
+use libp2p::identity::Keypair;
+use murmur_protocol::{PeerId, Secret};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant, timeout, timeout_at};
+
+use super::greeting::answer;
+use super::link::TeamLink;
+use super::{GREETING_TIMEOUT, GREETINGS_MAX, TEAM_PROTOCOL};
+use crate::address::to_core_peer;
+use crate::identity::peer_id;
+use crate::muxing::{driven, first_stream};
+use crate::traffic::TrafficCounter;
+use crate::transport::{BoxedTransport, TransportError, build};
+
+/// How long the system may take to say where this machine listens.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// From the first address to the last one of a listener on all of a machine's addresses: they come at once.
+const LISTEN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why nobody can be listened for.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Encryption could not be prepared.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The address is taken, or not this machine's.
+    #[error("cannot listen on {address}: {reason}")]
+    Address {
+        /// As given.
+        address: Multiaddr,
+        /// For people.
+        reason: String,
+    },
+}
+
+/// Whose helper this machine is; clones share it. Behind a lock, since greetings look at it while the helper sets it; held for a
+/// comparison.
+#[derive(Clone, Debug, Default)]
+pub struct Taken(Arc<Mutex<Option<PeerId>>>);
+
+impl Taken {
+    /// From now on only this captain is let in, or whoever comes first.
+    pub fn set(&self, captain: Option<PeerId>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = captain;
+    }
+
+    /// Whether this captain may come in; from then on nobody else may.
+    fn takes(&self, captain: PeerId) -> bool {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(captain) == captain
+    }
+}
+
+/// Listens for captains.
+#[derive(Debug)]
+pub struct TeamListener {
+    addresses: Vec<Multiaddr>,
+    captains: mpsc::Receiver<TeamLink>,
+}
+
+impl TeamListener {
+    /// Listens on these addresses for whoever knows the secret, as far as `taken` lets them in. Bodies of up to `body_bytes_max` bytes
+    /// are taken.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub async fn start(
+        identity: &Keypair,
+        listen: &[Multiaddr],
+        secret: Secret,
+        (taken, counter): (Taken, &TrafficCounter),
+        body_bytes_max: u64,
+    ) -> Result<TeamListener, ListenError> {
+        let mut transport = build(identity, counter)?;
+        for address in listen {
+            let failed = |error: transport::TransportError<std::io::Error>| ListenError::Address {
+                address: address.clone(),
+                reason: error.to_string(),
+            };
+            transport.listen_on(ListenerId::next(), address.clone()).map_err(failed)?;
+        }
+        let addresses = addresses(&mut transport, listen).await?;
+        let (found, captains) = mpsc::channel(GREETINGS_MAX);
+        let host = Host { me: peer_id(identity), secret, taken, body_bytes_max };
+        tokio::spawn(accept(transport, Arc::new(host), found));
+        Ok(TeamListener { addresses, captains })
+    }
+
+    /// Where this machine listens.
+    pub fn addresses(&self) -> &[Multiaddr] {
+        &self.addresses
+    }
+
+    /// The next captain that is let in; also one that comes again. `None` once nothing is listened for any more.
+    pub async fn next(&mut self) -> Option<TeamLink> {
+        self.captains.recv().await
+    }
+}
+
+/// Waits until each address is listened on.
+async fn addresses(transport: &mut BoxedTransport, listen: &[Multiaddr]) -> Result<Vec<Multiaddr>, ListenError> {
+    let mut heard = BTreeSet::new();
+    let mut listeners = BTreeSet::new();
+    let mut deadline = Instant::now() + LISTEN_TIMEOUT;
+    while let Ok(Some(event)) = timeout_at(deadline, transport.next()).await {
+        match event {
+            TransportEvent::NewAddress { listener_id, listen_addr } => {
+                listeners.insert(format!("{listener_id:?}"));
+                heard.insert(listen_addr);
+                if listeners.len() == listen.len() {
+                    deadline = Instant::now() + LISTEN_PAUSE;
+                }
+            }
+            TransportEvent::ListenerError { error, .. } | TransportEvent::ListenerClosed { reason: Err(error), .. } => {
+                let address = listen.first().cloned().unwrap_or_else(Multiaddr::empty);
+                return Err(ListenError::Address { address, reason: error.to_string() });
+            }
+            _ => {}
+        }
+    }
+    Ok(heard.into_iter().collect())
+}
+
+struct Host {
+    me: PeerId,
+    secret: Secret,
+    taken: Taken,
+    body_bytes_max: u64,
+}
+
+/// Greets who comes, until nobody wants captains any more.
+async fn accept(mut transport: BoxedTransport, host: Arc<Host>, found: mpsc::Sender<TeamLink>) {
+    let mut greeting = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = found.closed() => return,
+            Some(_) = greeting.join_next() => {}
+            Some(event) = transport.next() => {
+                if let TransportEvent::Incoming { upgrade, .. } = event
+                    && greeting.len() < GREETINGS_MAX
+                {
+                    let (host, found) = (host.clone(), found.clone());
+                    greeting.spawn(async move {
+                        let welcomed = timeout(GREETING_TIMEOUT, async {
+                            let (peer, muxer) = upgrade.await.ok()?;
+                            welcome(&host, to_core_peer(&peer)?, muxer).await
+                        });
+                        if let Ok(Some(link)) = welcomed.await {
+                            let _ = found.send(link).await;
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+async fn welcome(host: &Host, captain: PeerId, mut muxer: StreamMuxerBox) -> Option<TeamLink> {
+    let mut stream = first_stream(&mut muxer, TEAM_PROTOCOL).await.ok()?;
+    let takes = || host.taken.takes(captain);
+    let greeted = driven(&mut muxer, answer(&mut stream, (captain, host.me), &host.secret, takes)).await;
+    match greeted {
+        Ok(Ok(())) => Some(TeamLink::start(captain, muxer, stream, host.body_bytes_max)),
+        Ok(Err(error)) => {
+            tracing::info!(%captain, "a machine was not let in: {error}");
+            // What it is told has to reach it.
+            let _ = driven(&mut muxer, tokio::time::sleep(LISTEN_PAUSE)).await;
+            None
+        }
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,137 @@
+//! `murmur lend`: lend this machine to a captain that trains a model which does not fit its own.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use murmur_network::Multiaddr;
+use murmur_protocol::manifest::ModelSpec;
+use murmur_protocol::team::Offer;
+use murmur_training::measure::timed_product;
+use murmur_training::team::HelperStage;
+use murmur_training::{Device, TrainingOptions, free_memory};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::node;
+use crate::cli::LendOptions;
+use crate::console::{Console, human_bytes, note, print_line};
+use crate::daemon::ports;
+use crate::daemon::stop::watch_for_end;
+use crate::failure::{ExitCode, Failure};
+use crate::process::stats::available_memory;
+use crate::settings::{NetworkSettings, TrainingSettings};
+use crate::setup::devices::Devices;
+use crate::store::{DataDirectory, LENDING};
+use crate::team::lending::{Helper, Lending, secret_at};
+
+/// Where helpers listen, so that a daemon on the same machine has the port next to it.
+const DEFAULT_PORT: u16 = 4712;
+
+/// Of the memory that is free, what a helper lends unless told otherwise: the rest is for streams, and for what else runs here.
+const SHARE_OF_FREE: f64 = 0.8;
+
+/// Where the system does not tell what is free.
+const MEMORY_UNKNOWN: u64 = 1_000_000_000;
+
+/// A model of usual size, by whose products a machine's speed is measured before it knows the captain's.
+const MEASURED_WIDTH: u32 = 1024;
+
+pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
+    note(
+        "warning: whoever has the line below computes on this machine, and this machine sees activations of their text: lend \
+         only to your own machines or to friends",
+    );
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+    let root = options.data_dir.clone().unwrap_or_else(|| DataDirectory::default_base().join(LENDING));
+    let directory = DataDirectory::open(&root)?;
+    let identity = node::identity(&directory)?;
+    let secret = secret_at(&directory.secret_path(), |secret| directory.keep_secret(secret))?;
+    let settings = TrainingSettings {
+        device: options.device.clone(),
+        precision: options.precision,
+        recompute: options.recompute,
+        ..TrainingSettings::default()
+    };
+    let devices = Devices::open(&settings)?;
+    if let Some(warning) = &devices.warning {
+        note(&format!("warning: {warning}"));
+    }
+    let device = &devices.all[0];
+    let training = devices.options(&settings);
+    let offer = offer(options, device, &training);
+    let threads = rayon::current_num_threads();
+    let lending = Lending {
+        identity,
+        secret,
+        listen: listen(options)?,
+        kept_for: Duration::from_secs_f64(60.0 * options.keep_minutes),
+        stage: HelperStage::new(device.clone(), threads, training),
+        offer: offer.clone(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let ended = runtime.block_on(async {
+        let helper = Helper::start(lending).await?;
+        let line = helper.line.to_string();
+        let lends = format!("{} on {}", human_bytes(offer.memory_bytes), devices.name);
+        match options.format {
+            Console::Json => {
+                let helper = helper.line.helper.to_string();
+                let ready =
+                    json!({ "peer": helper, "line": line, "memory_bytes": offer.memory_bytes, "device": devices.name });
+                print_line(&json!({ "lending": ready }).to_string());
+            }
+            Console::Text => {
+                note(&format!("peer        {}", helper.line.helper));
+                note(&format!("lends       {lends}"));
+                helper.line.addresses.iter().for_each(|address| note(&format!("listening   {address}")));
+                note("The captain takes it with `murmur start` or `murmur join` and:");
+                print_line(&format!("--helper {line}"));
+            }
+        }
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(watch_for_end(stop, options.until_stdin_closes));
+        helper.run(stopped).await
+    });
+    runtime.shutdown_background();
+    ended?;
+    note("ended");
+    drop(directory);
+    Ok(())
+}
+
+/// What this machine has to give.
+fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions) -> Offer {
+    let free = if device.is_cpu() { available_memory() } else { free_memory(device) };
+    let usual = free.map_or(MEMORY_UNKNOWN, |free| (SHARE_OF_FREE * free as f64) as u64);
+    if let (Some(memory), Some(free)) = (options.memory, free)
+        && memory > free
+    {
+        note(&format!("warning: --memory {} is more than is free ({})", human_bytes(memory), human_bytes(free)));
+    }
+    let spec = ModelSpec { width: MEASURED_WIDTH, feed_forward: 3 * MEASURED_WIDTH, ..ModelSpec::default() };
+    let speed = timed_product(&spec, 256, device, training.precision)
+        .map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9));
+    Offer {
+        memory_bytes: options.memory.unwrap_or(usual),
+        operations_per_second: speed,
+        up_bytes_per_second: 0,
+        down_bytes_per_second: 0,
+        holding: None,
+    }
+}
+
+fn listen(options: &LendOptions) -> Result<Vec<Multiaddr>, Failure> {
+    let network = NetworkSettings { listen: options.listen.clone(), ..NetworkSettings::default() };
+    let listen = ports::choose_from(&network, DEFAULT_PORT);
+    let parse = |text: &String| {
+        text.parse().map_err(|error| {
+            Failure::new(ExitCode::Settings, format!("{text:?} is no address to listen on: {error}"))
+                .hint("for example /ip4/0.0.0.0/tcp/4712")
+        })
+    };
+    listen.iter().map(parse).collect()
+}

@@ -1,0 +1,294 @@
+//! A captain's helpers: whether a run can have some, who they are, and how they are reached, again and again.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use murmur_network::team::{DialError, TeamLink, dial};
+use murmur_network::{Keypair, TrafficCounter, peer_id};
+use murmur_protocol::team::bounds::{FRAME_BYTES_MAX, HELPERS_MAX};
+use murmur_protocol::team::{Link, Place, TeamNotice, TeamPatience, Wire};
+use murmur_protocol::{HelperLine, RunManifest};
+use murmur_training::measure::timed_product;
+use murmur_training::ops::Kernels;
+use murmur_training::team::{self, TeamOptions, TeamView, Told, facts};
+use murmur_training::{Device, MemoryEstimate, TrainingOptions, free_memory};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+use super::carrier::Carrier;
+use super::report::TeamSource;
+use super::words;
+use crate::console::{Console, human_bytes, note, print_line};
+use crate::failure::{ExitCode, Failure};
+use crate::process::stats::available_memory;
+use crate::settings::NodeSettings;
+
+/// From one attempt to reach a helper to the next, at first and at most: it may be started anew at any time.
+const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// Events that wait for the journal.
+const EVENTS_MAX: usize = 64;
+
+/// How long a run's end waits for helpers to hear that they are let go.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Connections of a captain, and the threads that serve them.
+#[derive(Debug)]
+pub(crate) struct Helpers {
+    source: TeamSource,
+    /// What happens, in words; until somebody takes it.
+    events: Option<mpsc::Receiver<String>>,
+    runtime: Option<Runtime>,
+}
+
+impl Helpers {
+    /// What happens in the team, in words, for the journal; once.
+    pub(crate) fn take_events(&mut self) -> Option<mpsc::Receiver<String>> {
+        self.events.take()
+    }
+
+    /// What reports are made from.
+    pub(crate) fn source(&self) -> TeamSource {
+        self.source.clone()
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // What was said last is on its way.
+            runtime.block_on(async { tokio::time::sleep(FAREWELL).await });
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The helpers that the settings name; none where this node is no captain.
+///
+/// # Errors
+/// When a line is none, or names a helper again.
+pub(crate) fn lines(settings: &NodeSettings) -> Result<Vec<HelperLine>, Failure> {
+    let mut helpers = BTreeSet::new();
+    let parse = |text: &String| {
+        let line: HelperLine = text.parse().map_err(|error| {
+            Failure::new(ExitCode::Settings, format!("{error}"))
+                .hint("--helper takes the line that `murmur lend` prints on the other machine")
+        })?;
+        if !helpers.insert(line.helper) {
+            let message = format!("helper {} is named twice", words::short(line.helper));
+            return Err(Failure::new(ExitCode::Settings, message).hint("each --helper is another machine"));
+        }
+        Ok(line)
+    };
+    let lines: Vec<HelperLine> = settings.training.helpers.iter().map(parse).collect::<Result<_, _>>()?;
+    if lines.len() > HELPERS_MAX {
+        let message = format!("{} helpers, where a team has at most {HELPERS_MAX}", lines.len());
+        return Err(Failure::new(ExitCode::Settings, message).hint("leave out the slowest ones"));
+    }
+    Ok(lines)
+}
+
+/// Whether a node of these settings can share this run's model with helpers, where it has some.
+///
+/// # Errors
+/// Why not, and what to do instead.
+pub(crate) fn check(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
+    if settings.training.helpers.is_empty() {
+        return Ok(());
+    }
+    let refused = |why: &str, hint: &str| {
+        let message = format!("a team cannot train this run: {why}");
+        Err(Failure::new(ExitCode::Settings, message).hint(hint))
+    };
+    let instead = "leave out --helper; the other machine can join the swarm with `murmur join`";
+    if let Some(reason) = murmur_training::why_not_cut(manifest) {
+        return refused(reason, instead);
+    }
+    if manifest.synchronous.is_on() {
+        return refused("its members average gradients, or models, all at once ([synchronous])", instead);
+    }
+    if settings.privacy.is_on() {
+        return refused(
+            "private training clips the gradient of each record, of which each machine would have a part",
+            "leave out --helper, or --epsilon",
+        );
+    }
+    if manifest.gossip.outer_learning_rate > 0.0 && !manifest.lora.is_on() {
+        return refused(
+            "its outer momentum keeps two more copies of the whole model here, which a team is to avoid",
+            "set gossip.outer_learning_rate = 0, or train adapters with lora.rank",
+        );
+    }
+    if settings.training.moment_bits == 8 {
+        return refused("moments in 8 bits stay on one machine", "keep training.moment_bits = 32 on a captain");
+    }
+    if !settings.training.devices.is_empty() {
+        return refused(
+            "this node has several devices of its own",
+            "give it one with --device; helpers are the others",
+        );
+    }
+    Ok(())
+}
+
+/// What the captain's part is computed with, and where.
+pub(crate) struct Own<'a> {
+    pub(crate) identity: &'a Keypair,
+    pub(crate) manifest: &'a RunManifest,
+    pub(crate) settings: &'a NodeSettings,
+    pub(crate) device: &'a Device,
+    pub(crate) options: TrainingOptions,
+    pub(crate) console: Console,
+}
+
+/// Reaches the helpers, as far as they are there, and prepares the captain's side of the team.
+///
+/// # Errors
+/// When a helper is there and is none of its line, or has another captain.
+pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(TeamOptions, Helpers)> {
+    let Own { identity, manifest, settings, console, .. } = own;
+    note(
+        "warning: a helper sees activations, from which your text can be recovered, and can return anything: have only your own \
+         machines, or friends', in a team",
+    );
+    let me = peer_id(identity);
+    if lines.iter().any(|line| line.helper == me) {
+        return Err(Failure::new(ExitCode::Settings, "this node is named as its own helper")
+            .hint("a helper is another machine, or has another data directory at least")
+            .into());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (told, heard) = facts();
+    let (carrier, counter, view) = (Carrier::default(), TrafficCounter::default(), TeamView::default());
+    let helpers_wanted = lines.len();
+    let reach =
+        Reach { identity: (*identity).clone(), counter: counter.clone(), body_bytes_max: body_bytes_max(manifest) };
+    for line in lines {
+        let link = match runtime.block_on(reach.dial(&line)) {
+            Ok(link) => Some(link),
+            Err(error) => {
+                refusal(&line, &error)?;
+                note(&format!("warning: helper {}: {error}", words::short(line.helper)));
+                note("hint: run `murmur lend` there; this node goes on as soon as it comes");
+                None
+            }
+        };
+        runtime.spawn(reach.clone().keep(line, link, carrier.clone(), told.clone()));
+    }
+    let place = place(own);
+    let wire = if settings.training.stream_bits == 32 { Wire::F32 } else { Wire::Codes8 };
+    let threads = rayon::current_num_threads();
+    let (least, _) = team::captain_needs(manifest, &own.options, (wire, threads));
+    if place.memory_bytes < least {
+        let (least, free) = (human_bytes(least), human_bytes(place.memory_bytes));
+        let message = format!("a captain of this run takes at least {least} for embedding and head, and has {free}");
+        return Err(Failure::new(ExitCode::Settings, message)
+            .hint("give training.memory_gigabytes more, close other programs, or let the larger machine be the captain")
+            .into());
+    }
+    let fits_here = team::fits_here(manifest, &own.options, (wire, threads), &place);
+    let (console, (events_to, events)) = (*console, mpsc::channel(EVENTS_MAX));
+    let on_notice = move |notice: &TeamNotice| {
+        if let Some(text) = words::of_captain(notice, fits_here) {
+            // Where the journal does not keep up, it misses one.
+            let _ = events_to.try_send(format!("team: {text}"));
+            match console {
+                Console::Text => note(&format!("team        {text}")),
+                Console::Json => print_line(&json!({ "notice": format!("team: {text}"), "hint": null }).to_string()),
+            }
+        }
+    };
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let options = TeamOptions {
+        device: own.device.clone(),
+        threads,
+        wire,
+        place,
+        epoch: seconds << 20,
+        helpers_wanted,
+        patience: TeamPatience::default(),
+        carrier: Box::new(carrier),
+        facts: (told, heard),
+        view: view.clone(),
+        on_notice: Box::new(on_notice),
+    };
+    Ok((options, Helpers { source: TeamSource { view, counter }, events: Some(events), runtime: Some(runtime) }))
+}
+
+/// Why this node cannot begin with a helper; what may pass by itself is none.
+fn refusal(line: &HelperLine, error: &DialError) -> Result<(), Failure> {
+    let name = words::short(line.helper);
+    let hint = match error {
+        DialError::Unreachable(_) => return Ok(()),
+        DialError::OtherMachine => {
+            "take the line that `murmur lend` prints there now: it has another identity or secret"
+        }
+        DialError::Taken => {
+            "stop its captain, or wait ten minutes after that one is gone; or run `murmur lend` anew there"
+        }
+        DialError::Version(_) => "both machines need the same murmur",
+    };
+    Err(Failure::new(ExitCode::Network, format!("helper {name}: {error}")).hint(hint))
+}
+
+/// What is sent at once, at most: a stream, or the state of all layers.
+fn body_bytes_max(manifest: &RunManifest) -> u64 {
+    // Parameters and up to three moments of each, in 32 bits.
+    let state = 16 * murmur_training::trained_layout(manifest).parameters() as u64 + (1 << 20);
+    state.max(FRAME_BYTES_MAX)
+}
+
+/// What this machine has for its own stages.
+fn place(own: &Own<'_>) -> Place {
+    let Own { manifest, settings, device, options, .. } = own;
+    let threads = rayon::current_num_threads();
+    let kernels = Kernels::choose(device, manifest);
+    let copies = MemoryEstimate::of(manifest, options, kernels, threads).on_machine();
+    let free = match device.is_cpu() {
+        true => available_memory().map(|free| free.saturating_sub(copies)),
+        false => free_memory(device),
+    };
+    let limit = settings.training.memory_gigabytes;
+    let limit = if limit > 0.0 { (limit * 1e9) as u64 } else { u64::MAX };
+    let rows = manifest.model.context as usize;
+    let speed = timed_product(&manifest.model, rows, device, options.precision)
+        .map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9));
+    let link = Link { up: f64::INFINITY, down: f64::INFINITY, latency: 0.0 };
+    Place { memory_bytes: free.unwrap_or(u64::MAX).min(limit), operations_per_second: speed, link }
+}
+
+/// How helpers are reached.
+#[derive(Clone)]
+struct Reach {
+    identity: Keypair,
+    counter: TrafficCounter,
+    body_bytes_max: u64,
+}
+
+impl Reach {
+    async fn dial(&self, line: &HelperLine) -> Result<TeamLink, DialError> {
+        dial(&self.identity, line, &self.counter, self.body_bytes_max).await
+    }
+
+    /// Keeps a connection to a helper for as long as this node lives.
+    async fn keep(self, line: HelperLine, mut first: Option<TeamLink>, carrier: Carrier, told: Told) {
+        let mut pause = AGAIN_AFTER.0;
+        loop {
+            let link = match first.take() {
+                Some(link) => Ok(link),
+                None => self.dial(&line).await,
+            };
+            match link {
+                Ok(link) => {
+                    pause = AGAIN_AFTER.0;
+                    let reason = carrier.follow(link, &told).await;
+                    tracing::debug!("the connection to helper {} has ended: {reason}", line.helper);
+                }
+                Err(error) => tracing::debug!("helper {}: {error}", line.helper),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(AGAIN_AFTER.1);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A team in words for people.
+
+use murmur_protocol::PeerId;
+use murmur_protocol::team::{Cut, DropReason, TeamNotice};
+
+use crate::console::human_bytes;
+
+/// Who a machine of a team is, in short: the end of its peer id.
+pub(crate) fn short(peer: PeerId) -> String {
+    let text = peer.to_string();
+    text[text.len().saturating_sub(8)..].to_owned()
+}
+
+/// "layers 0-3 here, 4-11 on Nft9HyQ6", in the order of the model.
+pub(crate) fn described(cut: &Cut) -> String {
+    let stages = cut.stages.iter().filter(|stage| !stage.layers.is_empty()).map(|stage| {
+        let (first, last) = (stage.layers.first, stage.layers.end - 1);
+        let layers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        match stage.helper {
+            None => format!("{layers} here"),
+            Some(helper) => format!("{layers} on {}", short(helper)),
+        }
+    });
+    format!("layers {}", stages.collect::<Vec<_>>().join(", "))
+}
+
+/// What a captain's owner is told; none of what is of no use to it.
+pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool) -> Option<String> {
+    Some(match notice {
+        TeamNotice::HelperOffered { helper } => format!("helper {} is there", short(*helper)),
+        TeamNotice::HelperLost { helper, reason } => format!("helper {} {}", short(*helper), lost(*reason)),
+        TeamNotice::HelperCannot { helper, reason } => {
+            format!("helper {} cannot take its part: {reason}", short(*helper))
+        }
+        TeamNotice::CutTaken { cut, .. } if cut.of_helpers().next().is_none() => {
+            format!("{}: the model fits here, and helpers would only slow it down", described(cut))
+        }
+        TeamNotice::CutTaken { cut, .. } => {
+            let why = if fits_here { "faster than here alone" } else { "the model does not fit here" };
+            let rate = cut.tokens_per_second;
+            let expected = if rate >= 1.0 { format!(", {rate:.0} tokens/s expected") } else { String::new() };
+            format!("{} ({why}{expected})", described(cut))
+        }
+        TeamNotice::Waiting { missing_bytes: 0 } => "waits for helpers".to_owned(),
+        TeamNotice::Waiting { missing_bytes } => format!("waits for a helper with {}", human_bytes(*missing_bytes)),
+        TeamNotice::StepsLost { layers: (first, end), revisions } => {
+            format!("layers {first}-{} go on from an older copy: {revisions} changes are lost", end - 1)
+        }
+        TeamNotice::LoadFailed { reason } => format!("this machine cannot take its part: {reason}"),
+        TeamNotice::CaptainLost { .. } | TeamNotice::StageLoaded { .. } | TeamNotice::StageUnloaded => return None,
+    })
+}
+
+/// What a helper's owner is told.
+pub(crate) fn of_helper(notice: &TeamNotice) -> Option<String> {
+    Some(match notice {
+        TeamNotice::StageLoaded { layers: (first, end) } => format!("holds layers {first}-{}", end - 1),
+        TeamNotice::StageUnloaded => "holds nothing any more, and waits for a captain".to_owned(),
+        TeamNotice::CaptainLost { kept_for } => {
+            format!("the captain is gone; its layers are kept for {} minutes", kept_for.as_secs() / 60)
+        }
+        _ => return None,
+    })
+}
+
+fn lost(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::HelperLost => "is gone",
+        DropReason::HelperLate => "takes too long, and is left out",
+        DropReason::HelperMisbehaved => "has sent what cannot be, and is left out",
+        DropReason::NotFinite => "has computed what is no number",
+        DropReason::Failed => "could not compute",
+        DropReason::Ended => "is let go",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::team::{CutStage, LayerRange};
+
+    use super::*;
+
+    #[test]
+    fn the_cut_and_the_reason_are_told_in_one_line() {
+        let helper = PeerId::from_public_key([7; 32]);
+        let stage = |helper, first, end| CutStage {
+            helper,
+            layers: LayerRange { first, end },
+            embeds: first == 0 && end == 0,
+            predicts: end == 12,
+            in_flight: 1,
+        };
+        let stages = vec![stage(None, 0, 0), stage(Some(helper), 0, 8), stage(None, 8, 12)];
+        let notice = TeamNotice::CutTaken { epoch: 1, cut: Cut { stages, tokens_per_second: 120.4 } };
+        let told = of_captain(&notice, false).expect("told");
+        let name = short(helper);
+        assert_eq!(
+            told,
+            format!("layers 0-7 on {name}, 8-11 here (the model does not fit here, 120 tokens/s expected)")
+        );
+        let alone = TeamNotice::CutTaken { epoch: 1, cut: Cut::alone(12, 3.0) };
+        assert!(of_captain(&alone, true).is_some_and(|told| told.starts_with("layers 0-11 here: the model fits here")));
+    }
+}

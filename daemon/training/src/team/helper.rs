@@ -1,0 +1,214 @@
+//! What a helper does: it holds one stage at a time and carries out the orders of its state machine
+//! ([`murmur_protocol::team`]).
+
+use std::time::Instant;
+
+use candle_core::Device;
+use murmur_protocol::numerics::StreamCodec;
+use murmur_protocol::team::bounds::REASON_BYTES_MAX;
+use murmur_protocol::team::{Assign, HelperEvent, Loading, Outcome, StateKind, StepFactors, Stream, Work, WorkKind};
+use murmur_protocol::{Payload, RunManifest};
+
+use super::part::{PartOutput, Piece, TeamPart, base_tensors};
+use super::state::PartState;
+use super::streams::{decoded, encoded};
+use crate::engine::{TrainingError, TrainingOptions};
+use crate::model::StageSpec;
+use crate::model::transformer::stage_layout;
+use crate::ops::base_weights::BaseWeights;
+
+/// A helper's stage, and where it computes.
+pub struct HelperStage {
+    device: Device,
+    threads: usize,
+    options: TrainingOptions,
+    stage: Option<Held>,
+}
+
+/// A stage that was assigned.
+struct Held {
+    manifest: RunManifest,
+    spec: StageSpec,
+    codec: (StreamCodec, usize),
+    rows_max: u32,
+    /// `None` until its base is here.
+    part: Option<TeamPart>,
+    /// Lanes that the batch under way has, as far as they have been seen.
+    lanes: usize,
+}
+
+impl HelperStage {
+    /// None yet, on this device; on the CPU it is going to be computed by so many threads.
+    pub fn new(device: Device, threads: usize, options: TrainingOptions) -> HelperStage {
+        HelperStage { device, threads, options: TrainingOptions { weightless: true, ..options }, stage: None }
+    }
+
+    /// Builds a stage in place of the one there is. Where the layers and the run are the same, parameters, moments and base
+    /// stay.
+    pub fn load(&mut self, assign: &Assign) -> HelperEvent {
+        let result = self.loaded(assign).map_err(|error| short(&error));
+        HelperEvent::Loaded { epoch: assign.epoch, result }
+    }
+
+    fn loaded(&mut self, assign: &Assign) -> Result<Loading, TrainingError> {
+        let text = &assign.run;
+        let manifest = RunManifest::from_text(text).map_err(|error| TrainingError::Team(error.to_string()))?;
+        let spec = StageSpec { layers: assign.layers.numbers(), embeds: false, predicts: false };
+        let width = manifest.model.width;
+        if width != assign.width || spec.layers.end > manifest.model.layers {
+            return Err(TrainingError::Team("the stage does not fit the run".to_owned()));
+        }
+        let codec = (StreamCodec::new(assign.wire, width as usize), width as usize);
+        let same = |held: &Held| held.manifest == manifest && held.spec == spec;
+        let part = self.stage.take().filter(same).and_then(|held| held.part);
+        let part = match part {
+            Some(mut part) => {
+                part.discard()?;
+                Some(part)
+            }
+            None if manifest.lora.is_on() => None,
+            None => Some(self.built(&manifest, &spec, None)?),
+        };
+        let loading = if part.is_some() { Loading::Complete } else { Loading::BaseMissing };
+        self.stage = Some(Held { manifest, spec, codec, rows_max: assign.rows_max, part, lanes: 1 });
+        Ok(loading)
+    }
+
+    fn built(
+        &self,
+        manifest: &RunManifest,
+        spec: &StageSpec,
+        base: Option<BaseWeights>,
+    ) -> Result<TeamPart, TrainingError> {
+        TeamPart::load(manifest, spec.clone(), base, (&self.device, self.threads), &self.options)
+    }
+
+    /// Gives the stage's memory back.
+    pub fn unload(&mut self) {
+        self.stage = None;
+    }
+
+    /// Whether there is one.
+    pub fn is_loaded(&self) -> bool {
+        self.stage.is_some()
+    }
+
+    /// Carries out a piece of work.
+    pub fn compute(&mut self, work: Work, input: &Stream) -> HelperEvent {
+        let begin = Instant::now();
+        let outcome = self.outcome(work, input).unwrap_or_else(|error| Outcome::Failed(short(&error)));
+        HelperEvent::Computed { work, outcome, busy: begin.elapsed() }
+    }
+
+    fn outcome(&mut self, work: Work, input: &Stream) -> Result<Outcome, TrainingError> {
+        let held = self.stage.as_mut().ok_or_else(missing)?;
+        let part = held.part.as_mut().ok_or_else(missing)?;
+        let (rows, context) = (input.rows, held.manifest.model.context);
+        if rows == 0 || rows > held.rows_max || !rows.is_multiple_of(context) {
+            return Ok(Outcome::InputUnfit);
+        }
+        let Ok(values) = decoded(held.codec, input) else { return Ok(Outcome::InputUnfit) };
+        let lane = usize::from(work.lane.min(1));
+        let piece = Piece::of_stream((rows / context) as usize, context as usize, lane, work.is_first);
+        let output = match work.kind {
+            WorkKind::Forward => part.forward(&piece, Some(values))?,
+            WorkKind::Backward => {
+                held.lanes = if work.is_first && lane == 0 { 1 } else { held.lanes.max(lane + 1) };
+                // The share is the loss's, which another machine computes.
+                part.backward(&piece, Some(values), 1.0)?.1
+            }
+            WorkKind::Evaluate => match part.evaluate(&piece, Some(values))? {
+                PartOutput::Stream(stream) => Some(stream),
+                PartOutput::Evaluation(_) => unreachable!("a helper's stage has no head"),
+            },
+        };
+        Ok(output.map_or(Outcome::Output(None), |output| encoded(held.codec, &output)))
+    }
+
+    /// All backwards are done.
+    ///
+    /// # Errors
+    /// When the device fails; the stage is of no use then.
+    pub fn sum(&mut self, epoch: u64, batch: u64) -> Result<HelperEvent, TrainingError> {
+        let held = self.stage.as_mut().ok_or_else(missing)?;
+        let squares = held.part.as_mut().ok_or_else(missing)?.sum(held.lanes)?;
+        Ok(HelperEvent::Summed { epoch, batch, squares })
+    }
+
+    /// Steps with the gradient.
+    ///
+    /// # Errors
+    /// As [`HelperStage::sum`].
+    pub fn step(&mut self, epoch: u64, batch: u64, factors: StepFactors) -> Result<HelperEvent, TrainingError> {
+        let StepFactors { gradient_norm, learning_rate, members } = factors;
+        self.part()?.step(gradient_norm, learning_rate, members)?;
+        Ok(HelperEvent::Stepped { epoch, batch })
+    }
+
+    /// Forgets a batch.
+    ///
+    /// # Errors
+    /// As [`HelperStage::sum`].
+    pub fn discard(&mut self) -> Result<(), TrainingError> {
+        self.part()?.discard()
+    }
+
+    /// A copy of the stage's state.
+    ///
+    /// # Errors
+    /// As [`HelperStage::sum`].
+    pub fn copy(&mut self, request: u64, kind: StateKind) -> Result<HelperEvent, TrainingError> {
+        let state = self.part()?.state()?;
+        let moments = state.moments.filter(|_| kind == StateKind::Training);
+        let payload = Payload::from(PartState { moments, ..state }.to_bytes());
+        Ok(HelperEvent::Copied { request, payload })
+    }
+
+    /// Takes a state up, or the base of the layers.
+    pub fn write(&mut self, request: u64, kind: StateKind, payload: &Payload) -> HelperEvent {
+        let written = match kind {
+            StateKind::Base => self.write_base(payload.bytes()),
+            StateKind::Training | StateKind::Parameters => self.part().and_then(|part| part.write(payload.bytes())),
+            StateKind::Correction => Err(TrainingError::Team("corrections come as parameters".to_owned())),
+        };
+        HelperEvent::Written { request, result: written.map_err(|error| short(&error)) }
+    }
+
+    fn write_base(&mut self, bytes: &[u8]) -> Result<(), TrainingError> {
+        let held = self.stage.as_ref().ok_or_else(missing)?;
+        let base = base_of_bytes(&held.manifest, &held.spec, bytes)
+            .ok_or_else(|| TrainingError::Team("the base that was sent is not that of the stage".to_owned()))?;
+        let part = self.built(&held.manifest, &held.spec, Some(base))?;
+        self.stage.as_mut().ok_or_else(missing)?.part = Some(part);
+        Ok(())
+    }
+
+    fn part(&mut self) -> Result<&mut TeamPart, TrainingError> {
+        self.stage.as_mut().and_then(|held| held.part.as_mut()).ok_or_else(missing)
+    }
+}
+
+/// The weights of a part from what a captain's `base_bytes` has written.
+fn base_of_bytes(manifest: &RunManifest, part: &StageSpec, bytes: &[u8]) -> Option<BaseWeights> {
+    let mut weights = BaseWeights::with_room(&stage_layout(&manifest.model, part), manifest.lora.base_bits);
+    let mut rest = bytes;
+    for (_, length, is_matrix) in base_tensors(manifest, part) {
+        let (count, later) = rest.split_first_chunk::<8>()?;
+        let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+        let (own, later) = later.split_at_checked(count)?;
+        weights.push_encoded(is_matrix, length, own)?;
+        rest = later;
+    }
+    rest.is_empty().then_some(weights)
+}
+
+fn missing() -> TrainingError {
+    TrainingError::Team("the stage is not in memory".to_owned())
+}
+
+/// Short enough for a message.
+fn short(error: &TrainingError) -> String {
+    let text = error.to_string();
+    let end = (0..=text.len().min(REASON_BYTES_MAX)).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_owned()
+}

@@ -1,0 +1,311 @@
+//! The owner of a captain's state machine, on the trainer's thread: asks it for batches, copies and writes, and carries out what it
+//! orders of the captain's own stages.
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use candle_core::{Error, Result};
+use murmur_protocol::team::{
+    BatchOutcome, CaptainConfig, CaptainEffect, CaptainEvent, DropReason, Lanes, StateKind, TeamPhase, WriteOutcome,
+};
+
+use super::captain::{CaptainModel, Passing};
+use super::captain_thread::{CaptainThread, OnNotice, Order, TeamView};
+use super::part::Piece;
+use super::state::PartState;
+use super::wire::{Facts, TeamWire, Told};
+use crate::engine::TrainingError;
+use crate::replica::stage::Microbatch;
+
+/// How long a call waits for a team that is not whole before it says so: exchanges wait as long.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long an evaluation waits while stages are loaded, for it is not tried again: less than a daemon has for its end.
+pub(super) const EVALUATION_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often orders are looked for while there may be none.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What begins once training does.
+pub(super) struct Setup {
+    pub(super) config: CaptainConfig,
+    pub(super) facts: (Told, Facts),
+    pub(super) carrier: Box<dyn TeamWire>,
+    pub(super) on_notice: OnNotice,
+}
+
+/// What the machine has been asked for, and has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Nothing,
+    Batch,
+    /// A batch whose gradient is complete, with its number: to be stepped with or not.
+    Gathered(u64),
+    /// The same, which is not to be stepped with.
+    Discarded,
+    Evaluation,
+    Copy,
+    Write,
+}
+
+/// How something that was asked for has ended.
+pub(super) enum Ended {
+    Gathered,
+    Batch(BatchOutcome),
+    Copied(bool),
+    Written,
+}
+
+/// See the file's documentation.
+pub(super) struct Owner {
+    pub(super) model: CaptainModel,
+    pub(super) setup: Option<Setup>,
+    pub(super) thread: Option<CaptainThread>,
+    pub(super) view: TeamView,
+    pub(super) asked: Asked,
+    /// Of the whole gradient.
+    pub(super) squares: Vec<f64>,
+    pub(super) members: f64,
+    /// Whether helpers' states are copied after each step, so that those kept are always of now.
+    pub(super) copies_after_steps: bool,
+    /// Whether what is kept of helpers' parameters, and of their moments, is older than the last step.
+    pub(super) is_old: [bool; 2],
+    /// What helpers are to write of what is kept: it has changed since they had it.
+    pub(super) unwritten: Option<StateKind>,
+    /// Why the last call came to nothing, where only a machine is missing.
+    pub(super) waits: Option<String>,
+}
+
+/// So many microbatches in each lane.
+pub(super) fn lanes_of(lanes: &[usize]) -> Lanes {
+    let of = |lane: usize| lanes.get(lane).copied().unwrap_or_default() as u32;
+    Lanes { first: of(0), second: of(1) }
+}
+
+fn team_error(error: &TrainingError) -> Error {
+    Error::Msg(error.to_string())
+}
+
+impl Owner {
+    /// What the engine hears where a machine is missing.
+    pub(super) fn waiting<T>(&mut self) -> Result<T> {
+        let status = self.view.status();
+        let why = match status {
+            Some(status) if status.phase == TeamPhase::Waiting && status.missing_bytes > 0 => {
+                format!("{:.1} GB are missing", status.missing_bytes as f64 / 1e9)
+            }
+            Some(status) if status.phase == TeamPhase::Cutting => "the model is cut anew".to_owned(),
+            _ => "helpers are missing".to_owned(),
+        };
+        self.waits = Some(why.clone());
+        Err(Error::Msg(why))
+    }
+
+    fn thread(&mut self) -> &CaptainThread {
+        if let Some(Setup { config, facts, carrier, on_notice }) = self.setup.take() {
+            self.thread = Some(CaptainThread::start(config, facts, carrier, self.view.clone(), on_notice));
+        }
+        self.thread.as_ref().expect("there is one from the first call on")
+    }
+
+    pub(super) fn tell(&mut self, event: CaptainEvent) {
+        self.thread().tell(event);
+    }
+
+    fn phase(&self) -> TeamPhase {
+        self.view.status().map_or(TeamPhase::Waiting, |status| status.phase)
+    }
+
+    /// Carries out one order if it comes within this time. `None` where none has come, or nothing has ended by it.
+    fn carry_out_next(&mut self, within: Duration) -> Result<Option<Ended>> {
+        let begin = Instant::now();
+        let received = self.thread().orders.recv_timeout(within);
+        let order = match received {
+            Ok(order) => order,
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Msg("the team's thread has ended".to_owned())),
+        };
+        if let Some(helper) = order.after.filter(|_| matches!(self.asked, Asked::Batch | Asked::Evaluation)) {
+            self.view.add_wait(helper, begin.elapsed());
+        }
+        self.carry_out(order).map_err(|error| team_error(&error))
+    }
+
+    fn carry_out(&mut self, order: Order) -> std::result::Result<Option<Ended>, TrainingError> {
+        match order.effect {
+            CaptainEffect::Load { epoch, cut } => {
+                let result = self.model.load(epoch, cut).map_err(|error| error.to_string());
+                self.tell(CaptainEvent::Loaded { epoch, result });
+            }
+            CaptainEffect::Compute { work, input } => {
+                let computed = self.model.compute(work, input);
+                self.tell(computed);
+            }
+            CaptainEffect::Sum { epoch, batch } => {
+                let squares = self.model.sum()?;
+                self.tell(CaptainEvent::Summed { epoch, batch, squares });
+            }
+            CaptainEffect::Step { epoch, batch, factors } => {
+                self.model.step(factors)?;
+                self.is_old = [!self.copies_after_steps; 2];
+                self.tell(CaptainEvent::Stepped { epoch, batch });
+            }
+            CaptainEffect::Discard { .. } => self.model.discard()?,
+            CaptainEffect::ReadOut { request, layers, kind } => {
+                let payload = self.model.read_out(layers, kind)?;
+                self.tell(CaptainEvent::ReadOut { request, payload });
+            }
+            CaptainEffect::Keep { layers, kind: _, revision: _, payload } => self.model.keep(layers, &payload)?,
+            CaptainEffect::Gathered { batch, squares } => {
+                self.squares = squares;
+                self.asked = Asked::Gathered(batch);
+                return Ok(Some(Ended::Gathered));
+            }
+            CaptainEffect::BatchEnded { batch: _, outcome } => {
+                self.asked = Asked::Nothing;
+                return Ok(Some(Ended::Batch(outcome)));
+            }
+            CaptainEffect::CopyEnded { is_complete } => {
+                self.asked = Asked::Nothing;
+                return Ok(Some(Ended::Copied(is_complete)));
+            }
+            CaptainEffect::WriteEnded { outcome } => {
+                self.asked = Asked::Nothing;
+                // Else it is written again once the team is whole: nobody computes before.
+                if outcome == WriteOutcome::Complete {
+                    self.unwritten = None;
+                }
+                return Ok(Some(Ended::Written));
+            }
+            CaptainEffect::Send { .. }
+            | CaptainEffect::SendFrame { .. }
+            | CaptainEffect::SendState { .. }
+            | CaptainEffect::Disconnect { .. }
+            | CaptainEffect::Notice(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// Carries out orders until what was asked for has ended. `None` where that waits for the team to be whole again: it stays
+    /// asked for. Else the machine sees to it that it ends: it drops what takes too long.
+    pub(super) fn until_ended(&mut self) -> Result<Option<Ended>> {
+        let begin = Instant::now();
+        loop {
+            if let Some(ended) = self.carry_out_next(LOOK)? {
+                return Ok(Some(ended));
+            }
+            if begin.elapsed() > PATIENCE && !self.is_whole() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        !matches!(self.phase(), TeamPhase::Waiting | TeamPhase::Cutting)
+    }
+
+    /// Carries out orders until the team is whole, every machine has what it is to have, and nothing is asked for but, where it is
+    /// wanted, the batch that was asked for before. For so long at most, and shorter where nobody has some layers.
+    pub(super) fn is_ready_within(&mut self, patience: Duration, wants_batch: bool) -> Result<bool> {
+        let begin = Instant::now();
+        self.thread();
+        loop {
+            while self.carry_out_next(Duration::ZERO)?.is_some() {}
+            match self.asked {
+                Asked::Batch if wants_batch && self.is_whole() => return Ok(true),
+                Asked::Nothing if self.phase() == TeamPhase::Ready && self.unwritten.is_none() => return Ok(true),
+                Asked::Nothing if self.phase() == TeamPhase::Ready => self.write()?,
+                // The engine did not want the step.
+                Asked::Gathered(batch) => {
+                    self.asked = Asked::Discarded;
+                    self.tell(CaptainEvent::DiscardDecided { batch });
+                }
+                _ => {}
+            }
+            let is_hopeless = self.phase() == TeamPhase::Waiting && begin.elapsed() > PATIENCE;
+            if begin.elapsed() > patience || is_hopeless {
+                return Ok(false);
+            }
+            self.carry_out_next(LOOK)?;
+        }
+    }
+
+    /// Has helpers write what is kept of their layers.
+    fn write(&mut self) -> Result<()> {
+        let Some(kind) = self.unwritten else { return Ok(()) };
+        let with_moments = kind == StateKind::Training;
+        let Some((epoch, parts)) = self.model.of_helpers(with_moments) else { return Ok(()) };
+        self.asked = Asked::Write;
+        // Of moments that are not kept after each step, what is kept is older than the parameters.
+        let is_kept = with_moments || self.copies_after_steps;
+        self.tell(CaptainEvent::WriteWanted { kind, parts, epoch, is_kept });
+        self.until_ended().map(drop)
+    }
+
+    /// Fetches what helpers have where what is kept is older and the team is whole.
+    fn refresh(&mut self, with_moments: bool) -> Result<()> {
+        let is_old = self.is_old[0] || (with_moments && self.is_old[1]);
+        if !is_old || !self.is_ready_within(PATIENCE, false)? {
+            return Ok(());
+        }
+        let kind = if with_moments { StateKind::Training } else { StateKind::Parameters };
+        self.asked = Asked::Copy;
+        self.tell(CaptainEvent::CopyWanted { kind });
+        if let Some(Ended::Copied(true)) = self.until_ended()? {
+            self.is_old = if with_moments { [false; 2] } else { [false, self.is_old[1]] };
+        }
+        Ok(())
+    }
+
+    pub(super) fn state(&mut self, with_moments: bool) -> Result<PartState> {
+        self.refresh(with_moments)?;
+        self.model.state().map_err(|error| team_error(&error))
+    }
+
+    /// Gives every machine its part of a new state: at once where the team is whole, else as soon as it is.
+    pub(super) fn set_state(&mut self, state: &PartState) -> Result<()> {
+        self.model.set_state(state).map_err(|error| team_error(&error))?;
+        self.is_old[0] = false;
+        self.is_old[1] &= state.moments.is_none();
+        if self.setup.is_some() {
+            // Nobody has any of it.
+            return Ok(());
+        }
+        // Where helpers' moments are kept after each step, those go along: a helper may have been lost meanwhile.
+        let is_whole = state.moments.is_some() || (self.copies_after_steps && !self.is_whole());
+        self.unwritten = match (is_whole, self.unwritten) {
+            (true, _) | (_, Some(StateKind::Training)) => Some(StateKind::Training),
+            _ => Some(StateKind::Parameters),
+        };
+        self.is_ready_within(PATIENCE, false).map(drop)
+    }
+
+    /// Tries one batch; `None` where it came to nothing and is to be tried again.
+    pub(super) fn try_batch(
+        &mut self,
+        microbatches: &[Microbatch],
+        lanes: usize,
+        share: f32,
+    ) -> Result<Option<[f64; 2]>> {
+        if !self.is_ready_within(PATIENCE, true)? {
+            return self.waiting();
+        }
+        if self.asked == Asked::Nothing {
+            let pieces: Vec<Piece> = microbatches.iter().cloned().map(Piece).collect();
+            let count = |lane| microbatches.iter().filter(|microbatch| microbatch.lane == lane).count();
+            let counts: Vec<usize> = (0..lanes).map(count).collect();
+            self.model.passing = Passing { pieces, share, ..Passing::default() };
+            self.asked = Asked::Batch;
+            self.tell(CaptainEvent::BatchWanted { lanes: lanes_of(&counts) });
+        }
+        match self.until_ended()? {
+            None => self.waiting(),
+            Some(Ended::Gathered) => Ok(Some(self.model.passing.losses)),
+            Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
+                self.squares.fill(f64::NAN);
+                Ok(Some([f64::NAN; 2]))
+            }
+            Some(_) => Ok(None),
+        }
+    }
+}

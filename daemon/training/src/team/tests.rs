@@ -1,0 +1,380 @@
+//! Teams whose machines are threads connected by queues, against one machine with the whole model: bit for bit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use murmur_protocol::bulk::{BLOCK, Codes};
+use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
+use murmur_protocol::team::{HelperConfig, LayerRange, Link, Offer, Place, TeamNotice, TeamPatience, Wire};
+use murmur_protocol::{Correction, Part, PeerId, RunManifest};
+
+use super::*;
+use crate::engine::{Engine, TrainingError, TrainingOptions};
+use crate::{BaseWeights, Corpus, Device, EngineState, StepReport};
+
+/// Who is told what is said to whom: all machines of a team.
+#[derive(Clone, Default)]
+struct Switchboard(Arc<Mutex<BTreeMap<PeerId, Told>>>);
+
+/// One machine's place at it.
+struct Plugged {
+    me: PeerId,
+    board: Switchboard,
+    /// It is killed before it says this many more words.
+    words_left: Option<u32>,
+}
+
+impl Switchboard {
+    fn tell(&self, to: PeerId, heard: Heard) {
+        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&to).cloned();
+        // A machine that has ended hears nothing.
+        let _ = told.map(|told| told.tell(heard));
+    }
+
+    fn connect(&self, captain: PeerId, helper: PeerId) {
+        // A connection hears that it is one before it hears anything else.
+        self.tell(captain, Heard::Connected(helper));
+        self.tell(helper, Heard::Connected(captain));
+    }
+
+    /// As one whose process is killed: it hears nothing more, and others hear that it is gone.
+    fn kill(&self, captain: PeerId, helper: PeerId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&helper);
+        self.tell(captain, Heard::Disconnected(helper));
+    }
+}
+
+impl TeamWire for Plugged {
+    fn send(&mut self, to: PeerId, word: Word) {
+        if let Some(left) = &mut self.words_left {
+            if *left == 0 {
+                return;
+            }
+            *left -= 1;
+            if *left == 0 {
+                return self.board.kill(to, self.me);
+            }
+        }
+        let (header, body) = word.to_parts();
+        let word = Word::from_parts(&header, body).expect("a word comes out as it went in");
+        self.board.tell(to, Heard::Said(self.me, word));
+    }
+
+    fn disconnect(&mut self, from: PeerId) {
+        self.board.tell(from, Heard::Disconnected(self.me));
+        self.board.tell(self.me, Heard::Disconnected(from));
+    }
+}
+
+fn peer(number: u8) -> PeerId {
+    PeerId::from_public_key([number; 32])
+}
+
+const CAPTAIN: u8 = 100;
+
+fn place(operations_per_second: f64) -> Place {
+    let link = Link { up: f64::INFINITY, down: f64::INFINITY, latency: 0.0 };
+    Place { memory_bytes: 1 << 33, operations_per_second, link }
+}
+
+/// A team in which the captain keeps as little as it can.
+struct Team {
+    board: Switchboard,
+    view: TeamView,
+    notices: Arc<Mutex<Vec<TeamNotice>>>,
+    helpers: BTreeMap<u8, HelperThread>,
+}
+
+#[derive(Clone, Copy)]
+struct Setting {
+    helpers: u8,
+    wire: Wire,
+    options: TrainingOptions,
+    /// Of the captain, in bytes.
+    memory: u64,
+}
+
+fn setting(helpers: u8) -> Setting {
+    Setting { helpers, wire: Wire::F32, options: TrainingOptions::default(), memory: 1 << 33 }
+}
+
+impl Team {
+    fn begin(manifest: &RunManifest, base: Option<BaseWeights>, setting: Setting) -> (Engine, Team) {
+        let Setting { helpers, wire, options, memory } = setting;
+        let (board, view, notices) = (Switchboard::default(), TeamView::default(), Arc::new(Mutex::new(Vec::new())));
+        let (told, heard) = facts();
+        board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(CAPTAIN), told.clone());
+        let mut team =
+            Team { board: board.clone(), view: view.clone(), notices: notices.clone(), helpers: BTreeMap::new() };
+        (1..=helpers).for_each(|number| team.help(number, options, None));
+        let on_notice = Box::new(move |notice: &TeamNotice| {
+            notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice.clone());
+        });
+        let options_of_team = TeamOptions {
+            device: Device::Cpu,
+            threads: 1,
+            wire,
+            // Slow where it may hold all: what helps is given away.
+            place: Place { memory_bytes: memory, ..place(if memory < 1 << 33 { 1e9 } else { 1.0 }) },
+            epoch: 1 << 20,
+            helpers_wanted: usize::from(helpers),
+            patience: TeamPatience { grace: Duration::from_millis(300), ..TeamPatience::default() },
+            carrier: Box::new(Plugged { me: peer(CAPTAIN), board, words_left: None }),
+            facts: (told, heard),
+            view,
+            on_notice,
+        };
+        let base = base.map_or(TeamBase::None, TeamBase::Held);
+        let engine = Engine::in_team(manifest, base, Corpus::grammar(), [1; 32], options_of_team, options);
+        (engine.expect("a captain"), team)
+    }
+
+    /// One more helper.
+    fn help(&mut self, number: u8, options: TrainingOptions, words_left: Option<u32>) {
+        let (told, heard) = facts();
+        self.board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(number), told.clone());
+        let offer = Offer {
+            memory_bytes: 1 << 33,
+            operations_per_second: 1e9,
+            up_bytes_per_second: 0,
+            down_bytes_per_second: 0,
+            holding: None,
+        };
+        let config = HelperConfig { offer, kept_for: Duration::from_secs(600) };
+        let wire = Box::new(Plugged { me: peer(number), board: self.board.clone(), words_left });
+        let stage = HelperStage::new(Device::Cpu, 1, options);
+        self.helpers.insert(number, HelperThread::start(config, stage, (told, heard), wire, Box::new(|_| {})));
+        self.board.connect(peer(CAPTAIN), peer(number));
+    }
+
+    fn kill(&mut self, number: u8) {
+        self.board.kill(peer(CAPTAIN), peer(number));
+        self.helpers.remove(&number);
+    }
+
+    /// Who has which layers.
+    fn layers(&self) -> Vec<(Option<PeerId>, LayerRange)> {
+        let cut = self.view.status().and_then(|status| status.cut).expect("a cut");
+        cut.stages.iter().map(|stage| (stage.helper, stage.layers)).collect()
+    }
+}
+
+/// Steps until so many have been taken, through all waits.
+fn stepped(engine: &mut Engine, steps: u64) -> Vec<StepReport> {
+    let (begin, mut reports) = (Instant::now(), Vec::new());
+    while (reports.len() as u64) < steps {
+        assert!(begin.elapsed() < Duration::from_secs(300), "the team stands still");
+        match engine.step(reports.len() as f64) {
+            Ok(report) => reports.push(report),
+            Err(TrainingError::TeamWaits(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    reports
+}
+
+fn manifest(has_adapters: bool, kind: OptimizerKind) -> RunManifest {
+    let model = ModelSpec { layers: 6, width: 16, heads: 2, feed_forward: 24, context: 12, ..ModelSpec::default() };
+    // A norm that clips every step: one wrong bit of it would be in every parameter.
+    let optimizer = OptimizerSpec {
+        kind,
+        batch_sequences: 5,
+        gradient_norm_max: 0.1,
+        match_batch: true,
+        ..OptimizerSpec::default()
+    };
+    let mut manifest = RunManifest { model, optimizer, ..RunManifest::default() };
+    manifest.data.validation_sequences = 7;
+    if has_adapters {
+        let targets = ["q_proj", "up_proj"].map(str::to_owned).to_vec();
+        manifest.lora = LoraSpec { rank: 2, targets, base_bits: 8, ..LoraSpec::default() };
+        manifest.base.digest = "0".repeat(64);
+    }
+    manifest
+}
+
+fn base(manifest: &RunManifest) -> Option<BaseWeights> {
+    manifest.lora.is_on().then(|| crate::model::drawn_base(manifest))
+}
+
+fn alone(manifest: &RunManifest, options: TrainingOptions) -> Engine {
+    let engine = Engine::on_base(manifest, base(manifest), Corpus::grammar(), [1; 32], &[Device::Cpu], options);
+    engine.expect("one machine")
+}
+
+/// Memory for embedding and head, and not for a layer.
+fn room_for_ends(manifest: &RunManifest, options: &TrainingOptions) -> u64 {
+    let (least, layer) = captain_needs(manifest, options, (Wire::F32, 1));
+    least + layer / 2
+}
+
+/// Names what differs: whole states would fill the screen.
+fn assert_same(found: EngineState, expected: EngineState, where_from: &str) {
+    let differing = |found: &[f32], expected: &[f32]| {
+        let pairs = found.iter().zip(expected).enumerate();
+        let places: Vec<usize> = pairs.filter(|(_, (one, other))| one != other).map(|(place, _)| place).collect();
+        (found.len() != expected.len() || !places.is_empty()).then(|| (places.len(), places.first().copied()))
+    };
+    let average =
+        |state: &EngineState| state.gradient_average.as_ref().map(|average| average.values.clone()).unwrap_or_default();
+    let vectors = [
+        ("parameters", differing(&found.parameters, &expected.parameters)),
+        ("first moments", differing(&found.first_moment, &expected.first_moment)),
+        ("second moments", differing(&found.second_moment, &expected.second_moment)),
+        ("average", differing(&average(&found), &average(&expected))),
+    ];
+    for (name, differs) in vectors {
+        assert_eq!(differs, None, "{name} differ at so many places, first at: {where_from}");
+    }
+    assert_eq!(found.counters, expected.counters, "{where_from}");
+    assert!(found == expected, "{where_from}");
+}
+
+/// Alternating ones, times a step.
+fn correction(engine: &Engine, step: f32) -> Correction {
+    let count = engine.layout().parameters();
+    let codes = (0..count).map(|index| if index % 2 == 0 { 1 } else { -1 }).collect();
+    Correction::new(Codes::Narrow(codes), vec![step; count.div_ceil(BLOCK)])
+}
+
+#[test]
+fn a_team_of_any_size_trains_with_the_bits_of_one_machine() {
+    let small = TrainingOptions { micro_batch: Some(2), ..TrainingOptions::default() };
+    let ways = [
+        (false, OptimizerKind::AdamW, 1, TrainingOptions::default()),
+        (false, OptimizerKind::Muon, 2, small),
+        (true, OptimizerKind::AdamW, 1, small),
+        (true, OptimizerKind::AdamW, 3, TrainingOptions { recompute: true, ..small }),
+        (false, OptimizerKind::AdamW, 3, TrainingOptions { moments_in_8_bits: true, ..small }),
+    ];
+    for (has_adapters, kind, helpers, options) in ways {
+        let manifest = manifest(has_adapters, kind);
+        let mut whole = alone(&manifest, options);
+        let memory = room_for_ends(&manifest, &options);
+        let setting = Setting { options, memory, ..setting(helpers) };
+        let (mut engine, team) = Team::begin(&manifest, base(&manifest), setting);
+        whole.set_members(3.0);
+        engine.set_members(3.0);
+        let expected = stepped(&mut whole, 20);
+        let found = stepped(&mut engine, 20);
+        assert_eq!(found, expected, "losses and norms of {helpers} helpers");
+        assert!(expected.iter().all(|report| report.gradient_norm > 0.01));
+        let on_helpers: u32 =
+            team.layers().iter().filter(|(who, _)| who.is_some()).map(|(_, layers)| layers.len()).sum();
+        assert_eq!((on_helpers, team.layers().len()), (6, usize::from(helpers) + 2), "{:?}", team.layers());
+        assert_same(engine.save().expect("a state"), whole.save().expect("a state"), &format!("{helpers} helpers"));
+        let (one, other) = (engine.evaluate().expect("evaluated"), whole.evaluate().expect("evaluated"));
+        assert_eq!((one.correct, one.predictions), (other.correct, other.predictions));
+        // Losses are added up by groups of rows, and a team's microbatches have fewer.
+        assert!((one.loss() - other.loss()).abs() < 1e-8 * other.loss(), "{one:?} {other:?}");
+    }
+}
+
+#[test]
+fn corrections_and_saved_states_reach_all_machines_and_go_on_in_any_team() {
+    for has_adapters in [false, true] {
+        let manifest = manifest(has_adapters, OptimizerKind::AdamW);
+        let options = TrainingOptions::default();
+        let mut whole = alone(&manifest, options);
+        let (mut engine, _team) = Team::begin(&manifest, base(&manifest), setting(2));
+        assert_eq!(stepped(&mut engine, 3), stepped(&mut whole, 3));
+        for engine in [&mut engine, &mut whole] {
+            engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+        }
+        assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+        let saved: EngineState = engine.save().expect("a state");
+        assert_same(saved.clone(), whole.save().expect("a state"), "corrected");
+        let (mut other, _other_team) = Team::begin(&manifest, base(&manifest), setting(1));
+        other.restore(saved).expect("restored");
+        let expected = stepped(&mut whole, 2);
+        assert_eq!((stepped(&mut other, 2), stepped(&mut engine, 2)), (expected.clone(), expected));
+    }
+}
+
+#[test]
+fn microbatches_of_a_team_give_the_gradient_of_one_batch() {
+    let manifest = manifest(false, OptimizerKind::AdamW);
+    let norms = |micro_batch| {
+        let options = TrainingOptions { micro_batch: Some(micro_batch), recompute: true, ..TrainingOptions::default() };
+        let (mut engine, _team) = Team::begin(&manifest, None, Setting { options, ..setting(1) });
+        stepped(&mut engine, 1)[0]
+    };
+    let (one, five) = (norms(5), norms(1));
+    assert!((one.loss - five.loss).abs() < 1e-6 && (one.gradient_norm - five.gradient_norm).abs() < 1e-6);
+}
+
+/// A helper is killed after any number of its words: with adapters nothing is lost but, where it happens between the first commit
+/// and the last, one step of its layers.
+#[test]
+fn whenever_a_helper_is_killed_the_team_goes_on_as_if_nothing_had_been() {
+    let manifest = manifest(true, OptimizerKind::AdamW);
+    let options = TrainingOptions { micro_batch: Some(2), ..TrainingOptions::default() };
+    let mut whole = alone(&manifest, options);
+    let expected = stepped(&mut whole, 4);
+    let expected_state = whole.save().expect("a state");
+    let (mut exact, mut missed) = (0, 0);
+    for words in 1..50 {
+        let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { options, ..setting(1) });
+        team.help(2, options, Some(words));
+        let found = stepped(&mut engine, 4);
+        let counts = team.view.status().expect("it has begun").counts;
+        assert!(counts.steps_missed <= 1, "{counts:?}");
+        if counts.steps_missed + counts.revisions_lost > 0 {
+            // It had stepped, or was to step, and nobody has what came of it.
+            missed += 1;
+            assert!(found.iter().all(|report| report.loss.is_finite()));
+            continue;
+        }
+        assert_eq!(found, expected, "killed after {words} words: {counts:?}");
+        assert_same(engine.save().expect("a state"), expected_state.clone(), &format!("killed after {words} words"));
+        exact += usize::from(counts.helpers_lost > 0);
+    }
+    assert!(exact > 20 && missed < 10, "{exact} {missed}");
+}
+
+#[test]
+fn a_captain_that_lacks_helpers_says_so_at_once_answers_exchanges_and_goes_on_when_one_comes() {
+    let manifest = manifest(true, OptimizerKind::AdamW);
+    let options = TrainingOptions::default();
+    let memory = room_for_ends(&manifest, &options);
+    let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), Setting { memory, ..setting(1) });
+    let mut whole = alone(&manifest, options);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    team.kill(1);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !team.notices.lock().expect("no panic").iter().any(|notice| matches!(notice, TeamNotice::Waiting { .. })) {
+        assert!(Instant::now() < deadline, "it does not say that it waits");
+        let begin = Instant::now();
+        let error = engine.step(2.0).expect_err("nobody has the layers");
+        assert!(matches!(error, TrainingError::TeamWaits(_)) && begin.elapsed() < Duration::from_secs(2), "{error}");
+    }
+    for engine in [&mut engine, &mut whole] {
+        let begin = Instant::now();
+        engine.apply(Part::MODEL, &correction(engine, 0.01)).expect("a correction");
+        assert!(engine.parameters().expect("those that are kept").iter().all(|value| value.is_finite()));
+        assert!(begin.elapsed() < Duration::from_secs(2), "exchanges are answered");
+    }
+    team.help(2, options, None);
+    assert_eq!(stepped(&mut engine, 2), stepped(&mut whole, 2));
+    assert_same(engine.save().expect("a state"), whole.save().expect("a state"), "after a wait");
+}
+
+#[test]
+fn streams_of_8_bits_train_as_exact_ones_do() {
+    for seed in 0..3 {
+        let model = ModelSpec { layers: 4, width: 32, heads: 2, feed_forward: 64, context: 32, ..ModelSpec::default() };
+        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        (manifest.run.seed, manifest.optimizer.batch_sequences) = (seed, 8);
+        let losses = [Wire::F32, Wire::Codes8].map(|wire| {
+            let memory = room_for_ends(&manifest, &TrainingOptions::default());
+            let (mut engine, team) = Team::begin(&manifest, None, Setting { wire, memory, ..setting(2) });
+            stepped(&mut engine, 200);
+            let evaluated = engine.evaluate();
+            evaluated.unwrap_or_else(|error| panic!("{error}: {:?}", team.notices.lock())).loss()
+        });
+        let [exact, coded] = losses;
+        assert!(exact < 4.0, "it has learned: {exact}");
+        assert!((coded / exact - 1.0).abs() < 0.003 && coded != exact, "{coded} {exact}");
+    }
+}

@@ -1,0 +1,401 @@
+//! The captain's part of a team: who has which layers, what is computed when, what becomes of a batch, whom to wait for.
+//!
+//! ```text
+//! Waiting ──a cut fits──► Saving ──states of layers that move are kept──► Loading ──all are ready──► Ready
+//!    ▲                                                                                              │ ▲
+//!    │                        a helper is lost, wherever that is                                     ▼ │
+//!    └──────────────────────────────────────────────────────────────── Computing, Copying, Writing ──┘
+//! ```
+//!
+//! A batch is computed by all stages, then all tell the squares of their gradients, then the owner decides. Until the first commit
+//! is out, whatever goes wrong ends in a drop on all stages: parameters and moments are as before, bit for bit. After it all
+//! step; a helper that is lost in between may miss that one step, which is counted.
+
+mod band;
+mod batch;
+mod forming;
+mod progress;
+mod roster;
+mod states;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::config::CaptainConfig;
+use super::cut::Cut;
+use super::effect::CaptainEffect;
+use super::event::CaptainEvent;
+use super::frame::StateKind;
+use super::message::{BatchKind, Lanes, TeamMessage};
+use super::notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
+use super::work::Work;
+use crate::Payload;
+use crate::peer::PeerId;
+use crate::time::Time;
+use batch::Batch;
+use forming::{Loading, Saving, Waiting};
+use roster::{Roster, Task};
+use states::{Copying, Writing};
+
+/// A captain. See the [module's documentation](super) for the contract.
+#[derive(Debug)]
+pub struct Captain {
+    config: CaptainConfig,
+    roster: Roster,
+    /// The next epoch, batch or request.
+    next_number: u64,
+    /// Of the cut that there is, or that is being made.
+    epoch: u64,
+    /// The cut that there is; whatever becomes of a new one, its stages are in memory where helpers are connected.
+    cut: Option<Cut>,
+    /// Of the model's state.
+    revision: u64,
+    /// Of the owner's copy of each layer.
+    kept: Vec<u64>,
+    phase: Phase,
+    /// What the owner wants next.
+    want: Option<Want>,
+    /// At the owner, whatever has become of its batch.
+    computing: Option<Work>,
+    /// Operations a second of the captain's own machine, as measured.
+    speed: Option<f64>,
+    /// Whether a better cut is to be looked for: a helper has offered, or much was measured.
+    reconsiders: bool,
+    waited: Duration,
+    /// Since when the owner waits for a cut.
+    waits_since: Option<Time>,
+    effects: VecDeque<CaptainEffect>,
+    counts: TeamCounts,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Waiting(Waiting),
+    Saving(Saving),
+    Loading(Loading),
+    Ready,
+    Computing(Box<Batch>),
+    Copying(Copying),
+    Writing(Writing),
+    Ended,
+}
+
+/// What the owner wants.
+#[derive(Debug)]
+enum Want {
+    Batch(BatchKind, Lanes),
+    Copy(StateKind),
+    Write { kind: StateKind, parts: Vec<Payload>, epoch: u64, is_kept: bool },
+}
+
+impl Captain {
+    /// A captain without helpers.
+    ///
+    /// # Panics
+    /// When the model has no layers.
+    pub fn new(config: CaptainConfig, now: Time) -> Captain {
+        assert!(config.model.layers > 0, "a model of layers");
+        let phase = Phase::Waiting(Waiting::gathering(now + config.patience.gathering));
+        Captain {
+            roster: Roster::new(config.patience),
+            next_number: config.epoch.max(1),
+            epoch: 0,
+            cut: None,
+            revision: 0,
+            kept: vec![0; config.model.layers as usize],
+            phase,
+            want: None,
+            computing: None,
+            speed: None,
+            reconsiders: false,
+            waited: Duration::ZERO,
+            waits_since: None,
+            effects: VecDeque::new(),
+            counts: TeamCounts::default(),
+            config,
+        }
+    }
+
+    /// Takes a fact in.
+    ///
+    /// # Panics
+    /// When the owner wants something before what it wanted before has ended.
+    pub fn handle(&mut self, now: Time, event: CaptainEvent) {
+        match event {
+            CaptainEvent::HelperConnected { helper } => self.on_connected(now, helper),
+            CaptainEvent::HelperDisconnected { helper } => self.lose(now, helper, DropReason::HelperLost),
+            CaptainEvent::MessageArrived { helper, message } => self.on_message(now, helper, message),
+            CaptainEvent::FrameArrived { helper, frame, size } => self.on_frame(now, helper, frame, size),
+            CaptainEvent::StateArrived { helper, header, payload } => self.on_state(now, helper, header, payload),
+            CaptainEvent::Loaded { epoch, result } => self.on_loaded(now, epoch, result),
+            CaptainEvent::Computed { work, outcome, busy } => self.on_computed(now, work, outcome, busy),
+            CaptainEvent::Summed { epoch, batch, squares } => self.on_summed(epoch, batch, squares),
+            CaptainEvent::StepDecided { batch, factors } => self.on_step_decided(now, batch, factors),
+            CaptainEvent::DiscardDecided { batch } => self.on_discard_decided(batch),
+            CaptainEvent::Stepped { epoch, batch } => self.on_stepped(now, epoch, batch),
+            CaptainEvent::ReadOut { request, payload } => self.on_read_out(now, request, payload),
+            CaptainEvent::BatchWanted { lanes } => self.wish(now, Want::Batch(BatchKind::Training, lanes)),
+            CaptainEvent::EvaluationWanted { microbatches } => {
+                self.wish(now, Want::Batch(BatchKind::Evaluation, Lanes::one(microbatches)));
+            }
+            CaptainEvent::CopyWanted { kind } => self.wish(now, Want::Copy(kind)),
+            CaptainEvent::WriteWanted { kind, parts, epoch, is_kept } => {
+                self.wish(now, Want::Write { kind, parts, epoch, is_kept });
+            }
+            CaptainEvent::EndWanted => self.end(),
+            CaptainEvent::TimePassed => {}
+        }
+        self.end_waits(now);
+        self.go_on(now);
+    }
+
+    /// The next order, where there is one.
+    pub fn poll_effect(&mut self) -> Option<CaptainEffect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`CaptainEvent::TimePassed`] is wanted at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let awaited = self.awaited();
+        let limits =
+            awaited.iter().filter_map(|(helper, task, since)| Some(*since + self.roster.get(*helper)?.limit(*task)));
+        let until = match &self.phase {
+            Phase::Waiting(waiting) => Some(waiting.until),
+            _ => None,
+        };
+        limits.chain(until).min()
+    }
+
+    /// Where it stands.
+    pub fn status(&self, now: Time) -> TeamStatus {
+        let phase = match &self.phase {
+            Phase::Waiting(_) => TeamPhase::Waiting,
+            Phase::Saving(_) | Phase::Loading(_) => TeamPhase::Cutting,
+            Phase::Ready => TeamPhase::Ready,
+            Phase::Computing(batch) if batch.steps() => TeamPhase::Stepping,
+            Phase::Computing(_) => TeamPhase::Computing,
+            Phase::Copying(_) | Phase::Writing(_) => TeamPhase::Copying,
+            Phase::Ended => TeamPhase::Ended,
+        };
+        TeamStatus {
+            phase,
+            epoch: self.epoch,
+            cut: self.cut.clone(),
+            revision: self.revision,
+            helpers: self.roster.offering(),
+            missing_bytes: if let Phase::Waiting(waiting) = &self.phase { waiting.missing_bytes } else { 0 },
+            waited: self.waited + self.waits_since.map_or(Duration::ZERO, |since| now - since),
+            counts: self.counts,
+        }
+    }
+
+    /// Streams that wait at the captain, and microbatches that are under way.
+    pub fn waiting_and_under_way(&self) -> (usize, usize) {
+        match &self.phase {
+            Phase::Computing(batch) => (batch.waiting(), batch.under_way()),
+            _ => (0, 0),
+        }
+    }
+
+    fn wish(&mut self, now: Time, want: Want) {
+        let is_free = matches!(self.phase, Phase::Waiting(_) | Phase::Saving(_) | Phase::Loading(_) | Phase::Ready);
+        match self.phase {
+            Phase::Ended => self.refuse(want),
+            _ => {
+                assert!(is_free && self.want.is_none(), "the owner wants one thing after the other");
+                self.want = Some(want);
+                self.waits_since = Some(now);
+            }
+        }
+    }
+
+    /// The team has ended: nothing comes of what is wanted.
+    fn refuse(&mut self, want: Want) {
+        let effect = match want {
+            Want::Batch(..) => {
+                let (batch, outcome) = (self.number(), BatchOutcome::Dropped(DropReason::Ended));
+                CaptainEffect::BatchEnded { batch, outcome }
+            }
+            Want::Copy(_) => CaptainEffect::CopyEnded { is_complete: false },
+            Want::Write { .. } => CaptainEffect::WriteEnded { outcome: WriteOutcome::Nothing },
+        };
+        self.effects.push_back(effect);
+    }
+
+    /// Whatever may begin now does.
+    fn go_on(&mut self, now: Time) {
+        if matches!(self.phase, Phase::Waiting(_)) {
+            self.seek_cut(now);
+        }
+        if matches!(self.phase, Phase::Ready) {
+            self.improve_cut(now);
+        }
+        if matches!(self.phase, Phase::Ready)
+            && let Some(want) = self.want.take()
+        {
+            self.waited += self.waits_since.take().map_or(Duration::ZERO, |since| now - since);
+            match want {
+                Want::Batch(kind, lanes) => self.begin_batch(now, kind, lanes),
+                Want::Copy(kind) => self.begin_copy(now, kind),
+                Want::Write { kind, parts, epoch, is_kept } => self.begin_write(now, kind, parts, epoch, is_kept),
+            }
+        }
+    }
+
+    /// Whom it waits for, for what, and since when.
+    fn awaited(&self) -> Vec<(PeerId, Task, Time)> {
+        match &self.phase {
+            Phase::Waiting(_) | Phase::Ready | Phase::Ended => Vec::new(),
+            Phase::Saving(saving) => saving.awaited(),
+            Phase::Loading(loading) => loading.awaited(),
+            Phase::Computing(batch) => batch.awaited(),
+            Phase::Copying(copying) => copying.awaited(),
+            Phase::Writing(writing) => writing.awaited(),
+        }
+    }
+
+    /// Treats helpers as gone that took longer than they are trusted to.
+    fn end_waits(&mut self, now: Time) {
+        for (helper, task, since) in self.awaited() {
+            let Some(known) = self.roster.get_mut(helper) else { continue };
+            if since + known.limit(task) <= now {
+                known.record_in_vain(task);
+                self.lose(now, helper, DropReason::HelperLate);
+            }
+        }
+    }
+
+    fn on_connected(&mut self, now: Time, helper: PeerId) {
+        // The connection before may be gone without a word.
+        self.lose(now, helper, DropReason::HelperLost);
+        if self.roster.connect(helper).is_none() {
+            self.effects.push_back(CaptainEffect::Disconnect { helper });
+        }
+    }
+
+    fn on_message(&mut self, now: Time, helper: PeerId, message: TeamMessage) {
+        let Some(known) = self.roster.get_mut(helper) else { return self.counts.stale += 1 };
+        if !message.is_sound() {
+            return self.counts.misbehaved += 1;
+        }
+        match message {
+            TeamMessage::Offer(offer) => {
+                // What it held is known where it was told on this connection; of a life before nothing is taken up.
+                let first = known.offer.is_none();
+                if first {
+                    known.held = offer.holding.filter(|held| {
+                        held.epoch >= self.config.epoch
+                            && held.epoch <= self.epoch
+                            && held.layers.end <= self.config.model.layers
+                            && held.revision <= self.revision
+                    });
+                }
+                known.offer = Some(offer);
+                known.cannot = false;
+                self.reconsiders = true;
+                self.notice(TeamNotice::HelperOffered { helper });
+            }
+            TeamMessage::Leaving => {
+                known.leaves = true;
+                self.reconsiders = true;
+            }
+            TeamMessage::WantsBase { epoch } => self.on_wants_base(helper, epoch),
+            TeamMessage::Ready { epoch } => self.on_ready(now, helper, epoch),
+            TeamMessage::Cannot { epoch, reason } => self.on_cannot(now, helper, epoch, reason),
+            TeamMessage::Sums { epoch, batch, squares, busy_nanos } => {
+                self.on_sums(now, helper, (epoch, batch), squares, Duration::from_nanos(busy_nanos));
+            }
+            TeamMessage::Done { epoch, batch } => self.on_done(now, helper, epoch, batch),
+            TeamMessage::Failed { epoch, batch, cause } => self.on_failed(now, helper, epoch, batch, cause),
+            TeamMessage::Written { epoch, request } => self.on_written(now, helper, epoch, request),
+            TeamMessage::Assign(_)
+            | TeamMessage::Begin { .. }
+            | TeamMessage::Commit { .. }
+            | TeamMessage::Drop { .. }
+            | TeamMessage::Copy { .. }
+            | TeamMessage::Release { .. } => self.counts.misbehaved += 1,
+        }
+    }
+
+    /// A helper is gone, or treated as if it were.
+    fn lose(&mut self, now: Time, helper: PeerId, reason: DropReason) {
+        if !self.roster.disconnect(helper) {
+            return;
+        }
+        self.counts.helpers_lost += 1;
+        if reason != DropReason::HelperLost {
+            self.effects.push_back(CaptainEffect::Disconnect { helper });
+        }
+        self.notice(TeamNotice::HelperLost { helper, reason });
+        match &mut self.phase {
+            Phase::Waiting(_) | Phase::Ended => {}
+            Phase::Saving(saving) if !saving.concerns(helper) => {}
+            Phase::Loading(loading) if !loading.cut.has(helper) => {}
+            Phase::Saving(_) | Phase::Loading(_) => self.wait_for(now, helper),
+            Phase::Ready | Phase::Computing(_) | Phase::Copying(_) | Phase::Writing(_) => {
+                if self.cut.as_ref().is_some_and(|cut| cut.has(helper)) {
+                    self.lose_stage(now, helper, reason);
+                }
+            }
+        }
+    }
+
+    /// A helper of the cut is gone: what is under way ends, and the model is cut anew unless it returns.
+    fn lose_stage(&mut self, now: Time, helper: PeerId, reason: DropReason) {
+        match &mut self.phase {
+            Phase::Computing(batch) if batch.steps() => {
+                self.counts.steps_missed += u64::from(batch.lose(helper));
+                return self.end_step(now);
+            }
+            Phase::Computing(_) => self.drop_batch(reason),
+            Phase::Copying(_) => self.effects.push_back(CaptainEffect::CopyEnded { is_complete: false }),
+            Phase::Writing(writing) => {
+                writing.lose(helper);
+                return self.end_write(now);
+            }
+            Phase::Waiting(_) | Phase::Saving(_) | Phase::Loading(_) | Phase::Ready | Phase::Ended => {}
+        }
+        self.wait_for(now, helper);
+    }
+
+    /// What a helper sent cannot be: it is let go, and not let in again after the third time.
+    fn accuse(&mut self, now: Time, helper: PeerId) {
+        self.counts.misbehaved += 1;
+        if let Some(known) = self.roster.get_mut(helper) {
+            known.strike();
+        }
+        self.lose(now, helper, DropReason::HelperMisbehaved);
+    }
+
+    fn end(&mut self) {
+        if matches!(self.phase, Phase::Computing(_)) {
+            self.drop_batch(DropReason::Ended);
+        }
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Copying(_) => self.effects.push_back(CaptainEffect::CopyEnded { is_complete: false }),
+            Phase::Writing(_) => self.effects.push_back(CaptainEffect::WriteEnded { outcome: WriteOutcome::Partial }),
+            _ => {}
+        }
+        for helper in self.roster.offering() {
+            self.send(helper, TeamMessage::Release { epoch: self.epoch });
+        }
+        if let Some(want) = self.want.take() {
+            self.refuse(want);
+        }
+    }
+
+    /// One that was never given before.
+    fn number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
+    }
+
+    fn send(&mut self, helper: PeerId, message: TeamMessage) {
+        self.effects.push_back(CaptainEffect::Send { helper, message });
+    }
+
+    fn notice(&mut self, notice: TeamNotice) {
+        self.effects.push_back(CaptainEffect::Notice(notice));
+    }
+}

@@ -1,0 +1,210 @@
+//! Orders of a [`Captain`](super::Captain) and a [`Helper`](super::Helper) to the outside, in the imperative.
+
+use super::cut::Cut;
+use super::frame::{Frame, StateHeader, StateKind};
+use super::message::{Assign, LayerRange, StepFactors, TeamMessage};
+use super::notice::{BatchOutcome, TeamNotice, WriteOutcome};
+use super::work::{Stream, Work};
+use crate::Payload;
+use crate::peer::PeerId;
+
+/// An order of a captain. What comes back is told in the [module's documentation](super).
+#[derive(Clone, Debug)]
+pub enum CaptainEffect {
+    /// To the network: a message.
+    Send {
+        /// To whom.
+        helper: PeerId,
+        /// The message.
+        message: TeamMessage,
+    },
+    /// To the network: a stream.
+    SendFrame {
+        /// To whom.
+        helper: PeerId,
+        /// The frame.
+        frame: Frame,
+    },
+    /// To the network: a state.
+    SendState {
+        /// To whom.
+        helper: PeerId,
+        /// What it is.
+        header: StateHeader,
+        /// The bytes.
+        payload: Payload,
+    },
+    /// To the network: close the connections to a helper that is late or misbehaves. It may connect again.
+    Disconnect {
+        /// Whose.
+        helper: PeerId,
+    },
+    /// To the owner: build the captain's own stages of a cut, from what it keeps and the stages there are.
+    Load {
+        /// Of the cut.
+        epoch: u64,
+        /// The cut; the captain's stages are those without a helper.
+        cut: Cut,
+    },
+    /// To the owner: compute on one of the captain's stages. One piece of work at a time.
+    Compute {
+        /// Names it.
+        work: Work,
+        /// The stream that comes in; none for the forward of the first stage, which has the data, and for the backward of the last one,
+        /// which has the losses.
+        input: Option<Stream>,
+    },
+    /// To the owner: all backwards of the captain's stages are done; tell their squares.
+    Sum {
+        /// Of the cut.
+        epoch: u64,
+        /// Number of the batch.
+        batch: u64,
+    },
+    /// To the owner: the gradient is complete on all stages. Decide whether they step.
+    Gathered {
+        /// Number of the batch.
+        batch: u64,
+        /// The sum of the squares of each tensor of the whole model, in its order.
+        squares: Vec<f64>,
+    },
+    /// To the owner: step on all of the captain's stages.
+    Step {
+        /// Of the cut.
+        epoch: u64,
+        /// Number of the batch.
+        batch: u64,
+        /// How.
+        factors: StepFactors,
+    },
+    /// To the owner: forget the batch; parameters and moments stay as they were before it.
+    Discard {
+        /// Of the cut.
+        epoch: u64,
+        /// Number of the batch.
+        batch: u64,
+    },
+    /// To the owner: hand out the kept state of some layers, or their frozen base.
+    ReadOut {
+        /// Returned with the bytes.
+        request: u64,
+        /// Which layers.
+        layers: LayerRange,
+        /// [`StateKind::Training`] or [`StateKind::Base`].
+        kind: StateKind,
+    },
+    /// To the owner: a helper's state. Training states take the place of what is kept of these layers.
+    Keep {
+        /// Which layers.
+        layers: LayerRange,
+        /// [`StateKind::Training`] or [`StateKind::Parameters`].
+        kind: StateKind,
+        /// Of the state.
+        revision: u64,
+        /// The bytes.
+        payload: Payload,
+    },
+    /// To the owner: a batch or an evaluation has ended.
+    BatchEnded {
+        /// Its number.
+        batch: u64,
+        /// How.
+        outcome: BatchOutcome,
+    },
+    /// To the owner: copies of all helpers are kept; or one is missing, since a helper was lost.
+    CopyEnded {
+        /// Whether all have come.
+        is_complete: bool,
+    },
+    /// To the owner: a write has ended. Unless nothing was written, the owner takes it up as it said it would.
+    WriteEnded {
+        /// How.
+        outcome: WriteOutcome,
+    },
+    /// To people and logs.
+    Notice(TeamNotice),
+}
+
+/// An order of a helper. What comes back is told in the [module's documentation](super).
+#[derive(Clone, Debug)]
+pub enum HelperEffect {
+    /// To the network: a message.
+    Send {
+        /// To whom.
+        captain: PeerId,
+        /// The message.
+        message: TeamMessage,
+    },
+    /// To the network: a stream.
+    SendFrame {
+        /// To whom.
+        captain: PeerId,
+        /// The frame.
+        frame: Frame,
+    },
+    /// To the network: a state.
+    SendState {
+        /// To whom.
+        captain: PeerId,
+        /// What it is.
+        header: StateHeader,
+        /// The bytes.
+        payload: Payload,
+    },
+    /// To the owner: build this stage in place of the one there is. Where the assignment keeps the state, the layers are the same and
+    /// parameters and moments stay.
+    Load {
+        /// The assignment.
+        assign: Box<Assign>,
+    },
+    /// To the owner: the stage is not needed any more.
+    Unload,
+    /// To the owner: compute. One piece of work at a time.
+    Compute {
+        /// Names it.
+        work: Work,
+        /// The stream that comes in.
+        input: Stream,
+    },
+    /// To the owner: all backwards are done; tell the squares.
+    Sum {
+        /// Of the cut.
+        epoch: u64,
+        /// Number of the batch.
+        batch: u64,
+    },
+    /// To the owner: step.
+    Step {
+        /// Of the cut.
+        epoch: u64,
+        /// Number of the batch.
+        batch: u64,
+        /// How.
+        factors: StepFactors,
+    },
+    /// To the owner: forget the batch; parameters and moments stay as they were before it.
+    Discard {
+        /// Of the cut.
+        epoch: u64,
+        /// Number of the batch.
+        batch: u64,
+    },
+    /// To the owner: copy the stage's state.
+    Copy {
+        /// Returned with the copy.
+        request: u64,
+        /// [`StateKind::Training`] or [`StateKind::Parameters`].
+        kind: StateKind,
+    },
+    /// To the owner: take a state up.
+    Write {
+        /// Returned once it is.
+        request: u64,
+        /// What the bytes are.
+        kind: StateKind,
+        /// The bytes.
+        payload: Payload,
+    },
+    /// To people and logs.
+    Notice(TeamNotice),
+}

@@ -1,0 +1,168 @@
+//! What people and logs want to know of a team.
+
+use std::time::Duration;
+
+use super::cut::Cut;
+use crate::peer::PeerId;
+
+/// How a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchOutcome {
+    /// All stages have stepped, but for those that were lost in between.
+    Stepped,
+    /// An evaluation is complete.
+    Evaluated,
+    /// The owner did not want the step.
+    Discarded,
+    /// It came to nothing: all stages are as they were before it. The owner may begin it anew.
+    Dropped(DropReason),
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// All helpers have written.
+    Complete,
+    /// But for some that were lost.
+    Partial,
+    /// The cut for which it was is over: nobody has written.
+    Nothing,
+}
+
+/// Why a batch came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DropReason {
+    /// A helper's connection was lost.
+    HelperLost,
+    /// A helper was silent beyond the time it is trusted to take.
+    HelperLate,
+    /// What a helper sent cannot be.
+    HelperMisbehaved,
+    /// A value is not finite: as a gradient that is no number, not to be tried again.
+    NotFinite,
+    /// A stage could not compute.
+    Failed,
+    /// The team was ended.
+    Ended,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TeamNotice {
+    /// A helper offers itself.
+    HelperOffered {
+        /// Who.
+        helper: PeerId,
+    },
+    /// A helper is gone, or treated as if it were.
+    HelperLost {
+        /// Who.
+        helper: PeerId,
+        /// Why.
+        reason: DropReason,
+    },
+    /// A helper could not take its stage.
+    HelperCannot {
+        /// Who.
+        helper: PeerId,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// The model is cut anew and all stages are in memory.
+    CutTaken {
+        /// Of the cut.
+        epoch: u64,
+        /// Who has which layers.
+        cut: Cut,
+    },
+    /// The captain could not build its own stages, or read out what it keeps. It is tried again now and then.
+    LoadFailed {
+        /// Why.
+        reason: String,
+    },
+    /// The model fits nowhere: the captain waits for a helper.
+    Waiting {
+        /// Bytes that are missing, at least.
+        missing_bytes: u64,
+    },
+    /// Layers go on from an older copy, since their helper was lost: so many of its steps are lost.
+    StepsLost {
+        /// First layer, and the one behind the last.
+        layers: (u32, u32),
+        /// How many revisions of the state.
+        revisions: u64,
+    },
+    /// A helper's captain is gone; the stage is kept for so long.
+    CaptainLost {
+        /// How long.
+        kept_for: Duration,
+    },
+    /// A stage is in memory.
+    StageLoaded {
+        /// First layer, and the one behind the last.
+        layers: (u32, u32),
+    },
+    /// A stage is not in memory any more.
+    StageUnloaded,
+}
+
+/// What a team does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TeamPhase {
+    /// Waits for helpers: there are too few, or too little memory.
+    Waiting,
+    /// Copies states and loads stages of a new cut.
+    Cutting,
+    /// Has a cut and nothing to do.
+    Ready,
+    /// Computes a batch.
+    Computing,
+    /// All stages step.
+    Stepping,
+    /// Reads states of helpers, or writes them.
+    Copying,
+    /// Has ended.
+    Ended,
+}
+
+/// Counts since the machine began. A helper counts its own part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TeamCounts {
+    /// Batches that all stages stepped with.
+    pub stepped: u64,
+    /// Batches that came to nothing.
+    pub dropped: u64,
+    /// Cuts that were taken up.
+    pub cuts: u64,
+    /// Helpers lost, each time.
+    pub helpers_lost: u64,
+    /// Steps that may be lost to one stage: its helper was lost between the first commit and the end of the step.
+    pub steps_missed: u64,
+    /// Revisions that layers went back when they began from an older copy.
+    pub revisions_lost: u64,
+    /// Messages, frames and states of an epoch or a batch that is over, and second ones.
+    pub stale: u64,
+    /// Those that nobody may send: out of range, unasked for, of a wrong length.
+    pub misbehaved: u64,
+}
+
+/// Where a captain stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TeamStatus {
+    /// What it does.
+    pub phase: TeamPhase,
+    /// Of the cut.
+    pub epoch: u64,
+    /// The cut, where there is one.
+    pub cut: Option<Cut>,
+    /// Of the model's state.
+    pub revision: u64,
+    /// Helpers that are connected and have offered.
+    pub helpers: Vec<PeerId>,
+    /// Bytes that are missing where it waits, else 0.
+    pub missing_bytes: u64,
+    /// How long the owner has waited in all while the team had no cut.
+    pub waited: Duration,
+    /// Counts.
+    pub counts: TeamCounts,
+}

@@ -1,0 +1,246 @@
+//! Teams of real processes: a captain whose model lies on other machines as well, helpers that are killed, sent away and come back.
+
+use std::path::{Path, PathBuf};
+
+use murmur_protocol::team::Wire;
+use murmur_tests::{Daemon, Helper, output_of, run, write_run};
+
+use crate::MURMUR;
+
+/// A model whose layers are larger than its embedding and head, so that these alone fit a small captain.
+const LAYERED_RUN: &str = "\
+[run]
+name = \"layered\"
+[model]
+layers = 4
+width = 96
+heads = 4
+feed_forward = 384
+context = 32
+[optimizer]
+batch_sequences = 4
+[schedule]
+total_steps = 100000
+warmup_steps = 20
+[data]
+validation_sequences = 8
+[gossip]
+interval_steps = 5
+final_exchanges = 2
+";
+
+/// Adapters on the same model.
+const ADAPTERS: &str = "[lora]\nrank = 4\nbase_bits = 8\n";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Where everything of a test lies.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { folder: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run_file(&self, more: &str) -> PathBuf {
+        write_run(self.folder.path(), &format!("{LAYERED_RUN}{more}"))
+    }
+
+    /// Settings of a captain that has room for embedding and head, and for none of the layers.
+    fn settings(&self, run_file: &Path) -> PathBuf {
+        let path = self.at("captain.toml");
+        let manifest = murmur::settings::load_run_manifest(run_file).expect("a run file");
+        let options = murmur_training::TrainingOptions::default();
+        let (least, layer) = murmur_training::team::captain_needs(&manifest, &options, (Wire::F32, 1));
+        let memory = (least + layer / 2) as f64 / 1e9;
+        let training = format!("stream_bits = 32\nevaluate_every = 20\nmemory_gigabytes = {memory:.6}\n");
+        let text = format!("[training]\n{training}[checkpoint]\nevery_seconds = 5\n");
+        std::fs::write(&path, text).expect("writable");
+        path
+    }
+
+    /// The base of adapters: a model of this run in the form of Hugging Face's.
+    fn base(&self) -> PathBuf {
+        let (data, base) = (self.at("trained"), self.at("base"));
+        let run_file = self.run_file("");
+        let trained =
+            Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "20", "--exit"]).wait_for_end();
+        assert!(trained.status.success(), "{}", trained.errors);
+        let exported = run(MURMUR, &["export", text(&data), "--to", text(&base)]);
+        assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
+        base
+    }
+}
+
+/// The files of the newest checkpoint.
+fn checkpoint(data: &Path) -> [Vec<u8>; 2] {
+    let folders = std::fs::read_dir(data.join("checkpoints")).expect("a folder").flatten();
+    let newest = folders.map(|folder| folder.path()).max().expect("a checkpoint");
+    ["model.safetensors", "optimizer.safetensors"].map(|name| std::fs::read(newest.join(name)).expect("a file"))
+}
+
+#[test]
+fn a_captain_and_a_helper_train_with_the_bits_of_one_machine() {
+    let place = Place::new();
+    let base = place.base();
+    for (kind, with_base) in [("", false), (ADAPTERS, true)] {
+        let run_file = place.run_file(kind);
+        let (data, alone) = (place.at(&format!("captain{with_base}")), place.at(&format!("alone{with_base}")));
+        let helper = Helper::spawn(MURMUR, &place.at(&format!("helper{with_base}")), Helper::free_port(), &[]);
+        let (settings, line) = (place.settings(&run_file), helper.line());
+        let mut own = vec!["start", text(&run_file), "--steps", "30", "--exit"];
+        own.extend(if with_base { vec!["--base", text(&base)] } else { Vec::new() });
+        let captain = [&own[..], &["--node", text(&settings), "--helper", &line]].concat();
+        let captain = Daemon::spawn(MURMUR, &data, &captain);
+        captain.wait_for_notice("layers 0-3 on ");
+        // Data is shared out by identity.
+        std::fs::create_dir_all(&alone).expect("writable");
+        let finished = captain.wait_for_end();
+        assert!(finished.status.success(), "{}", finished.errors);
+        std::fs::copy(data.join("identity.key"), alone.join("identity.key")).expect("copied");
+        let one = Daemon::spawn(MURMUR, &alone, &[&own[..], &["--node", text(&settings)]].concat()).wait_for_end();
+        assert!(one.status.success(), "{}", one.errors);
+        let (found, expected) = (checkpoint(&data), checkpoint(&alone));
+        assert!(found == expected, "model and moments, with adapters: {with_base}");
+        let report = finished.report.expect("it left in order");
+        let team = report.team.expect("it had one");
+        assert_eq!((team.batches, team.helpers_lost, report.steps), (30, 0, 30), "{team:?}");
+        assert!(team.bytes_sent > 100_000, "{team:?}");
+        helper.wait_for("holds nothing any more");
+    }
+}
+
+#[test]
+fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_on() {
+    let place = Place::new();
+    let base = place.base();
+    let (run_file, port) = (place.run_file(ADAPTERS), Helper::free_port());
+    let settings = place.settings(&run_file);
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    let line = helper.line();
+    let captain = ["start", text(&run_file), "--base", text(&base), "--node", text(&settings), "--helper", &line];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    let plain = Daemon::spawn(MURMUR, &place.at("plain"), &["join", &captain.ticket(), "--base", text(&base)]);
+    plain.wait_for("an exchange with the captain", |report| report.exchanges_completed > 0);
+    captain.wait_for("some steps", |report| report.steps > 5);
+    helper.kill();
+    let waiting =
+        captain.wait_for("it says that it waits", |report| report.doing.starts_with("waiting for a helper with"));
+    let before = waiting.steps;
+    let exchanges = waiting.exchanges_completed;
+    captain.wait_for("exchanges meanwhile", |report| report.exchanges_completed > exchanges + 2);
+    let still = captain.latest().expect("a report");
+    assert_eq!(still.steps, before, "nobody has its layers");
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), port, &[]);
+    assert_eq!(helper.line(), line, "it is the same helper");
+    let after = captain.wait_for("steps again", |report| report.steps > before + 5);
+    let team = after.team.expect("a team");
+    assert!(team.helpers_lost >= 1 && team.seconds_without > 0.0, "{team:?}");
+    assert!(plain.stop().status.success() && captain.stop().status.success());
+    helper.wait_for("holds nothing any more");
+}
+
+#[test]
+fn another_helper_takes_the_layers_of_one_that_was_killed() {
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
+    let ports = [Helper::free_port(), Helper::free_port()];
+    let helpers = [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), ports[number], &[]));
+    let lines = [helpers[0].line(), helpers[1].line()];
+    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &lines[0], "--helper", &lines[1]];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    captain.wait_for("some steps", |report| report.steps > 5);
+    let [first, second] = helpers;
+    let cut = captain.latest().and_then(|report| report.team).and_then(|team| team.cut).expect("a cut");
+    let name = |line: &str| {
+        let line: murmur_protocol::HelperLine = line.parse().expect("a line");
+        line.helper.to_string()[44..].to_owned()
+    };
+    // The one that holds layers is killed; the other one takes them.
+    let (victim, other, kept) = if cut.contains(&name(&lines[0])) {
+        (first, second, name(&lines[1]))
+    } else {
+        (second, first, name(&lines[0]))
+    };
+    let before = captain.latest().expect("a report").steps;
+    victim.kill();
+    let after = captain.wait_for("it goes on with the other one", |report| {
+        let has_other =
+            report.team.as_ref().is_some_and(|team| team.cut.as_ref().is_some_and(|cut| cut.contains(&kept)));
+        has_other && report.steps > before + 5
+    });
+    assert!(after.loss.is_some_and(f64::is_finite), "{after:?}");
+    drop(other);
+    assert!(captain.stop().status.success());
+}
+
+#[test]
+fn both_sides_end_in_order_at_ctrl_c() {
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
+    let helpers =
+        [0, 1].map(|number| Helper::spawn(MURMUR, &place.at(&format!("helper{number}")), Helper::free_port(), &[]));
+    let lines = [helpers[0].line(), helpers[1].line()];
+    let captain = ["start", text(&run_file), "--node", text(&settings), "--helper", &lines[0], "--helper", &lines[1]];
+    let captain = Daemon::spawn(MURMUR, &place.at("captain"), &captain);
+    captain.wait_for("some steps", |report| report.steps > 5);
+    let [first, second] = helpers;
+    assert!(first.interrupt().success());
+    let before = captain.latest().expect("a report").steps;
+    captain.wait_for("it goes on without it", |report| report.steps > before + 5);
+    captain.signal("INT");
+    let finished = captain.wait_for_end();
+    assert!(finished.status.success() && finished.report.is_some(), "{}", finished.errors);
+    second.wait_for("holds nothing any more");
+    assert!(second.interrupt().success());
+}
+
+#[test]
+fn what_no_team_can_be_made_of_is_refused_in_one_line_with_a_hint() {
+    let place = Place::new();
+    let refused = |arguments: &[&str]| {
+        let data = place.at("refused");
+        let own = ["--data-dir", text(&data), "--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off"];
+        let output = output_of(murmur_tests::murmur(MURMUR).args(arguments).args(own));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let hints = errors.lines().filter(|line| line.starts_with("hint: ")).count();
+        assert!(!output.status.success() && hints == 1, "{errors}");
+        errors
+    };
+    let run_file = place.run_file("");
+    let start = ["start", text(&run_file), "--helper"];
+    let errors = refused(&[&start[..], &["murmur1abc"]].concat());
+    assert!(
+        errors.contains("the line of a helper begins with `murmurL1`") && errors.contains("murmur lend"),
+        "{errors}"
+    );
+
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let line = helper.line();
+    let errors = refused(&[&start[..], &[&line[..line.len() - 1]]].concat());
+    assert!(errors.contains("was it copied whole?"), "{errors}");
+    let errors = refused(&[&start[..], &[&line, "--helper", &line]].concat());
+    assert!(errors.contains("is named twice"), "{errors}");
+
+    let images = write_run(place.folder.path(), "[model]\nkind = \"mlp\"\nhidden = [8]\n[data]\nsource = \"idx\"\n");
+    let errors = refused(&["start", text(&images), "--helper", &line]);
+    assert!(errors.contains("only transformers are cut") && errors.contains("murmur join"), "{errors}");
+
+    let run_file = place.run_file("");
+    let (settings, data) = (place.settings(&run_file), place.at("captain"));
+    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
+    let captain = Daemon::spawn(MURMUR, &data, &arguments);
+    captain.wait_for("a step", |report| report.steps > 0);
+    let errors = refused(&[&start[..], &[&line]].concat());
+    assert!(errors.contains("it has another captain") && errors.contains("hint: "), "{errors}");
+}
