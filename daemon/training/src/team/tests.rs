@@ -119,7 +119,12 @@ impl Team {
             place: Place { memory_bytes: memory, ..place(if memory < 1 << 33 { 1e9 } else { 1.0 }) },
             epoch: 1 << 20,
             helpers_wanted: usize::from(helpers.max(1)),
-            patience: TeamPatience { grace: Duration::from_millis(300), ..TeamPatience::default() },
+            // On a machine that does other things, a thread may not run for seconds.
+            patience: TeamPatience {
+                grace: Duration::from_millis(300),
+                floor: Duration::from_secs(60),
+                ..TeamPatience::default()
+            },
             carrier: Box::new(Plugged { me: peer(CAPTAIN), board, words_left: None }),
             facts: (told, heard),
             view,
