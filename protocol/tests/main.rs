@@ -14,4 +14,5 @@ mod rest;
 mod schedules;
 mod shards;
 mod synchronous;
+mod teams;
 mod two_nodes;

@@ -3,7 +3,7 @@
 //!
 //! The same worlds are lived through by the fuzzer in `protocol/fuzz`; here a bounded number of them, and its corpus.
 
-mod tape;
+pub(crate) mod tape;
 mod world;
 
 use murmur_protocol::{Message, codec, replay};

@@ -91,6 +91,17 @@ fn a_helper_that_is_lost_loses_nothing_where_states_are_copied_after_steps() {
     assert!(run.is_compared && run.missed_and_lost == (0, 0), "{run:?}");
 }
 
+#[test]
+fn a_helper_that_leaves_on_purpose_loses_nothing_with_full_parameters() {
+    let faults = vec![(Duration::from_secs(20), Fault::Leave { helper: 0, away: Duration::from_secs(60) })];
+    let plan = TeamPlan { faults, copies_after_steps: false, ..troubled() };
+    let run = run(&plan);
+    assert_eq!(run.violations, []);
+    let counts = run.status.as_ref().expect("a captain").counts;
+    assert!(counts.cuts >= 2 && counts.dropped == 0, "{counts:?}");
+    assert!(run.is_compared && run.missed_and_lost == (0, 0), "{run:?}");
+}
+
 /// How long a batch may last: by the bubble of (M − 1) / (K + M − 1) that K microbatches have over M machines (the captain's two stages
 /// share one), K + M − 1 times as long as the slowest machine computes or its link is busy; and, since here streams take time,
 /// once what a microbatch spends on all links.

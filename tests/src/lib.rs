@@ -7,7 +7,8 @@ pub mod disk;
 pub mod fake_mlflow;
 pub mod fake_store;
 pub mod gaps;
-pub mod helper;
+
+pub mod lender;
 pub mod netns;
 pub mod process;
 pub mod siege;
@@ -15,7 +16,7 @@ pub mod slow_join;
 pub mod swarm;
 
 pub use daemon::{Daemon, Finished};
-pub use helper::Helper;
+pub use lender::Helper;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -27,6 +27,10 @@ use crate::settings::NodeSettings;
 /// From one attempt to reach a helper to the next, at first and at most: it may be started anew at any time.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
+/// A helper is given so long for anything, at least: a machine of somebody's may stand still for some seconds. One that is gone is
+/// noticed by its connection.
+const PATIENCE_MIN: Duration = Duration::from_secs(15);
+
 /// Events that wait for the journal.
 const EVENTS_MAX: usize = 64;
 
@@ -207,7 +211,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         place,
         epoch: seconds << 20,
         helpers_wanted,
-        patience: TeamPatience::default(),
+        patience: TeamPatience { floor: PATIENCE_MIN, ..TeamPatience::default() },
         carrier: Box::new(carrier),
         facts: (told, heard),
         view: view.clone(),

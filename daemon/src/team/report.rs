@@ -74,7 +74,7 @@ impl TeamSource {
             cut: cut.as_ref().map(super::words::described),
             helpers: helpers.iter().map(ToString::to_string).collect(),
             missing_gigabytes: missing_bytes as f64 / 1e9,
-            seconds_without: waited.as_secs_f64(),
+            seconds_without: waited.as_secs_f64() + self.view.seconds_without(),
             seconds_waiting: waits.iter().map(|(_, seconds)| seconds).sum(),
             waits: waits
                 .iter()

@@ -1,11 +1,13 @@
 //! Where the layers of a model go that several devices hold together: counted operations over measured speeds, under each
-//! device's memory, by exact dynamic programming.
+//! device's memory, by exact dynamic programming ([`arrange`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use murmur_protocol::RunManifest;
+use murmur_protocol::team::arrange::{Costs, Order, arrange};
+use murmur_protocol::team::schedule::{busy, in_flight};
 
 use crate::engine::cut::why_not_cut;
 use crate::engine::options::TrainingOptions;
@@ -14,7 +16,6 @@ use crate::memory::MemoryEstimate;
 use crate::model::StageSpec;
 use crate::ops::Kernels;
 use crate::replica::InParts;
-use crate::replica::pipeline::schedule::{busy, in_flight};
 
 /// Stages of a pipeline, at most: a guess. The time to find a cut grows with their square.
 const STAGES_MAX: usize = 16;
@@ -101,9 +102,10 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
         };
         let cost = |number: usize, place: usize, layers: Range<u32>| {
             let fits = places[place].free.is_none_or(|free| memory(number, place, &layers).on_device() <= free);
-            fits.then(|| seconds(place, &layers))
+            fits.then(|| Costs::of(seconds(place, &layers)))
         };
-        let Some((slowest, found)) = fastest(spec.layers, places.len(), stages, cost) else { continue };
+        let arrangements = arrange(spec.layers, places.len(), stages, Order::AsListed, cost);
+        let Some((slowest, found)) = arrangements.best(spec.layers, |costs| costs.slowest) else { continue };
         let total = slowest * (microbatches + stages - 1) as f64;
         // Fewer stages where more gain nothing.
         if best.as_ref().is_none_or(|(least, _)| total < *least) {
@@ -119,119 +121,11 @@ pub fn cut(manifest: &RunManifest, options: &TrainingOptions, places: &[Place]) 
     best.map(|(_, cut)| cut).ok_or(NoCut::Memory)
 }
 
-/// Each stage's place and layers.
-type Placement = Vec<(usize, Range<u32>)>;
-
-/// Cuts `layers` into so many stages on some of the places, in their order, so that the slowest stage is as fast as can be. The
-/// cost is that of a stage of this number on a place; `None` where it does not fit. Returns the slowest one's cost, and each
-/// stage's place and layers.
-fn fastest(
-    layers: u32,
-    places: usize,
-    stages: usize,
-    cost: impl Fn(usize, usize, Range<u32>) -> Option<f64>,
-) -> Option<(f64, Placement)> {
-    // For each place that the last stage so far may have, and each layer that it may end before: the slowest one's cost, where
-    // that stage begins, and the place of the one before it.
-    type Reached = Option<(f64, u32, usize)>;
-    let mut table: Vec<Vec<Vec<Reached>>> = Vec::new();
-    for number in 0..stages {
-        let mut row = vec![vec![None; layers as usize + 1]; places];
-        // The least cost at which the stages before this one reach each layer on places before this one, and the last's place.
-        let mut before = vec![None; layers as usize + 1];
-        before[0] = (number == 0).then_some((0.0, 0));
-        for place in 0..places {
-            for end in 1..=layers {
-                let from = |first: u32| {
-                    let (slowest, last) = before[first as usize]?;
-                    Some((cost(number, place, first..end)?.max(slowest), first, last))
-                };
-                row[place][end as usize] =
-                    (0..end).filter_map(from).min_by(|left: &(f64, u32, usize), right| left.0.total_cmp(&right.0));
-            }
-            let reached = table.last().map_or(&[][..], |above| &above[place][..]);
-            for (best, reached) in before.iter_mut().zip(reached) {
-                let faster = reached.filter(|(slowest, ..)| best.is_none_or(|(least, _)| *slowest < least));
-                *best = faster.map(|(slowest, ..)| (slowest, place)).or(*best);
-            }
-        }
-        table.push(row);
-    }
-    let ends = (0..places).filter_map(|place| Some((table[stages - 1][place][layers as usize]?.0, place)));
-    let (slowest, mut place) = ends.min_by(|left, right| left.0.total_cmp(&right.0))?;
-    let (mut found, mut end) = (Vec::new(), layers);
-    for row in table.iter().rev() {
-        let (_, first, before) = row[place][end as usize].expect("a cell on the way to one that is reached");
-        found.push((place, first..end));
-        (place, end) = (before, first);
-    }
-    found.reverse();
-    Some((slowest, found))
-}
-
 #[cfg(test)]
 mod tests {
     use murmur_protocol::manifest::{ModelKind, ModelSpec};
-    use murmur_protocol::random::{Rng as _, stream};
 
     use super::*;
-
-    /// The least cost of all cuts, one after the other.
-    fn by_trying_all(
-        number: usize,
-        stages: usize,
-        (first, layers): (u32, u32),
-        (place, places): (usize, usize),
-        cost: &dyn Fn(usize, usize, Range<u32>) -> Option<f64>,
-    ) -> Option<f64> {
-        if number == stages {
-            return (first == layers).then_some(0.0);
-        }
-        let mut best: Option<f64> = None;
-        for taken in place..places {
-            for end in first + 1..=layers {
-                let Some(own) = cost(number, taken, first..end) else { continue };
-                let rest = by_trying_all(number + 1, stages, (end, layers), (taken + 1, places), cost);
-                if let Some(rest) = rest {
-                    best = Some(best.map_or(rest.max(own), |best| best.min(rest.max(own))));
-                }
-            }
-        }
-        best
-    }
-
-    #[test]
-    fn no_cut_is_faster_than_the_one_found() {
-        let mut generator = stream(1, "cuts", &[]);
-        let (mut found_some, mut found_none) = (0, 0);
-        for _ in 0..200 {
-            let (layers, places) = (1 + (generator.next_u64() % 7) as u32, 1 + (generator.next_u64() % 4) as usize);
-            let speeds: Vec<f64> = (0..places).map(|_| 1.0 + (generator.next_u64() % 5) as f64).collect();
-            let weights: Vec<f64> = (0..layers).map(|_| 1.0 + (generator.next_u64() % 9) as f64).collect();
-            let rooms: Vec<u32> = (0..places).map(|_| (generator.next_u64() % 6) as u32).collect();
-            for stages in 1..=places.min(layers as usize) {
-                let cost = |number: usize, place: usize, range: Range<u32>| {
-                    let fits = range.len() as u32 + number as u32 <= rooms[place];
-                    let weight: f64 = weights[range.start as usize..range.end as usize].iter().sum();
-                    fits.then_some(weight / speeds[place])
-                };
-                let expected = by_trying_all(0, stages, (0, layers), (0, places), &cost);
-                let found = fastest(layers, places, stages, cost);
-                assert_eq!(found.as_ref().map(|(slowest, _)| *slowest), expected);
-                let Some((slowest, cut)) = found else {
-                    found_none += 1;
-                    continue;
-                };
-                found_some += 1;
-                assert_eq!((cut.len(), cut[0].1.start, cut[stages - 1].1.end), (stages, 0, layers));
-                assert!(cut.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1.end == pair[1].1.start));
-                let costs = cut.iter().enumerate();
-                let costs = costs.map(|(number, (place, range))| cost(number, *place, range.clone()).expect("it fits"));
-                assert_eq!(costs.fold(0.0, f64::max), slowest);
-            }
-        }
-        assert!(found_some > 50 && found_none > 50, "{found_some} {found_none}");
-    }
 
     fn manifest() -> RunManifest {
         let model = ModelSpec { layers: 12, width: 256, heads: 4, feed_forward: 768, ..ModelSpec::default() };

@@ -21,6 +21,7 @@ mod states;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::bounds::{FRAME_BYTES_MAX, LAYERS_MAX};
 use super::config::CaptainConfig;
 use super::cut::Cut;
 use super::effect::CaptainEffect;
@@ -30,6 +31,7 @@ use super::message::{BatchKind, Lanes, TeamMessage};
 use super::notice::{BatchOutcome, DropReason, TeamCounts, TeamNotice, TeamPhase, TeamStatus, WriteOutcome};
 use super::work::Work;
 use crate::Payload;
+use crate::numerics::StreamCodec;
 use crate::peer::PeerId;
 use crate::time::Time;
 use batch::Batch;
@@ -92,9 +94,11 @@ impl Captain {
     /// A captain without helpers.
     ///
     /// # Panics
-    /// When the model has no layers.
+    /// When the model has no layers, or more than [`LAYERS_MAX`], or a stream would have more than [`FRAME_BYTES_MAX`] bytes.
     pub fn new(config: CaptainConfig, now: Time) -> Captain {
-        assert!(config.model.layers > 0, "a model of layers");
+        assert!((1..=LAYERS_MAX).contains(&config.model.layers), "a model of layers");
+        let bytes = StreamCodec::new(config.wire, config.width as usize).bytes(config.rows_max as usize);
+        assert!(bytes as u64 <= FRAME_BYTES_MAX, "streams of {bytes} bytes");
         let phase = Phase::Waiting(Waiting::gathering(now + config.patience.gathering));
         Captain {
             roster: Roster::new(config.patience),

@@ -3,11 +3,12 @@
 use bincode::{Decode, Encode};
 
 use super::bounds::{
-    IN_FLIGHT_MAX, LAYERS_MAX, MICROBATCHES_MAX, NUMBER_MAX, REASON_BYTES_MAX, ROWS_MAX, RUN_TEXT_BYTES_MAX,
-    TENSORS_MAX, WIDTH_MAX,
+    FRAME_BYTES_MAX, IN_FLIGHT_MAX, LAYERS_MAX, MICROBATCHES_MAX, NUMBER_MAX, REASON_BYTES_MAX, ROWS_MAX,
+    RUN_TEXT_BYTES_MAX, TENSORS_MAX, WIDTH_MAX,
 };
 use super::frame::StateKind;
 use super::work::Wire;
+use crate::numerics::StreamCodec;
 
 /// A message between a captain and a helper. Encoded by [`codec`](crate::codec).
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -325,6 +326,7 @@ impl Assign {
             && held(self.waiting)
             && (1..=ROWS_MAX).contains(&self.rows_max)
             && (1..=WIDTH_MAX).contains(&self.width)
+            && StreamCodec::new(self.wire, self.width as usize).bytes(self.rows_max as usize) as u64 <= FRAME_BYTES_MAX
             && self.run.len() <= RUN_TEXT_BYTES_MAX
     }
 }

@@ -151,9 +151,9 @@ pub struct TeamCounts {
 pub struct TeamStatus {
     /// What it does.
     pub phase: TeamPhase,
-    /// Of the cut.
+    /// Of the cut, or of the one that is being made.
     pub epoch: u64,
-    /// The cut, where there is one.
+    /// The last cut that was taken up, where there was one; while the captain waits or cuts, it is not whole.
     pub cut: Option<Cut>,
     /// Of the model's state.
     pub revision: u64,

@@ -1,13 +1,12 @@
 //! One model over several devices: each holds a stage, and a batch goes through them in microbatches (pipeline parallelism).
 //! Gradients, norms and parameters have the bits of a replica that holds the whole model and computes the same parts.
 
-pub(crate) mod schedule;
-
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use candle_core::{Error, Result};
+use murmur_protocol::team::schedule::{Action, Schedule, in_flight};
 use murmur_protocol::{ModelLayout, RunManifest};
 use rayon::prelude::*;
 
@@ -19,7 +18,6 @@ use crate::model::stage::Evaluated;
 use crate::model::{self, Evaluation};
 use crate::ops::Kernels;
 use crate::optimizer::{Moments, Optimizer};
-use schedule::{Action, actions};
 
 pub(crate) struct Pipeline {
     /// At least one, in the order of the model.
@@ -233,7 +231,8 @@ impl Replica for Pipeline {
         let ended: Vec<UntilEnd<Vec<f64>>> = std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (number, (stage, ends)) in self.stages.iter_mut().zip(Ends::of(count)).enumerate() {
-                let order = actions(number, count, microbatches.len());
+                let held = in_flight(number, count, microbatches.len());
+                let order: Vec<Action> = Schedule::new(held, microbatches.len()).collect();
                 // The channels close with the thread, so that its neighbours end as well.
                 threads.push(scope.spawn(move || run(&mut **stage, &order, (microbatches, lanes), share, &ends)));
             }

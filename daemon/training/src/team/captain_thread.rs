@@ -27,6 +27,8 @@ struct Shown {
     status: Option<TeamStatus>,
     /// Seconds in which the captain stood still within a batch, by the helper that it waited for.
     waits: Vec<(PeerId, f64)>,
+    /// Seconds in which there was no batch to compute, since the team was not whole.
+    seconds_without: f64,
 }
 
 impl TeamView {
@@ -38,6 +40,15 @@ impl TeamView {
     /// Seconds in which the captain stood still in the middle of a batch, by the helper that it waited for.
     pub fn waits(&self) -> Vec<(PeerId, f64)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).waits.clone()
+    }
+
+    /// Seconds in which training stood still because the team was not whole.
+    pub fn seconds_without(&self) -> f64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).seconds_without
+    }
+
+    pub(super) fn add_without(&self, time: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).seconds_without += time.as_secs_f64();
     }
 
     pub(super) fn set_status(&self, status: TeamStatus) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use murmur_protocol::team::{Helper, HelperConfig, HelperEffect, HelperEvent, TeamCounts, TeamNotice};
 use murmur_protocol::{PeerId, Time};
 
-use super::helper::HelperStage;
+use super::lent_stage::HelperStage;
 use super::wire::{Fact, Facts, Heard, TeamWire, Told, Word};
 use crate::engine::TrainingError;
 

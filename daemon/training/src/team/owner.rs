@@ -74,6 +74,10 @@ pub(super) struct Owner {
     pub(super) unwritten: Option<StateKind>,
     /// Why the last call came to nothing, where only a machine is missing.
     pub(super) waits: Option<String>,
+    /// Since when it has been so, as far as it has not been counted.
+    pub(super) waits_since: Option<Instant>,
+    /// When the last order was carried out.
+    pub(super) idle_since: Instant,
 }
 
 /// So many microbatches in each lane.
@@ -97,8 +101,14 @@ impl Owner {
             Some(status) if status.phase == TeamPhase::Cutting => "the model is cut anew".to_owned(),
             _ => "helpers are missing".to_owned(),
         };
+        self.count_wait();
+        self.waits_since = Some(Instant::now());
         self.waits = Some(why.clone());
         Err(Error::Msg(why))
+    }
+
+    fn count_wait(&mut self) {
+        self.waits_since.take().inspect(|since| self.view.add_without(since.elapsed()));
     }
 
     fn thread(&mut self) -> &CaptainThread {
@@ -118,17 +128,17 @@ impl Owner {
 
     /// Carries out one order if it comes within this time. `None` where none has come, or nothing has ended by it.
     fn carry_out_next(&mut self, within: Duration) -> Result<Option<Ended>> {
-        let begin = Instant::now();
-        let received = self.thread().orders.recv_timeout(within);
-        let order = match received {
+        let order = match self.thread().orders.recv_timeout(within) {
             Ok(order) => order,
             Err(RecvTimeoutError::Timeout) => return Ok(None),
             Err(RecvTimeoutError::Disconnected) => return Err(Error::Msg("the team's thread has ended".to_owned())),
         };
         if let Some(helper) = order.after.filter(|_| matches!(self.asked, Asked::Batch | Asked::Evaluation)) {
-            self.view.add_wait(helper, begin.elapsed());
+            self.view.add_wait(helper, self.idle_since.elapsed());
         }
-        self.carry_out(order).map_err(|error| team_error(&error))
+        let ended = self.carry_out(order).map_err(|error| team_error(&error));
+        self.idle_since = Instant::now();
+        ended
     }
 
     fn carry_out(&mut self, order: Order) -> std::result::Result<Option<Ended>, TrainingError> {
@@ -296,11 +306,15 @@ impl Owner {
             let counts: Vec<usize> = (0..lanes).map(count).collect();
             self.model.passing = Passing { pieces, share, ..Passing::default() };
             self.asked = Asked::Batch;
+            self.idle_since = Instant::now();
             self.tell(CaptainEvent::BatchWanted { lanes: lanes_of(&counts) });
         }
         match self.until_ended()? {
             None => self.waiting(),
-            Some(Ended::Gathered) => Ok(Some(self.model.passing.losses)),
+            Some(Ended::Gathered) => {
+                self.count_wait();
+                Ok(Some(self.model.passing.losses))
+            }
             Some(Ended::Batch(BatchOutcome::Dropped(DropReason::NotFinite))) => {
                 self.squares.fill(f64::NAN);
                 Ok(Some([f64::NAN; 2]))

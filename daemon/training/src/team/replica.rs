@@ -114,6 +114,8 @@ impl TeamReplica {
             is_old: [false; 2],
             unwritten: None,
             waits: None,
+            waits_since: None,
+            idle_since: Instant::now(),
         };
         TeamReplica { layout, optimizer, parts, owner: Mutex::new(owner) }
     }
@@ -192,6 +194,7 @@ impl Replica for TeamReplica {
             }
             owner.model.passing = Passing { pieces: pieces.clone(), ..Passing::default() };
             owner.asked = Asked::Evaluation;
+            owner.idle_since = Instant::now();
             owner.tell(CaptainEvent::EvaluationWanted { microbatches });
             match owner.until_ended()? {
                 Some(Ended::Batch(BatchOutcome::Evaluated)) => return Ok(owner.model.passing.evaluation),

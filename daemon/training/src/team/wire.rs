@@ -146,7 +146,8 @@ mod tests {
         let header = StateHeader { epoch: 1, request: 2, kind: StateKind::Training, revision: 3, bytes: 3 };
         let stream = Stream { rows: 1, payload: payload.clone() };
         let frame = Frame { epoch: 1, batch: 2, microbatch: 3, direction: Direction::Backward, stream };
-        for word in [Word::Message(TeamMessage::Release), Word::Frame(frame), Word::State(header, payload)] {
+        for word in [Word::Message(TeamMessage::Release { epoch: 7 }), Word::Frame(frame), Word::State(header, payload)]
+        {
             let (header, body) = word.to_parts();
             assert_eq!(Word::from_parts(&header, body.clone()), Some(word.clone()));
             assert_eq!(Word::from_parts(&header[..header.len() - 1], body.clone()), None);

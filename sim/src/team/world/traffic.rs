@@ -93,6 +93,9 @@ impl World<'_> {
                 }
             }
         }
+        if self.is_hostile() && self.dice.random_range(0..1000) < self.plan.repeats {
+            self.send_once(helper, way, packet.clone());
+        }
         self.send_once(helper, way, packet);
     }
 
