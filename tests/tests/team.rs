@@ -184,6 +184,31 @@ fn another_helper_takes_the_layers_of_one_that_was_killed() {
 }
 
 #[test]
+fn a_captain_that_was_killed_finds_its_helper_again_and_goes_on_from_its_checkpoint() {
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
+    let helper = Helper::spawn(MURMUR, &place.at("helper"), Helper::free_port(), &[]);
+    let (line, data) = (helper.line(), place.at("captain"));
+    let arguments = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
+    let captain = Daemon::spawn(MURMUR, &data, &arguments);
+    captain.wait_for("some steps", |report| report.steps > 5);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while std::fs::read_dir(data.join("checkpoints")).is_ok_and(|folders| folders.count() == 0) {
+        assert!(std::time::Instant::now() < deadline, "no checkpoint");
+        captain.wait_for("a report", |_| true);
+        std::thread::yield_now();
+    }
+    captain.kill();
+    helper.wait_for("its layers are kept for 10 minutes");
+    let captain = Daemon::spawn(MURMUR, &data, &arguments);
+    let first = captain.wait_for("it goes on", |report| report.steps > 0);
+    assert!(first.steps > 5, "from its checkpoint: {}", first.steps);
+    captain.wait_for("more steps", |report| report.steps > first.steps + 5);
+    assert!(captain.stop().status.success());
+}
+
+#[test]
 fn both_sides_end_in_order_at_ctrl_c() {
     let place = Place::new();
     let run_file = place.run_file("");
