@@ -91,7 +91,7 @@ impl Stage {
         forward(self.used(), input)
     }
 
-    /// The backward of the first microbatch that waits; the gradient of its input, and that input. `None` where none waits.
+    /// The backward of the first microbatch that waits: the gradient of its input. `None` where none waits.
     pub(crate) fn backward(&mut self, to_output: u64, lane: u8, is_first: bool) -> Option<u64> {
         if self.mistake == Some(Mistake::SwapsMicrobatches) && self.held.len() > 1 {
             self.held.swap(0, 1);
@@ -101,11 +101,6 @@ impl Stage {
         let (to_input, added) = backward(self.used(), input, to_output);
         self.gradient.add(&added, lane, is_first);
         Some(to_input)
-    }
-
-    /// The input of the microbatch whose backward comes next.
-    pub(crate) fn next_input(&self) -> Option<u64> {
-        self.held.front().copied()
     }
 
     /// Microbatches of which it holds activations.
