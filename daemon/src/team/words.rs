@@ -98,7 +98,8 @@ mod tests {
             told,
             format!("layers 0-7 on {name}, 8-11 here (the model does not fit here, 120 tokens/s expected)")
         );
-        let alone = TeamNotice::CutTaken { epoch: 1, cut: Cut::alone(12, 3.0) };
+        let cut = Cut { stages: vec![stage(None, 0, 12)], tokens_per_second: 3.0 };
+        let alone = TeamNotice::CutTaken { epoch: 1, cut };
         assert!(of_captain(&alone, true).is_some_and(|told| told.starts_with("layers 0-11 here: the model fits here")));
     }
 }
