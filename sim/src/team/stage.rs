@@ -91,7 +91,7 @@ impl Stage {
         forward(self.used(), input)
     }
 
-    /// The backward of the first microbatch that waits; the gradient of its input, and that input. `None` where none waits.
+    /// The backward of the first microbatch that waits: the gradient of its input. `None` where none waits.
     pub(crate) fn backward(&mut self, to_output: u64, lane: u8, is_first: bool) -> Option<u64> {
         if self.mistake == Some(Mistake::SwapsMicrobatches) && self.held.len() > 1 {
             self.held.swap(0, 1);
