@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_side_that_is_silent_is_gone() {
         let mut reader = futures::stream::pending::<io::Result<Vec<u8>>>().into_async_read();
         let error = read(&mut reader, 10).await.expect_err("nothing comes");
