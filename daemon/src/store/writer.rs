@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use murmur_protocol::ModelLayout;
 
@@ -15,6 +16,9 @@ use crate::process::memory;
 
 /// Checkpoints waiting to be written. Each holds several times the model; while one waits, a further one is skipped.
 const QUEUE_MAX: usize = 1;
+
+/// How long the model that a peer's replaces waits for a busy disk.
+const REPLACED_WAIT: Duration = Duration::from_secs(10);
 
 /// Beside the folder of checkpoints: the model that a peer's has replaced last.
 pub(super) const REPLACED: &str = "replaced";
@@ -85,14 +89,24 @@ impl CheckpointWriter {
         false
     }
 
-    /// Hands over the checkpoint of a model that a peer's replaces, without waiting: it is kept in a folder of its own, until
-    /// the next one. Returns whether it will be written.
-    pub fn try_write_replaced(&self, checkpoint: Checkpoint) -> bool {
-        let order = Order { checkpoint: Box::new(checkpoint), is_replaced: true, reply: None };
+    /// Hands over the checkpoint of a model that a peer's replaces: it is kept in a folder of its own, until the next one. Waits
+    /// for a busy disk, for at most [`REPLACED_WAIT`]: what is trained meanwhile is lost anyway. Returns whether it will be written.
+    pub fn write_replaced(&self, checkpoint: Checkpoint) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        let mut order = Order { checkpoint: Box::new(checkpoint), is_replaced: true, reply: None };
+        let begin = Instant::now();
         self.held.fetch_add(1, Ordering::AcqRel);
-        let is_sent = self.queue.as_ref().is_some_and(|queue| queue.try_send(order).is_ok());
-        self.held.fetch_sub(usize::from(!is_sent), Ordering::AcqRel);
-        is_sent
+        loop {
+            order = match queue.try_send(order) {
+                Ok(()) => return true,
+                Err(TrySendError::Full(order)) if begin.elapsed() < REPLACED_WAIT => order,
+                Err(_) => {
+                    self.held.fetch_sub(1, Ordering::AcqRel);
+                    return false;
+                }
+            };
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Waits until everything is on disk.

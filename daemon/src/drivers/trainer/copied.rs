@@ -30,7 +30,7 @@ impl TrainerThread {
     /// use to its owner.
     fn keep_own(&mut self) {
         let begin = Instant::now();
-        let saved = self.saved().map(|checkpoint| self.writer.try_write_replaced(checkpoint));
+        let saved = self.saved().map(|checkpoint| self.writer.write_replaced(checkpoint));
         match saved {
             Ok(is_kept) if is_kept => self.is_own_kept = true,
             Ok(_) => tracing::warn!("the model that is replaced is not kept: the disk is busy"),
