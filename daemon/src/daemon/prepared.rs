@@ -60,9 +60,6 @@ pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Resu
     let checkpoint = latest_checkpoint(plan)?;
     let resumed = checkpoint.is_some();
     let options = devices.options(training);
-    let layout = murmur_training::trained_layout(&plan.manifest);
-    let moments = moment_lengths(&plan.manifest.optimizer, &layout, options.moments_in_8_bits);
-    memory_check::check_disk(plan.directory.root(), (4 * layout.parameters() + moments.bytes()) as u64)?;
     let has_model = resumed || start(plan, resumed) == Start::FromPeer;
     let options = TrainingOptions { weightless: has_model, ..options };
     let lines = captain::lines(&plan.settings)?;
@@ -95,6 +92,7 @@ fn whole(
 ) -> anyhow::Result<Engine> {
     let Arranged { arrangement, line } = arrange(&plan.manifest, &plan.settings.training, devices)?;
     line.iter().for_each(|line| note(line));
+    check_disk(plan, &options)?;
     if plan.console == Console::Text {
         daily_traffic::tell(&plan.manifest, &plan.settings, &arrangement);
     }
@@ -114,6 +112,7 @@ fn in_team(
 ) -> anyhow::Result<(Engine, Helpers)> {
     let Plan { manifest, settings, identity, console, .. } = plan;
     captain::check(manifest, settings)?;
+    check_disk(plan, &options)?;
     let base = match settings.model.base() {
         // Each machine has its layers' weights alone.
         Some(folder) if manifest.lora.is_on() => TeamBase::Folder(folder.to_owned(), manifest.lora.base_bits),
@@ -123,6 +122,13 @@ fn in_team(
     let (team, helpers) = captain::prepare(&own, lines)?;
     let engine = Engine::in_team(manifest, base, corpus, node(plan), team, options);
     Ok((engine.context("cannot set up the model in a team")?, helpers))
+}
+
+/// Whether there is room for a checkpoint.
+fn check_disk(plan: &Plan, options: &TrainingOptions) -> Result<(), Failure> {
+    let layout = murmur_training::trained_layout(&plan.manifest);
+    let moments = moment_lengths(&plan.manifest.optimizer, &layout, options.moments_in_8_bits);
+    memory_check::check_disk(plan.directory.root(), (4 * layout.parameters() + moments.bytes()) as u64)
 }
 
 fn node(plan: &Plan) -> [u8; 32] {

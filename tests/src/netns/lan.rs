@@ -90,7 +90,7 @@ impl Lan {
         Lan::beside(family, hosts, HOSTS_MAX.saturating_sub(hosts))
     }
 
-    /// As [`Lan::new`], with no other network beside it: for what measures processor time.
+    /// As [`Lan::new`], with no other network beside it: for what measures times.
     ///
     /// # Panics
     /// As [`Lan::new`].
