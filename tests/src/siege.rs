@@ -100,7 +100,7 @@ struct Siege {
 pub fn besiege(program: &str, daemons: usize, time: Duration, seed: u64) -> Option<usize> {
     println!("siege of {daemons} daemons for {} s, seed {seed}", time.as_secs());
     // One more host, for strangers.
-    let lan = Lan::alone(Family::V4, daemons + 1)?;
+    let lan = Lan::new(Family::V4, daemons + 1)?;
     let mut swarm = Swarm::on(program, lan, daemons - 1, CALM_RUN);
     let disk = SmallDisk::mount(DISK_BYTES);
     if let Some(disk) = &disk {

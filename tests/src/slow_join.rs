@@ -61,7 +61,7 @@ impl Joined {
 /// # Panics
 /// When it does not get the model in three times the line's own time and half a minute.
 pub fn join(program: &str, transport: Transport, kilobits: u32, run: &str) -> Option<Joined> {
-    let lan = Lan::alone(Family::V4, 4)?;
+    let lan = Lan::new(Family::V4, 4)?;
     lan.host(3).limit_kilobits(kilobits);
     let listen = match transport {
         Transport::Tcp => "/ip4/0.0.0.0/tcp/4711",

@@ -1,41 +1,17 @@
 //! A network of a few hosts around one bridge.
 
 use std::process::Command;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::leftovers;
 use super::router::{self, PortForwarding};
 use super::tools::{call, missing, must, say_skipped};
 
-/// More daemons than this starve each other on two cores: the networks of one program have no more hosts together, and the
-/// next test waits.
+/// More daemons than this starve each other on two cores.
 pub const HOSTS_MAX: usize = 8;
 
-/// Hosts of all networks of this program now.
-static HOSTS: Mutex<usize> = Mutex::new(0);
-
-/// Some of them are gone.
-static GONE: Condvar = Condvar::new();
-
-/// So many hosts, until it is dropped.
-struct Places(usize);
-
-impl Places {
-    /// Waits until there are as many.
-    fn take(hosts: usize) -> Places {
-        let taken = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = GONE.wait_while(taken, |taken| *taken + hosts > HOSTS_MAX);
-        *waited.unwrap_or_else(PoisonError::into_inner) += hosts;
-        Places(hosts)
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        *HOSTS.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
-        GONE.notify_all();
-    }
-}
+/// Networks are loud: each takes the processor for itself, so the tests of one program take turns.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// What addresses a network has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +41,7 @@ pub struct Lan {
     name: String,
     family: Family,
     hosts: Vec<Host>,
-    _places: Places,
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// One host: a namespace with loopback and one link, `eth0`.
@@ -87,21 +63,9 @@ impl Lan {
     /// # Panics
     /// When more than [`HOSTS_MAX`] are asked for, or a link cannot be made although the first one could.
     pub fn new(family: Family, hosts: usize) -> Option<Lan> {
-        Lan::beside(family, hosts, HOSTS_MAX.saturating_sub(hosts))
-    }
-
-    /// As [`Lan::new`], with no other network beside it: for what measures times.
-    ///
-    /// # Panics
-    /// As [`Lan::new`].
-    pub fn alone(family: Family, hosts: usize) -> Option<Lan> {
-        Lan::beside(family, hosts, 0)
-    }
-
-    /// With at most so many hosts of other networks.
-    fn beside(family: Family, hosts: usize, others: usize) -> Option<Lan> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
-        let places = Places::take(HOSTS_MAX - others);
+        // The network of a test that panicked is gone all the same.
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         leftovers::remove_those_of_the_dead();
         let name = leftovers::fresh_name();
         if let Some(reason) = missing(&format!("{name}-probe")) {
@@ -109,7 +73,7 @@ impl Lan {
             return None;
         }
         // From here on the value removes what was made, whatever panics.
-        let mut lan = Lan { name, family, hosts: Vec::new(), _places: places };
+        let mut lan = Lan { name, family, hosts: Vec::new(), _turn: turn };
         lan.make_bridges();
         for number in 0..hosts {
             lan.add_host(number);
