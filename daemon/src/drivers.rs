@@ -6,7 +6,7 @@ mod http;
 mod trainer;
 mod workers;
 
-pub use data::{Arrival, DataDriver, DataView, ShelfParts};
+pub use data::{Arrival, DataDriver, DataReport, ShelfParts};
 pub use http::refusal::Denied;
 pub(crate) use http::refusal::refuse;
 pub use http::{Pages, StatusServer};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur::drivers::{Arrival, DataDriver, DataView, ShelfParts};
+use murmur::drivers::{Arrival, DataDriver, DataReport, ShelfParts};
 use murmur::engine::Picture;
 use murmur::setup::sharing::SharedData;
 use murmur::store::ShardStore;
@@ -131,7 +131,7 @@ fn knowing(mut picture: Picture, others: &[PeerId]) -> Picture {
 /// A joiner's driver at work.
 struct Joiner {
     member: Member,
-    view: watch::Receiver<DataView>,
+    view: watch::Receiver<DataReport>,
     arrivals: mpsc::Receiver<Arrival>,
     task: AbortHandle,
 }
@@ -151,7 +151,7 @@ impl Joiner {
         Joiner { member, view, arrivals, task }
     }
 
-    async fn wait_for(&mut self, what: &str, condition: impl FnMut(&DataView) -> bool) -> DataView {
+    async fn wait_for(&mut self, what: &str, condition: impl FnMut(&DataReport) -> bool) -> DataReport {
         let found = timeout(DEADLINE, self.view.wait_for(condition)).await;
         let found = found.ok().map(|view| view.expect("the driver runs").clone());
         found.unwrap_or_else(|| panic!("waited in vain for {what}: {:?}", *self.view.borrow()))
@@ -193,9 +193,9 @@ async fn a_resting_node_fetches_nothing_and_gives_nothing_until_its_rest_is_over
     joiner.member.dial(&[&source]).await;
     // Several looks of the driver, each of which would fetch.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(joiner.view.borrow().held, 0, "it rests");
+    assert_eq!(joiner.view.borrow().shards_held, 0, "it rests");
     joiner.member.pictures.send_replace(rest(false));
-    joiner.wait_for("all shards", |view| view.held == 8).await;
+    joiner.wait_for("all shards", |view| view.shards_held == 8).await;
     assert_eq!(source.network.ask_holdings(me).await.expect("it answers").len(), 8);
     joiner.member.pictures.send_replace(rest(true));
     let emptied = async {
@@ -216,10 +216,10 @@ async fn a_fetch_goes_on_at_another_source_where_the_first_broke_off() {
     first.network.close().await;
     let second = Member::source(&manifest, cut(&sharding, &corpus)).await;
     joiner.member.connect(&[&second]).await;
-    let view = joiner.wait_for("all shards", |view| view.held == 8).await;
+    let view = joiner.wait_for("all shards", |view| view.shards_held == 8).await;
     // Every byte was fetched once, so what the first source had sent was gone on with.
     assert_eq!(view.bytes_fetched, sharding.corpus_bytes());
-    assert_eq!((view.assigned, view.assigned_held, view.suffices), (8, 8, true));
+    assert_eq!((view.shards_assigned, view.shards_assigned_held, view.suffices), (8, 8, true));
     assert!(joiner.corpus() == corpus.bytes()[..]);
 }
 
@@ -240,7 +240,7 @@ async fn wrong_bytes_are_noticed_and_taken_from_another_source() {
     joiner.member.connect(&[&honest]).await;
     let both = [liar.network.peer_id(), honest.network.peer_id()];
     joiner.member.pictures.send_replace(picture(joiner.member.network.peer_id(), &both));
-    joiner.wait_for("all shards", |view| view.held == 8).await;
+    joiner.wait_for("all shards", |view| view.shards_held == 8).await;
     assert!(joiner.corpus() == corpus.bytes()[..]);
     // The liar was asked for as much as it sends at once, and then for nothing more.
     let lied = joiner.view.borrow().bytes_fetched - sharding.corpus_bytes();
@@ -256,11 +256,11 @@ async fn a_joiner_with_several_sources_takes_from_all_and_then_serves() {
     even.retain(|index, _| index % 2 == 0);
     let (odd, even) = (Member::source(&manifest, odd).await, Member::source(&manifest, even).await);
     let mut joiner = Joiner::start(&manifest, folder.path(), &[&odd, &even]).await;
-    joiner.wait_for("all shards", |view| view.held == 8).await;
+    joiner.wait_for("all shards", |view| view.shards_held == 8).await;
     assert!(joiner.corpus() == corpus.bytes()[..]);
     let later = tempfile::tempdir().expect("a temporary directory");
     let mut next = Joiner::start(&manifest, later.path(), &[&joiner.member]).await;
-    next.wait_for("all shards from the joiner", |view| view.held == 8 && view.reachable == 8).await;
+    next.wait_for("all shards from the joiner", |view| view.shards_held == 8 && view.shards_reachable == 8).await;
     assert!(next.corpus() == corpus.bytes()[..]);
     joiner.wait_for("it has served", |view| view.bytes_served == sharding.corpus_bytes()).await;
 }
@@ -275,22 +275,26 @@ async fn a_node_fetches_its_part_and_more_when_members_leave() {
     // A core that knows many members before the first is connected.
     let others: Vec<PeerId> = (1..=20).map(|number| PeerId::from_public_key([number; 32])).collect();
     joiner.member.pictures.send_replace(knowing(picture(me, &[]), &others));
-    joiner.wait_for("a small part", |view| view.assigned < 30).await;
+    joiner.wait_for("a small part", |view| view.shards_assigned < 30).await;
     joiner.member.connect(&[&source]).await;
     let connected = picture(me, &[source.network.peer_id()]);
     joiner.member.pictures.send_replace(knowing(connected.clone(), &others));
-    let few = joiner.wait_for("its part", |view| view.suffices && view.assigned_held == view.assigned).await;
-    assert!(few.held < 40, "{few:?}");
+    let few =
+        joiner.wait_for("its part", |view| view.suffices && view.shards_assigned_held == view.shards_assigned).await;
+    assert!(few.shards_held < 40, "{few:?}");
     joiner.member.pictures.send_replace(knowing(connected.clone(), &others[..4]));
-    let more =
-        joiner.wait_for("more", |view| view.assigned > few.assigned && view.assigned_held == view.assigned).await;
-    assert!(more.held > few.held && more.held < 64, "{more:?}");
+    let more = joiner
+        .wait_for("more", |view| {
+            view.shards_assigned > few.shards_assigned && view.shards_assigned_held == view.shards_assigned
+        })
+        .await;
+    assert!(more.shards_held > few.shards_held && more.shards_held < 64, "{more:?}");
     // What has been fetched stays when a member comes.
     joiner.member.pictures.send_replace(knowing(connected.clone(), &others));
-    let again = joiner.wait_for("the small part again", |view| view.assigned == few.assigned).await;
-    assert_eq!(again.held, more.held);
+    let again = joiner.wait_for("the small part again", |view| view.shards_assigned == few.shards_assigned).await;
+    assert_eq!(again.shards_held, more.shards_held);
     joiner.member.pictures.send_replace(connected);
-    joiner.wait_for("everything, with one other member", |view| view.held == 64).await;
+    joiner.wait_for("everything, with one other member", |view| view.shards_held == 64).await;
     assert_eq!(joiner.view.borrow().bytes_fetched, sharding.corpus_bytes());
 }
 
@@ -309,7 +313,7 @@ async fn what_an_earlier_life_left_is_gone_on_with_or_thrown_away() {
         left.write(&left_over).expect("writable");
         let source = Member::source(&manifest, shards.clone()).await;
         let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
-        let view = joiner.wait_for("all shards", |view| view.held == 8).await;
+        let view = joiner.wait_for("all shards", |view| view.shards_held == 8).await;
         assert!(joiner.corpus() == corpus.bytes()[..]);
         assert_eq!(view.bytes_fetched, expected);
     }
@@ -322,7 +326,7 @@ async fn equal_shards_are_fetched_once() {
     let (manifest, sharding) = listed(1024, &corpus);
     let source = Member::source(&manifest, cut(&sharding, &corpus)).await;
     let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
-    let view = joiner.wait_for("all shards", |view| view.held == 64).await;
+    let view = joiner.wait_for("all shards", |view| view.shards_held == 64).await;
     assert_eq!(view.bytes_fetched, 1024 + 1019);
     assert!(joiner.corpus() == corpus.bytes()[..]);
 }
@@ -348,7 +352,7 @@ async fn a_full_disk_is_waited_out_and_leaves_nothing_half_written() {
     let source = Member::source(&manifest, cut(&sharding, &corpus)).await;
     let mut joiner = Joiner::start(&manifest, folder.path(), &[&source]).await;
     // Four shards fit, and fill the disk to the last byte.
-    joiner.wait_for("four shards", |view| view.held == 4 && view.bytes_fetched > 4 * (64 << 10)).await;
+    joiner.wait_for("four shards", |view| view.shards_held == 4 && view.bytes_fetched > 4 * (64 << 10)).await;
     assert!(joiner.arrivals.try_recv().is_ok(), "what is here is trained on");
     let is_part = |name: &str| name.ends_with(".part");
     let parts = || {
@@ -363,7 +367,7 @@ async fn a_full_disk_is_waited_out_and_leaves_nothing_half_written() {
     let roomier =
         std::process::Command::new("mount").args(["-o", "remount,size=4m"]).arg(folder.path()).status().expect("mount");
     assert!(roomier.success());
-    joiner.wait_for("all shards once there is room", |view| view.held == 8).await;
+    joiner.wait_for("all shards once there is room", |view| view.shards_held == 8).await;
 }
 
 #[cfg(target_os = "linux")]

@@ -39,7 +39,7 @@ pub const PROTOCOL_VERSION: u32 = 13;
 pub const OWN_ADDRESSES_MAX: usize = 8;
 
 /// Why a peer is refused. Its text is for people, with the peer as its subject; [`remedy`](Self::remedy) says what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, thiserror::Error)]
 pub enum Refusal {
     /// The wire formats differ.
     #[error("speaks protocol version {theirs}, this node {PROTOCOL_VERSION}: install the same murmur on both")]

@@ -385,7 +385,7 @@ fn judge_part(
         return Err(Misbehaviour::WrongLength { expected, actual: payload.len() as u64 });
     }
     if !(progress.is_finite() && progress >= 0.0) {
-        return Err(Misbehaviour::OutOfRange("progress"));
+        return Err(Misbehaviour::OutOfRange("progress".into()));
     }
     Ok(())
 }

@@ -196,17 +196,17 @@ impl RunManifest {
 
     /// What its model predicts, for people: a "byte", a "token", an "image" or a "row".
     pub fn prediction(&self) -> &'static str {
-        match self.model.kind.reads_images() {
-            true if self.data.source == DataSource::Table => "row",
-            true => "image",
-            false if self.data.tokenizer.is_empty() => "byte",
-            false => "token",
+        match self.model.kind.reads_text() {
+            true if self.data.tokenizer.is_empty() => "byte",
+            true => "token",
+            false if self.data.source == DataSource::Table => "row",
+            false => "image",
         }
     }
 
     /// Whether the model chooses among classes of whole examples: not a next token, and no number.
     pub fn classifies(&self) -> bool {
-        self.model.kind.reads_images() && self.model.classes > 1
+        !self.model.kind.reads_text() && self.model.classes > 1
     }
 
     /// BLAKE3 of the canonical text.

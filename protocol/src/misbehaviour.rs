@@ -1,7 +1,9 @@
 //! What no honest peer does.
 
+use bincode::{Decode, Encode};
+
 /// What an honest peer never does. A value, counted, never a panic.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, thiserror::Error)]
 pub enum Misbehaviour {
     /// Bytes that are no message, or too many of them.
     #[error("sent bytes that are no message: {0}")]
@@ -19,7 +21,7 @@ pub enum Misbehaviour {
     WrongLayout,
     /// Not a number, infinite or beyond all reason.
     #[error("sent a value that is not finite or out of range: {0}")]
-    OutOfRange(&'static str),
+    OutOfRange(String),
     /// An order to finish the run that its founder has not signed.
     #[error("sent an order to finish the run that its founder has not signed")]
     Forged,

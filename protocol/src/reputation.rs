@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_habit_is_banned_for_longer_each_time_and_an_accident_is_not() {
         let mut reputation = Reputation::default();
-        let forged = Misbehaviour::OutOfRange("scale");
+        let forged = Misbehaviour::OutOfRange("scale".into());
         for hour in 0..20 {
             assert_eq!(reputation.on_misbehaviour(at(3600 * hour), peer(1), &forged), None, "once an hour");
         }

@@ -186,7 +186,7 @@ impl Synchronous {
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
         if !word.is_sound() {
-            return Err(Misbehaviour::OutOfRange("members of an all-reduce"));
+            return Err(Misbehaviour::OutOfRange("members of an all-reduce".into()));
         }
         if !self.is_resting {
             self.collective.word_received(now, peer, word);
@@ -263,7 +263,7 @@ impl Synchronous {
             (Purpose::ReplicaLoad(from), Reply::Loaded(true, _)) => Replied::Copied(from),
             (Purpose::ReplicaLoad(from), Reply::Loaded(false, _)) => {
                 self.lose_state(now);
-                Replied::Unfit(from, Misbehaviour::OutOfRange("replica"))
+                Replied::Unfit(from, Misbehaviour::OutOfRange("replica".into()))
             }
             (Purpose::Reduction, Reply::Failed) => {
                 self.is_reducing = false;

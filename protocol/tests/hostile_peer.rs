@@ -217,7 +217,7 @@ fn a_model_that_is_not_finite_is_not_trained_on() {
         accepted,
         report: TrainingReport::default(),
     });
-    assert_eq!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange("parameter")));
+    assert_eq!(misbehaviour(&effects), Some(Misbehaviour::OutOfRange("parameter".into())));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::Begin))));
 }
 

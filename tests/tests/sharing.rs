@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use murmur::observe::report::DataReport;
+use murmur::drivers::DataReport;
 use murmur_protocol::RunManifest;
 #[cfg(target_os = "linux")]
 use murmur_tests::gaps::assert_never_waited;

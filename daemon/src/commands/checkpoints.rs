@@ -216,7 +216,7 @@ fn data_directory(path: &Path) -> Option<PathBuf> {
 
 /// Refuses what only models of text can do, with a hint to what this one can.
 fn check_writes_text(manifest: &RunManifest, refusal: &str, more: &str) -> Result<(), Failure> {
-    if !manifest.model.kind.reads_images() {
+    if manifest.model.kind.reads_text() {
         return Ok(());
     }
     let message = format!("this checkpoint's model reads {}s: {refusal}", manifest.prediction());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::figures::{Losses, bar, count, counted, duration, examples, fitted, human_bytes, percent, steps, time_left};
 use super::screen::Size;
-use crate::observe::report::{DataReport, NodeReport};
+use crate::observe::report::NodeReport;
 
 /// Columns of a sparkline, at most.
 const SPARK_COLUMNS_MAX: usize = 32;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::{Console, human_bytes, note};
-use crate::drivers::DataView;
+use crate::drivers::DataReport;
 
 /// How often it is looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
@@ -19,7 +19,7 @@ const SILENT: Duration = Duration::from_millis(500);
 
 impl Console {
     /// Tells people how the first shards come in. Machines find it in the reports.
-    pub async fn show_fetching(self, view: watch::Receiver<DataView>) {
+    pub async fn show_fetching(self, view: watch::Receiver<DataReport>) {
         if self == Console::Json {
             return;
         }
@@ -48,12 +48,12 @@ impl Console {
 }
 
 /// Shards and bytes for people.
-fn counted(view: &DataView) -> String {
-    let DataView { assigned_held, assigned, shards, bytes_fetched, .. } = view;
+fn counted(view: &DataReport) -> String {
+    let DataReport { shards, shards_assigned, shards_assigned_held, bytes_fetched, .. } = view;
     let fetched = human_bytes(*bytes_fetched);
-    let stuck = view.reachable < *shards && view.reachable == view.held;
+    let stuck = view.shards_reachable < *shards && view.shards_reachable == view.shards_held;
     let stuck = if stuck { " · no member connected has more" } else { "" };
-    format!("{assigned_held} of {assigned} assigned ({shards} in all), {fetched} fetched{stuck}")
+    format!("{shards_assigned_held} of {shards_assigned} assigned ({shards} in all), {fetched} fetched{stuck}")
 }
 
 #[cfg(test)]
@@ -62,10 +62,16 @@ mod tests {
 
     #[test]
     fn the_line_counts_what_this_node_is_to_hold() {
-        let counts = DataView { shards: 40, assigned: 12, assigned_held: 3, held: 5, ..DataView::default() };
-        let view = DataView { bytes_fetched: 196_608, reachable: 40, ..counts.clone() };
+        let counts = DataReport {
+            shards: 40,
+            shards_assigned: 12,
+            shards_assigned_held: 3,
+            shards_held: 5,
+            ..DataReport::default()
+        };
+        let view = DataReport { bytes_fetched: 196_608, shards_reachable: 40, ..counts.clone() };
         assert_eq!(counted(&view), "3 of 12 assigned (40 in all), 196.6 kB fetched");
-        let stuck = DataView { reachable: 5, ..counts };
+        let stuck = DataReport { shards_reachable: 5, ..counts };
         assert_eq!(counted(&stuck), "3 of 12 assigned (40 in all), 0 B fetched · no member connected has more");
     }
 }

@@ -10,7 +10,7 @@ use murmur_protocol::{RunEnd, RunId};
 use tokio::sync::watch;
 
 use crate::daemon::invitation::Invitation;
-use crate::drivers::{DataView, TrainingView};
+use crate::drivers::{DataReport, TrainingView};
 use crate::engine::Picture;
 use crate::limits::rest::RestView;
 use crate::limits::stay::StayFacts;
@@ -49,7 +49,7 @@ pub(super) struct Reporter {
     pub(super) outlook: Arc<Mutex<Outlook>>,
     pub(super) pictures: watch::Receiver<Picture>,
     pub(super) training: watch::Receiver<TrainingView>,
-    pub(super) data: Option<watch::Receiver<DataView>>,
+    pub(super) data: Option<watch::Receiver<DataReport>>,
     pub(super) rest: watch::Receiver<RestView>,
     pub(super) reachability: watch::Receiver<Reachability>,
     /// For how long pings take.

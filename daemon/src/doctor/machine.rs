@@ -92,7 +92,7 @@ pub(crate) fn measure_briefly(
     settings: &NodeSettings,
 ) -> Option<(Duration, usize)> {
     let spec = &manifest.model;
-    let length = if spec.kind.reads_images() { 1 } else { spec.context };
+    let length = if spec.kind.reads_text() { spec.context } else { 1 };
     let predictions = f64::from(manifest.optimizer.batch_sequences) * f64::from(length);
     // Two operations for each weight forward and four backward.
     let operations = 6.0 * parameter_count(spec) as f64 * predictions;

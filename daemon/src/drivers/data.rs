@@ -17,6 +17,7 @@ use murmur_network::{HeldShards, Network, ShardError, Shelf};
 use murmur_protocol::bounds::SHARD_REPLICAS;
 use murmur_protocol::shards::{ShardSet, Sharding, assignment, next_fetch, own_order};
 use murmur_protocol::{Payload, PeerId};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
@@ -40,20 +41,21 @@ const DISK_PAUSE: Duration = Duration::from_secs(10);
 /// A shard that has arrived and been verified, for the trainer.
 pub type Arrival = (usize, Payload);
 
-/// What the driver shows of itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DataView {
+/// A node's part of the data that its swarm shares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataReport {
     /// Shards of the run's data.
     pub shards: usize,
-    /// Those that this node holds.
-    pub held: usize,
-    /// Those that it is to hold, given the members that it knows.
-    pub assigned: usize,
-    /// Those of the assigned that it holds.
-    pub assigned_held: usize,
-    /// Those that it or a member connected to it holds.
-    pub reachable: usize,
+    /// Shards that this node holds.
+    pub shards_held: usize,
+    /// Shards that it is to hold, given the members that it knows.
+    pub shards_assigned: usize,
+    /// Among those, the ones that it holds.
+    pub shards_assigned_held: usize,
+    /// Shards that it or a member connected to it holds.
+    pub shards_reachable: usize,
     /// Whether there is enough to begin training.
+    #[serde(skip)]
     pub suffices: bool,
     /// Bytes of shards received from peers.
     pub bytes_fetched: u64,
@@ -81,7 +83,7 @@ pub struct DataDriver {
     shelf: Shelf,
     shelf_sender: watch::Sender<HeldShards>,
     arrivals: mpsc::Sender<Arrival>,
-    view: watch::Sender<DataView>,
+    view: watch::Sender<DataReport>,
 }
 
 /// The shelf and the channel that fills it: the network needs the one before the driver can start with the other.
@@ -115,10 +117,10 @@ impl DataDriver {
         shelf: ShelfParts,
         pictures: watch::Receiver<Picture>,
         arrivals: mpsc::Sender<Arrival>,
-    ) -> (watch::Receiver<DataView>, AbortHandle) {
+    ) -> (watch::Receiver<DataReport>, AbortHandle) {
         let me = network.peer_id();
         let SharedData { sharding, store, held } = data;
-        let (view, shown) = watch::channel(DataView::default());
+        let (view, shown) = watch::channel(DataReport::default());
         let mut driver = DataDriver {
             me,
             network,
@@ -126,7 +128,7 @@ impl DataDriver {
             sharding,
             store,
             held,
-            assigned: ShardSet::EMPTY,
+            shards_assigned: ShardSet::EMPTY,
             members: Vec::new(),
             peers: Peers::default(),
             under_way: BTreeMap::new(),
@@ -311,12 +313,12 @@ impl DataDriver {
 
     fn show(&self) {
         let held = self.held_set();
-        let view = DataView {
+        let view = DataReport {
             shards: self.sharding.count(),
-            held: held.len(),
-            assigned: self.assigned.len(),
-            assigned_held: self.assigned.intersection(held).len(),
-            reachable: held.union(self.peers.held_by_any()).intersection(self.sharding.all()).len(),
+            shards_held: held.len(),
+            shards_assigned: self.assigned.len(),
+            shards_assigned_held: self.assigned.intersection(held).len(),
+            shards_reachable: held.union(self.peers.held_by_any()).intersection(self.sharding.all()).len(),
             suffices: self.sharding.suffices(held),
             bytes_fetched: self.bytes_fetched.load(Ordering::Relaxed),
             bytes_served: self.shelf.bytes_served(),

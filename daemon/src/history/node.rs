@@ -246,7 +246,7 @@ impl NodeHistory {
     fn take_run(&mut self, run: &RunFacts) {
         let manifest = RunManifest::from_text(&run.run_file).ok();
         self.step_tokens = manifest.map(|manifest| {
-            let context = if manifest.model.kind.reads_images() { 1 } else { manifest.model.context };
+            let context = if manifest.model.kind.reads_text() { manifest.model.context } else { 1 };
             f64::from(manifest.optimizer.batch_sequences) * f64::from(context)
         });
         self.are_tokens_counted = self.step_tokens.is_some();

@@ -156,7 +156,7 @@ fn disagreement(models: &[Vec<f32>]) -> Option<f64> {
 /// Text from the first model that there is, with the number of its node.
 pub(super) fn sample(children: &[Child], base: Option<&Path>) -> Option<(usize, Vec<u8>)> {
     let (number, checkpoint) = children.iter().find_map(|child| Some((child.number, latest(child)?)))?;
-    if checkpoint.manifest.model.kind.reads_images() {
+    if !checkpoint.manifest.model.kind.reads_text() {
         return None;
     }
     let (device, _) = DeviceChoice::Cpu.open().ok()?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::ReachabilityReport;
 use crate::console::figures::{counted, human_bytes};
-use crate::drivers::{DataView, PrivacyReport, TrainingView};
+use crate::drivers::{DataReport, PrivacyReport, TrainingView};
 use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
@@ -158,39 +158,6 @@ pub struct NodeReport {
     pub team: Option<TeamReport>,
 }
 
-/// A node's part of the data that its swarm shares.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DataReport {
-    /// Shards of the run's data.
-    pub shards: usize,
-    /// Shards that this node holds.
-    pub shards_held: usize,
-    /// Shards that it is to hold, given the members that it knows.
-    pub shards_assigned: usize,
-    /// Among those, the ones that it holds.
-    pub shards_assigned_held: usize,
-    /// Shards that it or a member connected to it holds.
-    pub shards_reachable: usize,
-    /// Bytes of shards received from peers.
-    pub bytes_fetched: u64,
-    /// Bytes of shards sent to peers.
-    pub bytes_served: u64,
-}
-
-impl From<&DataView> for DataReport {
-    fn from(view: &DataView) -> DataReport {
-        DataReport {
-            shards: view.shards,
-            shards_held: view.held,
-            shards_assigned: view.assigned,
-            shards_assigned_held: view.assigned_held,
-            shards_reachable: view.reachable,
-            bytes_fetched: view.bytes_fetched,
-            bytes_served: view.bytes_served,
-        }
-    }
-}
-
 /// A peer that is not dealt with for a while.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BannedPeer {
@@ -256,7 +223,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) seconds: f64,
-    pub(crate) data: Option<&'a DataView>,
+    pub(crate) data: Option<&'a DataReport>,
     pub(crate) team: Option<TeamReport>,
 }
 
@@ -321,7 +288,7 @@ impl NodeReport {
             misbehaviours: status.misbehaviours.values().sum(),
             peak_memory_bytes: peak_memory_bytes(),
             seconds: surroundings.seconds,
-            data: surroundings.data.map(DataReport::from),
+            data: surroundings.data.cloned(),
             synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
             privacy: training.privacy,
             team: surroundings.team.clone(),

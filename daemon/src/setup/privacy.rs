@@ -110,7 +110,7 @@ pub(crate) fn record(manifest: &RunManifest) -> String {
     let unit = manifest.prediction();
     match manifest.data.source {
         DataSource::Table => "a row of a table".to_owned(),
-        _ if manifest.model.kind.reads_images() => "an image".to_owned(),
+        _ if !manifest.model.kind.reads_text() => "an image".to_owned(),
         DataSource::JsonLines | DataSource::Parquet => format!("a text, cut to {} {unit}s", manifest.model.context + 1),
         _ => format!(
             "a window of {} {unit}s: what somebody wrote may fill several, and is told several times as much of",

@@ -59,13 +59,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Of as many examples as a batch takes.
 fn engine(manifest: &RunManifest) -> Result<Engine, Box<dyn std::error::Error>> {
-    let corpus = if manifest.model.kind.reads_images() {
-        Corpus::made_up(manifest)
-    } else {
+    let corpus = if manifest.model.kind.reads_text() {
         let training = (BATCH * (manifest.model.context + 1)) as usize;
         let length = (training as f64 / (1.0 - manifest.data.validation_fraction)).ceil() as usize;
         let bytes = (0..length).map(|index| (index * index % 251) as u8).collect();
         Corpus::from_bytes(bytes, &manifest.data, manifest.model.context as usize)?
+    } else {
+        Corpus::made_up(manifest)
     };
     let base = manifest.lora.is_on().then(|| murmur_training::model::build(&manifest.model).initial_parameters(1));
     Ok(Engine::on_base(manifest, base.map(Into::into), corpus, [1; 32], &[Device::Cpu], TrainingOptions::default())?)

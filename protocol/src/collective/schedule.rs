@@ -98,14 +98,6 @@ pub struct Schedule {
     pub moves: Vec<Move>,
 }
 
-impl Schedule {
-    /// Elements that a member of this rank sends, of a vector of `length` elements.
-    pub fn elements_sent(&self, rank: u16, length: usize) -> usize {
-        let own = self.moves.iter().filter(|one| one.from == rank);
-        own.map(|one| one.slices.elements(length).len()).sum()
-    }
-}
-
 fn star(count: u16) -> Vec<Move> {
     let up = (1..count).map(|from| Move { round: 0, from, to: 0, slices: WHOLE, action: Action::Add });
     let down = (1..count).map(|to| Move { round: 1, from: 0, to, slices: WHOLE, action: Action::Replace });
@@ -254,7 +246,11 @@ mod tests {
     fn every_member_sends_what_the_literature_says() {
         for members in 1..=MEMBERS_MAX {
             let length = members * 64 * 63;
-            let sent = |shape: Shape, rank: usize| shape.schedule(members).elements_sent(rank as u16, length);
+            let sent = |shape: Shape, rank: usize| {
+                let schedule = shape.schedule(members);
+                let own = schedule.moves.iter().filter(|one| usize::from(one.from) == rank);
+                own.map(|one| one.slices.elements(length).len()).sum::<usize>()
+            };
             let power = usize::from(largest_power(members as u16));
             for rank in 0..members {
                 let is_extra_partner = rank + power < members;

@@ -148,16 +148,16 @@ impl Terms {
 pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
     let Standing { weight, clip, gamma, progress } = standing;
     if !(weight.is_finite() && *weight >= 0.0) {
-        return Err(Misbehaviour::OutOfRange("weight"));
+        return Err(Misbehaviour::OutOfRange("weight".into()));
     }
     if !(clip.is_finite() && *clip >= 0.0) {
-        return Err(Misbehaviour::OutOfRange("clip norm"));
+        return Err(Misbehaviour::OutOfRange("clip norm".into()));
     }
     if !(0.0..=0.5).contains(gamma) {
-        return Err(Misbehaviour::OutOfRange("gamma"));
+        return Err(Misbehaviour::OutOfRange("gamma".into()));
     }
     if !(0.0..=PROGRESS_MAX).contains(progress) {
-        return Err(Misbehaviour::OutOfRange("progress"));
+        return Err(Misbehaviour::OutOfRange("progress".into()));
     }
     Ok(())
 }
@@ -166,9 +166,13 @@ pub(crate) fn screen(standing: &Standing) -> Result<(), Misbehaviour> {
 pub(super) fn screen_accept(propose: &Propose, accept: &Accept) -> Result<(), Misbehaviour> {
     screen(&accept.standing)?;
     if accept.reference != 0 && accept.reference != propose.reference {
-        return Err(Misbehaviour::OutOfRange("reference"));
+        return Err(Misbehaviour::OutOfRange("reference".into()));
     }
     // Speeds count within a factor of WEIGHT_CLAMP of a median, so no share is more lopsided than its square.
     let least = 0.99 / (1.0 + WEIGHT_CLAMP * WEIGHT_CLAMP);
-    if (least..=1.0 - least).contains(&accept.starter_share) { Ok(()) } else { Err(Misbehaviour::OutOfRange("share")) }
+    if (least..=1.0 - least).contains(&accept.starter_share) {
+        Ok(())
+    } else {
+        Err(Misbehaviour::OutOfRange("share".into()))
+    }
 }

@@ -100,7 +100,7 @@ impl Giving {
         out: &mut Outbox,
     ) -> Result<(), Misbehaviour> {
         if !self.chunking.holds(chunks) || chunks.count > STATE_CHUNKS_MAX {
-            return Err(Misbehaviour::OutOfRange("chunks"));
+            return Err(Misbehaviour::OutOfRange("chunks".into()));
         }
         if let Some(given) = self.joiners.get_mut(&peer).filter(|given| given.request == request) {
             // Repeated while it is being served, or somebody else sends the rest.

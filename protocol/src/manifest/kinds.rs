@@ -84,7 +84,7 @@ pub fn fields_without_meaning(model: &ModelSpec) -> Vec<(&'static str, String)> 
 /// Checks the fields of models and data against each other.
 pub(super) fn validate(model: &ModelSpec, data: &DataSpec) -> Result<(), ManifestError> {
     let is_table = data.source == DataSource::Table;
-    let fits = model.kind.reads_images() == (data.source.gives_images() || is_table);
+    let fits = model.kind.reads_text() != (data.source.gives_images() || is_table);
     let rule = "\"idx\" or \"image-folders\" for the models mlp and cnn, \"table\" for mlp, any other source for the transformer";
     let source = toml::Value::try_from(data.source).expect("the name of a source");
     check("data.source", source, fits, rule)?;

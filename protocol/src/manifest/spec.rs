@@ -31,9 +31,9 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// Whether it reads images with labels, or rows of a table, instead of text.
-    pub fn reads_images(self) -> bool {
-        matches!(self, ModelKind::Mlp | ModelKind::Cnn)
+    /// Whether it reads text; the others read images with labels, or rows of a table.
+    pub fn reads_text(self) -> bool {
+        matches!(self, ModelKind::Transformer)
     }
 }
 

@@ -182,5 +182,5 @@ fn screen(told: &[Descriptor]) -> Result<(), Misbehaviour> {
         has_addresses && profile.is_well_formed()
     };
     let are_sane = told.len() <= PEERS_TOLD_MAX && told.iter().all(is_sane);
-    if are_sane { Ok(()) } else { Err(Misbehaviour::OutOfRange("list of peers")) }
+    if are_sane { Ok(()) } else { Err(Misbehaviour::OutOfRange("list of peers".into())) }
 }

@@ -94,7 +94,7 @@ impl Node {
                 }
             }
             Some(Loaded::Unfit { donor: Some(peer) }) => {
-                self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter"));
+                self.on_misbehaviour(now, peer, Misbehaviour::OutOfRange("parameter".into()));
             }
             Some(Loaded::Unfit { donor: None }) | None => {}
         }

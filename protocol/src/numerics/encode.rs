@@ -197,7 +197,7 @@ mod tests {
         let [one, zero, infinite] = [1.0, 0.0, f32::INFINITY].map(scale_to_wire);
         assert!(answer([one, one].concat()).is_ok());
         for unfit in [zero, infinite, scale_to_wire(f32::NAN), scale_to_wire(-1.0)] {
-            assert_eq!(answer([one, unfit].concat()), Err(Misbehaviour::OutOfRange("scale")));
+            assert_eq!(answer([one, unfit].concat()), Err(Misbehaviour::OutOfRange("scale".into())));
         }
     }
 }

@@ -199,7 +199,7 @@ fn unfit_bytes_are_refused() {
     for scale in [0.0, -1.0, 3.0, 8.0, f32::INFINITY, f32::NAN] {
         let mut bytes = honest.clone();
         bytes[..2].copy_from_slice(&scale_to_wire(scale));
-        assert_eq!(answer(bytes), Err(Misbehaviour::OutOfRange("scale")), "{scale}");
+        assert_eq!(answer(bytes), Err(Misbehaviour::OutOfRange("scale".into())), "{scale}");
     }
     let responder = link.encode(InstructionSet::best(), 1, Some(starter.scales.clone()));
     let merged = |received: Vec<u8>| {
@@ -212,7 +212,7 @@ fn unfit_bytes_are_refused() {
     for scale in [0.0, -1.0, f32::INFINITY, f32::NAN, 1e6] {
         let mut bytes = honest.clone();
         bytes[..2].copy_from_slice(&scale_to_wire(scale));
-        assert_eq!(merged(bytes), Err(Misbehaviour::OutOfRange("scale")), "{scale}");
+        assert_eq!(merged(bytes), Err(Misbehaviour::OutOfRange("scale".into())), "{scale}");
     }
 }
 

@@ -112,7 +112,7 @@ impl Reference {
         for (scale, wire) in scales.iter_mut().zip(wire_scales.as_chunks().0) {
             *scale = scale_from_wire(*wire);
             if *scale * f32::from(COARSE) != power_of_two(*scale * f32::from(COARSE)) {
-                return Err(Misbehaviour::OutOfRange("scale"));
+                return Err(Misbehaviour::OutOfRange("scale".into()));
             }
         }
         let mut values = buffers.take::<i16>(parameters);

@@ -154,7 +154,7 @@ pub(super) fn sane(bytes: &[u8]) -> Result<&[WireScale], Misbehaviour> {
     if scales.iter().all(|bytes| is_sane(scale_from_wire(*bytes))) {
         Ok(scales)
     } else {
-        Err(Misbehaviour::OutOfRange("scale"))
+        Err(Misbehaviour::OutOfRange("scale".into()))
     }
 }
 

@@ -9,7 +9,6 @@ use crate::effect::{RequestId, TransferId};
 use crate::event::{Event, TrainingReport};
 use crate::finish::FinishOrder;
 use crate::handshake::Refusal;
-use crate::manifest::RunId;
 use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{Accumulator, Encoded, Merged, Reduced, Reference, Scales};
@@ -50,7 +49,7 @@ enum Kind {
     },
     HandshakeRefused {
         peer: PeerId,
-        refusal: Refused,
+        refusal: Refusal,
     },
     AddressFound {
         address: Address,
@@ -83,7 +82,7 @@ enum Kind {
     },
     PeerMisbehaved {
         peer: PeerId,
-        misbehaviour: Offence,
+        misbehaviour: Misbehaviour,
     },
     IdentityDoubled {
         peer: PeerId,
@@ -97,11 +96,11 @@ enum Kind {
     },
     Encoded {
         request: u64,
-        result: Result<Codings, Offence>,
+        result: Result<Codings, Misbehaviour>,
     },
     Merged {
         request: u64,
-        result: Result<Outcome, Offence>,
+        result: Result<Outcome, Misbehaviour>,
     },
     Contributed {
         request: u64,
@@ -111,7 +110,7 @@ enum Kind {
     },
     Reduced {
         request: u64,
-        result: Result<Sums, Offence>,
+        result: Result<Sums, Misbehaviour>,
     },
     CorrectionApplied {
         request: u64,
@@ -136,36 +135,6 @@ enum Kind {
         peer: PeerId,
         range: AddressRange,
     },
-}
-
-/// A [`Refusal`].
-#[derive(Clone, Debug, Encode, Decode)]
-enum Refused {
-    Version(u32),
-    OtherRun(RunId, Vec<String>),
-    Closed,
-    Stranger,
-    OtherSecret,
-    NotAdmitted,
-    Excluded,
-    Manifest(String),
-    Addresses,
-    Unwelcome,
-    Silent,
-    Garbage(String),
-}
-
-/// A [`Misbehaviour`].
-#[derive(Clone, Debug, Encode, Decode)]
-enum Offence {
-    Garbage(String),
-    WrongLength(u64, u64),
-    WrongLayout,
-    OutOfRange(String),
-    Forged,
-    Disagreement,
-    Unsolicited,
-    Stalled,
 }
 
 /// Lengths of scales and codes in bytes, and digest and exchanges of the reference.
@@ -242,7 +211,7 @@ impl Told {
             Event::PeerConnected { peer, addresses } => Kind::PeerConnected { peer, addresses },
             Event::PeerDisconnected { peer } => Kind::PeerDisconnected { peer },
             Event::DialFailed { peer, addresses, reason } => Kind::DialFailed { peer, addresses, reason },
-            Event::HandshakeRefused { peer, refusal } => Kind::HandshakeRefused { peer, refusal: refusal.into() },
+            Event::HandshakeRefused { peer, refusal } => Kind::HandshakeRefused { peer, refusal },
             Event::AddressFound { address } => Kind::AddressFound { address },
             Event::AddressLost { address } => Kind::AddressLost { address },
             Event::PeersFound { peers } => Kind::PeersFound { peers },
@@ -254,9 +223,7 @@ impl Told {
             }
             Event::TransferFinished { transfer } => Kind::TransferFinished { transfer: transfer.0 },
             Event::TransferFailed { transfer, reason } => Kind::TransferFailed { transfer: transfer.0, reason },
-            Event::PeerMisbehaved { peer, misbehaviour } => {
-                Kind::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
-            }
+            Event::PeerMisbehaved { peer, misbehaviour } => Kind::PeerMisbehaved { peer, misbehaviour },
             Event::IdentityDoubled { peer } => Kind::IdentityDoubled { peer },
             Event::StepsCompleted(standing) => Kind::StepsCompleted(fields(&standing)),
             Event::TrainingCompleted(standing) => Kind::TrainingCompleted(fields(&standing)),
@@ -265,17 +232,15 @@ impl Told {
                 Kind::SnapshotTaken { request: request.0, values, report: fields(&report) }
             }
             Event::Encoded { request, result } => {
-                Kind::Encoded { request: request.0, result: result.map(Codings::from).map_err(Offence::from) }
+                Kind::Encoded { request: request.0, result: result.map(Codings::from) }
             }
-            Event::Merged { request, result } => {
-                Kind::Merged { request: request.0, result: result.map(Outcome::from).map_err(Offence::from) }
-            }
+            Event::Merged { request, result } => Kind::Merged { request: request.0, result: result.map(Outcome::from) },
             Event::Contributed { request, contribution, digest, report } => {
                 let values = contribution.values().len() as u64;
                 Kind::Contributed { request: request.0, values, digest, report: fields(&report) }
             }
             Event::Reduced { request, result } => {
-                let result = result.map(|reduced| sums(&reduced)).map_err(Offence::from);
+                let result = result.map(|reduced| sums(&reduced));
                 Kind::Reduced { request: request.0, result }
             }
             Event::CorrectionApplied { request, report } => {
@@ -308,7 +273,7 @@ impl Told {
             Kind::PeerConnected { peer, addresses } => Event::PeerConnected { peer, addresses },
             Kind::PeerDisconnected { peer } => Event::PeerDisconnected { peer },
             Kind::DialFailed { peer, addresses, reason } => Event::DialFailed { peer, addresses, reason },
-            Kind::HandshakeRefused { peer, refusal } => Event::HandshakeRefused { peer, refusal: refusal.into() },
+            Kind::HandshakeRefused { peer, refusal } => Event::HandshakeRefused { peer, refusal },
             Kind::AddressFound { address } => Event::AddressFound { address },
             Kind::AddressLost { address } => Event::AddressLost { address },
             Kind::PeersFound { peers } => Event::PeersFound { peers },
@@ -322,9 +287,7 @@ impl Told {
             Kind::TransferFailed { transfer, reason } => {
                 Event::TransferFailed { transfer: TransferId(transfer), reason }
             }
-            Kind::PeerMisbehaved { peer, misbehaviour } => {
-                Event::PeerMisbehaved { peer, misbehaviour: misbehaviour.into() }
-            }
+            Kind::PeerMisbehaved { peer, misbehaviour } => Event::PeerMisbehaved { peer, misbehaviour },
             Kind::IdentityDoubled { peer } => Event::IdentityDoubled { peer },
             Kind::StepsCompleted(fields) => Event::StepsCompleted(report(fields)),
             Kind::TrainingCompleted(fields) => Event::TrainingCompleted(report(fields)),
@@ -340,12 +303,12 @@ impl Told {
                         codes: stand_ins.payload(codes)?,
                         reference: reference(seen),
                     }),
-                    Err(wrong) => Err(wrong.into()),
+                    Err(wrong) => Err(wrong),
                 };
                 Event::Encoded { request: RequestId(request), result }
             }
             Kind::Merged { request, result } => {
-                Event::Merged { request: RequestId(request), result: result.map(Merged::from).map_err(Into::into) }
+                Event::Merged { request: RequestId(request), result: result.map(Merged::from) }
             }
             Kind::Contributed { request, values, digest, report: fields } => Event::Contributed {
                 request: RequestId(request),
@@ -362,7 +325,7 @@ impl Told {
                         },
                         written: written.map(|bytes| stand_ins.payload(bytes)).transpose()?,
                     }),
-                    Err(wrong) => Err(wrong.into()),
+                    Err(wrong) => Err(wrong),
                 };
                 Event::Reduced { request: RequestId(request), result }
             }
@@ -422,75 +385,6 @@ impl From<Outcome> for Merged {
             digest: outcome.digest,
             scales: outcome.has_scales.then(|| Scales::for_first_exchange(&[])),
             reference: reference(outcome.reference),
-        }
-    }
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Refused {
-        match refusal {
-            Refusal::Version { theirs } => Refused::Version(theirs),
-            Refusal::OtherRun { run, differences } => Refused::OtherRun(run, differences),
-            Refusal::Closed => Refused::Closed,
-            Refusal::Stranger => Refused::Stranger,
-            Refusal::OtherSecret => Refused::OtherSecret,
-            Refusal::NotAdmitted => Refused::NotAdmitted,
-            Refusal::Excluded => Refused::Excluded,
-            Refusal::Manifest(why) => Refused::Manifest(why),
-            Refusal::Addresses => Refused::Addresses,
-            Refusal::Unwelcome => Refused::Unwelcome,
-            Refusal::Silent => Refused::Silent,
-            Refusal::Garbage(why) => Refused::Garbage(why),
-        }
-    }
-}
-
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
-        match refused {
-            Refused::Version(theirs) => Refusal::Version { theirs },
-            Refused::OtherRun(run, differences) => Refusal::OtherRun { run, differences },
-            Refused::Closed => Refusal::Closed,
-            Refused::Stranger => Refusal::Stranger,
-            Refused::OtherSecret => Refusal::OtherSecret,
-            Refused::NotAdmitted => Refusal::NotAdmitted,
-            Refused::Excluded => Refusal::Excluded,
-            Refused::Manifest(why) => Refusal::Manifest(why),
-            Refused::Addresses => Refusal::Addresses,
-            Refused::Unwelcome => Refusal::Unwelcome,
-            Refused::Silent => Refusal::Silent,
-            Refused::Garbage(why) => Refusal::Garbage(why),
-        }
-    }
-}
-
-impl From<Misbehaviour> for Offence {
-    fn from(misbehaviour: Misbehaviour) -> Offence {
-        match misbehaviour {
-            Misbehaviour::Garbage(what) => Offence::Garbage(what),
-            Misbehaviour::WrongLength { expected, actual } => Offence::WrongLength(expected, actual),
-            Misbehaviour::WrongLayout => Offence::WrongLayout,
-            Misbehaviour::OutOfRange(what) => Offence::OutOfRange(what.to_owned()),
-            Misbehaviour::Forged => Offence::Forged,
-            Misbehaviour::Disagreement => Offence::Disagreement,
-            Misbehaviour::Unsolicited => Offence::Unsolicited,
-            Misbehaviour::Stalled => Offence::Stalled,
-        }
-    }
-}
-
-impl From<Offence> for Misbehaviour {
-    fn from(wrong: Offence) -> Misbehaviour {
-        match wrong {
-            Offence::Garbage(what) => Misbehaviour::Garbage(what),
-            Offence::WrongLength(expected, actual) => Misbehaviour::WrongLength { expected, actual },
-            Offence::WrongLayout => Misbehaviour::WrongLayout,
-            // One word for each peer that misbehaved, in a program that ends when the recording does.
-            Offence::OutOfRange(what) => Misbehaviour::OutOfRange(what.leak()),
-            Offence::Forged => Misbehaviour::Forged,
-            Offence::Disagreement => Misbehaviour::Disagreement,
-            Offence::Unsolicited => Misbehaviour::Unsolicited,
-            Offence::Stalled => Misbehaviour::Stalled,
         }
     }
 }

@@ -159,7 +159,7 @@ impl Corpus {
 
     /// Data of a run's kind for measuring how fast its model trains: the built-in stories, or noise for images and tables.
     pub fn made_up(manifest: &RunManifest) -> Corpus {
-        if !manifest.model.kind.reads_images() {
+        if manifest.model.kind.reads_text() {
             return Corpus::grammar();
         }
         let content = match manifest.model.inputs {

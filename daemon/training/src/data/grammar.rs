@@ -131,11 +131,6 @@ impl Grammar {
         story.nats / story.bytes
     }
 
-    /// Mean length of a story in bytes.
-    pub fn story_bytes(&self) -> f64 {
-        self.expectation(self.start).bytes
-    }
-
     /// Choices are independent of each other, so expectations add up; a repeated word has its table's mean length.
     fn expectation(&self, rule: usize) -> Expectation {
         let Rule { alternatives, weights } = &self.rules[rule];
@@ -162,45 +157,6 @@ impl Grammar {
         let Rule { alternatives, weights } = &self.rules[self.slots[slot]];
         let weighted = alternatives.iter().map(|words| f64::from(words.weight) * words.forms[form].len() as f64);
         weighted.sum::<f64>() / f64::from(*weights)
-    }
-
-    /// −ln probability, in nats, of each way to derive `story` (complete with its empty line). Empty: not a story of
-    /// this grammar. Never more than one for the built-in stories.
-    pub fn derivations(&self, story: &[u8]) -> Vec<f64> {
-        let mut found = Vec::new();
-        let remembered = vec![0; self.slots.len()];
-        self.explore(story, vec![Piece::Draw(self.start)], remembered, 0.0, &mut found);
-        found
-    }
-
-    /// Follows every derivation of `text` by `todo`, whose last piece comes first.
-    fn explore(&self, text: &[u8], todo: Vec<Piece>, remembered: Vec<usize>, nats: f64, found: &mut Vec<f64>) {
-        let (mut text, mut todo) = (text, todo);
-        while let Some(piece) = todo.pop() {
-            let literal = match piece {
-                Piece::Text(literal) => literal,
-                Piece::Repeat { slot, form } => self.form(slot, remembered[slot], form),
-                Piece::Draw(rule) | Piece::Remember { rule, .. } => {
-                    for (choice, alternative) in self.rules[rule].alternatives.iter().enumerate() {
-                        let mut todo = todo.clone();
-                        todo.extend(alternative.pieces.iter().rev());
-                        let mut remembered = remembered.clone();
-                        if let Piece::Remember { slot, .. } = piece {
-                            remembered[slot] = choice;
-                        }
-                        self.explore(text, todo, remembered, nats + self.rules[rule].nats(choice), found);
-                    }
-                    return;
-                }
-            };
-            match text.strip_prefix(literal.as_bytes()) {
-                Some(rest) => text = rest,
-                None => return,
-            }
-        }
-        if text.is_empty() {
-            found.push(nats);
-        }
     }
 }
 
@@ -279,6 +235,47 @@ mod tests {
 
     use super::*;
 
+    impl Grammar {
+        /// −ln probability, in nats, of each way to derive `story` (complete with its empty line). Empty: not a story of
+        /// this grammar. Never more than one for the built-in stories.
+        fn derivations(&self, story: &[u8]) -> Vec<f64> {
+            let mut found = Vec::new();
+            let remembered = vec![0; self.slots.len()];
+            self.explore(story, vec![Piece::Draw(self.start)], remembered, 0.0, &mut found);
+            found
+        }
+
+        /// Follows every derivation of `text` by `todo`, whose last piece comes first.
+        fn explore(&self, text: &[u8], todo: Vec<Piece>, remembered: Vec<usize>, nats: f64, found: &mut Vec<f64>) {
+            let (mut text, mut todo) = (text, todo);
+            while let Some(piece) = todo.pop() {
+                let literal = match piece {
+                    Piece::Text(literal) => literal,
+                    Piece::Repeat { slot, form } => self.form(slot, remembered[slot], form),
+                    Piece::Draw(rule) | Piece::Remember { rule, .. } => {
+                        for (choice, alternative) in self.rules[rule].alternatives.iter().enumerate() {
+                            let mut todo = todo.clone();
+                            todo.extend(alternative.pieces.iter().rev());
+                            let mut remembered = remembered.clone();
+                            if let Piece::Remember { slot, .. } = piece {
+                                remembered[slot] = choice;
+                            }
+                            self.explore(text, todo, remembered, nats + self.rules[rule].nats(choice), found);
+                        }
+                        return;
+                    }
+                };
+                match text.strip_prefix(literal.as_bytes()) {
+                    Some(rest) => text = rest,
+                    None => return,
+                }
+            }
+            if text.is_empty() {
+                found.push(nats);
+            }
+        }
+    }
+
     #[test]
     fn sampled_stories_converge_to_the_entropy_rate() {
         let (grammar, mut generator) = (Grammar::stories(), stream(1, "grammar test", &[]));
@@ -287,8 +284,8 @@ mod tests {
         let (measured, rate) = (nats / text.len() as f64, grammar.entropy_rate());
         // About 4 standard errors: a story's nats and bytes vary by some 10 %.
         assert!((measured / rate - 1.0).abs() < 0.003, "{measured} measured, {rate} computed");
-        let bytes = text.len() as f64 / f64::from(stories);
-        assert!((bytes / grammar.story_bytes() - 1.0).abs() < 0.003, "{bytes}, {}", grammar.story_bytes());
+        let (bytes, mean) = (text.len() as f64 / f64::from(stories), grammar.expectation(grammar.start).bytes);
+        assert!((bytes / mean - 1.0).abs() < 0.003, "{bytes}, {mean}");
         assert!((0.24..0.5).contains(&rate), "{rate}");
     }
 

@@ -80,7 +80,7 @@ impl Records {
                 None => corpus.stretches().iter().map(|stretch| stretch.len() / (context + 1)).sum(),
             },
         };
-        let predictions = if manifest.model.kind.reads_images() { 1 } else { context };
+        let predictions = if manifest.model.kind.reads_text() { context } else { 1 };
         Ok(Records { count: count as u64, predictions, shift_pixels: data.shift_pixels })
     }
 
