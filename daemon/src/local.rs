@@ -31,6 +31,7 @@ use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{DataDirectory, LOCAL, Run, Series, prune_local, remember};
 use child::{Child, Line, Said};
 use summary::Traffic;
+pub(crate) use summary::{NodeSummary, Summary};
 use view::View;
 
 /// Steps of each daemon where the run sets no end: about a minute of the built-in run on two cores.
@@ -63,9 +64,21 @@ pub fn run(mut options: LocalOptions) -> anyhow::Result<()> {
     let folder = options.directory.clone().unwrap_or_else(|| new_folder(0));
     let ended = run_in(options, &settings, manifest, folder.clone(), Swarms::default())?;
     if has_own_folder {
-        prune(&ended.unwrap_or(folder));
+        prune(&ended.map_or(folder, |ended| ended.folder));
     }
     Ok(())
+}
+
+/// Trains a swarm as a part of something larger, which tells what came of it. With `twins`, its daemons are those of another
+/// swarm's folder, each for itself. `None` where Ctrl-C has ended it.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn train(mut options: LocalOptions, folder: &Path, twins: Option<&Path>) -> anyhow::Result<Option<Summary>> {
+    let settings = settings(&mut options)?;
+    let manifest = manifest(&options, &settings)?;
+    let swarms = Swarms { series: None, twins: twins.map(Path::to_owned), is_part: true };
+    Ok(run_in(options, &settings, manifest, folder.to_owned(), swarms)?.map(|ended| ended.summary))
 }
 
 /// What a swarm has to do with others.
@@ -75,17 +88,25 @@ struct Swarms {
     series: Option<Series>,
     /// The folder of another swarm, whose daemons these are without each other.
     twins: Option<PathBuf>,
+    /// Somebody else tells what came of it.
+    is_part: bool,
 }
 
-/// Runs a swarm in a folder. Returns its folder, or nothing where Ctrl-C has ended it. Where nothing could begin in a new folder,
-/// the folder goes again.
+/// A swarm that came to its end.
+struct Ended {
+    folder: PathBuf,
+    summary: Summary,
+}
+
+/// Runs a swarm in a folder. Returns nothing where Ctrl-C has ended it. Where nothing could begin in a new folder, the folder
+/// goes again.
 fn run_in(
     options: LocalOptions,
     settings: &NodeSettings,
     manifest: RunManifest,
     folder: PathBuf,
-    Swarms { series, twins }: Swarms,
-) -> anyhow::Result<Option<PathBuf>> {
+    Swarms { series, twins, is_part }: Swarms,
+) -> anyhow::Result<Option<Ended>> {
     check_owner(&folder, &manifest)?;
     let is_new = !folder.exists();
     std::fs::create_dir_all(&folder).map_err(|error| {
@@ -109,8 +130,8 @@ fn run_in(
     let floor = floor?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let begin = Instant::now();
-    let swarm = Swarm { options, manifest, folder: folder.clone(), is_new, twins, run_file, floor, begin };
-    Ok(runtime.block_on(swarm.run())?.then_some(folder))
+    let swarm = Swarm { options, manifest, folder: folder.clone(), is_new, twins, is_part, run_file, floor, begin };
+    Ok(runtime.block_on(swarm.run())?.map(|summary| Ended { folder, summary }))
 }
 
 /// Removes a folder that this process has made and no node has begun in.
@@ -207,14 +228,15 @@ struct Swarm {
     /// Whether this process has made the folder.
     is_new: bool,
     twins: Option<PathBuf>,
+    is_part: bool,
     run_file: PathBuf,
     floor: Option<f64>,
     begin: Instant,
 }
 
 impl Swarm {
-    /// Whether it came to its end; not where Ctrl-C has ended it.
-    async fn run(self) -> anyhow::Result<bool> {
+    /// What came of it; nothing where Ctrl-C has ended it.
+    async fn run(self) -> anyhow::Result<Option<Summary>> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         let mut children = vec![self.spawn(0, None, &lines)?];
         let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
@@ -226,7 +248,7 @@ impl Swarm {
             founder = self.wait_for_founder(&mut children, &mut heard) => founder?,
             () = signals.first() => {
                 self.stop(&mut children, &mut heard, &view, &mut signals).await;
-                return self.conclude(&children, &traffic, &view).map(|()| false);
+                return self.conclude(&children, &traffic, &view).map(|_| None);
             }
         };
         let founder = Some(founder.as_str()).filter(|_| self.twins.is_none());
@@ -261,7 +283,7 @@ impl Swarm {
         }
         self.stop(&mut children, &mut heard, &view, &mut signals).await;
         view.draw_last(&children);
-        self.conclude(&children, &traffic, &view).map(|()| !is_interrupted)
+        self.conclude(&children, &traffic, &view).map(|summary| (!is_interrupted).then_some(summary))
     }
 
     fn spawn(&self, number: usize, founder: Option<&str>, lines: &mpsc::Sender<Line>) -> anyhow::Result<Child> {
@@ -375,15 +397,18 @@ impl Swarm {
         }
     }
 
-    fn conclude(&self, children: &[Child], traffic: &Traffic, view: &View) -> anyhow::Result<()> {
+    fn conclude(&self, children: &[Child], traffic: &Traffic, view: &View) -> anyhow::Result<Summary> {
         if children.iter().all(|child| child.last.is_none()) {
             let failure = Failure::new(ExitCode::Failure, "no daemon has left in order, so there is nothing to sum up");
             return Err(failure.hint(format!("their logs are in {}", self.folder.display())).into());
         }
-        let summary = summary::Summary::new(children, traffic, self.begin.elapsed());
+        let summary = Summary::new(children, traffic, self.begin.elapsed());
+        if self.is_part {
+            return Ok(summary);
+        }
         if self.options.format == Console::Json {
             print_line(&json!({ "summary": summary }).to_string());
-            return Ok(());
+            return Ok(summary);
         }
         view.show_summary(&summary);
         if let Some((number, text)) = summary::sample(children, self.options.base.as_deref()) {
@@ -397,7 +422,7 @@ impl Swarm {
                 note(&format!("  {command}"));
             }
         }
-        Ok(())
+        Ok(summary)
     }
 
     /// The founder's own reason, remedy and exit code. Where it gives one, a folder without a node has nothing more to tell.

@@ -18,6 +18,9 @@ pub struct CompareOptions {
     /// Explain every method and end.
     #[arg(long)]
     pub list: bool,
+    /// Train by the methods that daemons have with real daemons on this machine as well.
+    #[arg(long)]
+    pub real: bool,
     /// Nodes.
     #[arg(long, value_name = "N", default_value = "8", help_heading = TRAINING, value_parser = whole::<usize>(2..=64, ""))]
     pub nodes: usize,

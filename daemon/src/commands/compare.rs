@@ -1,11 +1,12 @@
 //! `murmur compare`: ways to train together, side by side, simulated on the user's own links, faults and text.
 
+mod real;
 mod wanted;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use murmur_sim::compare::report::{Figures, curves, list, page};
+use murmur_sim::compare::report::{Figures, curves, list, measured_table, page};
 use murmur_sim::compare::{Job, Plan};
 
 use super::sim::{Output, Progress, interrupted, on_interruption};
@@ -44,10 +45,16 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
         lines.push(format!("more time to a loss of {:.3} because of a fault", figures.target));
         lines.extend(figures.fault_table(&plan.faults).lines());
     }
+    let measured = if options.real { real::run(&plan, &figures, options)? } else { Vec::new() };
+    if options.real {
+        lines.push(String::new());
+        lines.push(format!("the same by {} real daemons on this machine", plan.base.nodes));
+        lines.extend(measured_table(&results, &measured).lines());
+    }
     lines.iter().for_each(|line| print_line(line));
     print_line("");
     if let Some(output) = output {
-        output.write("report.html", &page(&results, &figures, &wanted::command(options)))?;
+        output.write("report.html", &page(&results, &figures, &measured, &wanted::command(options)))?;
         output.write("curves.csv", &curves(&results))?;
         output.write("summary.txt", &(lines.join("\n") + "\n"))?;
     }

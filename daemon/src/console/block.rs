@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::figures::{Losses, bar, count, counted, duration, examples, fitted, human_bytes, percent, steps, time_left};
 use super::screen::Size;
+use crate::drivers::DataReport;
 use crate::observe::report::NodeReport;
 
 /// Columns of a sparkline, at most.

@@ -128,7 +128,7 @@ impl DataDriver {
             sharding,
             store,
             held,
-            shards_assigned: ShardSet::EMPTY,
+            assigned: ShardSet::EMPTY,
             members: Vec::new(),
             peers: Peers::default(),
             under_way: BTreeMap::new(),

@@ -20,36 +20,36 @@ const SAMPLE_BYTES: usize = 600;
 
 /// The end of a local run.
 #[derive(Debug, Serialize)]
-pub(super) struct Summary {
-    pub(super) nodes: Vec<NodeSummary>,
+pub(crate) struct Summary {
+    pub(crate) nodes: Vec<NodeSummary>,
     /// √(1/N · Σ ‖θᵢ − θ̄‖²) over the final checkpoints of the nodes that left in order.
-    pub(super) disagreement: Option<f64>,
+    pub(crate) disagreement: Option<f64>,
     /// On the wire, everything included, in the steady state: after the first exchanges, which take 16-bit codes.
-    pub(super) bytes_per_parameter_per_exchange: Option<f64>,
-    pub(super) seconds: f64,
+    pub(crate) bytes_per_parameter_per_exchange: Option<f64>,
+    pub(crate) seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct NodeSummary {
+pub(crate) struct NodeSummary {
     /// As in the view, from 0.
-    pub(super) node: usize,
-    pub(super) peer: String,
-    pub(super) steps: u64,
-    pub(super) validation_loss: Option<f64>,
+    pub(crate) node: usize,
+    pub(crate) peer: String,
+    pub(crate) steps: u64,
+    pub(crate) validation_loss: Option<f64>,
     /// Of images and rows.
-    pub(super) accuracy: Option<f64>,
+    pub(crate) accuracy: Option<f64>,
     /// Of tables.
-    pub(super) scores: Option<murmur_training::Scores>,
-    pub(super) tokens_per_second: f64,
-    pub(super) bytes_sent: u64,
-    pub(super) bytes_received: u64,
-    pub(super) exchanges_completed: u64,
-    pub(super) exchanges_failed: u64,
-    pub(super) seconds_in_training: f64,
-    pub(super) seconds_at_boundaries: f64,
-    pub(super) longest_gap_seconds: f64,
-    pub(super) median_step_seconds: f64,
-    pub(super) peak_memory_bytes: u64,
+    pub(crate) scores: Option<murmur_training::Scores>,
+    pub(crate) tokens_per_second: f64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) exchanges_completed: u64,
+    pub(crate) exchanges_failed: u64,
+    pub(crate) seconds_in_training: f64,
+    pub(crate) seconds_at_boundaries: f64,
+    pub(crate) longest_gap_seconds: f64,
+    pub(crate) median_step_seconds: f64,
+    pub(crate) peak_memory_bytes: u64,
 }
 
 /// Bytes and exchanges of the whole swarm, from when every node had settled.

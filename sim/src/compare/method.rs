@@ -1,6 +1,7 @@
 //! The methods: what they are called, what they do in a few sentences, where they come from.
 
 use murmur_protocol::collective::Shape;
+use murmur_protocol::manifest::{GossipSpec, SynchronousSpec, Topology};
 use murmur_protocol::numerics::SliceCodec::{self, Bfloat16, Float32, Int8};
 
 /// Local steps between two outer steps of DiLoCo and NoLoCo: short enough for a short run. The papers take 50 to 500.
@@ -32,6 +33,37 @@ pub enum Kind {
     AdPsgd,
     /// Nothing is averaged.
     Alone,
+}
+
+impl Kind {
+    /// What the run file of daemons says that train by it; `None` where daemons do not have it.
+    pub fn of_daemons(self) -> Option<(GossipSpec, SynchronousSpec)> {
+        let all_reduce = |shape: Shape, codec: SliceCodec, every_steps: u32| SynchronousSpec {
+            topology: match shape {
+                Shape::Ring => Topology::Ring,
+                Shape::Tree => Topology::Tree,
+                Shape::Star => Topology::Star,
+                Shape::HalvingDoubling => Topology::HalvingDoubling,
+            },
+            every_steps,
+            slice_bits: match codec {
+                Float32 => 32,
+                Bfloat16 => 16,
+                Int8 => 8,
+            },
+            ..SynchronousSpec::default()
+        };
+        match self {
+            Kind::Gossip | Kind::Alone => Some(Default::default()),
+            Kind::DataParallel(shape, codec) => Some((GossipSpec::default(), all_reduce(shape, codec, 1))),
+            Kind::Diloco(shape) => {
+                let (outer_learning_rate, outer_momentum) = (OUTER_LEARNING_RATE, OUTER_MOMENTUM);
+                let outer = GossipSpec { outer_learning_rate, outer_momentum, ..GossipSpec::default() };
+                Some((outer, all_reduce(shape, Float32, INTERVAL as u32)))
+            }
+            Kind::Server { .. } | Kind::Noloco | Kind::AdPsgd => None,
+        }
+    }
 }
 
 /// A method with its name and words.

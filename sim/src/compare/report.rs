@@ -3,12 +3,14 @@
 //! Everything here is computed from [`Results`]; nothing is known of a method beforehand.
 
 mod explained;
+mod measured;
 mod page;
 mod timeline;
 
 use std::fmt::Write;
 
 pub use explained::{explanation, list};
+pub use measured::{Measured, measured_table};
 pub use page::page;
 
 use super::{Fault, Kind, Method, Outcome, Point, Results};

@@ -33,6 +33,13 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The cells of each row, the head first.
+    pub fn rows(&self) -> impl Iterator<Item = impl Iterator<Item = &str>> {
+        let head: Vec<&str> = self.head.iter().map(|(title, _)| title.as_str()).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(String::as_str).collect());
+        std::iter::once(head).chain(rows).map(Vec::into_iter)
+    }
+
     /// The lines, the head first.
     pub fn lines(&self) -> Vec<String> {
         let head: Vec<String> = self.head.iter().map(|(title, _)| title.clone()).collect();

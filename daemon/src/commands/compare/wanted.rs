@@ -80,6 +80,7 @@ pub(super) fn command(options: &CompareOptions) -> String {
     words.push(format!("--links {} --faults {}", quoted(Path::new(&options.links)), options.faults.join(",")));
     words.extend(options.data.iter().map(|data| format!("--data {}", quoted(data))));
     words.push(format!("--seeds {}", options.seeds));
+    words.extend(options.real.then(|| "--real".to_owned()));
     words.extend(options.target.map(|target| format!("--target {target}")));
     words.join(" ")
 }

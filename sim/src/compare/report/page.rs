@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Figures, explanation, mean, seconds, timeline};
+use super::{Figures, Measured, explanation, mean, measured_table, seconds, timeline};
 use crate::compare::setting::STRAGGLER;
 use crate::compare::world::STEPS_SHOWN;
 use crate::compare::{Fault, Method, Outcome, Point, Results};
@@ -19,19 +19,21 @@ const STYLE: &str = "\
 /// Title of a chart, label of its horizontal axis, and what lies on it.
 type Axis = (&'static str, &'static str, fn(&Point) -> f64);
 
-/// The whole page. `command` is what was typed.
-pub fn page(results: &Results, figures: &Figures, command: &str) -> String {
+/// The whole page. `measured` is what real daemons came to, where they ran; `command` is what was typed.
+pub fn page(results: &Results, figures: &Figures, measured: &[Measured], command: &str) -> String {
     let mut text = html::begin("Ways to train together, side by side", STYLE);
     let _ = writeln!(text, "<p class=\"verdict\">{}</p>", escaped(&figures.verdict(results)));
     let _ = writeln!(
         text,
-        "<p class=\"soft\">All of this was simulated, on a virtual clock: {}. See <a href=\"#how\">what was simulated</a>.</p>",
+        "<p class=\"soft\">{} was simulated, on a virtual clock: {}. See <a href=\"#how\">what was simulated</a>.</p>",
+        if measured.is_empty() { "All of this" } else { "All but <a href=\"#real\">real daemons</a>" },
         escaped(&conditions(results))
     );
     curves(&mut text, results, figures);
     table(&mut text, figures);
     timelines(&mut text, results, figures);
     faults(&mut text, results, figures);
+    real(&mut text, results, measured);
     methods(&mut text, results, figures);
     honesty(&mut text, results, command);
     text + html::END
@@ -190,6 +192,26 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
             }
         }
     }
+}
+
+fn real(text: &mut String, results: &Results, measured: &[Measured]) {
+    if measured.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, connected over loopback, with the learning rates, \
+         steps and first seed of the simulated nodes. Bytes are all that a daemon sent: handshakes and the model that a \
+         joiner is given, too. All of them share this machine's processor, so steps a second are not those of machines of \
+         their own; lines, unlike speeds and faults are only simulated.</p>\n<div class=\"wide\"><table>",
+        results.plan.base.nodes
+    );
+    for (index, cells) in measured_table(results, measured).rows().enumerate() {
+        let cell = if index == 0 { "th" } else { "td" };
+        let cells = cells.map(|text| format!("<{cell}>{}</{cell}>", escaped(text)));
+        let _ = writeln!(text, "<tr>{}</tr>", cells.collect::<String>());
+    }
+    text.push_str("</table></div>\n");
 }
 
 fn methods(text: &mut String, results: &Results, figures: &Figures) {
