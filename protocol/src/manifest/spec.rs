@@ -369,7 +369,7 @@ pub struct GossipSpec {
     pub clip_factor: f64,
     /// α, the outer learning rate, 0 to 1; 0 turns the outer momentum off.
     pub outer_learning_rate: f64,
-    /// μ, the outer momentum, 0 to below 0.9.
+    /// μ, the outer momentum, 0 to below 0.9; in a synchronous run 0 to 0.95.
     pub outer_momentum: f64,
     /// Bits with which the outer momentum is averaged among members that trust each other: 0 (not at all) or 4.
     pub momentum_bits: u8,

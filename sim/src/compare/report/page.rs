@@ -201,8 +201,8 @@ fn real(text: &mut String, results: &Results, measured: &[Measured]) {
     let _ = writeln!(
         text,
         "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, connected over loopback, with the learning rates, \
-         steps and first seed of the simulated nodes. Bytes are all that a daemon sent: handshakes and the model that a \
-         joiner is given, too. All of them share this machine's processor, so steps a second are not those of machines of \
+         steps and first seed of the simulated nodes. Bytes are all that a daemon sent: handshakes, the model that a joiner \
+         is given and the last exchanges of gossip, too. All of them share this machine's processor, so steps a second are not those of machines of \
          their own; lines, unlike speeds and faults are only simulated.</p>\n<div class=\"wide\"><table>",
         results.plan.base.nodes
     );
