@@ -321,10 +321,10 @@ fn real_daemons_train_by_the_methods_that_they_have_beside_the_simulated_nodes()
     };
     assert!(!table.contains("noloco") && row("alone")[3] == "0", "{text}");
     assert!(row("ring").len() == row("gossip").len(), "{text}");
-    // The same model, data and batch of all members: a tenth is more than what other shares of the data make of it.
+    // The same model and batch of all members; other shares of the data made 0.4 to 1.5 % in six runs.
     let ring = row("ring");
     let (real, simulated): (f64, f64) = (ring[1].parse().expect("a loss"), ring[2].parse().expect("a loss"));
-    assert!((real / simulated - 1.0).abs() < 0.1, "{text}");
+    assert!((real / simulated - 1.0).abs() < 0.05, "{text}");
     assert!(output_folder.join("real/gossip/node-2").is_dir(), "each swarm has a folder that murmur report reads");
     let page = std::fs::read_to_string(output_folder.join("report.html")).expect("written");
     assert!(page.contains("id=\"real\"") && page.contains("--real"), "{page}");
