@@ -29,6 +29,7 @@ impl Engine {
     /// The next batch is to be the last one again, because its gradient went into no step.
     pub fn repeat_batch(&mut self) {
         self.sampler.seek(self.batch_began);
+        self.is_batch_open = false;
     }
 
     /// As [`Engine::step`] with a gradient that is given, usually the mean of several nodes'.

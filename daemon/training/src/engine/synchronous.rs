@@ -268,6 +268,23 @@ mod tests {
     }
 
     #[test]
+    fn a_member_saved_before_the_sum_is_there_contributes_the_same_again() -> Result<(), TrainingError> {
+        let manifest = manifest(1);
+        let (mut member, mut restarted) = (engine(&manifest, 1), engine(&manifest, 1));
+        let first = member.contributed_gradient()?;
+        member.step_with_sum(Snapshot::from(first.values), 1, (0.0, first.tokens))?;
+        let pending = member.contributed_gradient()?;
+        restarted.restore(member.save()?)?;
+        assert_eq!(restarted.contributed_gradient()?, pending);
+        for one in [&mut member, &mut restarted] {
+            one.step_with_sum(Snapshot::from(pending.values.clone()), 1, (1.0, pending.tokens))?;
+        }
+        assert_eq!(member.save()?, restarted.save()?);
+        assert_eq!(member.contributed_gradient()?, restarted.contributed_gradient()?, "and then the next");
+        Ok(())
+    }
+
+    #[test]
     fn models_that_are_averaged_are_one_and_the_mean_with_and_without_an_outer_step() -> Result<(), TrainingError> {
         for outer in [0.0, 0.7] {
             let mut manifest = manifest(3);
