@@ -6,13 +6,14 @@
 
 mod against;
 mod child;
+mod folder;
 mod summary;
 mod table;
 mod tracking;
 mod view;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use murmur_protocol::RunManifest;
@@ -22,14 +23,15 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::LocalOptions;
-use crate::console::{Console, Given, human_bytes, next_commands, note, print_line};
+use crate::console::{Console, Given, next_commands, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::signal::Signals;
 use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::corpus::{corpus_failure, open_corpus};
-use crate::store::{DataDirectory, LOCAL, Run, Series, prune_local, remember};
+use crate::store::{Series, remember};
 use child::{Child, Line, Said};
+use folder::{check_owner, new_folder, prepared, prune, remove_unused};
 use summary::Traffic;
 pub(crate) use summary::{NodeSummary, Summary};
 use view::View;
@@ -134,40 +136,6 @@ fn run_in(
     Ok(runtime.block_on(swarm.run())?.map(|summary| Ended { folder, summary }))
 }
 
-/// Removes a folder that this process has made and no node has begun in.
-fn remove_unused(folder: &Path) {
-    if Run::open(folder).is_none() {
-        let _ = std::fs::remove_dir_all(folder);
-    }
-}
-
-/// Makes room for the next swarms, now that this one has ended in order.
-fn prune(newest: &Path) {
-    let (gone, bytes) = prune_local(newest);
-    if gone > 0 {
-        note(&format!("removed     the oldest local runs beyond ten: {gone}, {} freed", human_bytes(bytes)));
-    }
-}
-
-/// Refuses a folder that holds another swarm's run, or a single node: its daemons would train two runs.
-fn check_owner(folder: &Path, manifest: &RunManifest) -> Result<(), Failure> {
-    let refusal = |message: String| {
-        Failure::new(ExitCode::Settings, message)
-            .hint("choose another folder with --directory; without it, a new one is made")
-    };
-    if folder.join("identity.key").exists() {
-        return Err(refusal(format!("{} is the data directory of a single node", folder.display())));
-    }
-    let file = folder.join("run.toml");
-    let Ok(text) = std::fs::read_to_string(&file) else { return Ok(()) };
-    let earlier = RunManifest::from_text(&text).map_err(|error| refusal(format!("{}: {error}", file.display())))?;
-    if earlier == *manifest {
-        return Ok(());
-    }
-    let differences = manifest.differences(&earlier).join("; ");
-    Err(refusal(format!("{} belongs to another run: {differences}", folder.display())))
-}
-
 /// Where the daemons' data lies. What is remote is loaded once, and then local for all of them.
 fn settings(options: &mut LocalOptions) -> anyhow::Result<NodeSettings> {
     let mut settings = NodeSettings::default();
@@ -183,11 +151,6 @@ fn settings(options: &mut LocalOptions) -> anyhow::Result<NodeSettings> {
         options.tokenizer = options.tokenizer.is_some().then(|| settings.data.tokenizer.clone());
     }
     Ok(settings)
-}
-
-/// Tokens and decoded images: one folder for all daemons, which read the same.
-fn prepared(folder: &Path) -> PathBuf {
-    folder.join("prepared")
 }
 
 /// The run file, with what the command line says about data and steps.
@@ -213,12 +176,6 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
         manifest.schedule.warmup_steps = manifest.schedule.warmup_steps.min(steps / 10);
     }
     Ok(manifest)
-}
-
-/// A folder of the present second, or of one that is so much later.
-fn new_folder(later: u64) -> PathBuf {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + later;
-    DataDirectory::default_base().join(LOCAL).join(format!("{seconds}-{}", std::process::id()))
 }
 
 struct Swarm {
@@ -492,23 +449,5 @@ mod tests {
             mlflow: None,
             format: Console::Json,
         }
-    }
-
-    #[test]
-    fn a_folder_of_another_run_or_of_a_single_node_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manifest = RunManifest::default();
-        assert!(check_owner(&folder.path().join("new"), &manifest).is_ok());
-        std::fs::write(folder.path().join("run.toml"), manifest.canonical_text()).expect("written");
-        assert!(check_owner(folder.path(), &manifest).is_ok(), "the same run goes on");
-        let mut other = manifest.clone();
-        other.run.seed = 77;
-        let failure = check_owner(folder.path(), &other).expect_err("another run");
-        assert_eq!(failure.code(), ExitCode::Settings);
-        assert!(failure.to_string().contains("belongs to another run: run.seed: 77 here, 1 there"), "{failure}");
-        assert!(failure.remedy().contains("--directory"), "{failure}");
-        std::fs::write(folder.path().join("identity.key"), "").expect("written");
-        let failure = check_owner(folder.path(), &manifest).expect_err("a node's");
-        assert!(failure.to_string().contains("the data directory of a single node"), "{failure}");
     }
 }

@@ -20,6 +20,9 @@ struct Names {
     used: BTreeSet<Vec<String>>,
     /// By the name under which it is handed on.
     handed_on: BTreeMap<String, Vec<String>>,
+    /// Files of which all names are handed on.
+    handed_on_whole: Vec<Vec<String>>,
+    defined: BTreeSet<String>,
 }
 
 impl Names {
@@ -38,7 +41,8 @@ impl Names {
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.take_in(before, tree, is_handed_on)),
             UseTree::Name(name) => self.take_in_name(&name.ident, with(&name.ident), is_handed_on),
             UseTree::Rename(rename) => self.take_in_name(&rename.rename, with(&rename.ident), is_handed_on),
-            UseTree::Glob(_) => self.take_in_name("*", [before, &["*".to_owned()]].concat(), is_handed_on),
+            UseTree::Glob(_) if is_handed_on => self.handed_on_whole.push(before.to_vec()),
+            UseTree::Glob(_) => drop(self.used.insert([before, &["*".to_owned()]].concat())),
         }
     }
 
@@ -53,13 +57,20 @@ impl Names {
 
 impl<'file> Visit<'file> for Names {
     fn visit_item(&mut self, item: &'file Item) {
-        let attributes: &[Attribute] = match item {
-            Item::Fn(item) => &item.attrs,
-            Item::Impl(item) => &item.attrs,
-            Item::Mod(item) => &item.attrs,
-            Item::Use(item) => &item.attrs,
-            _ => &[],
+        let (attributes, defined): (&[Attribute], _) = match item {
+            Item::Fn(item) => (&item.attrs, Some(&item.sig.ident)),
+            Item::Impl(item) => (&item.attrs, None),
+            Item::Mod(item) => (&item.attrs, None),
+            Item::Use(item) => (&item.attrs, None),
+            Item::Const(item) => (&[], Some(&item.ident)),
+            Item::Enum(item) => (&[], Some(&item.ident)),
+            Item::Static(item) => (&[], Some(&item.ident)),
+            Item::Struct(item) => (&[], Some(&item.ident)),
+            Item::Trait(item) => (&[], Some(&item.ident)),
+            Item::Type(item) => (&[], Some(&item.ident)),
+            _ => (&[], None),
         };
+        self.defined.extend(defined.map(ToString::to_string));
         let is_test = |attribute: &Attribute| match &attribute.meta {
             Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
             _ => false,
@@ -130,12 +141,19 @@ impl Crate {
         let length = (0..=path.len()).rev().find(|length| self.0.contains_key(&path[..*length]))?;
         let (module, rest) = path.split_at(length);
         let name = rest.first()?;
-        let next = self.0[module].handed_on.get(name).filter(|_| depth < 8);
-        let next = next.and_then(|next| self.absolute(&module.to_vec(), next));
-        match next {
-            Some(next) => self.definer(&[&next, &rest[1..]].concat(), depth + 1),
-            None => Some(module.to_vec()),
+        let names = &self.0[module];
+        if depth == 8 || names.defined.contains(name) {
+            return Some(module.to_vec());
         }
+        if let Some(next) = names.handed_on.get(name).and_then(|next| self.absolute(&module.to_vec(), next)) {
+            return self.definer(&[&next, &rest[1..]].concat(), depth + 1);
+        }
+        let mut whole = names.handed_on_whole.iter().filter_map(|next| self.absolute(&module.to_vec(), next));
+        whole.find(|next| self.defines(next, name)).or_else(|| Some(module.to_vec()))
+    }
+
+    fn defines(&self, module: &[String], name: &str) -> bool {
+        self.0.get(module).is_some_and(|names| names.defined.contains(name))
     }
 
     fn imports(&self) -> BTreeMap<Module, BTreeSet<Module>> {

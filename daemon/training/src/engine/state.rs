@@ -98,25 +98,11 @@ pub struct Counters {
 }
 
 impl Engine {
-    /// Takes over a model: replaces the parameters and the slow weights, forgets both momenta and warms up again.
+    /// Takes over a model from all chunks of peers' [`Selection::State`]: replaces the parameters and the slow weights, forgets
+    /// both momenta and warms up again.
     ///
     /// # Errors
     /// When the values are for another model or not finite; nothing has changed then.
-    pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), TrainingError> {
-        check_length("the loaded model", values.len(), self.layout().parameters())?;
-        check_finite("the loaded model", values)?;
-        self.replica.set_parameters(values)?;
-        self.local_progress = LocalProgress::new(values);
-        if let Some(outer) = &mut self.outer {
-            outer.restart(values.to_vec());
-        }
-        self.reset_optimizer()
-    }
-
-    /// As [`Engine::load_parameters`] from all chunks of peers' [`Selection::State`].
-    ///
-    /// # Errors
-    /// As [`Engine::load_parameters`].
     pub fn load_state(&mut self, chunks: &[Payload]) -> Result<(), TrainingError> {
         let parameters = self.layout().parameters();
         let actual = chunks.iter().map(Payload::len).sum::<usize>() / 4;

@@ -75,7 +75,7 @@ fn a_restored_engine_repeats_the_same_bits() -> Result<(), TrainingError> {
         };
         walk(&mut engine)?;
         let taken = values(&mut engine);
-        engine.load_parameters(&taken)?;
+        engine.load_state(&[Snapshot::from(taken.clone()).to_payload()])?;
         engine.step(3.0)?;
         let saved = engine.save()?;
         let expected = walk(&mut engine)?;
@@ -197,7 +197,7 @@ fn a_joiner_takes_over_the_model_and_warms_up_again() -> Result<(), TrainingErro
         engine.step(f64::from(step))?;
     }
     let model = vec![0.01; engine.layout().parameters()];
-    engine.load_parameters(&model)?;
+    engine.load_state(&[Snapshot::from(model.clone()).to_payload()])?;
     let state = engine.save()?;
     assert_eq!(state.parameters, model);
     assert!(state.first_moment.iter().chain(&state.second_moment).all(|value| *value == 0.0));
@@ -212,11 +212,11 @@ fn a_joiner_takes_over_the_model_and_warms_up_again() -> Result<(), TrainingErro
 fn values_of_another_model_or_not_finite_are_refused() -> Result<(), TrainingError> {
     let mut engine = engine(&manifest());
     let saved = engine.save()?;
-    assert!(matches!(engine.load_parameters(&[0.0; 3]), Err(TrainingError::WrongLength { actual: 3, .. })));
-    assert!(matches!(
-        engine.load_parameters(&vec![f32::NAN; saved.parameters.len()]),
-        Err(TrainingError::NotFiniteValues(_))
-    ));
+    let state = |values: Vec<f32>| [Snapshot::from(values).to_payload()];
+    let short = engine.load_state(&state(vec![0.0; 3]));
+    assert!(matches!(short, Err(TrainingError::WrongLength { actual: 3, .. })));
+    let odd = engine.load_state(&state(vec![f32::NAN; saved.parameters.len()]));
+    assert!(matches!(odd, Err(TrainingError::NotFiniteValues(_))));
     let short = Correction::new(Codes::Narrow(vec![1; 3]), vec![1.0]);
     assert!(matches!(engine.apply(Part::MODEL, &short), Err(TrainingError::WrongLength { .. })));
     let other = EngineState { slow_weights: Some(saved.parameters.clone()), ..saved.clone() };

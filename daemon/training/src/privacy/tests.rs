@@ -1,6 +1,7 @@
 //! What private steps do with gradients, and what they refuse.
 
 use candle_core::Device;
+use murmur_protocol::Snapshot;
 use murmur_protocol::manifest::{DataSource, LoraSpec, ModelKind, ModelSpec};
 use murmur_protocol::random::{RngExt, stream};
 
@@ -179,7 +180,8 @@ fn no_step_is_taken_without_a_permit_and_each_needs_one() -> std::result::Result
 fn steps_that_took_no_record_or_met_a_broken_one_are_steps_like_others() -> std::result::Result<(), TrainingError> {
     let manifest = image_manifest();
     let mut engine = Engine::new(&manifest, Corpus::made_up(&manifest), [1; 32], Device::Cpu)?;
-    engine.load_parameters(&vec![f32::MAX; engine.layout().parameters()])?;
+    let largest = Snapshot::from(vec![f32::MAX; engine.layout().parameters()]);
+    engine.load_state(&[largest.to_payload()])?;
     assert!(matches!(engine.step(0.0), Err(Failed::NotFinite { .. })), "it would be skipped");
     engine.train_privately(PrivateSteps { clip: 1.0, noise: 1.0 }, key()).expect("images");
     engine.permit(1);
