@@ -1,7 +1,6 @@
 //! What private steps do with gradients, and what they refuse.
 
 use candle_core::Device;
-use murmur_protocol::Snapshot;
 use murmur_protocol::manifest::{DataSource, LoraSpec, ModelKind, ModelSpec};
 use murmur_protocol::random::{RngExt, stream};
 
@@ -180,8 +179,9 @@ fn no_step_is_taken_without_a_permit_and_each_needs_one() -> std::result::Result
 fn steps_that_took_no_record_or_met_a_broken_one_are_steps_like_others() -> std::result::Result<(), TrainingError> {
     let manifest = image_manifest();
     let mut engine = Engine::new(&manifest, Corpus::made_up(&manifest), [1; 32], Device::Cpu)?;
-    let largest = Snapshot::from(vec![f32::MAX; engine.layout().parameters()]);
-    engine.load_state(&[largest.to_payload()])?;
+    let mut state = engine.save()?;
+    state.parameters.fill(f32::MAX);
+    engine.restore(state)?;
     assert!(matches!(engine.step(0.0), Err(Failed::NotFinite { .. })), "it would be skipped");
     engine.train_privately(PrivateSteps { clip: 1.0, noise: 1.0 }, key()).expect("images");
     engine.permit(1);
