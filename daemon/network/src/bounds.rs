@@ -58,11 +58,11 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 /// Established connections in all; a gossip view holds some tens of peers.
 pub(crate) const CONNECTIONS_MAX: u32 = 256;
 
-/// Connections without a handshake, under way or for something else such as a lookup. With one more the oldest that others
-/// opened is closed, so that they leave room for members.
+/// Connections without a handshake, under way or for something else such as a lookup. With one more, one that others
+/// opened is closed, of the network that has opened the most, so that they leave room for members.
 pub(crate) const HANDSHAKES_MAX: usize = CONNECTIONS_MAX as usize / 2;
 
-/// Connections of others that are still negotiating. With one more the oldest gives way.
+/// Connections of others that are still negotiating. With one more, one of the network that has the most gives way.
 pub(crate) const NEGOTIATING_MAX: usize = 224;
 
 /// Those of one host: a computing centre behind one address may come at once, and fourteen hosts have room.
