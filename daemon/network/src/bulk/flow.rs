@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_on_its_way_as_the_line_carries_in_a_second_at_most() {
+    fn as_much_is_on_its_way_as_the_line_carries_in_about_a_second() {
         assert_eq!(settled(8e3), FLOW_WINDOW_MIN);
         for rate in [125e3, 1e6] {
             let seconds = settled(rate) as f64 / rate;
