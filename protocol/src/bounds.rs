@@ -157,8 +157,9 @@ pub const STATE_COPY_KEPT: Duration = Duration::from_secs(3);
 /// Nor does it serve requests after so many own steps (a guess): a tiny model takes thousands in three seconds.
 pub const STATE_COPY_STEPS: u64 = 100;
 
-/// Parts on their way to one joiner at once: the next one leaves while the last one is being confirmed.
-pub const STATE_PARTS_SENT_MAX: usize = 2;
+/// Parts on their way to one joiner at once: one on the line, one that is being confirmed and replaced, which takes a second or
+/// more on busy machines, and one that follows, so that the line is not idle meanwhile.
+pub const STATE_PARTS_SENT_MAX: usize = 3;
 
 /// Donors that a joiner copies from at once; more share a downlink that few can fill.
 pub const STATE_DONORS_MAX: usize = 4;

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use murmur_protocol::bounds::{STATE_PARTS_SENT_MAX, STATE_TRANSFERS_MAX};
+
 /// Orders that may wait for the swarm task: a burst of the core's effects is a few per peer.
 pub(crate) const ORDERS_MAX: usize = 256;
 
@@ -58,11 +60,11 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 /// Established connections in all; a gossip view holds some tens of peers.
 pub(crate) const CONNECTIONS_MAX: u32 = 256;
 
-/// Connections without a handshake, under way or for something else such as a lookup. With one more the oldest that others
-/// opened is closed, so that they leave room for members.
+/// Connections without a handshake, under way or for something else such as a lookup. With one more, one that others
+/// opened is closed, of the network that has opened the most, so that they leave room for members.
 pub(crate) const HANDSHAKES_MAX: usize = CONNECTIONS_MAX as usize / 2;
 
-/// Connections of others that are still negotiating. With one more the oldest gives way.
+/// Connections of others that are still negotiating. With one more, one of the network that has the most gives way.
 pub(crate) const NEGOTIATING_MAX: usize = 224;
 
 /// Those of one host: a computing centre behind one address may come at once, and fourteen hosts have room.
@@ -128,8 +130,9 @@ pub(crate) const CONNECTION_READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests for outbound streams that wait for a connection's handler.
 pub(crate) const OPEN_REQUESTS_MAX: usize = 16;
 
-/// Transfers received from one peer at once: its steps and codes, or chunks of the model.
-pub(crate) const INBOUND_TRANSFERS_PER_PEER_MAX: usize = 2;
+/// Transfers received from one peer at once: its steps and codes, or parts of the model, of which one is on its way, one is
+/// being confirmed, and one follows.
+pub(crate) const INBOUND_TRANSFERS_PER_PEER_MAX: usize = STATE_PARTS_SENT_MAX;
 
 /// Transfers sent to one peer at once: what the other side receives at once, so that none waits there with its clock
 /// running.
@@ -141,8 +144,8 @@ pub(crate) const OUTGOING_TRANSFERS_MAX: usize = 8;
 /// Places beside them for peers that have taken a whole transfer in time: an exchange each, both ways.
 pub(crate) const OUTGOING_TRANSFERS_RESERVED: usize = 4;
 
-/// Parts of the model sent at once in all, beside them: joiners that read slowly keep no exchange from its place.
-pub(crate) const OUTGOING_PARTS_MAX: usize = 8;
+/// Parts of the model sent at once in all, beside them, to all joiners: those that read slowly keep no exchange from its place.
+pub(crate) const OUTGOING_PARTS_MAX: usize = STATE_TRANSFERS_MAX * STATE_PARTS_SENT_MAX;
 
 /// The longest transfer header, in bytes; ours take up to 60.
 pub(crate) const HEADER_BYTES_MAX: usize = 4 * 1024;
@@ -152,6 +155,10 @@ pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
 
 /// What waits on the way to a peer is to be carried in this time: pings and messages wait behind it.
 pub(crate) const FLOW_DELAY: Duration = Duration::from_secs(1);
+
+/// Where confirmations take longer than this, too much waits there. Twice as long, because a part of it is no queue: on a busy
+/// machine each of them waits some tenths of a second for a processor.
+pub(crate) const FLOW_DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// The bytes on their way to a peer, before anything is known of its line: four seconds at 64 kbit/s.
 pub(crate) const FLOW_WINDOW_START: usize = 32 * 1024;

@@ -33,6 +33,7 @@ use crate::paths::Paths;
 use crate::places::{Places, Proven};
 use crate::reachability::Reachability;
 use crate::shared::Shared;
+use crate::sources::{Source, Waiting, who_gives_way};
 use murmur_protocol::NetworkOrder;
 
 mod discovery;
@@ -84,6 +85,8 @@ struct Handshake {
     /// Starts it, where this connection was opened for something else: a lookup, a circuit, a probe.
     wanted: Option<oneshot::Sender<Dialed>>,
     is_direct: bool,
+    /// Where the connection comes from, or leads to.
+    source: Option<Source>,
     /// Whether the other side is to greet.
     is_inbound: bool,
     /// Whether the connection came about with a relay's help.
@@ -284,8 +287,9 @@ impl Driver {
         let dial = self.dials.remove(&connection);
         let is_punched = self.on_way_found(peer, connection, endpoint);
         let Some(streams) = self.swarm.behaviour_mut().streams.take(connection) else { return };
+        let source = Source::of(endpoint.get_remote_address());
         let is_flooded = dial.is_none() && self.handshakes.len() >= HANDSHAKES_MAX;
-        if self.is_closing() || (is_flooded && !self.end_oldest_handshake()) {
+        if self.is_closing() || (is_flooded && !self.make_room(source)) {
             return;
         }
         let Some(peer) = to_core_peer(peer) else {
@@ -316,13 +320,20 @@ impl Driver {
             (Some(wanted), task)
         };
         let is_direct = !is_relayed;
-        self.handshakes.insert(connection, Handshake { peer, task, wanted, is_direct, is_inbound, is_punched });
+        let handshake = Handshake { peer, task, wanted, is_direct, source, is_inbound, is_punched };
+        self.handshakes.insert(connection, handshake);
     }
 
-    /// Makes room among the handshakes: the oldest one for which another peer has to greet is over. `false`: there is none.
-    fn end_oldest_handshake(&mut self) -> bool {
-        let oldest = self.handshakes.iter().find(|(_, handshake)| handshake.is_inbound).map(|(oldest, _)| *oldest);
-        let ended = oldest.and_then(|oldest| self.handshakes.remove(&oldest));
+    /// Makes room among the handshakes for one from there: one for which another peer has to greet is over. `false`: there is
+    /// none.
+    fn make_room(&mut self, newcomer: Option<Source>) -> bool {
+        let streams = &self.swarm.behaviour().streams;
+        let inbound = self.handshakes.iter().filter(|(_, handshake)| handshake.is_inbound);
+        let (connections, waiting): (Vec<ConnectionId>, Vec<Waiting>) = inbound
+            .map(|(id, handshake)| (*id, Waiting { source: handshake.source, is_silent: streams.is_silent(*id) }))
+            .unzip();
+        let place = who_gives_way(&waiting, newcomer);
+        let ended = place.and_then(|place| self.handshakes.remove(&connections[place]));
         ended.map(|handshake| handshake.task.abort()).is_some()
     }
 

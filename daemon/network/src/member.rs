@@ -12,7 +12,7 @@ use std::sync::Arc;
 use futures::AsyncReadExt;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{AddressRange, Event, Payload, PeerId, TransferId};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -23,7 +23,7 @@ use crate::bounds::{
 use crate::bulk::flow::Flow;
 use crate::bulk::receive::receive;
 use crate::bulk::room::Inflow;
-use crate::bulk::send::{SendError, send};
+use crate::bulk::send::{SendError, Turns, send};
 use crate::control::{ReaderEnd, read_messages, write_messages};
 use crate::data::serve::attend;
 use crate::handshake::Link;
@@ -78,8 +78,7 @@ pub(crate) struct Member {
     /// What this peer's inbound transfers together may hold, and how they went.
     inflow: Arc<Inflow>,
     sending: Arc<Semaphore>,
-    /// Held while a transfer is written: one after the other, so that a line that breaks costs little.
-    writing: Arc<Mutex<()>>,
+    turns: Turns,
     flow: Arc<Flow>,
     proven: Proven,
     /// Turns of shards that the peer asked for.
@@ -145,7 +144,7 @@ impl Member {
             inbound_queue,
             receiving: Arc::new(Semaphore::new(INBOUND_TRANSFERS_PER_PEER_MAX)),
             sending: Arc::new(Semaphore::new(OUTGOING_TRANSFERS_PER_PEER_MAX)),
-            writing: Arc::default(),
+            turns: Turns::default(),
             flow: Arc::new(Flow::new()),
             proven,
             sending_data: Arc::new(Semaphore::new(DATA_SENDING_PER_PEER_MAX)),
@@ -287,7 +286,7 @@ impl Member {
         // Without a link the member is about to end, which reports the transfer as failed.
         let Some(link) = self.best_link() else { return };
         let (opener, is_relayed) = (link.opener.clone(), link.is_relayed);
-        let (shared, sending, writing) = (self.shared.clone(), self.sending.clone(), self.writing.clone());
+        let (shared, sending, turns) = (self.shared.clone(), self.sending.clone(), self.turns.clone());
         let (peer, flow, proven) = (self.peer, self.flow.clone(), self.proven.clone());
         self.children.spawn(async move {
             if is_relayed {
@@ -296,8 +295,7 @@ impl Member {
                 return ChildEnd::Sent(transfer);
             }
             let turn = sending.acquire_owned().await.expect("never closed");
-            let writes = writing.lock_owned().await;
-            let event = match send(opener, &header, &payload, (&shared.upload, &flow), writes).await {
+            let event = match send(opener, &header, &payload, (&shared.upload, &flow), turns).await {
                 Ok(()) => {
                     proven.on_taken();
                     Event::TransferFinished { transfer }

@@ -1,7 +1,8 @@
-//! Connections of others that still negotiate: where there are too many, the oldest gives way to the newcomer.
+//! Connections of others that still negotiate: where there are too many, one gives way to the newcomer.
 //!
 //! What negotiates proves nothing yet: a socket that was opened and says nothing looks like a slow peer. An honest one is
-//! through in a few round trips, so the oldest is the least likely to be one. libp2p's swarm can only deny newcomers, so this
+//! through in a few round trips, so the oldest is the least likely to be one; and whoever wants to keep others out has many, so
+//! it is one of the network that has the most. libp2p's swarm can only deny newcomers, so this
 //! is a part of the transport. Connections through a relay have no address of their own; the limit on all holds for them.
 
 use std::io;
@@ -16,7 +17,7 @@ use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEve
 use libp2p::{Multiaddr, PeerId, Transport};
 
 use crate::bounds::{NEGOTIATING_MAX, NEGOTIATING_PER_HOST_MAX, NEGOTIATING_PER_NETWORK_MAX};
-use crate::sources::Source;
+use crate::sources::{Source, Waiting, who_gives_way};
 use crate::transport::BoxedTransport;
 
 type Negotiated = io::Result<(PeerId, StreamMuxerBox)>;
@@ -85,7 +86,7 @@ impl Queue {
         upgrade: impl Future<Output = Negotiated> + Send + 'static,
     ) -> BoxFuture<'static, Negotiated> {
         self.0.retain(|negotiating| negotiating.under_way.strong_count() > 0);
-        while let Some(oldest) = self.oldest_to_go(source) {
+        while let Some(oldest) = self.next_to_go(source) {
             self.0.remove(oldest).handle.abort();
         }
         let token = Arc::new(());
@@ -99,7 +100,7 @@ impl Queue {
     }
 
     /// Who gives way to a newcomer from there; `None` where there is room.
-    fn oldest_to_go(&self, source: Option<Source>) -> Option<usize> {
+    fn next_to_go(&self, source: Option<Source>) -> Option<usize> {
         let first = |max: usize, is_alike: &dyn Fn(&Source) -> bool| {
             let mut alike = self.0.iter().enumerate().filter(|(_, it)| it.source.as_ref().is_some_and(is_alike));
             let oldest = alike.next().map(|(index, _)| index);
@@ -109,7 +110,11 @@ impl Queue {
             let of_host = first(NEGOTIATING_PER_HOST_MAX, &|other| other.host == source.host);
             of_host.or_else(|| first(NEGOTIATING_PER_NETWORK_MAX, &|other| other.network == source.network))
         });
-        of_place.or_else(|| (self.0.len() >= NEGOTIATING_MAX).then_some(0))
+        of_place.or_else(|| {
+            let is_full = self.0.len() >= NEGOTIATING_MAX;
+            let waiting = self.0.iter().map(|it| Waiting { source: it.source, is_silent: true });
+            if is_full { who_gives_way(&waiting.collect::<Vec<_>>(), source) } else { None }
+        })
     }
 }
 
@@ -140,6 +145,16 @@ mod tests {
         let gone = gone(arrivals(&mut queue, networks));
         assert!(gone[0] && gone[1] && !gone[2..].contains(&true));
         assert_eq!(queue.0.len(), NEGOTIATING_MAX);
+    }
+
+    #[test]
+    fn who_has_opened_many_gives_way_before_an_older_one_that_is_alone() {
+        let mut queue = Queue::default();
+        let alone = std::iter::once("/ip4/10.99.0.1/tcp/1".to_owned());
+        // Three in each of many networks.
+        let many = (0..NEGOTIATING_MAX).map(|number| format!("/ip4/10.0.{}.{}/tcp/1", number / 3, number % 3));
+        let gone = gone(arrivals(&mut queue, alone.chain(many)));
+        assert_eq!(gone.iter().position(|gone| *gone), Some(1), "the oldest of those that have three");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! Whether two members may be one party is another question: whoever has some addresses often has many that lie near them,
 //! and hardly in several of the ranges of 16 or 32 bits that registries give to one provider.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -75,6 +76,35 @@ pub(crate) fn range_of(address: &Multiaddr) -> Option<AddressRange> {
         IpAddr::V4(ip) => 4 << 32 | u64::from(ip.to_bits() >> 16),
         IpAddr::V6(ip) => 6 << 32 | (ip.to_bits() >> 96) as u64,
     }))
+}
+
+/// A connection of somebody else that has not come through yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// `None` where it comes through a relay: all such count as one network.
+    pub(crate) source: Option<Source>,
+    /// Whether nothing has come on it.
+    pub(crate) is_silent: bool,
+}
+
+/// The place of the one among `waiting`, oldest first, that gives way to a `newcomer`: of the network that has the most of
+/// them, there of the host that has the most, there a silent one before others, and of those the oldest. `None` where nobody
+/// waits.
+///
+/// By age alone, whoever opens many connections would push out all who came before and are honest. The newcomer counts as well:
+/// where it is one of many, its own network makes room.
+pub(crate) fn who_gives_way(waiting: &[Waiting], newcomer: Option<Source>) -> Option<usize> {
+    let (mut of_network, mut of_host) = (HashMap::new(), HashMap::new());
+    for source in waiting.iter().map(|other| other.source).chain([newcomer]) {
+        *of_network.entry(source.map(|source| source.network)).or_insert(0) += 1;
+        *of_host.entry(source.map(|source| source.host)).or_insert(0) += 1;
+    }
+    let crowd = |other: &Waiting| {
+        let (network, host) = (other.source.map(|source| source.network), other.source.map(|source| source.host));
+        (of_network[&network], of_host[&host], other.is_silent)
+    };
+    // The first of those that are alike.
+    (0..waiting.len()).min_by_key(|place| Reverse(crowd(&waiting[*place])))
 }
 
 /// Counts established inbound connections and denies those that are too many from one place. Bounded by the swarm's own
@@ -163,6 +193,35 @@ mod tests {
         assert_eq!(same("/ip6/2001:db8::1/tcp/1", "/ip6/2001:db8::ffff:2/tcp/1"), (true, true));
         assert_eq!(same("/ip6/2001:db8:0:1::1/tcp/1", "/ip6/2001:db8:0:2::1/tcp/1"), (false, true));
         assert_eq!(same("/ip6/2001:db8:1::1/tcp/1", "/ip6/2001:db8:2::1/tcp/1"), (false, false));
+    }
+
+    fn waiting(address: &str, is_silent: bool) -> Waiting {
+        Waiting { source: source(address), is_silent }
+    }
+
+    #[test]
+    fn the_network_and_host_with_the_most_connections_give_way_the_oldest_silent_one_first() {
+        let alone = waiting("/ip4/192.0.2.1/tcp/1", true);
+        let [few, many] = ["/ip4/198.51.100.7/tcp/1", "/ip4/198.51.100.8/tcp/1"];
+        let crowd = [alone, waiting(few, true), waiting(many, false), waiting(many, true), waiting(many, true)];
+        let newcomer = source("/ip4/203.0.113.1/tcp/1");
+        assert_eq!(who_gives_way(&crowd, newcomer), Some(3), "the oldest silent one of the fullest host");
+        assert_eq!(who_gives_way(&crowd[..3], newcomer), Some(1), "of two hosts with one each, who is silent");
+        assert_eq!(who_gives_way(&crowd[2..3], newcomer), Some(0), "somebody has to go");
+        assert_eq!(who_gives_way(&[], newcomer), None);
+    }
+
+    #[test]
+    fn who_comes_again_takes_a_place_of_its_own_network() {
+        let others = ["/ip4/192.0.2.1/tcp/1", "/ip4/198.51.100.7/tcp/1"].map(|address| waiting(address, true));
+        assert_eq!(who_gives_way(&others, source("/ip4/198.51.100.9/tcp/1")), Some(1));
+    }
+
+    #[test]
+    fn connections_through_relays_count_as_one_network() {
+        let relayed = Waiting { source: None, is_silent: false };
+        let crowd = [waiting("/ip4/192.0.2.1/tcp/1", true), relayed, relayed];
+        assert_eq!(who_gives_way(&crowd, source("/ip4/198.51.100.7/tcp/1")), Some(1));
     }
 
     #[test]

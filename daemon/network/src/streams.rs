@@ -138,6 +138,11 @@ impl StreamsBehaviour {
         self.activities.get(&connection).is_some_and(|activity| activity.is_fresh(within))
     }
 
+    /// Whether nothing has come on a connection's streams so far.
+    pub(crate) fn is_silent(&self, connection: ConnectionId) -> bool {
+        self.activities.get(&connection).is_none_or(Activity::is_silent)
+    }
+
     /// Something came on a connection beside its streams.
     pub(crate) fn hear(&self, connection: ConnectionId) {
         if let Some(activity) = self.activities.get(&connection) {

@@ -220,6 +220,8 @@ impl Giving {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::effect::{Effect, NetworkOrder};
 
@@ -235,6 +237,42 @@ mod tests {
         assert!(out.is_empty() && giving.is_copying, "a copy of the new model is awaited");
         giving.on_snapshot(now, &Snapshot::from(vec![1.0; 8]), &TrainingReport::default(), &mut out);
         assert!(matches!(out.pop(), Some(Effect::Network(NetworkOrder::StartTransfer { .. }))));
+    }
+
+    /// The share of its time for which a line carries chunks, where the first byte of a part arrives `way` after the part was
+    /// ordered at the earliest, and a part is confirmed `wait` after its last one.
+    fn share_of_the_line(way: Duration, wait: Duration) -> f64 {
+        const CHUNKS: u32 = 400;
+        let carry = |chunks: f64| Duration::from_secs_f64(chunks / 2.5); // 16 KiB each on 320 kbit/s
+        let (mut giving, mut out) = (Giving::new(Chunking::new(CHUNKS as usize, 1), [0; 32]), Outbox::default());
+        let (joiner, mut now) = (PeerId::from_public_key([1; 32]), Time::ZERO);
+        let chunks = Chunks { first: 0, count: CHUNKS };
+        giving.on_request(now, joiner, (0, chunks), Some(0), &mut out).expect("sound");
+        giving.on_snapshot(now, &Snapshot::from(vec![0.0; CHUNKS as usize]), &TrainingReport::default(), &mut out);
+        let (mut free_at, mut confirmed) = (now, VecDeque::new());
+        loop {
+            while let Some(effect) = out.pop() {
+                if let Effect::Network(NetworkOrder::StartTransfer { transfer, payload, .. }) = effect {
+                    free_at = free_at.max(now + way) + carry(payload.len() as f64 / 4.0);
+                    confirmed.push_back((free_at + wait, transfer));
+                }
+            }
+            let Some((at, transfer)) = confirmed.pop_front() else { break };
+            now = at;
+            giving.on_transfer_ended(now, transfer, true, &mut out);
+        }
+        assert!(giving.joiners.is_empty(), "all was sent");
+        carry(f64::from(CHUNKS)).as_secs_f64() / free_at.since_start().as_secs_f64()
+    }
+
+    /// Behind what is on its way a new stream is agreed on within a second or two where machines are busy: with two parts at a
+    /// time the line was idle for more than half of its time, as parts became small where they took long.
+    #[test]
+    fn a_line_is_not_idle_although_streams_and_confirmations_wait_for_busy_machines() {
+        let milliseconds = Duration::from_millis;
+        let quick = share_of_the_line(milliseconds(100), milliseconds(50));
+        let busy = share_of_the_line(milliseconds(2000), milliseconds(500));
+        assert!(quick > 0.98 && busy > 0.95, "{quick} where nobody waits, {busy} on busy machines");
     }
 
     #[test]

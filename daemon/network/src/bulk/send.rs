@@ -9,6 +9,7 @@ use futures::{AsyncReadExt, AsyncWriteExt};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Payload, codec};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{timeout, timeout_at};
 
 use super::flow::{Flow, InFlight, TransferProgress};
@@ -38,18 +39,31 @@ pub(crate) enum SendError {
     Unacknowledged,
 }
 
-/// Sends a payload straight from the shared memory and waits for the acknowledgement. `turn` is given back once all is
-/// written, so that the next transfer can follow while this one is being confirmed.
-pub(crate) async fn send<Turn>(
+/// Turns of the transfers to one peer, which are written one after the other: a line that breaks costs little.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns {
+    /// Held until no more than the window is left to be written. The next stream is opened then: agreeing on its protocol takes
+    /// as long as what is on its way, and longer on a busy machine, and the line must not be idle meanwhile.
+    opening: Arc<Mutex<()>>,
+    /// Held while a transfer is written.
+    writing: Arc<Mutex<()>>,
+}
+
+/// Sends a payload straight from the shared memory and waits for the acknowledgement. Its turn ends once all is written, so
+/// that the next transfer can follow while this one is being confirmed.
+pub(crate) async fn send(
     opener: StreamOpener,
     header: &TransferHeader,
     payload: &Payload,
     (upload, flow): (&RateLimiter, &Arc<Flow>),
-    turn: Turn,
+    turns: Turns,
 ) -> Result<(), SendError> {
+    let opens = turns.opening.lock_owned().await;
     let mut stream = opener.open(BULK_PROTOCOL).await?;
     // The transfer must not keep a connection open that has lost its control stream.
     drop(opener);
+    // What is left of the one before is soon through: the other side does not wait long for a header.
+    let turn = turns.writing.lock_owned().await;
     progress(write_frame(&mut stream, &codec::encode(header))).await?;
     progress(stream.write_all(&(payload.len() as u64).to_le_bytes())).await?;
     let transfer = flow.begin();
@@ -57,7 +71,7 @@ pub(crate) async fn send<Turn>(
     let (reader, writer) = stream.split();
     // Both at once: confirmations come while bytes are still to be written.
     let written = async {
-        let writer = write(writer, payload, upload, &transfer).await?;
+        let writer = write(writer, payload, upload, &transfer, opens).await?;
         drop(turn);
         Ok(writer)
     };
@@ -78,10 +92,12 @@ async fn write(
     payload: &Payload,
     upload: &RateLimiter,
     transfer: &InFlight,
+    opens: OwnedMutexGuard<()>,
 ) -> Result<WriteHalf<Stream>, SendError> {
     let mut hasher = blake3::Hasher::new();
-    let mut rest = &payload.bytes()[..];
+    let (mut rest, mut opens) = (&payload.bytes()[..], Some(opens));
     while !rest.is_empty() {
+        opens = opens.filter(|_| rest.len() > transfer.window());
         let (piece, behind) = rest.split_at(transfer.piece().min(rest.len()));
         rest = behind;
         hasher.update(piece);

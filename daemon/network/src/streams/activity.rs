@@ -30,6 +30,11 @@ impl Activity {
         heard > 0 && self.begin.elapsed().saturating_sub(Duration::from_millis(heard)) < within
     }
 
+    /// Whether nothing has come so far.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.heard.load(Ordering::Relaxed) == 0
+    }
+
     /// Something has come.
     pub(crate) fn hear(&self) {
         let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);

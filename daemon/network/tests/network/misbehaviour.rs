@@ -4,14 +4,16 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use futures::AsyncWriteExt;
-use murmur_network::Connectivity;
+use murmur_network::{Connectivity, Multiaddr};
 use murmur_protocol::Misbehaviour;
 use murmur_protocol::codec::{self, CONTROL_BYTES_MAX};
-use murmur_protocol::handshake::Refusal;
+use murmur_protocol::handshake::{Answer, Refusal};
 use murmur_protocol::message::TransferHeader;
 use murmur_protocol::{Address, Event, NetworkOrder, PeerId};
 
-use crate::hostile::{Hostile, Raw, honest_hello, read_frame, socket_of, wait_ended, write, write_frame};
+use crate::hostile::{
+    Hostile, Raw, honest_greeting, honest_hello, read_frame, socket_of, wait_ended, write, write_frame,
+};
 use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, assert_still_serves, config, message};
 
 async fn wait_misbehaved(node: &mut Node, hostile: PeerId) -> Misbehaviour {
@@ -83,23 +85,47 @@ async fn idle_sockets_of_many_networks_keep_nobody_out() {
 /// Peers that pass the encryption and say nothing after that take all places of handshakes; one who greets is let in at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_peers_keep_nobody_out() {
+    let Some((mut node, [over_ip4, over_ip6])) = node_on_two_hosts().await else { return };
+    let _silent = silent_peers(over_ip4, 128).await;
+    let honest = Node::start(Over::Tcp).await;
+    let address = Address::new(over_ip6.to_string()).expect("short");
+    honest.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![address] });
+    node.wait_connected(honest.peer).await;
+}
+
+/// By age alone, the newcomer that is slow to greet was the first to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_peers_push_nobody_out_who_came_before_them_and_greets_late() {
+    let Some((mut node, [over_ip4, over_ip6])) = node_on_two_hosts().await else { return };
+    let slow = Raw::connect(over_ip6).await;
+    let _silent = silent_peers(over_ip4, 128).await;
+    let (answer, _control) = slow.greet(&honest_greeting()).await;
+    let answer: Answer = codec::decode(&answer).expect("an answer");
+    assert!(matches!(answer, Answer::Run { welcome: true, .. }), "{answer:?}");
+    node.wait_connected(slow.peer).await;
+}
+
+/// A node, and where it is reached from two hosts; nothing, and a line that says why, where there is no IPv6.
+async fn node_on_two_hosts() -> Option<(Node, [Multiaddr; 2])> {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
         println!("skipped: this machine has no IPv6, and one host may open no more connections than it has places");
-        return;
+        return None;
     }
     let mut settings = config(Over::Tcp);
     settings.listen.push("/ip6/::1/tcp/0".parse().expect("an address"));
-    let mut node = Node::start_with(settings).await;
+    let node = Node::start_with(settings).await;
     let addresses = node.network.listen_addresses();
     let over = |protocol: &str| addresses.iter().find(|it| it.to_string().starts_with(protocol)).expect("it listens");
+    let places = [over("/ip4").clone(), over("/ip6").clone()];
+    Some((node, places))
+}
+
+async fn silent_peers(address: Multiaddr, count: usize) -> Vec<Raw> {
     let mut silent = Vec::new();
-    for _ in 0..128 {
-        silent.push(Raw::connect(over("/ip4").clone()).await);
+    for _ in 0..count {
+        silent.push(Raw::connect(address.clone()).await);
     }
-    let honest = Node::start(Over::Tcp).await;
-    let address = Address::new(over("/ip6").to_string()).expect("short");
-    honest.order(NetworkOrder::Dial { peer: Some(node.peer), addresses: vec![address] });
-    node.wait_connected(honest.peer).await;
+    silent
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,13 @@
 //! Payloads between honest nodes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use murmur_protocol::Event;
 use murmur_protocol::message::TransferHeader;
+use tokio::time::timeout;
 
+use crate::hostile::Hostile;
 use crate::node::{Node, Over, PAYLOAD_BYTES_MAX, config, connected_pair, message, payload};
 
 async fn a_large_payload_arrives_intact_and_is_acknowledged(over: Over) {
@@ -36,6 +39,26 @@ async fn an_empty_payload_arrives() {
     one.transfer(1, other.peer, payload(0, 1));
     assert!(other.wait_transfer().await.1.is_empty());
     assert_eq!(one.wait_transfer_end(1).await, Ok(()));
+}
+
+/// Half as long as a reader may take for its next word: after that the next transfer would begin anyway.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Until both sides have agreed on the next stream a slow line would be idle.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_stream_is_opened_while_the_last_bytes_are_still_to_be_written() {
+    for over in [Over::Tcp, Over::Quic] {
+        let mut node = Node::start(over).await;
+        let (mut reader, _control) = Hostile::join(&mut node).await;
+        // Twice what may be on its way at first: half of it waits for a word of the reader, who says none.
+        (1..=2).for_each(|number| node.transfer(number, reader.peer, payload(64 << 10, 1)));
+        // Kept: a stream that is dropped makes room for the next.
+        let mut opened = Vec::new();
+        for number in ["first", "next"] {
+            let stream = timeout(SOON, reader.streams.bulk.recv()).await;
+            opened.push(stream.unwrap_or_else(|_| panic!("the {number} stream over {over:?}")));
+        }
+    }
 }
 
 /// Starts six transfers at once and checks that all arrive.
