@@ -230,8 +230,8 @@ impl Ledger {
                 Learned::Correction(value) => alone.iter_mut().for_each(|layer| *layer = layer.corrected(*value)),
                 Learned::Step { data, lanes, learning_rate } => {
                     let sums = Whole::compute(&alone, *data, lanes).sums;
-                    let squares: f64 = sums.iter().map(|sum| super::arithmetic::square(*sum)).sum();
-                    let number = factors(squares.sqrt(), *learning_rate, 1.0);
+                    let norm = super::arithmetic::norm(sums.iter().map(|sum| super::arithmetic::square(*sum)));
+                    let number = factors(norm, *learning_rate, 1.0);
                     alone.iter_mut().zip(sums).for_each(|(layer, sum)| *layer = layer.stepped(sum, number));
                 }
             }

@@ -253,7 +253,7 @@ impl Owner {
             }
             CaptainEffect::Gathered { batch, squares } => {
                 let discards = plan.others_percent > 0 && dice.random_range(0..20) == 0;
-                let gradient_norm = squares.iter().sum::<f64>().sqrt();
+                let gradient_norm = super::arithmetic::norm(squares.into_iter());
                 let factors = StepFactors { gradient_norm, learning_rate: learning_rate(self.data), members: 1.0 };
                 let step = CaptainEvent::StepDecided { batch, factors };
                 (if discards { CaptainEvent::DiscardDecided { batch } } else { step }, 0.0)

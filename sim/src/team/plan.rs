@@ -197,7 +197,8 @@ impl TeamPlan {
             shuffle: Duration::from_millis([0, 0, 5, 200][dice.random_range(0..4)]),
             jitter: [0.0, 0.2, 1.0][dice.random_range(0..3)],
             hostile_for,
-            lasts: hostile_for + Duration::from_secs(400),
+            // The slowest of these teams take two minutes a batch, and have to learn anew how long their work takes.
+            lasts: hostile_for + Duration::from_secs(1000),
             batches_max: u64::MAX,
             ..calm
         };
