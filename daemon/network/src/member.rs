@@ -297,7 +297,7 @@ impl Member {
             }
             let turn = sending.acquire_owned().await.expect("never closed");
             let writes = writing.lock_owned().await;
-            let event = match send(opener, &header, &payload, (&shared.upload, &flow), writes).await {
+            let event = match send(opener, &header, &payload, (&*shared.upload, &flow), writes).await {
                 Ok(()) => {
                     proven.on_taken();
                     Event::TransferFinished { transfer }
