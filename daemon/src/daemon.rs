@@ -141,7 +141,8 @@ async fn run_with_model(plan: Plan, model: Prepared) -> anyhow::Result<()> {
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
     let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
     let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
-    let network = start_network(&plan, network_shelf, events.clone()).await?;
+    let throttle = model.helpers.as_ref().map(Helpers::throttle);
+    let network = start_network(&plan, (network_shelf, throttle), events.clone()).await?;
     plan.directory.claim(&plan.manifest)?;
     let me = network.peer_id();
     let resumed = model.resumed;

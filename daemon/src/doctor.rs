@@ -6,6 +6,7 @@ mod machine;
 mod privacy;
 mod storage;
 mod swarm;
+mod team;
 mod verdict;
 
 pub use averaging::judge_averaging;
@@ -15,6 +16,7 @@ pub use machine::{Measured, check_machine};
 pub use privacy::check_privacy;
 pub use storage::check_storage;
 pub use swarm::{Found, ask_swarm, check_ports};
+pub(crate) use team::check_team;
 pub use verdict::verdict;
 
 use serde::Serialize;

@@ -7,6 +7,7 @@
 mod against;
 mod child;
 mod folder;
+mod lender;
 mod summary;
 mod table;
 mod tracking;
@@ -32,6 +33,7 @@ use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{Series, remember};
 use child::{Child, Line, Said};
 use folder::{check_owner, new_folder, prepared, prune, remove_unused};
+use lender::{Lender, captain_settings};
 use summary::Traffic;
 pub(crate) use summary::{NodeSummary, Summary};
 use view::View;
@@ -195,8 +197,13 @@ impl Swarm {
     /// What came of it; nothing where Ctrl-C has ended it.
     async fn run(self) -> anyhow::Result<Option<Summary>> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
-        let mut children = vec![self.spawn(0, None, &lines)?];
-        let view = View::new(self.options.format, self.floor, usize::from(self.options.nodes), &self.manifest);
+        let mut lenders = Vec::new();
+        for number in 0..self.options.helpers {
+            lenders.push(Lender::start(&self.folder.join(format!("helper-{number}")), self.threads()).await?);
+        }
+        let mut children = vec![self.spawn(0, None, &lenders, &lines)?];
+        let counts = (usize::from(self.options.nodes), lenders.len());
+        let view = View::new(self.options.format, self.floor, counts, &self.manifest);
         let mut traffic = Traffic::default();
         let mut ticks = tokio::time::interval(VIEW_PERIOD);
         // From now on: without it the first Ctrl-C would leave daemons behind that are still ending.
@@ -210,7 +217,7 @@ impl Swarm {
         };
         let founder = Some(founder.as_str()).filter(|_| self.twins.is_none());
         for number in 1..usize::from(self.options.nodes) {
-            children.push(self.spawn(number, founder, &lines)?);
+            children.push(self.spawn(number, founder, &[], &lines)?);
         }
         let mut is_interrupted = false;
         drop(lines);
@@ -239,13 +246,33 @@ impl Swarm {
             }
         }
         self.stop(&mut children, &mut heard, &view, &mut signals).await;
+        // After their captain, which lets them go.
+        for lender in lenders {
+            lender.end().await;
+        }
         view.draw_last(&children);
         self.conclude(&children, &traffic, &view).map(|summary| (!is_interrupted).then_some(summary))
     }
 
-    fn spawn(&self, number: usize, founder: Option<&str>, lines: &mpsc::Sender<Line>) -> anyhow::Result<Child> {
+    /// Of each process.
+    fn threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.options.threads.unwrap_or_else(|| (cores / usize::from(self.options.nodes)).max(1));
+        let processes = usize::from(self.options.nodes) + usize::from(self.options.helpers);
+        self.options.threads.unwrap_or_else(|| (cores / processes).max(1))
+    }
+
+    fn spawn(
+        &self,
+        number: usize,
+        founder: Option<&str>,
+        helpers: &[Lender],
+        lines: &mpsc::Sender<Line>,
+    ) -> anyhow::Result<Child> {
+        let threads = self.threads();
+        let settings = match helpers.len() {
+            0 => String::new(),
+            count => captain_settings(&self.manifest, count, threads),
+        };
         let directory = self.folder.join(format!("node-{number}"));
         if let Some(twins) = &self.twins {
             against::share_identity(&twins.join(format!("node-{number}")), &directory)?;
@@ -279,9 +306,12 @@ impl Swarm {
         if let Some(url) = &self.options.mlflow {
             arguments.extend(["--mlflow", url].map(std::ffi::OsStr::new));
         }
+        for helper in helpers {
+            arguments.extend(["--helper", &helper.line].map(std::ffi::OsStr::new));
+        }
         let prepared = prepared(&self.folder);
         arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
-        Child::spawn(number, &directory, &arguments, lines.clone())
+        Child::spawn(number, &directory, (&arguments, &settings), lines.clone())
     }
 
     /// The founder's address, with its peer id.
@@ -408,46 +438,4 @@ impl Said {
 }
 
 #[cfg(test)]
-mod tests {
-    use murmur_protocol::manifest::DataSpec;
-
-    use super::*;
-
-    #[test]
-    fn a_new_folder_goes_where_nothing_begins_in_it_and_one_that_was_there_stays() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let nothing = vec![folder.path().join("no-such-book.txt")];
-        let manifest = RunManifest {
-            data: DataSpec { source: DataSource::Files, ..DataSpec::default() },
-            ..RunManifest::default()
-        };
-        let mut settings = NodeSettings::default();
-        settings.data.files.clone_from(&nothing);
-        let there = folder.path().join("there");
-        std::fs::create_dir(&there).expect("created");
-        for place in [folder.path().join("new"), there.clone()] {
-            let options = options(&place, &nothing);
-            assert!(run_in(options, &settings, manifest.clone(), place, Swarms::default()).is_err(), "no such data");
-        }
-        assert!(there.exists() && !folder.path().join("new").exists());
-    }
-
-    fn options(directory: &Path, data: &[PathBuf]) -> LocalOptions {
-        LocalOptions {
-            run: None,
-            nodes: 2,
-            steps: None,
-            against: None,
-            seeds: 3,
-            threads: None,
-            base: None,
-            data: data.to_vec(),
-            accept_remote: false,
-            tokenizer: None,
-            directory: Some(directory.to_owned()),
-            tensorboard: None,
-            mlflow: None,
-            format: Console::Json,
-        }
-    }
-}
+mod tests;

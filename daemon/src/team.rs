@@ -4,5 +4,7 @@
 pub(crate) mod captain;
 mod carrier;
 pub(crate) mod lending;
+pub(crate) mod probing;
 pub(crate) mod report;
+pub(crate) mod trial;
 pub(crate) mod words;

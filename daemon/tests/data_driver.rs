@@ -73,7 +73,7 @@ impl Member {
             connectivity: Connectivity::OFF,
             secret: None,
             admission: Default::default(),
-            caps: Default::default(),
+            throttle: Default::default(),
         };
         let (sender, events) = mpsc::channel(256);
         let network = Network::start(config, sender).await.expect("a free port");

@@ -28,7 +28,8 @@
 //! | `Gathered` | `StepDecided` or `DiscardDecided` |
 //! | `Step` | `Stepped` |
 //! | `ReadOut` | `ReadOut` |
-//! | `Keep`, `Discard`, `Send…`, `Disconnect`, `Notice`, `…Ended` | none |
+//! | `Keep` | `Kept` |
+//! | `Discard`, `Send…`, `Disconnect`, `Dismiss`, `Notice`, `…Ended` | none |
 //!
 //! and of a helper: `Load` → `Loaded`, `Compute` → `Computed`, `Sum` → `Summed`, `Step` → `Stepped`, `Copy` → `Copied`, `Write` →
 //! `Written`; `Unload`, `Discard`, `Send…`, `Notice` have none. Orders to whoever computes are carried out in the order they come.
@@ -40,7 +41,8 @@
 //! lost, with full parameters whenever the owner wants one ([`CaptainEvent::CopyWanted`]).
 //!
 //! **Trust.** A helper sees activations, from which text can be recovered, and can return anything. Lengths are checked, values
-//! must be finite, and the size of streams within a learned band; no more than that. Only machines of one owner, or of friends.
+//! must be finite, and the size of streams within a learned band; the owner checks states before it keeps them, and who sends one
+//! that cannot be read is let go for good. No more than that. Only machines of one owner, or of friends.
 
 pub mod arrange;
 pub mod bounds;

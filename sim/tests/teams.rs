@@ -241,6 +241,46 @@ fn streams_of_an_earlier_batch_are_found() {
     is_found(TeamLaw::NothingOfBefore, &plan, &broken);
 }
 
+/// A team whose first helper sends states that cannot be read. The others and the captain can do without it.
+fn with_liar(copies_after_steps: bool) -> TeamPlan {
+    let calm = TeamPlan::calm(2, 9, 6);
+    let captain = MachinePlan { memory_layers: 9, ..calm.captain };
+    let hostile_for = Duration::from_secs(1);
+    let mistake = Some((0, Mistake::SendsUnfitStates));
+    TeamPlan { captain, copies_after_steps, others_percent: 30, hostile_for, mistake, batches_max: u64::MAX, ..calm }
+}
+
+#[test]
+fn a_helper_whose_states_cannot_be_read_is_let_go_and_the_others_go_on() {
+    for copies_after_steps in [true, false] {
+        let mut missed_in_all = 0;
+        for seed in 0..12 {
+            let run = run(&TeamPlan { seed, ..with_liar(copies_after_steps) });
+            assert_eq!(run.violations, [], "{seed}");
+            let status = run.status.expect("a captain");
+            let cut = status.cut.expect("a cut");
+            assert!(!cut.has(murmur_protocol::PeerId::from_public_key([1; 32])), "{cut:?}");
+            assert!(run.stepped > 20 && status.counts.helpers_lost >= 1, "{:?}", status.counts);
+            // Its layers go back to the last copy that could be read, in each stage that takes some: with copies after steps by one
+            // step, or by none where it was asked for a copy before.
+            let (missed, lost) = run.missed_and_lost;
+            let expected = if copies_after_steps { missed <= 1 && lost <= 2 * missed } else { missed == 0 };
+            assert!(expected, "{missed} {lost}");
+            missed_in_all += missed;
+        }
+        assert_eq!(missed_in_all > 0, copies_after_steps);
+    }
+}
+
+#[test]
+fn a_captain_that_goes_on_with_a_state_that_cannot_be_read_is_found() {
+    for copies_after_steps in [true, false] {
+        let plan = with_liar(copies_after_steps);
+        let broken = TeamPlan { carelessness: Some(Carelessness::TakesUnfitStates), ..plan.clone() };
+        is_found(TeamLaw::UnfitGoes, &plan, &broken);
+    }
+}
+
 #[test]
 fn a_helper_that_is_taken_for_lost_in_a_calm_is_found() {
     let plan = TeamPlan::calm(2, 9, 6);

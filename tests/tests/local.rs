@@ -42,6 +42,35 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     assert!((0.13..0.8).contains(&bytes), "{summary}");
 }
 
+/// What the captain's newest report says of its team, and all of the lines.
+fn teams(output: &[u8]) -> Vec<Value> {
+    let lines = String::from_utf8_lossy(output).into_owned();
+    let objects = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    objects.filter_map(|line| line.pointer("/line/status/team").cloned()).collect()
+}
+
+#[test]
+fn a_local_team_is_a_captain_and_its_helpers_and_all_end_with_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run_file = write_run(folder.path(), &TINY_RUN.replace("layers = 1", "layers = 3"));
+    let swarm = folder.path().join("swarm");
+    let mut command = murmur(MURMUR);
+    command.args(["local", "--helper", "2", "--steps", "60", "--format", "json", "--directory"]);
+    let output = output_of(command.arg(&swarm).arg(&run_file));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let teams = teams(&output.stdout);
+    let with_cut = teams.iter().rev().find(|team| team["cut"].is_string()).expect("a report with a cut");
+    assert!(with_cut["cut"].as_str().is_some_and(|cut| cut.contains(" on ")), "{with_cut}");
+    let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).expect("lines");
+    let summary: Value = serde_json::from_str(&last).expect("JSON");
+    let nodes = summary["summary"]["nodes"].as_array().expect("an array");
+    assert!(nodes.len() == 1 && nodes[0]["steps"] == 60, "one captain: {summary}");
+    for helper in ["helper-0", "helper-1"] {
+        let log = std::fs::read_to_string(swarm.join(helper).join("log/daemon.log")).unwrap_or_default();
+        assert!(log.contains("ended"), "{helper} has not ended in order: {log}");
+    }
+}
+
 const SIDE: u32 = 10;
 
 /// Bright squares of four sizes, which are their classes, at nine places.

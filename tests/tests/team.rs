@@ -1,7 +1,9 @@
 //! Teams of real processes: a captain whose model lies on other machines as well, helpers that are killed, sent away and come back.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use murmur::observe::report::NodeReport;
 use murmur_protocol::team::Wire;
 use murmur_tests::{Daemon, Helper, output_of, run, write_run};
 
@@ -231,6 +233,71 @@ fn both_sides_end_in_order_at_ctrl_c() {
     assert!(finished.status.success() && finished.report.is_some(), "{}", finished.errors);
     second.wait_for("holds nothing any more");
     assert!(second.interrupt().success());
+}
+
+/// Bytes a second that a team moves, by its captain's reports, once it has begun; over so many at least.
+fn rate(captain: &Daemon, least: u64, moved: fn(&NodeReport) -> u64) -> f64 {
+    // What a bucket holds at first, and what moves before training, is through.
+    let first = moved(&captain.wait_for("some steps", |report| report.steps > 3));
+    let begin = Instant::now();
+    let last = moved(&captain.wait_for("more bytes", |report| moved(report) >= first + least));
+    (last - first) as f64 / begin.elapsed().as_secs_f64()
+}
+
+#[test]
+fn the_traffic_of_a_team_keeps_to_the_caps_of_captain_and_helper() {
+    const CAP: f64 = 4e6 / 8.0;
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let settings = place.settings(&run_file);
+    let caps: [&[&str]; 2] = [&["--upload-mbit", "4"], &[]];
+    for (name, [of_captain, of_helper]) in [("captain", caps), ("helper", [caps[1], caps[0]])] {
+        let helper = Helper::spawn(MURMUR, &place.at(&format!("{name}-helper")), Helper::free_port(), of_helper);
+        let line = helper.line();
+        let own = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
+        let captain = Daemon::spawn(MURMUR, &place.at(&format!("{name}-captain")), &[&own[..], of_captain].concat());
+        let sent = |report: &NodeReport| report.team.as_ref().map_or(0, |team| team.bytes_sent);
+        let received = |report: &NodeReport| report.team.as_ref().map_or(0, |team| team.bytes_received);
+        let rate = rate(&captain, 2_000_000, if name == "captain" { sent } else { received });
+        println!("capped at the {name}: {:.2} Mbit/s", 8e-6 * rate);
+        // The last report may tell of half a second more.
+        assert!(rate < 1.15 * CAP, "capped at the {name}: {rate} bytes a second");
+        captain.kill();
+    }
+}
+
+#[test]
+fn the_doctor_compares_a_team_with_one_machine_and_does_not_recommend_a_slower_one() {
+    let place = Place::new();
+    let run_file = place.run_file("");
+    let doctor = |lines: &[&str]| {
+        let mut command = murmur_tests::murmur(MURMUR);
+        command.args(["doctor", "--run", text(&run_file), "--threads", "1", "--device", "cpu"]).arg("--data-dir");
+        let output = output_of(command.arg(place.at("doctor")).arg("--team").args(lines));
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.success(), told)
+    };
+    // Its streams take a quarter of a second each way.
+    let slow = Helper::spawn(MURMUR, &place.at("slow"), Helper::free_port(), &["--upload-mbit", "0.4"]);
+    let (is_fit, told) = doctor(&[&slow.line()]);
+    assert!(is_fit && told.contains("a team would be slower: ") && told.contains("murmur join"), "{told}");
+    let of_helper = told.lines().find(|line| line.starts_with("helper")).expect("a line of the helper");
+    assert!(of_helper.contains("lends 1.00 GB") && of_helper.contains("billion operations a second"), "{of_helper}");
+    let back: f64 = of_helper
+        .split_once(" there and ")
+        .and_then(|(_, rest)| rest.split_once(" back"))
+        .and_then(|(rate, _)| rate.parse().ok())
+        .expect("a rate");
+    assert!((0.2..0.45).contains(&back), "{of_helper}");
+    // It is free for a captain again.
+    slow.wait_for("holds nothing any more");
+    let line = slow.line();
+    drop(slow);
+    let (is_fit, told) = doctor(&[&line]);
+    assert!(!is_fit && told.contains("cannot be reached") && told.contains("run `murmur lend` there"), "{told}");
+    let (is_fit, told) = doctor(&["murmurL1abc"]);
+    let errors = told.lines().filter(|line| line.starts_with("error: ")).count();
+    assert!(!is_fit && errors == 1 && told.contains("hint: "), "{told}");
 }
 
 #[test]

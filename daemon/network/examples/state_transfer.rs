@@ -13,7 +13,7 @@ use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{Config, Swarm, SwarmEvent};
 use murmur_network::streams::{BULK_PROTOCOL, ConnectionStreams, StreamsBehaviour};
-use murmur_network::{Admission, Caps, Connectivity, Keypair, Network, NetworkConfig, TrafficCounter, transport};
+use murmur_network::{Admission, Connectivity, Keypair, Network, NetworkConfig, Throttle, TrafficCounter, transport};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::bounds::{STATE_CHUNK_VALUES, STATE_PART_CHUNKS_MAX, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::TransferHeader;
@@ -164,7 +164,7 @@ async fn node() -> Outcome<(Network, mpsc::Receiver<Event>)> {
         manifest: Arc::new(RunManifest::default()),
         secret: None,
         admission: Admission::default(),
-        caps: Caps::default(),
+        throttle: Throttle::default(),
         payload_bytes_max: CHUNK_BYTES as u64,
         inbound_bytes_budget: 8 * CHUNK_BYTES as u64,
         shelf: None,

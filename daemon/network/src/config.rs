@@ -9,7 +9,7 @@ use murmur_protocol::{RunManifest, Secret};
 use crate::access::Admission;
 use crate::connectivity::Connectivity;
 use crate::data::Shelf;
-use crate::rate_limit::Caps;
+use crate::rate_limit::Throttle;
 
 /// What the network needs to know to start.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub struct NetworkConfig {
     pub secret: Option<Secret>,
     /// Whom the owner lets in at all, until it is changed through [`Network::admission`](crate::Network::admission).
     pub admission: Admission,
-    /// What the owner lets it send and receive in a second.
-    pub caps: Caps,
+    /// What the owner lets it send and receive in a second, with whatever else draws from the same.
+    pub throttle: Throttle,
     /// The longest payload that a peer may announce: derived from the model's layout.
     pub payload_bytes_max: u64,
     /// What all inbound transfers together may hold in memory; beyond it peers wait. At least one payload fits always.

@@ -67,6 +67,6 @@ pub use libp2p::Multiaddr;
 pub use libp2p::identity::Keypair;
 pub use life::Double;
 pub use network::{Network, NetworkError, QueueFull};
-pub use rate_limit::Caps;
+pub use rate_limit::{Caps, Throttle};
 pub use reachability::{Reachability, ReachabilityState};
 pub use traffic::{Traffic, TrafficCounter};

@@ -295,7 +295,7 @@ impl Member {
                 return ChildEnd::Sent(transfer);
             }
             let turn = sending.acquire_owned().await.expect("never closed");
-            let event = match send(opener, &header, &payload, (&shared.upload, &flow), turns).await {
+            let event = match send(opener, &header, &payload, (&*shared.upload, &flow), turns).await {
                 Ok(()) => {
                     proven.on_taken();
                     Event::TransferFinished { transfer }

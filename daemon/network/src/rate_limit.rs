@@ -4,10 +4,12 @@
 //! is free again, and whoever draws waits until the time that it was given. So draws are served in order, whoever makes
 //! them, and their sum keeps to the rate whatever their number.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+
+use crate::bounds::CAP_BURST;
 
 /// Caps of a node, in bytes a second; `None` sets none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,28 @@ pub struct Caps {
     pub upload: Option<u64>,
     /// What it receives.
     pub download: Option<u64>,
+}
+
+/// The buckets of a machine, one a direction; clones share them, so that all connections of a process keep to one cap together.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    pub(crate) upload: Arc<RateLimiter>,
+    pub(crate) download: Arc<RateLimiter>,
+}
+
+impl Throttle {
+    /// Full buckets with these caps.
+    pub fn new(caps: Caps) -> Throttle {
+        let limiter = |cap| Arc::new(RateLimiter::new(cap, CAP_BURST));
+        Throttle { upload: limiter(caps.upload), download: limiter(caps.download) }
+    }
+}
+
+impl Default for Throttle {
+    /// Without caps.
+    fn default() -> Throttle {
+        Throttle::new(Caps::default())
+    }
 }
 
 /// One direction's bucket.

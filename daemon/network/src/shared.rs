@@ -10,12 +10,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::access::{Access, Admission};
 use crate::address::addresses_to_tell;
-use crate::bounds::CAP_BURST;
 use crate::bulk::room::Room;
 use crate::config::NetworkConfig;
 use crate::data::DataExchange;
 use crate::life::{Double, OwnLife};
-use crate::rate_limit::RateLimiter;
+use crate::rate_limit::{RateLimiter, Throttle};
 use crate::round_trips::RoundTrips;
 use crate::streams::Activity;
 
@@ -34,7 +33,7 @@ pub(crate) struct Shared {
     /// Where the node is found, best first, as it changes.
     pub(crate) own: watch::Receiver<Vec<Multiaddr>>,
     /// Paces what is sent, over all peers.
-    pub(crate) upload: RateLimiter,
+    pub(crate) upload: Arc<RateLimiter>,
     /// Paces what is received.
     pub(crate) download: Arc<RateLimiter>,
     /// The longest payload that a peer may announce.
@@ -60,9 +59,10 @@ impl Shared {
         double: watch::Sender<Option<Double>>,
         events: mpsc::Sender<Event>,
     ) -> Shared {
-        let NetworkConfig { identity, manifest, secret, caps, payload_bytes_max, inbound_bytes_budget, shelf, .. } =
-            config;
-        let download = Arc::new(RateLimiter::new(caps.download, CAP_BURST));
+        let NetworkConfig {
+            identity, manifest, secret, throttle, payload_bytes_max, inbound_bytes_budget, shelf, ..
+        } = config;
+        let Throttle { upload, download } = throttle;
         Shared {
             me,
             life: OwnLife::begin(identity, manifest.run_id(), double),
@@ -70,7 +70,7 @@ impl Shared {
             access: Access { credentials: Credentials { run: manifest.run_id(), secret }, admission },
             manifest,
             own,
-            upload: RateLimiter::new(caps.upload, CAP_BURST),
+            upload,
             payload_bytes_max,
             room: Room::new(inbound_bytes_budget, payload_bytes_max),
             data: Arc::new(DataExchange::new(shelf, download.clone())),

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::ArgPredicate;
+use murmur_protocol::team::bounds::HELPERS_MAX;
 
 use super::headings::{DATA, OUTPUT, TRACKING, TRAINING};
 use super::numbers::whole;
@@ -21,10 +23,14 @@ pub enum Against {
 pub struct LocalOptions {
     /// The run file [default: the built-in stories].
     pub run: Option<PathBuf>,
-    /// Number of daemons.
-    #[arg(short = 'n', long = "nodes", default_value = "4", value_name = "N", help_heading = TRAINING,
-        value_parser = whole::<u16>(1..=64, ""))]
+    /// Number of daemons; with helpers 1 unless said otherwise.
+    #[arg(short = 'n', long = "nodes", default_value = "4", default_value_if("helpers", ArgPredicate::IsPresent, "1"),
+        value_name = "N", help_heading = TRAINING, value_parser = whole::<u16>(1..=64, ""))]
     pub nodes: u16,
+    /// Helpers of the first daemon, which is then the captain of a team: each holds some of the model's layers.
+    #[arg(long = "helper", default_value = "0", value_name = "N", conflicts_with = "against", help_heading = TRAINING,
+        value_parser = whole::<u8>(0..=HELPERS_MAX as u64, ""))]
+    pub helpers: u8,
     /// Steps of each daemon [default: the run's schedule.total_steps, or 1200].
     #[arg(long, value_name = "N", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=1_000_000_000, "; leave it out for the run's own"))]

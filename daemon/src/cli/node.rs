@@ -53,6 +53,10 @@ pub struct DoctorOptions {
     /// The run file to look at instead of a swarm's run [default: the built-in stories].
     #[arg(long, value_name = "FILE", conflicts_with = "ticket", help_heading = TRAINING)]
     pub run: Option<PathBuf>,
+    /// Lines that `murmur lend` has printed on other machines: compares this machine alone with a team of them all.
+    #[arg(long, visible_alias = "helper", env = "MURMUR_HELPER", value_name = "LINE", num_args = 1.., value_delimiter = ',',
+        help_heading = TRAINING)]
+    pub team: Vec<String>,
     /// The machine.
     #[command(flatten)]
     pub machine: MachineOptions,

@@ -6,22 +6,29 @@ use murmur_network::Keypair;
 use murmur_protocol::RunManifest;
 use murmur_training::privacy::NotPrivate;
 use serde_json::json;
+use tokio::runtime::Runtime;
 
 use super::join::{self, Reached};
 use super::node;
 use crate::cli::DoctorOptions;
 use crate::console::{Console, note, print_line};
 use crate::daemon::network_config;
-use crate::doctor::{self, Finding, Found, Health};
+use crate::doctor::{self, Finding, Found, Health, Measured};
 use crate::failure::{ExitCode, Failure};
 use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::setup::privacy::refusal;
 use crate::store::DataDirectory;
+use crate::team::captain;
 
 pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
     let mut settings = node::machine_settings(&options.machine)?;
+    if !options.team.is_empty() {
+        settings.training.helpers.clone_from(&options.team);
+    }
+    // A line that is none is found before anything is measured.
+    captain::lines(&settings)?;
     let mut findings = Vec::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 
@@ -66,7 +73,7 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
         Ok(base) => findings.extend(base.map(|base| Finding::good("base", base))),
         Err(failure) => findings.push(Finding::of_failure("base", &failure)),
     }
-    let measured = doctor::check_machine(&manifest, &settings, &mut findings);
+    let measured = machine(&manifest, &settings, &runtime, &mut findings);
     let megabits = found.as_ref().and_then(|found| found.megabits);
     findings.extend(measured.as_ref().map(|measured| doctor::judge_averaging(measured, megabits)));
     let configured = &settings.checkpoint.directory;
@@ -86,6 +93,33 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(Failure::new(code(&findings), "this machine cannot take part yet").hint("each problem has its fix").into())
+}
+
+/// What this machine can do with the run's model, alone or, where that does not fit it, in a team with its helpers.
+fn machine(
+    manifest: &RunManifest,
+    settings: &NodeSettings,
+    runtime: &Runtime,
+    findings: &mut Vec<Finding>,
+) -> Option<Measured> {
+    let mut alone = Vec::new();
+    let measured = doctor::check_machine(manifest, settings, &mut alone);
+    if settings.training.helpers.is_empty() {
+        findings.append(&mut alone);
+        return measured;
+    }
+    let mut of_team = Vec::new();
+    let in_team = doctor::check_team((manifest, settings), measured.as_ref(), runtime, &mut of_team);
+    // What does not fit here alone is no problem where a team has room for it.
+    alone.retain(|finding| in_team.is_none() || finding.health != Health::Problem);
+    findings.append(&mut alone);
+    findings.append(&mut of_team);
+    measured.or_else(|| {
+        let tokens_per_second = in_team?;
+        let tokens = f64::from(manifest.optimizer.batch_sequences) * f64::from(manifest.model.context);
+        let parameters = murmur_training::trained_layout(manifest).parameters();
+        Some(Measured { parameters, step_seconds: tokens / tokens_per_second, tokens_per_second })
+    })
 }
 
 /// That with which a daemon would end, where all problems have the same.

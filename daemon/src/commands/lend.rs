@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use murmur_network::Multiaddr;
+use murmur_network::{Caps, Multiaddr};
 use murmur_protocol::manifest::ModelSpec;
 use murmur_protocol::team::Offer;
 use murmur_training::measure::timed_product;
@@ -19,7 +19,7 @@ use crate::daemon::ports;
 use crate::daemon::stop::watch_for_end;
 use crate::failure::{ExitCode, Failure};
 use crate::process::stats::available_memory;
-use crate::settings::{NetworkSettings, TrainingSettings};
+use crate::settings::{LimitsSettings, NetworkSettings, TrainingSettings};
 use crate::setup::devices::Devices;
 use crate::store::{DataDirectory, LENDING};
 use crate::team::lending::{Helper, Lending, secret_at};
@@ -58,12 +58,19 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     }
     let device = &devices.all[0];
     let training = devices.options(&settings);
-    let offer = offer(options, device, &training);
+    let limits = LimitsSettings {
+        upload_mbit: options.upload_mbit.unwrap_or(0.0),
+        download_mbit: options.download_mbit.unwrap_or(0.0),
+        ..LimitsSettings::default()
+    };
+    let caps = limits.caps();
+    let offer = offer(options, device, &training, caps);
     let threads = rayon::current_num_threads();
     let lending = Lending {
         identity,
         secret,
         listen: listen(options)?,
+        caps,
         kept_for: Duration::from_secs_f64(60.0 * options.keep_minutes),
         stage: HelperStage::new(device.clone(), threads, training),
         offer: offer.clone(),
@@ -104,7 +111,7 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
 }
 
 /// What this machine has to give.
-fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions) -> Offer {
+fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions, caps: Caps) -> Offer {
     let free = if device.is_cpu() { available_memory() } else { free_memory(device) };
     let usual = free.map_or(MEMORY_UNKNOWN, |free| (SHARE_OF_FREE * free as f64) as u64);
     if let (Some(memory), Some(free)) = (options.memory, free)
@@ -118,8 +125,8 @@ fn offer(options: &LendOptions, device: &Device, training: &TrainingOptions) -> 
     Offer {
         memory_bytes: options.memory.unwrap_or(usual),
         operations_per_second: speed,
-        up_bytes_per_second: 0,
-        down_bytes_per_second: 0,
+        up_bytes_per_second: caps.upload.unwrap_or(0),
+        down_bytes_per_second: caps.download.unwrap_or(0),
         holding: None,
     }
 }

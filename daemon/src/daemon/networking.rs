@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf};
+use murmur_network::{Keypair, Multiaddr, Network, NetworkConfig, NetworkError, Shelf, Throttle};
 use murmur_protocol::{Event, RunManifest, Secret, bounds};
 use tokio::sync::mpsc;
 
@@ -12,9 +12,10 @@ use crate::daemon::blocking;
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
 
+/// Its connections draw from `throttle`, where others do as well.
 pub(super) async fn start_network(
     plan: &Plan,
-    shelf: Option<Shelf>,
+    (shelf, throttle): (Option<Shelf>, Option<Throttle>),
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<Network> {
     let failed = |message: String| {
@@ -33,7 +34,9 @@ pub(super) async fn start_network(
         let config = network_config(plan.identity.clone(), &plan.manifest, &plan.settings, plan.secret.clone())?;
         let is_usual = config.listen.iter().map(ToString::to_string).eq(given.iter().cloned());
         let admission = blocking::admission(settings, plan.directory.root());
-        match Network::start(NetworkConfig { shelf: shelf.clone(), admission, ..config }, events.clone()).await {
+        let throttle = throttle.clone().unwrap_or(config.throttle);
+        let config = NetworkConfig { shelf: shelf.clone(), throttle, admission, ..config };
+        match Network::start(config, events.clone()).await {
             Ok(network) => {
                 if !is_usual {
                     note(&format!("port        {} is taken, so another one is used", settings.usual_port()));
@@ -71,7 +74,7 @@ pub(crate) fn network_config(
         manifest: Arc::new(manifest.clone()),
         secret,
         admission: settings.network.admission(),
-        caps: settings.limits.caps(),
+        throttle: Throttle::new(settings.limits.caps()),
         payload_bytes_max: if manifest.synchronous.is_on() {
             bounds::replica_bytes_max(parameters).max(bounds::payload_bytes_max(parameters))
         } else {

@@ -56,7 +56,7 @@ impl Child {
     pub(super) fn spawn(
         number: usize,
         directory: &Path,
-        arguments: &[&OsStr],
+        (arguments, settings): (&[&OsStr], &str),
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
         let unwritable = |path: &Path, error: std::io::Error| {
@@ -67,14 +67,12 @@ impl Child {
         let log = log_path(directory);
         std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(|error| unwritable(&log, error))?;
         let log_file = File::create(&log).map_err(|error| unwritable(&log, error))?;
+        let text = format!("{SETTINGS}{settings}");
         let settings = directory.join("node.toml");
-        std::fs::write(&settings, SETTINGS).map_err(|error| unwritable(&settings, error))?;
+        std::fs::write(&settings, text).map_err(|error| unwritable(&settings, error))?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
-        // Settings meant for a daemon of the user's own must not reach all of these.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MURMUR_")) {
-            command.env_remove(name);
-        }
+        without_settings(&mut command);
         command.args(arguments).arg("--node").arg(&settings);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
         // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
@@ -134,6 +132,13 @@ impl Child {
             return;
         }
         let _ = tokio::time::timeout(END_TIMEOUT, self.process.kill()).await;
+    }
+}
+
+/// Settings meant for a daemon of the user's own must not reach all of these.
+pub(super) fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MURMUR_")) {
+        command.env_remove(name);
     }
 }
 

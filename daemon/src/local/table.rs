@@ -166,7 +166,9 @@ pub(super) fn progress(rows: &[Row<'_>], run: &Run<'_>, columns: usize) -> Vec<S
         format!("{} {}s/s", count(speed as u64), run.each),
         run.floor.map_or(String::new(), |floor| format!("floor {floor:.3}")),
     ];
-    vec![fitted(first, columns), fitted(second, columns)]
+    let team = reports().find_map(|report| report.team.as_ref());
+    let team = team.map(|team| cut(&format!("team: {}", team.summary()), columns));
+    [fitted(first, columns), fitted(second, columns)].into_iter().chain(team).collect()
 }
 
 /// Own steps of the slowest and the fastest daemon, and the swarm's progress.

@@ -22,6 +22,7 @@ pub(super) struct View {
     format: Console,
     floor: Option<f64>,
     nodes: usize,
+    helpers: usize,
     /// What the run's model predicts.
     prediction: &'static str,
     redraws: bool,
@@ -31,11 +32,17 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(format: Console, floor: Option<f64>, nodes: usize, manifest: &RunManifest) -> View {
+    pub(super) fn new(
+        format: Console,
+        floor: Option<f64>,
+        (nodes, helpers): (usize, usize),
+        manifest: &RunManifest,
+    ) -> View {
         View {
             format,
             floor,
             nodes,
+            helpers,
             prediction: manifest.prediction(),
             redraws: format == Console::Text && screen::is_live(),
             losses: RefCell::default(),
@@ -54,8 +61,12 @@ impl View {
             0..100_000 => count(parameters as u64),
             _ => format!("{:.2}M", parameters as f64 / 1e6),
         };
+        let helpers = match self.helpers {
+            0 => String::new(),
+            count => format!(" and {}", counted(count as u64, "helper")),
+        };
         self.say(&format!(
-            "murmur local · {} · {} · {parameters} parameters each · {length}",
+            "murmur local · {} · {}{helpers} · {parameters} parameters each · {length}",
             manifest.run.name,
             counted(self.nodes as u64, "daemon"),
         ));

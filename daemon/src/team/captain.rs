@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use murmur_network::team::{DialError, TeamLink, dial};
-use murmur_network::{Keypair, TrafficCounter, peer_id};
+use murmur_network::{Caps, Keypair, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::team::bounds::{FRAME_BYTES_MAX, HELPERS_MAX};
 use murmur_protocol::team::{Link, Place, TeamNotice, TeamPatience, Wire};
 use murmur_protocol::{HelperLine, RunManifest};
@@ -17,12 +17,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::carrier::Carrier;
+use super::probing::probe;
 use super::report::TeamSource;
 use super::words;
 use crate::console::{Console, human_bytes, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::stats::available_memory;
-use crate::settings::NodeSettings;
+use crate::settings::{LimitsSettings, NodeSettings};
 
 /// From one attempt to reach a helper to the next, at first and at most: it may be started anew at any time.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -41,6 +42,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Helpers {
     source: TeamSource,
+    /// What the node's caps are drawn from, by all of its connections.
+    throttle: Throttle,
     /// What happens, in words; until somebody takes it.
     events: Option<mpsc::Receiver<String>>,
     runtime: Option<Runtime>,
@@ -50,6 +53,11 @@ impl Helpers {
     /// What happens in the team, in words, for the journal; once.
     pub(crate) fn take_events(&mut self) -> Option<mpsc::Receiver<String>> {
         self.events.take()
+    }
+
+    /// The node's caps, which its swarm's connections have to draw from as well.
+    pub(crate) fn throttle(&self) -> Throttle {
+        self.throttle.clone()
     }
 
     /// What reports are made from.
@@ -166,13 +174,21 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
     let (told, heard) = facts();
     let (carrier, counter, view) = (Carrier::default(), TrafficCounter::default(), TeamView::default());
     let helpers_wanted = lines.len();
-    let reach =
-        Reach { identity: (*identity).clone(), counter: counter.clone(), body_bytes_max: body_bytes_max(manifest) };
+    tell_limits(&settings.limits);
+    let throttle = throttle(settings);
+    let reach = Reach {
+        identity: (*identity).clone(),
+        counter: counter.clone(),
+        throttle: throttle.clone(),
+        body_bytes_max: body_bytes_max(manifest),
+    };
     for line in lines {
         let link = match runtime.block_on(reach.dial(&line)) {
             Ok(link) => Some(link),
+            Err(error @ (DialError::OtherMachine | DialError::Taken | DialError::Version(_))) => {
+                return Err(refusal(&line, &error).into());
+            }
             Err(error) => {
-                refusal(&line, &error)?;
                 note(&format!("warning: helper {}: {error}", words::short(line.helper)));
                 note("hint: run `murmur lend` there; this node goes on as soon as it comes");
                 None
@@ -181,7 +197,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         runtime.spawn(reach.clone().keep(line, link, carrier.clone(), told.clone()));
     }
     let place = place(own);
-    let wire = if settings.training.stream_bits == 32 { Wire::F32 } else { Wire::Codes8 };
+    let wire = wire(settings);
     let threads = rayon::current_num_threads();
     let (least, _) = team::captain_needs(manifest, &own.options, (wire, threads));
     if place.memory_bytes < least {
@@ -217,14 +233,25 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         view: view.clone(),
         on_notice: Box::new(on_notice),
     };
-    Ok((options, Helpers { source: TeamSource { view, counter }, events: Some(events), runtime: Some(runtime) }))
+    let source = TeamSource { view, counter };
+    Ok((options, Helpers { source, throttle, events: Some(events), runtime: Some(runtime) }))
 }
 
-/// Why this node cannot begin with a helper; what may pass by itself is none.
-fn refusal(line: &HelperLine, error: &DialError) -> Result<(), Failure> {
+/// What limits of the node do not hold for its team.
+fn tell_limits(limits: &LimitsSettings) {
+    if !limits.quiet_hours.is_empty() || limits.daily_gigabytes > 0.0 {
+        note(
+            "warning: quiet hours and --daily-gigabytes hold for the swarm alone: a team cannot train without its traffic, so \
+             that goes on and is not counted there; --upload-mbit and --download-mbit cap both together",
+        );
+    }
+}
+
+/// Why this node cannot begin with a helper.
+pub(crate) fn refusal(line: &HelperLine, error: &DialError) -> Failure {
     let name = words::short(line.helper);
     let hint = match error {
-        DialError::Unreachable(_) => return Ok(()),
+        DialError::Unreachable(_) => "run `murmur lend` there; a firewall must let its port through",
         DialError::OtherMachine => {
             "take the line that `murmur lend` prints there now: it has another identity or secret"
         }
@@ -233,7 +260,26 @@ fn refusal(line: &HelperLine, error: &DialError) -> Result<(), Failure> {
         }
         DialError::Version(_) => "both machines need the same murmur",
     };
-    Err(Failure::new(ExitCode::Network, format!("helper {name}: {error}")).hint(hint))
+    Failure::new(ExitCode::Network, format!("helper {name}: {error}")).hint(hint)
+}
+
+/// How the settings want streams to cross the wire.
+pub(crate) fn wire(settings: &NodeSettings) -> Wire {
+    if settings.training.stream_bits == 32 { Wire::F32 } else { Wire::Codes8 }
+}
+
+/// Full buckets with the node's caps.
+pub(crate) fn throttle(settings: &NodeSettings) -> Throttle {
+    Throttle::new(settings.limits.caps())
+}
+
+/// Reaches a helper once, to ask it something.
+pub(crate) async fn dial_once(
+    own: &Own<'_>,
+    line: &HelperLine,
+    about: (&TrafficCounter, &Throttle),
+) -> Result<TeamLink, DialError> {
+    dial(own.identity, line, about, body_bytes_max(own.manifest)).await
 }
 
 /// What is sent at once, at most: a stream, or the state of all layers.
@@ -244,7 +290,7 @@ fn body_bytes_max(manifest: &RunManifest) -> u64 {
 }
 
 /// What this machine has for its own stages.
-fn place(own: &Own<'_>) -> Place {
+pub(crate) fn place(own: &Own<'_>) -> Place {
     let Own { manifest, settings, device, options, .. } = own;
     let threads = rayon::current_num_threads();
     let kernels = Kernels::choose(device, manifest);
@@ -258,7 +304,9 @@ fn place(own: &Own<'_>) -> Place {
     let rows = manifest.model.context as usize;
     let speed = timed_product(&manifest.model, rows, device, options.precision)
         .map_or(1.0, |(duration, operations)| operations / duration.as_secs_f64().max(1e-9));
-    let link = Link { up: f64::INFINITY, down: f64::INFINITY, latency: 0.0 };
+    let Caps { upload, download } = settings.limits.caps();
+    let rate = |cap: Option<u64>| cap.map_or(f64::INFINITY, |cap| cap as f64);
+    let link = Link { up: rate(upload), down: rate(download), latency: 0.0 };
     Place { memory_bytes: free.unwrap_or(u64::MAX).min(limit), operations_per_second: speed, link }
 }
 
@@ -267,26 +315,34 @@ fn place(own: &Own<'_>) -> Place {
 struct Reach {
     identity: Keypair,
     counter: TrafficCounter,
+    throttle: Throttle,
     body_bytes_max: u64,
 }
 
 impl Reach {
     async fn dial(&self, line: &HelperLine) -> Result<TeamLink, DialError> {
-        dial(&self.identity, line, &self.counter, self.body_bytes_max).await
+        dial(&self.identity, line, (&self.counter, &self.throttle), self.body_bytes_max).await
     }
 
-    /// Keeps a connection to a helper for as long as this node lives.
+    /// Keeps a connection to a helper for as long as this node lives, unless it is let go for good.
     async fn keep(self, line: HelperLine, mut first: Option<TeamLink>, carrier: Carrier, told: Told) {
-        let mut pause = AGAIN_AFTER.0;
-        loop {
+        let (mut pause, mut way) = (AGAIN_AFTER.0, None);
+        while !carrier.has_dismissed(line.helper) {
             let link = match first.take() {
                 Some(link) => Ok(link),
                 None => self.dial(&line).await,
             };
             match link {
-                Ok(link) => {
+                Ok(mut link) => {
                     pause = AGAIN_AFTER.0;
-                    let reason = carrier.follow(link, &told).await;
+                    let mut offer = None;
+                    // Once: a helper that comes back in the middle of a run is waited for.
+                    if way.is_none()
+                        && let Ok(found) = probe(&mut link).await
+                    {
+                        (way, offer) = (Some(found.link), Some(found.offer));
+                    }
+                    let reason = carrier.follow(link, &told, (way, offer)).await;
                     tracing::debug!("the connection to helper {} has ended: {reason}", line.helper);
                 }
                 Err(error) => tracing::debug!("helper {}: {error}", line.helper),

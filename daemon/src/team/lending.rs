@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use murmur_network::team::{Taken, TeamListener};
-use murmur_network::{Keypair, Multiaddr, TrafficCounter, peer_id};
+use murmur_network::{Caps, Keypair, Multiaddr, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::team::bounds::FRAME_BYTES_MAX;
 use murmur_protocol::team::{HelperConfig, Offer, TeamNotice};
 use murmur_protocol::{HelperLine, PeerId, Secret};
@@ -32,6 +32,7 @@ pub(crate) struct Lending {
     pub(crate) identity: Keypair,
     pub(crate) secret: Secret,
     pub(crate) listen: Vec<Multiaddr>,
+    pub(crate) caps: Caps,
     pub(crate) offer: Offer,
     pub(crate) kept_for: Duration,
     pub(crate) stage: HelperStage,
@@ -64,10 +65,10 @@ impl Helper {
     /// # Errors
     /// When an address cannot be listened on.
     pub(crate) async fn start(lending: Lending) -> Result<Helper, Failure> {
-        let Lending { identity, secret, listen, offer, kept_for, stage } = lending;
+        let Lending { identity, secret, listen, caps, offer, kept_for, stage } = lending;
         let (taken, counter, carrier) = (Taken::default(), TrafficCounter::default(), Carrier::default());
         let body_bytes_max = offer.memory_bytes.max(FRAME_BYTES_MAX);
-        let about = (taken.clone(), &counter);
+        let about = (taken.clone(), &counter, &Throttle::new(caps));
         let listener = TeamListener::start(&identity, &listen, secret.clone(), about, body_bytes_max).await;
         let listener = listener.map_err(|error| {
             Failure::new(ExitCode::Network, error.to_string())
@@ -113,7 +114,7 @@ impl Helper {
                     note(&format!("captain     {} is there", words::short(captain)));
                     shown.lock().unwrap_or_else(PoisonError::into_inner).captain = Some(captain);
                     tokio::spawn(async move {
-                        let reason = carrier.follow(link, &told).await;
+                        let reason = carrier.follow(link, &told, (None, None)).await;
                         tracing::info!(%captain, "its connection has ended: {reason}");
                         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
                         shown.captain = shown.captain.filter(|now| *now != captain);

@@ -29,6 +29,9 @@ pub(crate) fn of_captain(notice: &TeamNotice, fits_here: bool) -> Option<String>
     Some(match notice {
         TeamNotice::HelperOffered { helper } => format!("helper {} is there", short(*helper)),
         TeamNotice::HelperLost { helper, reason } => format!("helper {} {}", short(*helper), lost(*reason)),
+        TeamNotice::HelperDismissed { helper, reason } => {
+            format!("helper {} is let go for good: {reason} (a restart of this node takes it back)", short(*helper))
+        }
         TeamNotice::HelperCannot { helper, reason } => {
             format!("helper {} cannot take its part: {reason}", short(*helper))
         }
@@ -56,6 +59,9 @@ pub(crate) fn of_helper(notice: &TeamNotice) -> Option<String> {
     Some(match notice {
         TeamNotice::StageLoaded { layers: (first, end) } => format!("holds layers {first}-{}", end - 1),
         TeamNotice::StageUnloaded => "holds nothing any more, and waits for a captain".to_owned(),
+        TeamNotice::HelperDismissed { reason, .. } => {
+            format!("the captain has let this helper go, and does not take it again: {reason}")
+        }
         TeamNotice::CaptainLost { kept_for } => {
             format!("the captain is gone; its layers are kept for {} minutes", kept_for.as_secs() / 60)
         }
@@ -68,6 +74,7 @@ fn lost(reason: DropReason) -> &'static str {
         DropReason::HelperLost => "is gone",
         DropReason::HelperLate => "takes too long, and is left out",
         DropReason::HelperMisbehaved => "has sent what cannot be, and is left out",
+        DropReason::StateUnfit => "has sent a state that cannot be used",
         DropReason::NotFinite => "has computed what is no number",
         DropReason::Failed => "could not compute",
         DropReason::Ended => "is let go",

@@ -23,13 +23,13 @@ mod wire;
 
 pub use captain::TeamBase;
 pub use captain_thread::{OnNotice, TeamView};
-pub use costs::{captain_needs, fits_here};
+pub use costs::{captain_needs, costs, fits_here};
 pub use helper_thread::{HelperControl, HelperNews, HelperProgress, HelperThread, OnNews};
 pub use lent_stage::HelperStage;
 pub use part::{PartLengths, PartOutput, Piece, TeamPart, base_tensors};
 pub use replica::TeamOptions;
 pub(crate) use replica::TeamReplica;
-pub use wire::{Facts, Heard, TeamWire, Told, Untold, Word, facts};
+pub use wire::{ECHO_BYTES_MAX, Facts, Heard, TeamWire, Told, Untold, Word, facts};
 
 #[cfg(test)]
 mod tests;

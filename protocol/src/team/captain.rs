@@ -18,10 +18,10 @@ mod progress;
 mod roster;
 mod states;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::bounds::{FRAME_BYTES_MAX, LAYERS_MAX};
+use super::bounds::{FRAME_BYTES_MAX, LAYERS_MAX, REASON_BYTES_MAX};
 use super::config::CaptainConfig;
 use super::cut::Cut;
 use super::effect::CaptainEffect;
@@ -36,8 +36,8 @@ use crate::peer::PeerId;
 use crate::time::Time;
 use batch::Batch;
 use forming::{Loading, Saving, Waiting};
-use roster::{Roster, Task};
-use states::{Copying, Writing};
+use roster::{Roster, Speed, Task};
+use states::{Checked, Copying, Writing};
 
 /// A captain. See the [module's documentation](super) for the contract.
 #[derive(Debug)]
@@ -55,12 +55,14 @@ pub struct Captain {
     /// Of the owner's copy of each layer.
     kept: Vec<u64>,
     phase: Phase,
+    /// States at the owner, which says whether it could read them, by the numbers of the orders.
+    checking: BTreeMap<u64, Checked>,
     /// What the owner wants next.
     want: Option<Want>,
     /// At the owner, whatever has become of its batch.
     computing: Option<Work>,
-    /// Operations a second of the captain's own machine, as measured.
-    speed: Option<f64>,
+    /// Of the captain's own machine, as measured.
+    speed: Speed,
     /// Whether a better cut is to be looked for: a helper has offered, or much was measured.
     reconsiders: bool,
     waited: Duration,
@@ -108,9 +110,10 @@ impl Captain {
             revision: 0,
             kept: vec![0; config.model.layers as usize],
             phase,
+            checking: BTreeMap::new(),
             want: None,
             computing: None,
-            speed: None,
+            speed: Speed::default(),
             reconsiders: false,
             waited: Duration::ZERO,
             waits_since: None,
@@ -138,6 +141,7 @@ impl Captain {
             CaptainEvent::DiscardDecided { batch } => self.on_discard_decided(batch),
             CaptainEvent::Stepped { epoch, batch } => self.on_stepped(now, epoch, batch),
             CaptainEvent::ReadOut { request, payload } => self.on_read_out(now, request, payload),
+            CaptainEvent::Kept { number, result } => self.on_kept(now, number, result),
             CaptainEvent::BatchWanted { lanes } => self.wish(now, Want::Batch(BatchKind::Training, lanes)),
             CaptainEvent::EvaluationWanted { microbatches } => {
                 self.wish(now, Want::Batch(BatchKind::Evaluation, Lanes::one(microbatches)));
@@ -164,7 +168,7 @@ impl Captain {
         let limits =
             awaited.iter().filter_map(|(helper, task, since)| Some(*since + self.roster.get(*helper)?.limit(*task)));
         let until = match &self.phase {
-            Phase::Waiting(waiting) => Some(waiting.until),
+            Phase::Waiting(waiting) if self.checking.is_empty() => Some(waiting.until),
             _ => None,
         };
         limits.chain(until).min()
@@ -187,6 +191,8 @@ impl Captain {
             cut: self.cut.clone(),
             revision: self.revision,
             helpers: self.roster.offering(),
+            places: self.roster.places(),
+            own_speed: self.speed.reached(),
             missing_bytes: if let Phase::Waiting(waiting) = &self.phase { waiting.missing_bytes } else { 0 },
             waited: self.waited + self.waits_since.map_or(Duration::ZERO, |since| now - since),
             counts: self.counts,
@@ -272,8 +278,13 @@ impl Captain {
     fn on_connected(&mut self, now: Time, helper: PeerId) {
         // The connection before may be gone without a word.
         self.lose(now, helper, DropReason::HelperLost);
-        if self.roster.connect(helper).is_none() {
-            self.effects.push_back(CaptainEffect::Disconnect { helper });
+        match self.roster.connect(helper) {
+            None => self.effects.push_back(CaptainEffect::Disconnect { helper }),
+            Some(known) if known.is_barred() => {
+                self.roster.disconnect(helper);
+                self.effects.push_back(CaptainEffect::Dismiss { helper });
+            }
+            Some(_) => {}
         }
     }
 
@@ -317,7 +328,8 @@ impl Captain {
             | TeamMessage::Commit { .. }
             | TeamMessage::Drop { .. }
             | TeamMessage::Copy { .. }
-            | TeamMessage::Release { .. } => self.counts.misbehaved += 1,
+            | TeamMessage::Release { .. }
+            | TeamMessage::Dismiss { .. } => self.counts.misbehaved += 1,
         }
     }
 
@@ -327,10 +339,13 @@ impl Captain {
             return;
         }
         self.counts.helpers_lost += 1;
-        if reason != DropReason::HelperLost {
-            self.effects.push_back(CaptainEffect::Disconnect { helper });
+        // One that is let go for good has been told already.
+        if !self.roster.is_barred(helper) {
+            if reason != DropReason::HelperLost {
+                self.effects.push_back(CaptainEffect::Disconnect { helper });
+            }
+            self.notice(TeamNotice::HelperLost { helper, reason });
         }
-        self.notice(TeamNotice::HelperLost { helper, reason });
         match &mut self.phase {
             Phase::Waiting(_) | Phase::Ended => {}
             Phase::Saving(saving) if !saving.concerns(helper) => {}
@@ -362,13 +377,35 @@ impl Captain {
         self.wait_for(now, helper);
     }
 
-    /// What a helper sent cannot be: it is let go, and not let in again after the third time.
+    /// What a helper sent cannot be: it is let go, and for good the third time.
     fn accuse(&mut self, now: Time, helper: PeerId) {
         self.counts.misbehaved += 1;
         if let Some(known) = self.roster.get_mut(helper) {
             known.strike();
+            if known.is_barred() {
+                return self.dismiss(
+                    now,
+                    helper,
+                    DropReason::HelperMisbehaved,
+                    "it has sent what cannot be".to_owned(),
+                );
+            }
         }
         self.lose(now, helper, DropReason::HelperMisbehaved);
+    }
+
+    /// A helper is let go for good.
+    fn dismiss(&mut self, now: Time, helper: PeerId, why: DropReason, mut reason: String) {
+        while reason.len() > REASON_BYTES_MAX {
+            reason.pop();
+        }
+        self.roster.bar(helper);
+        if self.roster.get(helper).is_some() {
+            self.send(helper, TeamMessage::Dismiss { reason: reason.clone() });
+        }
+        self.effects.push_back(CaptainEffect::Dismiss { helper });
+        self.notice(TeamNotice::HelperDismissed { helper, reason });
+        self.lose(now, helper, why);
     }
 
     fn end(&mut self) {

@@ -125,19 +125,35 @@ const HOP_STAGES_MAX: u32 = 3;
 /// # Errors
 /// Where none fits: the bytes that one more helper would have to have, at least.
 pub fn best(model: &ModelCosts, captain: &Place, helpers: &[(PeerId, Place)], microbatches: u32) -> Result<Cut, u64> {
+    // Fewer helpers, and less that is held, where more gain nothing.
+    let best = [alone(model, captain, microbatches), best_team(model, captain, helpers, microbatches)];
+    let best = best.into_iter().flatten().reduce(faster);
+    best.ok_or_else(|| missing_bytes(model, captain, &helpers[..helpers.len().min(HELPERS_MAX)]))
+}
+
+fn faster(one: Cut, other: Cut) -> Cut {
+    if other.tokens_per_second > one.tokens_per_second { other } else { one }
+}
+
+/// The same among cuts in which a helper has layers, though the captain alone be faster; `None` where none fits.
+pub fn best_team(model: &ModelCosts, captain: &Place, helpers: &[(PeerId, Place)], microbatches: u32) -> Option<Cut> {
     let helpers = &helpers[..helpers.len().min(HELPERS_MAX)];
-    let mut best = alone(model, captain, microbatches);
+    let mut best = None;
     for count in 1..=helpers.len().min(model.layers as usize) {
         for hop_stages in 1..=HOP_STAGES_MAX {
             let team = Team { model, captain, helpers, microbatches, count, hop_stages };
             let found = team.best();
-            best = [best, found].into_iter().flatten().reduce(|one, other| {
-                // Fewer helpers, and less that is held, where more gain nothing.
-                if other.tokens_per_second > one.tokens_per_second { other } else { one }
-            });
+            best = [best, found].into_iter().flatten().reduce(faster);
         }
     }
-    best.ok_or_else(|| missing_bytes(model, captain, helpers))
+    best
+}
+
+/// Bytes that a cut takes on each machine: the captain's first, then those of helpers in the order of their stages.
+pub fn bytes_of(model: &ModelCosts, cut: &Cut) -> Vec<u64> {
+    let own: u32 = cut.of_captain().map(|stage| cut.stages[stage].layers.len()).sum();
+    let of_helpers = cut.of_helpers().map(|(_, _, stage)| helper_bytes(model, stage.layers.len(), stage.in_flight));
+    [captain_bytes(model, own, cut.stages[0].in_flight)].into_iter().chain(of_helpers).collect()
 }
 
 /// The whole model at the captain, where it fits.

@@ -39,6 +39,12 @@ pub enum CaptainEffect {
         /// Whose.
         helper: PeerId,
     },
+    /// To the network: close the connections to a helper, once what was said is said, and make and take none any more. It is not let
+    /// in again for as long as this captain lives.
+    Dismiss {
+        /// Whose.
+        helper: PeerId,
+    },
     /// To the owner: build the captain's own stages of a cut, from what it keeps and the stages there are.
     Load {
         /// Of the cut.
@@ -93,8 +99,13 @@ pub enum CaptainEffect {
         /// [`StateKind::Training`] or [`StateKind::Base`].
         kind: StateKind,
     },
-    /// To the owner: a helper's state. Training states take the place of what is kept of these layers.
+    /// To the owner: a helper's state. Where it can be read, training states take the place of what is kept of these layers; else
+    /// nothing changes, and the owner says so.
     Keep {
+        /// Returned in the reply.
+        number: u64,
+        /// Whose state it is.
+        helper: PeerId,
         /// Which layers.
         layers: LayerRange,
         /// [`StateKind::Training`] or [`StateKind::Parameters`].

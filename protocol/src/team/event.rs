@@ -92,6 +92,14 @@ pub enum CaptainEvent {
         /// From the order.
         batch: u64,
     },
+    /// Reply to [`CaptainEffect::Keep`](super::CaptainEffect::Keep).
+    Kept {
+        /// From the order.
+        number: u64,
+        /// Whether the owner could read the state and has it; else what is wrong with it, for people. Its helper is let go for good
+        /// then.
+        result: Result<(), String>,
+    },
     /// Reply to [`CaptainEffect::ReadOut`](super::CaptainEffect::ReadOut).
     ReadOut {
         /// From the order.

@@ -216,6 +216,11 @@ impl Helper {
                     self.counts.stale += 1;
                 }
             }
+            TeamMessage::Dismiss { reason } => {
+                self.unload();
+                self.offer_is_due = false;
+                self.notice(TeamNotice::HelperDismissed { helper: captain, reason });
+            }
             TeamMessage::Offer(_)
             | TeamMessage::WantsBase { .. }
             | TeamMessage::Ready { .. }

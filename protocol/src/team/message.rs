@@ -115,6 +115,11 @@ pub enum TeamMessage {
     },
     /// Helper: it leaves on purpose, as soon as the captain lets it go.
     Leaving,
+    /// Captain: it does not take this helper any more. Its stage is not needed.
+    Dismiss {
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 /// Why a batch comes to nothing at a helper.
@@ -294,6 +299,7 @@ impl TeamMessage {
             }
             TeamMessage::Written { epoch, request } => number(epoch) && number(request),
             TeamMessage::Leaving => true,
+            TeamMessage::Dismiss { reason } => reason.len() <= REASON_BYTES_MAX,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cut::Cut;
+use super::cut::{Cut, Place};
 use crate::peer::PeerId;
 
 /// How a batch ended.
@@ -38,6 +38,8 @@ pub enum DropReason {
     HelperLate,
     /// What a helper sent cannot be.
     HelperMisbehaved,
+    /// The state that a helper sent cannot be read.
+    StateUnfit,
     /// A value is not finite: as a gradient that is no number, not to be tried again.
     NotFinite,
     /// A stage could not compute.
@@ -60,6 +62,13 @@ pub enum TeamNotice {
         helper: PeerId,
         /// Why.
         reason: DropReason,
+    },
+    /// A helper is let go for good: it is not taken again for as long as this captain lives. On the helper's side: it has been.
+    HelperDismissed {
+        /// Who.
+        helper: PeerId,
+        /// Why.
+        reason: String,
     },
     /// A helper could not take its stage.
     HelperCannot {
@@ -159,6 +168,10 @@ pub struct TeamStatus {
     pub revision: u64,
     /// Helpers that are connected and have offered.
     pub helpers: Vec<PeerId>,
+    /// Their machines, as fast as they were measured in batches, else as they have offered.
+    pub places: Vec<(PeerId, Place)>,
+    /// Operations a second that the captain's own stages have reached; `None` before a batch.
+    pub own_speed: Option<f64>,
     /// Bytes that are missing where it waits, else 0.
     pub missing_bytes: u64,
     /// How long the owner has waited in all while the team had no cut.

@@ -110,6 +110,11 @@ pub(crate) fn square(gradient: u64) -> f64 {
     ((gradient >> 44) + 1) as f64
 }
 
+/// What stands for the norm of a gradient: it depends on the order of the squares, as a rounded sum does.
+pub(crate) fn norm(squares: impl Iterator<Item = f64>) -> f64 {
+    squares.fold(0.0, |sum, square| 0.75 * sum + square)
+}
+
 /// What stands for the factors of a step, told bit by bit.
 pub(crate) fn factors(norm: f64, learning_rate: f64, members: f64) -> u64 {
     mix(mix(norm.to_bits(), learning_rate.to_bits()), members.to_bits())

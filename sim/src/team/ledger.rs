@@ -1,9 +1,9 @@
 //! What a simulated team did, held against what it should have done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use murmur_protocol::Time;
-use murmur_protocol::team::{BatchOutcome, Direction, StepFactors, Work, WorkKind};
+use murmur_protocol::team::{BatchOutcome, Direction, StepFactors, TeamMessage, Work, WorkKind};
+use murmur_protocol::{PeerId, Time};
 
 use super::arithmetic::{Layer, Whole, factors};
 use super::stage::Stage;
@@ -26,6 +26,8 @@ pub enum TeamLaw {
     NobodyLost,
     /// No stream, state or parameter of another batch or cut is used.
     NothingOfBefore,
+    /// A helper whose state could not be read gets nothing to do any more, for as long as its captain lives.
+    UnfitGoes,
 }
 
 /// A law that was broken, and how.
@@ -76,12 +78,22 @@ pub(crate) struct Ledger {
     pub(crate) learned: Vec<Learned>,
     pub(crate) violations: Vec<TeamViolation>,
     pub(crate) held_most: usize,
+    /// Helpers whose states could not be read, or that were let go for good, in this life of the captain.
+    pub(crate) unfit: BTreeSet<PeerId>,
 }
 
 impl Ledger {
     pub(crate) fn breaks(&mut self, law: TeamLaw, what: impl Into<String>) {
         if self.violations.iter().filter(|violation| violation.law == law).count() < VIOLATIONS_MAX {
             self.violations.push(TeamViolation { law, what: what.into() });
+        }
+    }
+
+    /// The captain gives a helper something to do.
+    pub(crate) fn check_given(&mut self, helper: PeerId, message: &TeamMessage) {
+        let gives = matches!(message, TeamMessage::Assign(_) | TeamMessage::Begin { .. } | TeamMessage::Commit { .. });
+        if gives && self.unfit.contains(&helper) {
+            self.breaks(TeamLaw::UnfitGoes, format!("{helper} gets {message:?}"));
         }
     }
 
@@ -230,8 +242,8 @@ impl Ledger {
                 Learned::Correction(value) => alone.iter_mut().for_each(|layer| *layer = layer.corrected(*value)),
                 Learned::Step { data, lanes, learning_rate } => {
                     let sums = Whole::compute(&alone, *data, lanes).sums;
-                    let squares: f64 = sums.iter().map(|sum| super::arithmetic::square(*sum)).sum();
-                    let number = factors(squares.sqrt(), *learning_rate, 1.0);
+                    let norm = super::arithmetic::norm(sums.iter().map(|sum| super::arithmetic::square(*sum)));
+                    let number = factors(norm, *learning_rate, 1.0);
                     alone.iter_mut().zip(sums).for_each(|(layer, sum)| *layer = layer.stepped(sum, number));
                 }
             }

@@ -11,7 +11,7 @@ use murmur_protocol::team::{
 use super::arithmetic::Layer;
 use super::ledger::Ledger;
 use super::plan::{MachinePlan, TeamPlan};
-use super::stage::{Mistake, Stage, state_bytes, states_of, stream, value};
+use super::stage::{Mistake, Stage, state_bytes, states_of, stream, unfit, value};
 
 /// How long a helper keeps its stage: shorter than the daemon's, so that a run sees the end of it.
 const KEPT_FOR: Duration = Duration::from_secs(30);
@@ -178,7 +178,10 @@ impl Lender {
             HelperEffect::Copy { request, kind } => {
                 let stage = self.stage.as_ref()?;
                 debug_assert!(matches!(kind, StateKind::Training | StateKind::Parameters));
-                (HelperEvent::Copied { request, payload: state_bytes(&stage.layers) }, 0.1)
+                let state = state_bytes(&stage.layers);
+                let lies = self.mistake == Some(Mistake::SendsUnfitStates);
+                let payload = if lies { unfit(&state, request) } else { state };
+                (HelperEvent::Copied { request, payload }, 0.1)
             }
             HelperEffect::Write { request, kind, payload } => {
                 let stage = self.stage.as_mut()?;

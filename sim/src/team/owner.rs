@@ -14,7 +14,7 @@ use super::arithmetic::{Layer, example, of_loss};
 use super::ledger::{Learned, Ledger};
 use super::lending::{LAYER_BYTES, seconds_of};
 use super::links::STREAM_BYTES;
-use super::plan::TeamPlan;
+use super::plan::{Carelessness, TeamPlan};
 use super::stage::{Stage, state_bytes, states_of, stream, value};
 
 /// What a captain comes back with after its process died.
@@ -168,6 +168,7 @@ impl Owner {
         self.machine = Some(Captain::new(config, now));
         let Checkpoint { layers, data, learned } = self.checkpoint.clone();
         ledger.learned.truncate(learned);
+        ledger.unfit.clear();
         (self.kept, self.data, self.lanes, self.wanted) = (layers, data, lanes, Wanted::Nothing);
         (self.stages, self.wakes_at, self.busy_until) = (Vec::new(), None, now);
         self.outputs.clear();
@@ -253,7 +254,7 @@ impl Owner {
             }
             CaptainEffect::Gathered { batch, squares } => {
                 let discards = plan.others_percent > 0 && dice.random_range(0..20) == 0;
-                let gradient_norm = squares.iter().sum::<f64>().sqrt();
+                let gradient_norm = super::arithmetic::norm(squares.into_iter());
                 let factors = StepFactors { gradient_norm, learning_rate: learning_rate(self.data), members: 1.0 };
                 let step = CaptainEvent::StepDecided { batch, factors };
                 (if discards { CaptainEvent::DiscardDecided { batch } } else { step }, 0.0)
@@ -279,14 +280,20 @@ impl Owner {
                 let payload = Some(state_bytes(&self.layers()[numbers(layers)]));
                 (CaptainEvent::ReadOut { request, payload }, 0.1)
             }
-            CaptainEffect::Keep { layers, kind, payload, .. } => {
-                self.keep(layers, kind, &payload);
-                return None;
+            CaptainEffect::Keep { number, helper, layers, kind, payload, .. } => {
+                let is_fit = self.keep(layers, kind, &payload);
+                if !is_fit {
+                    ledger.unfit.insert(helper);
+                }
+                let is_taken = is_fit || plan.carelessness == Some(Carelessness::TakesUnfitStates);
+                let result = if is_taken { Ok(()) } else { Err("no state of these layers".to_owned()) };
+                (CaptainEvent::Kept { number, result }, 0.05)
             }
             CaptainEffect::Send { .. }
             | CaptainEffect::SendFrame { .. }
             | CaptainEffect::SendState { .. }
             | CaptainEffect::Disconnect { .. }
+            | CaptainEffect::Dismiss { .. }
             | CaptainEffect::BatchEnded { .. }
             | CaptainEffect::CopyEnded { .. }
             | CaptainEffect::WriteEnded { .. }
@@ -304,12 +311,13 @@ impl Owner {
         self.outputs.clear();
     }
 
-    fn keep(&mut self, layers: LayerRange, kind: StateKind, payload: &Payload) {
-        if kind == StateKind::Training
-            && let Some(states) = states_of(payload, layers.len() as usize)
-        {
+    /// Whether it could be read.
+    fn keep(&mut self, layers: LayerRange, kind: StateKind, payload: &Payload) -> bool {
+        let Some(states) = states_of(payload, layers.len() as usize) else { return false };
+        if kind == StateKind::Training {
             self.kept[numbers(layers)].copy_from_slice(&states);
         }
+        true
     }
 
     fn compute(

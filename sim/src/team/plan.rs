@@ -142,6 +142,8 @@ pub enum Carelessness {
     RelabelsOldStreams,
     /// Commits to one helper are lost, and answered as if it had stepped.
     AnswersForHelper,
+    /// The captain is told that states are kept which cannot be read.
+    TakesUnfitStates,
 }
 
 fn seconds(from: f64, to: f64, dice: &mut Generator) -> Duration {
@@ -197,7 +199,8 @@ impl TeamPlan {
             shuffle: Duration::from_millis([0, 0, 5, 200][dice.random_range(0..4)]),
             jitter: [0.0, 0.2, 1.0][dice.random_range(0..3)],
             hostile_for,
-            lasts: hostile_for + Duration::from_secs(400),
+            // The slowest of these teams take two minutes a batch, and have to learn anew how long their work takes.
+            lasts: hostile_for + Duration::from_secs(1000),
             batches_max: u64::MAX,
             ..calm
         };
@@ -206,6 +209,11 @@ impl TeamPlan {
             helper.rate = 10_f64.powf(dice.random_range(3.0..6.0));
             helper.latency = seconds(0.0, 0.05, &mut dice);
             helper.memory_layers = dice.random_range(layers.div_ceil(2)..=layers);
+        }
+        // Drawn apart, so that what a seed's team is else stays as it was.
+        let mut liars = stream(seed, "team liars", &[]);
+        if liars.random_range(0..6) == 0 {
+            plan.mistake = Some((liars.random_range(0..helpers), Mistake::SendsUnfitStates));
         }
         for _ in 0..dice.random_range(0..10) {
             let fault = Fault::draw(helpers, &mut dice);

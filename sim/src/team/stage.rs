@@ -22,6 +22,8 @@ pub enum Mistake {
     KeepsActivations,
     /// A step is said to be done and is not.
     SkipsStep,
+    /// States that it is asked for are too short, too long or no numbers.
+    SendsUnfitStates,
 }
 
 /// Bytes of a stream of one number: `[rows, 2]` in 32 bits, the number in the first row.
@@ -46,11 +48,26 @@ pub(crate) fn state_bytes(layers: &[Layer]) -> Payload {
     Payload::from(numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
 }
 
-/// The states that bytes hold, where they are of so many layers.
+/// Stands for what is not finite: no layer has it.
+const NO_NUMBER: u64 = u64::MAX;
+
+/// The states that bytes hold, where they are of so many layers and are numbers.
 pub(crate) fn states_of(payload: &Payload, layers: usize) -> Option<Vec<Layer>> {
     let bytes = payload.bytes();
+    let is_number = (0..bytes.len() / 8).all(|at| number_at(bytes, at) != NO_NUMBER);
     let layer = |at| Layer { parameters: number_at(bytes, 2 * at), moments: number_at(bytes, 2 * at + 1) };
-    (bytes.len() == 16 * layers).then(|| (0..layers).map(layer).collect())
+    (bytes.len() == 16 * layers && is_number).then(|| (0..layers).map(layer).collect())
+}
+
+/// What a liar sends for a state: too short, too long or no numbers, by turns.
+pub(crate) fn unfit(state: &Payload, turn: u64) -> Payload {
+    let mut bytes = state.bytes().to_vec();
+    match turn % 3 {
+        0 => bytes.truncate(bytes.len() - 8),
+        1 => bytes.extend([0; 8]),
+        _ => bytes[..8].copy_from_slice(&NO_NUMBER.to_le_bytes()),
+    }
+    Payload::from(bytes)
 }
 
 /// A stage on a machine.

@@ -23,6 +23,9 @@ pub use judgement::TeamRun;
 /// Until a helper that is told to go connects again.
 const RECONNECTS_AFTER: Duration = Duration::from_millis(300);
 
+/// Until a helper that is let go for good comes again all the same.
+const TRIES_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// Something ahead.
 #[derive(Debug)]
 enum Happening {
@@ -176,6 +179,10 @@ impl World<'_> {
 
     /// Whether the captain dies with this event, and for how long.
     fn count_down_captain(&mut self) -> Option<Duration> {
+        if !self.is_hostile() {
+            // One that waits for a helper has few events: it would die long after the calm has begun.
+            return None;
+        }
         let (events, away) = self.owner.dies_in.as_mut()?;
         match events.checked_sub(1) {
             Some(left) => {
@@ -190,6 +197,7 @@ impl World<'_> {
         let now = self.queue.now();
         match effect {
             CaptainEffect::Send { helper, message } => {
+                self.ledger.check_given(helper, &message);
                 let helper = number(helper);
                 if let TeamMessage::Commit { epoch, batch, .. } = message
                     && helper == 0
@@ -205,6 +213,11 @@ impl World<'_> {
                 self.send(number(helper), Way::ToHelper, Packet::State(header, payload));
             }
             CaptainEffect::Disconnect { helper } => self.disconnect(number(helper), RECONNECTS_AFTER),
+            CaptainEffect::Dismiss { helper } => {
+                self.ledger.unfit.insert(helper);
+                // It tries again in vain.
+                self.disconnect(number(helper), TRIES_AGAIN_AFTER);
+            }
             CaptainEffect::BatchEnded { .. } | CaptainEffect::CopyEnded { .. } | CaptainEffect::WriteEnded { .. } => {
                 let before = self.owner.stepped;
                 self.owner.on_ended(now, &effect, self.plan, &mut self.ledger);

@@ -54,7 +54,7 @@ async fn answer(shared: Arc<Shared>, peer: PeerId, mut stream: Stream, turns: Ar
         Ok(Err(error @ FrameError::TooLong { .. })) => Err(error.to_string()),
         Ok(Ok(None) | Err(FrameError::Io(_))) | Err(_) => return,
     };
-    let from = (shelf, &shared.upload);
+    let from = (shelf, &*shared.upload);
     let sent = match request {
         Ok(ShardRequest::Holdings) => reply(&mut stream, from, ShardOffer::Unasked, None).await,
         Ok(ShardRequest::Shard { index, offset }) => {

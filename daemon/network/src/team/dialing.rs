@@ -16,6 +16,7 @@ use super::{GREETING_TIMEOUT, TEAM_PROTOCOL};
 use crate::address::{to_core_peer, to_dialable, to_libp2p_peer};
 use crate::identity::peer_id;
 use crate::muxing::{driven, open_stream};
+use crate::rate_limit::Throttle;
 use crate::traffic::TrafficCounter;
 use crate::transport;
 
@@ -36,20 +37,20 @@ pub enum DialError {
     Version(String),
 }
 
-/// Dials a helper at its addresses, one after the other. Bodies of up to `body_bytes_max` bytes are taken from it, and its
-/// traffic is added to `counter`.
+/// Dials a helper at its addresses, one after the other. Bodies of up to `body_bytes_max` bytes are taken from it, its traffic is
+/// added to `counter`, and what is said after the greeting keeps to the throttle.
 ///
 /// # Errors
 /// When it is not reached, or does not take this captain: of several addresses what the most telling one has given.
 pub async fn dial(
     identity: &Keypair,
     line: &HelperLine,
-    counter: &TrafficCounter,
+    (counter, throttle): (&TrafficCounter, &Throttle),
     body_bytes_max: u64,
 ) -> Result<TeamLink, DialError> {
     let mut failure = DialError::Unreachable("its line names no address that this machine can dial".to_owned());
     for address in line.addresses.iter().filter_map(to_dialable) {
-        let dialed = dial_at(identity, line, address, counter, body_bytes_max);
+        let dialed = dial_at(identity, line, address, (counter, throttle), body_bytes_max);
         match timeout(GREETING_TIMEOUT, dialed).await {
             Ok(Ok(link)) => return Ok(link),
             Ok(Err(error)) => failure = told(failure, error),
@@ -68,7 +69,7 @@ async fn dial_at(
     identity: &Keypair,
     line: &HelperLine,
     address: libp2p::Multiaddr,
-    counter: &TrafficCounter,
+    (counter, throttle): (&TrafficCounter, &Throttle),
     body_bytes_max: u64,
 ) -> Result<TeamLink, DialError> {
     let unreachable = |error: String| DialError::Unreachable(error);
@@ -89,7 +90,7 @@ async fn dial_at(
         NoWelcome::Version(_) => DialError::Version(error.to_string()),
         NoWelcome::Lost(reason) => unreachable(format!("{address}: {reason}")),
     })?;
-    Ok(TeamLink::start(helper, muxer, stream, body_bytes_max))
+    Ok(TeamLink::start(helper, muxer, stream, (body_bytes_max, throttle.clone())))
 }
 
 async fn greet(

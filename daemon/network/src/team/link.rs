@@ -11,6 +11,7 @@ use murmur_protocol::PeerId;
 use tokio::sync::mpsc;
 
 use super::{HEARTBEAT_PERIOD, TeamWord, WORDS_MAX, wire};
+use crate::rate_limit::Throttle;
 
 /// A connection to another machine of a team. It ends when this is dropped with all its senders, or the other side is gone.
 #[derive(Debug)]
@@ -63,16 +64,17 @@ impl TeamSender {
 }
 
 impl TeamLink {
-    /// Of a connection whose greeting is over. Bodies of up to `body_bytes_max` are taken.
+    /// Of a connection whose greeting is over. Bodies of up to `body_bytes_max` are taken, and what moves
+    /// is drawn from the throttle.
     pub(super) fn start(
         peer: PeerId,
         muxer: StreamMuxerBox,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        body_bytes_max: u64,
+        (body_bytes_max, throttle): (u64, Throttle),
     ) -> TeamLink {
         let (sender, outgoing) = mpsc::channel(WORDS_MAX);
         let (incoming, words) = mpsc::channel(WORDS_MAX);
-        tokio::spawn(carry(muxer, stream, outgoing, incoming, body_bytes_max));
+        tokio::spawn(carry(muxer, stream, outgoing, incoming, (body_bytes_max, throttle)));
         TeamLink { peer, sender: TeamSender(sender), words }
     }
 
@@ -96,7 +98,7 @@ async fn carry(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     outgoing: mpsc::Receiver<TeamWord>,
     incoming: mpsc::Sender<Result<TeamWord, Closed>>,
-    body_bytes_max: u64,
+    (body_bytes_max, throttle): (u64, Throttle),
 ) {
     let (reader, writer) = stream.split();
     let driven = poll_fn(|context| {
@@ -112,7 +114,7 @@ async fn carry(
             }
         }
     });
-    let receiving = receive_all(reader, &incoming, body_bytes_max);
+    let receiving = receive_all(reader, &incoming, body_bytes_max, &throttle);
     tokio::pin!(receiving);
     let closed = tokio::select! {
         error = driven => {
@@ -120,7 +122,7 @@ async fn carry(
             let _ = tokio::time::timeout(HEARTBEAT_PERIOD, receiving).await;
             error.to_string()
         }
-        ended = send_all(writer, outgoing) => match ended {
+        ended = send_all(writer, outgoing, &throttle) => match ended {
             Ok(()) => "this side has closed it".to_owned(),
             Err(error) => error.to_string(),
         },
@@ -139,10 +141,14 @@ async fn carry(
 }
 
 /// Ends once no sender is left and all is sent.
-async fn send_all(mut writer: impl AsyncWrite + Unpin, mut outgoing: mpsc::Receiver<TeamWord>) -> io::Result<()> {
+async fn send_all(
+    mut writer: impl AsyncWrite + Unpin,
+    mut outgoing: mpsc::Receiver<TeamWord>,
+    throttle: &Throttle,
+) -> io::Result<()> {
     loop {
         match tokio::time::timeout(HEARTBEAT_PERIOD, outgoing.recv()).await {
-            Ok(Some(word)) => wire::write(&mut writer, &word).await?,
+            Ok(Some(word)) => wire::write(&mut writer, &word, &throttle.upload).await?,
             Ok(None) => return writer.close().await,
             Err(_) => wire::write_heartbeat(&mut writer).await?,
         }
@@ -153,8 +159,9 @@ async fn receive_all(
     mut reader: impl AsyncRead + Unpin,
     incoming: &mpsc::Sender<Result<TeamWord, Closed>>,
     body_bytes_max: u64,
+    throttle: &Throttle,
 ) -> io::Result<()> {
-    while let Some(word) = wire::read(&mut reader, body_bytes_max).await? {
+    while let Some(word) = wire::read(&mut reader, body_bytes_max, &throttle.download).await? {
         if incoming.send(Ok(word)).await.is_err() {
             // Nobody reads any more; what is to be sent still goes out.
             return std::future::pending().await;

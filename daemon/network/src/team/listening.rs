@@ -20,6 +20,7 @@ use super::{GREETING_TIMEOUT, GREETINGS_MAX, TEAM_PROTOCOL};
 use crate::address::to_core_peer;
 use crate::identity::peer_id;
 use crate::muxing::{driven, first_stream};
+use crate::rate_limit::Throttle;
 use crate::traffic::TrafficCounter;
 use crate::transport::{BoxedTransport, TransportError, build};
 
@@ -71,7 +72,7 @@ pub struct TeamListener {
 
 impl TeamListener {
     /// Listens on these addresses for whoever knows the secret, as far as `taken` lets them in. Bodies of up to `body_bytes_max` bytes
-    /// are taken.
+    /// are taken, and what is said after the greeting keeps to the throttle.
     ///
     /// # Errors
     /// When an address cannot be listened on.
@@ -79,7 +80,7 @@ impl TeamListener {
         identity: &Keypair,
         listen: &[Multiaddr],
         secret: Secret,
-        (taken, counter): (Taken, &TrafficCounter),
+        (taken, counter, throttle): (Taken, &TrafficCounter, &Throttle),
         body_bytes_max: u64,
     ) -> Result<TeamListener, ListenError> {
         let mut transport = build(identity, counter)?;
@@ -92,7 +93,7 @@ impl TeamListener {
         }
         let addresses = addresses(&mut transport, listen).await?;
         let (found, captains) = mpsc::channel(GREETINGS_MAX);
-        let host = Host { me: peer_id(identity), secret, taken, body_bytes_max };
+        let host = Host { me: peer_id(identity), secret, taken, body_bytes_max, throttle: throttle.clone() };
         tokio::spawn(accept(transport, Arc::new(host), found));
         Ok(TeamListener { addresses, captains })
     }
@@ -137,6 +138,7 @@ struct Host {
     secret: Secret,
     taken: Taken,
     body_bytes_max: u64,
+    throttle: Throttle,
 }
 
 /// Greets who comes, until nobody wants captains any more.
@@ -171,7 +173,10 @@ async fn welcome(host: &Host, captain: PeerId, mut muxer: StreamMuxerBox) -> Opt
     let takes = || host.taken.takes(captain);
     let greeted = driven(&mut muxer, answer(&mut stream, (captain, host.me), &host.secret, takes)).await;
     match greeted {
-        Ok(Ok(())) => Some(TeamLink::start(captain, muxer, stream, host.body_bytes_max)),
+        Ok(Ok(())) => {
+            let about = (host.body_bytes_max, host.throttle.clone());
+            Some(TeamLink::start(captain, muxer, stream, about))
+        }
         Ok(Err(error)) => {
             tracing::info!(%captain, "a machine was not let in: {error}");
             // What it is told has to reach it.

@@ -7,6 +7,7 @@ use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use murmur_protocol::Payload;
 
 use super::{HEADER_BYTES_MAX, SILENCE_MAX};
+use crate::rate_limit::RateLimiter;
 
 /// Something that one machine of a team says to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +24,18 @@ const LENGTHS_BYTES: usize = 12;
 /// A body grows by so much at a time as it comes: an announcement alone takes no memory.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Reads the next word; `None` where the stream ends before one begins.
+/// So much is drawn from a cap at a time: what else the machine sends has its turn in between.
+const DRAWN_BYTES: usize = 1 << 14;
+
+/// Reads the next word, no faster than the cap allows; `None` where the stream ends before one begins.
 ///
 /// # Errors
 /// When it is silent for too long, ends within a word, or announces more than a header or `body_bytes_max`.
-pub(super) async fn read(reader: &mut (impl AsyncRead + Unpin), body_bytes_max: u64) -> io::Result<Option<TeamWord>> {
+pub(super) async fn read(
+    reader: &mut (impl AsyncRead + Unpin),
+    body_bytes_max: u64,
+    download: &RateLimiter,
+) -> io::Result<Option<TeamWord>> {
     loop {
         let mut lengths = [0; LENGTHS_BYTES];
         let first = moving(reader.read(&mut lengths)).await?;
@@ -43,15 +51,16 @@ pub(super) async fn read(reader: &mut (impl AsyncRead + Unpin), body_bytes_max: 
                 format!("a word of {header_bytes} and {body_bytes} bytes, where {body_bytes_max} are the most");
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
-        let header = read_bytes(reader, header_bytes as u64).await?;
-        let body = Payload::from(read_bytes(reader, body_bytes).await?);
+        download.count(LENGTHS_BYTES);
+        let header = read_bytes(reader, header_bytes as u64, download).await?;
+        let body = Payload::from(read_bytes(reader, body_bytes, download).await?);
         if !header.is_empty() {
             return Ok(Some(TeamWord { header, body }));
         }
     }
 }
 
-async fn read_bytes(reader: &mut (impl AsyncRead + Unpin), count: u64) -> io::Result<Vec<u8>> {
+async fn read_bytes(reader: &mut (impl AsyncRead + Unpin), count: u64, download: &RateLimiter) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < count {
         let (start, left) = (bytes.len(), count - bytes.len() as u64);
@@ -62,6 +71,7 @@ async fn read_bytes(reader: &mut (impl AsyncRead + Unpin), count: u64) -> io::Re
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            download.wait(read).await;
             place = &mut place[read..];
         }
     }
@@ -73,18 +83,24 @@ async fn moving<T>(reading: impl Future<Output = io::Result<T>>) -> io::Result<T
     tokio::time::timeout(SILENCE_MAX, reading).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Writes a word and flushes.
+/// Writes a word, no faster than the cap allows, and flushes.
 ///
 /// # Panics
 /// When our own header is longer than one is.
-pub(super) async fn write(writer: &mut (impl AsyncWrite + Unpin), word: &TeamWord) -> io::Result<()> {
+pub(super) async fn write(
+    writer: &mut (impl AsyncWrite + Unpin),
+    word: &TeamWord,
+    upload: &RateLimiter,
+) -> io::Result<()> {
     assert!((1..=HEADER_BYTES_MAX).contains(&word.header.len()), "our own headers are bounded");
     let mut head = Vec::with_capacity(LENGTHS_BYTES + word.header.len());
     head.extend_from_slice(&(word.header.len() as u32).to_le_bytes());
     head.extend_from_slice(&(word.body.len() as u64).to_le_bytes());
     head.extend_from_slice(&word.header);
-    writer.write_all(&head).await?;
-    writer.write_all(word.body.bytes()).await?;
+    for bytes in head.chunks(DRAWN_BYTES).chain(word.body.bytes().chunks(DRAWN_BYTES)) {
+        upload.wait(bytes.len()).await;
+        writer.write_all(bytes).await?;
+    }
     writer.flush().await
 }
 
@@ -101,6 +117,10 @@ mod tests {
 
     use super::*;
 
+    fn free() -> RateLimiter {
+        RateLimiter::new(None, std::time::Duration::ZERO)
+    }
+
     fn word(header: &[u8], body: &[u8]) -> TeamWord {
         TeamWord { header: header.to_vec(), body: Payload::from(body.to_vec()) }
     }
@@ -111,13 +131,13 @@ mod tests {
         let words = [word(b"a", b""), word(b"bc", &[7; 3 << 20])];
         for word in &words {
             write_heartbeat(&mut bytes).await?;
-            write(&mut bytes, word).await?;
+            write(&mut bytes, word, &free()).await?;
         }
         let mut reader = Cursor::new(bytes);
         for word in words {
-            assert_eq!(read(&mut reader, 3 << 20).await?, Some(word));
+            assert_eq!(read(&mut reader, 3 << 20, &free()).await?, Some(word));
         }
-        assert_eq!(read(&mut reader, 3 << 20).await?, None);
+        assert_eq!(read(&mut reader, 3 << 20, &free()).await?, None);
         Ok(())
     }
 
@@ -132,7 +152,7 @@ mod tests {
             (announcing(1, 100), io::ErrorKind::UnexpectedEof),
             (vec![1, 0], io::ErrorKind::UnexpectedEof),
         ] {
-            let error = read(&mut Cursor::new(&bytes), 100).await.expect_err("no word");
+            let error = read(&mut Cursor::new(&bytes), 100, &free()).await.expect_err("no word");
             assert_eq!(error.kind(), kind, "{bytes:?}");
         }
     }
@@ -140,7 +160,7 @@ mod tests {
     #[tokio::test]
     async fn a_side_that_is_silent_is_gone() {
         let mut reader = futures::stream::pending::<io::Result<Vec<u8>>>().into_async_read();
-        let error = read(&mut reader, 10).await.expect_err("nothing comes");
+        let error = read(&mut reader, 10, &free()).await.expect_err("nothing comes");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

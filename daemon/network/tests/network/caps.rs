@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use murmur_network::Caps;
+use murmur_network::{Caps, Throttle};
 
 use crate::node::{Node, Over, config, payload};
 
 async fn capped(caps: Caps) -> Node {
     let mut settings = config(Over::Tcp);
-    settings.caps = caps;
+    settings.throttle = Throttle::new(caps);
     Node::start_with(settings).await
 }
 

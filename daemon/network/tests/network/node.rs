@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_network::{Admission, Caps, Connectivity, Keypair, Multiaddr, Network, NetworkConfig};
+use murmur_network::{Admission, Connectivity, Keypair, Multiaddr, Network, NetworkConfig, Throttle};
 use murmur_protocol::NetworkOrder;
 use murmur_protocol::message::{Message, TransferHeader};
 use murmur_protocol::{Address, Event, Payload, PeerId, RunManifest, Secret, TransferId};
@@ -43,7 +43,7 @@ pub(crate) fn config(over: Over) -> NetworkConfig {
         manifest: Arc::new(RunManifest::default()),
         secret: None,
         admission: Admission::default(),
-        caps: Caps::default(),
+        throttle: Throttle::default(),
         payload_bytes_max: PAYLOAD_BYTES_MAX,
         inbound_bytes_budget: 4 * PAYLOAD_BYTES_MAX,
         shelf: None,

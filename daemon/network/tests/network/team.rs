@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libp2p::identity::Keypair;
 use murmur_network::team::{Closed, DialError, Taken, TeamLink, TeamListener, TeamWord, Unsent, dial};
-use murmur_network::{TrafficCounter, peer_id};
+use murmur_network::{Caps, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::{Address, HelperLine, Payload, Secret};
 use tokio::time::{Instant, timeout};
 
@@ -20,9 +20,13 @@ struct Helper {
 }
 
 async fn helper(listen: &str) -> Helper {
+    helper_with(listen, Throttle::default()).await
+}
+
+async fn helper_with(listen: &str, throttle: Throttle) -> Helper {
     let (identity, taken, secret) = (Keypair::generate_ed25519(), Taken::default(), Secret::from_bytes([7; 32]));
     let listen = [listen.parse().expect("an address")];
-    let about = (taken.clone(), &TrafficCounter::default());
+    let about = (taken.clone(), &TrafficCounter::default(), &throttle);
     let listener = TeamListener::start(&identity, &listen, secret.clone(), about, BODY_BYTES_MAX).await;
     let listener = listener.expect("a free port");
     let addresses = listener.addresses().iter().filter_map(|address| Address::new(address.to_string())).collect();
@@ -30,7 +34,7 @@ async fn helper(listen: &str) -> Helper {
 }
 
 async fn dialed(captain: &Keypair, line: &HelperLine) -> Result<TeamLink, DialError> {
-    dial(captain, line, &TrafficCounter::default(), BODY_BYTES_MAX).await
+    dial(captain, line, (&TrafficCounter::default(), &Throttle::default()), BODY_BYTES_MAX).await
 }
 
 /// The captain's link, and the helper's.
@@ -62,6 +66,35 @@ async fn a_captain_and_its_helper_speak_both_ways_over_tcp_and_quic() {
             assert_eq!(heard(&mut here).await, Ok(said));
         }
     }
+}
+
+/// Bytes a second from one side to the other.
+async fn speed(from: &TeamLink, to: &mut TeamLink) -> f64 {
+    const BYTES: usize = 1_000_000;
+    let begin = Instant::now();
+    let sender = from.sender();
+    for number in 1..=3 {
+        sender.send(word(&[number], BYTES / 3)).await.expect("sent");
+    }
+    for number in 1..=3 {
+        assert_eq!(heard(to).await, Ok(word(&[number], BYTES / 3)));
+    }
+    BYTES as f64 / begin.elapsed().as_secs_f64()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_and_received_keeps_to_the_caps_of_each_machine() {
+    let throttle = |upload, download| Throttle::new(Caps { upload, download });
+    // The helper may send half a megabyte a second and receive a quarter of it, so the captain sends no more.
+    let mut helper = helper_with("/ip4/127.0.0.1/tcp/0", throttle(Some(500_000), Some(250_000))).await;
+    let captain = Keypair::generate_ed25519();
+    let (here, mut there) = joined(&mut helper, &captain).await;
+    let down = speed(&here, &mut there).await;
+    // What waits in buffers has been sent before it is received.
+    assert!((100_000.0..300_000.0).contains(&down), "{down} bytes a second to the helper");
+    let mut here = here;
+    let up = speed(&there, &mut here).await;
+    assert!((200_000.0..600_000.0).contains(&up), "{up} bytes a second from the helper");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -73,6 +73,7 @@ fn daemons(options: &CompareOptions, run: PathBuf, folder: &Path) -> LocalOption
     LocalOptions {
         run: Some(run),
         nodes: options.nodes as u16,
+        helpers: 0,
         steps: None,
         against: None,
         seeds: 1,

@@ -13,7 +13,7 @@ use murmur_protocol::{Payload, PeerId, RunManifest};
 
 use super::kept::{Kept, pieces};
 use super::part::{PartOutput, Piece, TeamPart, base_tensors};
-use super::state::PartState;
+use super::state::{PartState, StateError};
 use super::streams::{decoded, encoded};
 use crate::engine::{TrainingError, TrainingOptions};
 use crate::model::{Evaluation, StageSpec};
@@ -166,8 +166,16 @@ impl CaptainModel {
     }
 
     /// Keeps the state of another machine's layers.
-    pub(super) fn keep(&mut self, layers: LayerRange, bytes: &Payload) -> Result<(), TrainingError> {
-        Ok(self.kept.put_bytes(pieces(&of_layers(layers)), bytes.bytes())?)
+    ///
+    /// # Errors
+    /// When it is none, or unlike the one before; nothing has changed then.
+    pub(super) fn keep(
+        &mut self,
+        layers: LayerRange,
+        bytes: &Payload,
+        unwritten: Option<StateKind>,
+    ) -> Result<(), StateError> {
+        self.kept.put_bytes(pieces(&of_layers(layers)), bytes.bytes(), unwritten)
     }
 
     /// Carries out a piece of work on an own stage.

@@ -166,6 +166,8 @@ impl Pump {
                         CaptainEvent::FrameArrived { helper, frame, size }
                     }
                     Word::State(header, payload) => CaptainEvent::StateArrived { helper, header, payload },
+                    // Whoever carries words answers those.
+                    Word::Probe(..) | Word::Echo(_) => CaptainEvent::TimePassed,
                 };
                 (event, Some(helper))
             }
@@ -180,6 +182,7 @@ impl Pump {
                 self.wire.send(helper, Word::State(header, payload));
             }
             CaptainEffect::Disconnect { helper } => self.wire.disconnect(helper),
+            CaptainEffect::Dismiss { helper } => self.wire.dismiss(helper),
             CaptainEffect::Notice(notice) => (self.on_notice)(&notice),
             // Where the trainer is gone, nobody is told.
             effect => drop(self.orders.send(Order { effect, after })),

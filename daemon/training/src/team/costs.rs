@@ -13,6 +13,7 @@ use crate::measure::operations_of_stage;
 use crate::memory::MemoryEstimate;
 use crate::model::StageSpec;
 use crate::ops::Kernels;
+use crate::replica::InParts;
 
 /// Bytes of a value.
 const VALUE: usize = 4;
@@ -68,14 +69,12 @@ pub fn fits_here(
     (wire, threads): (Wire, usize),
     place: &Place,
 ) -> bool {
-    let rows = rows(manifest, options);
-    alone(&costs(manifest, options, threads, (wire, rows)), place, 1).is_some()
+    alone(&costs(manifest, options, threads, wire, true).0, place, 1).is_some()
 }
 
 /// Bytes that a captain needs at least, for embedding and head, and about as many for each layer that it keeps.
 pub fn captain_needs(manifest: &RunManifest, options: &TrainingOptions, (wire, threads): (Wire, usize)) -> (u64, u64) {
-    let ModelCosts { layer, embedding, head, stage_bytes, .. } =
-        costs(manifest, options, threads, (wire, rows(manifest, options)));
+    let ModelCosts { layer, embedding, head, stage_bytes, .. } = costs(manifest, options, threads, wire, true).0;
     (stage_bytes + embedding.bytes + head.bytes + head.held_bytes, layer.bytes + layer.held_bytes)
 }
 
@@ -85,15 +84,20 @@ pub(super) fn rows(manifest: &RunManifest, options: &TrainingOptions) -> usize {
     at_once.min(manifest.optimizer.batch_sequences as usize).max(1) * manifest.model.context as usize
 }
 
-/// The costs of the run's model, with microbatches of so many rows.
-pub(super) fn costs(
+/// What the run's model costs in a team, as a captain reckons when it cuts, and the microbatches of each lane. Memory is that of the
+/// longest microbatch, time that of a mean one: two lanes of a small batch have half of it each.
+pub fn costs(
     manifest: &RunManifest,
     options: &TrainingOptions,
     threads: usize,
-    (wire, rows): (Wire, usize),
-) -> ModelCosts {
+    wire: Wire,
+    is_on_cpu: bool,
+) -> (ModelCosts, Vec<usize>) {
+    let sequences = manifest.optimizer.batch_sequences;
+    let lanes = InParts::of(manifest, options, is_on_cpu).microbatches_of(sequences as usize);
+    let microbatches = lanes.iter().sum::<usize>().max(1);
+    let tokens = f64::from(sequences) * f64::from(manifest.model.context) / microbatches as f64;
     let (costing, spec) = (Costing { manifest, options, threads }, &manifest.model);
-    let tokens = rows as f64;
     let (one, ends) = (layers(0..1), layers(0..0));
     let activations = |part: &StageSpec, held| costing.memory(part, held).activations;
     // Streams and what blocks keep grow with layers and microbatches, scratch with neither.
@@ -113,13 +117,41 @@ pub(super) fn costs(
         moved_bytes: costing.moved(&part),
     };
     let codec = StreamCodec::new(wire, spec.width as usize);
-    ModelCosts {
+    let costs = ModelCosts {
         layers: spec.layers,
         layer,
         embedding: of_end(StageSpec { embeds: true, ..layers(0..0) }),
         head: of_end(StageSpec { predicts: true, ..layers(spec.layers..spec.layers) }),
-        stream_bytes: codec.bytes(rows) as u64,
+        stream_bytes: codec.bytes(tokens.ceil() as usize) as u64,
         stage_bytes: activations(&one, 1).saturating_sub(held + by_layer),
         batch_tokens: u64::from(manifest.optimizer.batch_sequences) * u64::from(spec.context),
+    };
+    (costs, lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::ModelSpec;
+
+    use super::*;
+
+    #[test]
+    fn the_microbatches_of_a_batch_have_its_tokens_together() {
+        let model = ModelSpec { layers: 4, width: 64, heads: 2, feed_forward: 96, context: 32, ..ModelSpec::default() };
+        let mut manifest = RunManifest { model, ..RunManifest::default() };
+        for (sequences, micro_batch) in [(16, None), (16, Some(2)), (7, Some(3)), (1, None)] {
+            manifest.optimizer.batch_sequences = sequences;
+            let options = TrainingOptions { micro_batch, ..TrainingOptions::default() };
+            let (costs, lanes) = costs(&manifest, &options, 1, Wire::F32, true);
+            let microbatches = lanes.iter().sum::<usize>();
+            let tokens = (sequences * 32) as usize;
+            let streams = microbatches as u64 * costs.stream_bytes;
+            let exact = StreamCodec::new(Wire::F32, 64).bytes(tokens) as u64;
+            assert!((exact..exact + microbatches as u64 * 4 * 64).contains(&streams), "{sequences} {micro_batch:?}");
+            let all = operations_of_stage(&manifest.model, &StageSpec::whole(&manifest.model), false) * tokens as f64;
+            let ends = costs.embedding.operations + costs.head.operations;
+            let summed = microbatches as f64 * (ends + 4.0 * costs.layer.operations);
+            assert!((summed / all - 1.0).abs() < 1e-9, "{summed} {all}");
+        }
     }
 }

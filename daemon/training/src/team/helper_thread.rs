@@ -175,6 +175,8 @@ impl Pump {
             Heard::Said(captain, Word::State(header, payload)) => {
                 HelperEvent::StateArrived { captain, header, payload }
             }
+            // Whoever carries words answers those.
+            Heard::Said(_, Word::Probe(..) | Word::Echo(_)) => HelperEvent::TimePassed,
         }
     }
 

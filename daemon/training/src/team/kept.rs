@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use murmur_protocol::RunManifest;
+use murmur_protocol::team::StateKind;
 
 use super::part::{PartLengths, layouts};
 use super::state::{PartState, StateError};
@@ -112,11 +113,35 @@ impl Kept {
     /// The same from bytes of another machine.
     ///
     /// # Errors
-    /// When they are no state of these pieces; nothing has changed then.
-    pub(super) fn put_bytes(&mut self, pieces: Range<usize>, bytes: &[u8]) -> Result<(), StateError> {
+    /// When they are no state of these pieces, or the parameters of one are of another size than those that were kept; nothing has
+    /// changed then.
+    ///
+    /// Where its machine is yet to write what is kept, of that kind, what comes is older: it is read, and not put there.
+    pub(super) fn put_bytes(
+        &mut self,
+        pieces: Range<usize>,
+        bytes: &[u8],
+        unwritten: Option<StateKind>,
+    ) -> Result<(), StateError> {
         let lengths = self.lengths(pieces.clone());
         let state = PartState::from_bytes(bytes, lengths.trained, &lengths.moments)?;
-        self.put(pieces, &state);
+        let mut parameters = &state.parameters[..];
+        for Piece { lengths, state: before } in &self.pieces[pieces.clone()] {
+            let (own, rest) = parameters.split_at(lengths.trained);
+            parameters = rest;
+            if before.as_ref().is_some_and(|before| !are_alike(own, &before.parameters)) {
+                return Err(StateError::Unlike);
+            }
+        }
+        match unwritten {
+            None => self.put(pieces, &state),
+            // Its moments are those of now.
+            Some(StateKind::Parameters) => {
+                let kept = self.joined(pieces.clone()).map_or_else(|| state.parameters.clone(), |kept| kept.parameters);
+                self.put(pieces, &PartState { parameters: kept, moments: state.moments });
+            }
+            Some(_) => {}
+        }
         Ok(())
     }
 
@@ -124,6 +149,17 @@ impl Kept {
     pub(super) fn count(&self) -> usize {
         self.pieces.len()
     }
+}
+
+/// Parameters are that many times as large as those before, or as small, at most: far beyond what training does from one copy to
+/// the next. A guess, as for streams.
+const GROWTH_MAX: f64 = 64.0;
+
+/// Whether parameters are of the size of those before, as far as those have one.
+fn are_alike(parameters: &[f32], before: &[f32]) -> bool {
+    let size = |values: &[f32]| values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let (now, before) = (size(parameters), size(before));
+    before == 0.0 || (1.0 / GROWTH_MAX..=GROWTH_MAX).contains(&(now / before))
 }
 
 impl PartState {
@@ -144,5 +180,51 @@ impl PartState {
 impl From<StateError> for TrainingError {
     fn from(error: StateError) -> TrainingError {
         TrainingError::Team(format!("another machine's state cannot be taken up: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use murmur_protocol::manifest::ModelSpec;
+
+    use super::*;
+
+    #[test]
+    fn a_state_that_comes_before_a_correction_is_written_does_not_undo_it() {
+        let model = ModelSpec { layers: 2, width: 16, heads: 2, feed_forward: 24, context: 8, ..ModelSpec::default() };
+        let manifest = RunManifest { model, ..RunManifest::default() };
+        let mut kept = Kept::initial(&manifest, None, (false, false));
+        let before = kept.joined(1..3).expect("kept");
+        let (moments, _) = before.moments.clone().expect("with moments");
+        let stepped = PartState { moments: Some((moments.clone(), 7)), ..before.clone() };
+        let bytes = stepped.to_bytes();
+        let corrected = PartState {
+            parameters: before.parameters.iter().map(|value| value + 0.5).collect(),
+            moments: Some((moments, 3)),
+        };
+        for unwritten in [StateKind::Parameters, StateKind::Training] {
+            kept.put(1..3, &corrected);
+            kept.put_bytes(1..3, &bytes, Some(unwritten)).expect("a state");
+            let now = kept.joined(1..3).expect("kept");
+            assert_eq!(now.parameters, corrected.parameters, "{unwritten:?}");
+            // Moments are newer where no other ones are to be written.
+            let steps = now.moments.map(|(_, steps)| steps);
+            assert_eq!(steps, Some(if unwritten == StateKind::Parameters { 7 } else { 3 }));
+        }
+        kept.put_bytes(1..3, &bytes, None).expect("a state");
+        assert_eq!(kept.joined(1..3), Some(stepped));
+    }
+
+    #[test]
+    fn a_state_of_another_size_is_refused_and_changes_nothing() {
+        let manifest = RunManifest::default();
+        let mut kept = Kept::initial(&manifest, None, (false, false));
+        let before = kept.joined(1..2).expect("kept");
+        for factor in [0.0, 0.01, 100.0] {
+            let parameters = before.parameters.iter().map(|value| value * factor).collect();
+            let bytes = PartState { parameters, ..before.clone() }.to_bytes();
+            assert_eq!(kept.put_bytes(1..2, &bytes, None), Err(StateError::Unlike), "{factor}");
+        }
+        assert_eq!(kept.joined(1..2), Some(before));
     }
 }

@@ -165,7 +165,10 @@ impl Owner {
                 let payload = self.model.read_out(layers, kind)?;
                 self.tell(CaptainEvent::ReadOut { request, payload });
             }
-            CaptainEffect::Keep { layers, kind: _, revision: _, payload } => self.model.keep(layers, &payload)?,
+            CaptainEffect::Keep { number, layers, payload, .. } => {
+                let result = self.model.keep(layers, &payload, self.unwritten).map_err(|error| error.to_string());
+                self.tell(CaptainEvent::Kept { number, result });
+            }
             CaptainEffect::Gathered { batch, squares } => {
                 self.squares = squares;
                 self.asked = Asked::Gathered(batch);
@@ -191,6 +194,7 @@ impl Owner {
             | CaptainEffect::SendFrame { .. }
             | CaptainEffect::SendState { .. }
             | CaptainEffect::Disconnect { .. }
+            | CaptainEffect::Dismiss { .. }
             | CaptainEffect::Notice(_) => {}
         }
         Ok(None)

@@ -82,14 +82,15 @@ impl TeamReplica {
         let tensors = |part: &StageSpec| layouts(manifest, part).1.tensors().len() as u32;
         let lengths = PartLengths::of(manifest, &of_layer, moments_in_8_bits);
         let copies_after_steps = manifest.lora.is_on();
+        let (model, lanes) = costs(manifest, &options, threads, wire, is_on_cpu);
         let config = CaptainConfig {
             epoch,
-            model: costs(manifest, &options, threads, (wire, rows)),
+            model,
             captain: place,
             wire,
             width: spec.width,
             rows_max: rows as u32,
-            lanes: lanes_of(&parts.microbatches_of(manifest.optimizer.batch_sequences as usize)),
+            lanes: lanes_of(&lanes),
             tensors_per_layer: tensors(&of_layer),
             tensors_of_ends: (tensors(&embedding), tensors(&head)),
             state_bytes_per_layer: PartState::bytes(lengths.trained, &lengths.moments) as u64,

@@ -24,6 +24,12 @@ pub(crate) enum StateError {
     /// A value would destroy the model.
     #[error("it holds values that are not finite")]
     NotFinite,
+    /// A sum of squares is below zero: its root would be no number.
+    #[error("it holds second moments below zero")]
+    Negative,
+    /// Finite values that no training comes to.
+    #[error("its parameters are more than 64 times as large as before, or as small")]
+    Unlike,
 }
 
 impl PartState {
@@ -82,6 +88,9 @@ fn take_moments(rest: &mut &[u8], lengths: &MomentLengths) -> Result<(Moments, u
         average_weight,
         ..Moments::default()
     };
+    if moments.second.iter().any(|value| *value < 0.0) {
+        return Err(StateError::Negative);
+    }
     for ((_, coded), [codes, scales]) in moments.coded.named_mut().into_iter().zip(lengths.coded) {
         coded.codes = take(rest, codes)?.to_vec();
         coded.scales = take_values(rest, scales)?;
@@ -141,6 +150,12 @@ mod tests {
                 let mut broken = bytes.clone();
                 broken[1..5].copy_from_slice(&f32::NAN.to_le_bytes());
                 assert_eq!(PartState::from_bytes(&broken, 1807, &lengths), Err(StateError::NotFinite));
+                if lengths.second > 0 {
+                    let mut below = bytes.clone();
+                    let second = 1 + 4 * 1807 + 12 + 4 * lengths.first;
+                    below[second..second + 4].copy_from_slice(&(-1.0_f32).to_le_bytes());
+                    assert_eq!(PartState::from_bytes(&below, 1807, &lengths), Err(StateError::Negative));
+                }
                 broken[0] = 2;
                 assert_eq!(PartState::from_bytes(&broken, 1807, &lengths), Err(StateError::Length));
             }

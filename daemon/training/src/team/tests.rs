@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
-use murmur_protocol::team::{HelperConfig, LayerRange, Link, Offer, Place, TeamNotice, TeamPatience, Wire};
-use murmur_protocol::{Correction, Part, PeerId, RunManifest};
+use murmur_protocol::team::{
+    HelperConfig, LayerRange, Link, Offer, Place, StateHeader, TeamNotice, TeamPatience, Wire,
+};
+use murmur_protocol::{Correction, Part, Payload, PeerId, RunManifest};
 
 use super::*;
 use crate::engine::{Engine, TrainingError, TrainingOptions};
@@ -21,8 +23,50 @@ struct Switchboard(Arc<Mutex<BTreeMap<PeerId, Told>>>);
 struct Plugged {
     me: PeerId,
     board: Switchboard,
+    manner: Manner,
+}
+
+/// How a machine behaves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Manner {
     /// It is killed before it says this many more words.
     words_left: Option<u32>,
+    /// What becomes of states that it sends.
+    lie: Option<Lie>,
+}
+
+/// A state that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lie {
+    Garbage,
+    Short,
+    Long,
+    NotFinite,
+    Huge,
+}
+
+impl Lie {
+    fn told(self, state: &[u8]) -> Vec<u8> {
+        let mut bytes = state.to_vec();
+        match self {
+            Lie::Garbage => bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * at % 251 + 3) as u8),
+            Lie::Short => bytes.truncate(bytes.len() - 4),
+            Lie::Long => bytes.extend(vec![0; 1 << 20]),
+            Lie::NotFinite => bytes[5..9].copy_from_slice(&f32::INFINITY.to_le_bytes()),
+            Lie::Huge => bytes[5..9].copy_from_slice(&1e9_f32.to_le_bytes()),
+        }
+        bytes
+    }
+
+    /// What the captain's owner reads of it.
+    fn reason(self) -> &'static str {
+        match self {
+            Lie::Garbage | Lie::Short => "it has another length than a part's state",
+            Lie::Long => "are the most",
+            Lie::NotFinite => "it holds values that are not finite",
+            Lie::Huge => "its parameters are more than 64 times as large as before",
+        }
+    }
 }
 
 impl Switchboard {
@@ -47,7 +91,14 @@ impl Switchboard {
 
 impl TeamWire for Plugged {
     fn send(&mut self, to: PeerId, word: Word) {
-        if let Some(left) = &mut self.words_left {
+        let word = match (word, self.manner.lie) {
+            (Word::State(header, payload), Some(lie)) => {
+                let payload = Payload::from(lie.told(payload.bytes()));
+                Word::State(StateHeader { bytes: payload.len() as u64, ..header }, payload)
+            }
+            (word, _) => word,
+        };
+        if let Some(left) = &mut self.manner.words_left {
             if *left == 0 {
                 return;
             }
@@ -64,6 +115,10 @@ impl TeamWire for Plugged {
     fn disconnect(&mut self, from: PeerId) {
         self.board.tell(from, Heard::Disconnected(self.me));
         self.board.tell(self.me, Heard::Disconnected(from));
+    }
+
+    fn dismiss(&mut self, from: PeerId) {
+        self.disconnect(from);
     }
 }
 
@@ -93,15 +148,18 @@ struct Setting {
     options: TrainingOptions,
     /// Of the captain, in bytes.
     memory: u64,
+    /// Helpers for which it waits before the first cut.
+    gathers: usize,
 }
 
 fn setting(helpers: u8) -> Setting {
-    Setting { helpers, wire: Wire::F32, options: TrainingOptions::default(), memory: 1 << 33 }
+    let gathers = usize::from(helpers.max(1));
+    Setting { helpers, wire: Wire::F32, options: TrainingOptions::default(), memory: 1 << 33, gathers }
 }
 
 impl Team {
     fn begin(manifest: &RunManifest, base: Option<BaseWeights>, setting: Setting) -> (Engine, Team) {
-        let Setting { helpers, wire, options, memory } = setting;
+        let Setting { helpers, wire, options, memory, gathers } = setting;
         let (board, view, notices) = (Switchboard::default(), TeamView::default(), Arc::new(Mutex::new(Vec::new())));
         let (told, heard) = facts();
         board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(CAPTAIN), told.clone());
@@ -118,14 +176,14 @@ impl Team {
             // Slow where it may hold all: what helps is given away.
             place: Place { memory_bytes: memory, ..place(if memory < 1 << 33 { 1e9 } else { 1.0 }) },
             epoch: 1 << 20,
-            helpers_wanted: usize::from(helpers.max(1)),
+            helpers_wanted: gathers,
             // On a machine that does other things, a thread may not run for seconds.
             patience: TeamPatience {
                 grace: Duration::from_millis(300),
                 floor: Duration::from_secs(60),
                 ..TeamPatience::default()
             },
-            carrier: Box::new(Plugged { me: peer(CAPTAIN), board, words_left: None }),
+            carrier: Box::new(Plugged { me: peer(CAPTAIN), board, manner: Manner::default() }),
             facts: (told, heard),
             view,
             on_notice,
@@ -137,6 +195,10 @@ impl Team {
 
     /// One more helper.
     fn help(&mut self, number: u8, options: TrainingOptions, words_left: Option<u32>) {
+        self.help_as(number, options, Manner { words_left, lie: None });
+    }
+
+    fn help_as(&mut self, number: u8, options: TrainingOptions, manner: Manner) {
         let (told, heard) = facts();
         self.board.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer(number), told.clone());
         let offer = Offer {
@@ -147,7 +209,7 @@ impl Team {
             holding: None,
         };
         let config = HelperConfig { offer, kept_for: Duration::from_secs(600) };
-        let wire = Box::new(Plugged { me: peer(number), board: self.board.clone(), words_left });
+        let wire = Box::new(Plugged { me: peer(number), board: self.board.clone(), manner });
         let stage = HelperStage::new(Device::Cpu, 1, options);
         self.helpers.insert(number, HelperThread::start(config, stage, (told, heard), wire, Box::new(|_| {})));
         self.board.connect(peer(CAPTAIN), peer(number));
@@ -336,6 +398,41 @@ fn whenever_a_helper_is_killed_the_team_goes_on_as_if_nothing_had_been() {
         exact += usize::from(counts.helpers_lost > 0);
     }
     assert!(exact > 20 && missed < 10, "{exact} {missed}");
+}
+
+#[test]
+fn a_helper_whose_state_cannot_be_used_is_let_go_for_good_and_training_goes_on() {
+    let options = TrainingOptions { micro_batch: Some(2), ..TrainingOptions::default() };
+    for has_adapters in [true, false] {
+        let manifest = manifest(has_adapters, OptimizerKind::AdamW);
+        for lie in [Lie::Garbage, Lie::Short, Lie::Long, Lie::NotFinite, Lie::Huge] {
+            let memory = room_for_ends(&manifest, &options);
+            let setting = Setting { options, memory, gathers: 2, ..setting(0) };
+            let (mut engine, mut team) = Team::begin(&manifest, base(&manifest), setting);
+            team.help_as(1, options, Manner { lie: Some(lie), ..Manner::default() });
+            team.help(2, options, None);
+            stepped(&mut engine, 3);
+            // With adapters it was a copy after a step; with all weights it is that for the checkpoint.
+            let saved = engine.save().expect("the captain has a state whatever a helper sends");
+            assert!(saved.parameters.iter().all(|value| value.is_finite() && value.abs() < 100.0), "{lie:?}");
+            // It comes again in vain.
+            team.board.connect(peer(CAPTAIN), peer(1));
+            let reports = stepped(&mut engine, 3);
+            assert!(reports.iter().all(|report| report.loss.is_finite()), "{lie:?} {reports:?}");
+            assert!(team.layers().iter().all(|(who, _)| *who != Some(peer(1))), "{lie:?} {:?}", team.layers());
+            assert!(team.layers().iter().any(|(who, _)| *who == Some(peer(2))), "{lie:?} {:?}", team.layers());
+            let notices = team.notices.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let reasons: Vec<&String> = notices.iter().filter_map(dismissal).collect();
+            assert!(reasons.len() == 1 && reasons[0].contains(lie.reason()), "{lie:?} {reasons:?}");
+        }
+    }
+}
+
+fn dismissal(notice: &TeamNotice) -> Option<&String> {
+    match notice {
+        TeamNotice::HelperDismissed { helper, reason } if *helper == peer(1) => Some(reason),
+        _ => None,
+    }
 }
 
 #[test]

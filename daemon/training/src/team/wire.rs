@@ -18,11 +18,20 @@ pub enum Word {
     Frame(Frame),
     /// Parameters, moments, a base.
     State(StateHeader, Payload),
+    /// Bytes that mean nothing, to see how long they take; so many are to come back, at most [`ECHO_BYTES_MAX`].
+    Probe(u32, Payload),
+    /// Those that come back.
+    Echo(Payload),
 }
+
+/// Bytes of an echo, at most.
+pub const ECHO_BYTES_MAX: u32 = 1 << 24;
 
 const MESSAGE: u8 = 0;
 const FRAME: u8 = 1;
 const STATE: u8 = 2;
+const PROBE: u8 = 3;
+const ECHO: u8 = 4;
 
 impl Word {
     /// A header and a body, for the wire.
@@ -34,6 +43,8 @@ impl Word {
                 (header, frame.stream.payload.clone())
             }
             Word::State(header, payload) => ([&[STATE], &codec::encode(header)[..]].concat(), payload.clone()),
+            Word::Probe(echo, payload) => ([&[PROBE][..], &echo.to_le_bytes()].concat(), payload.clone()),
+            Word::Echo(payload) => (vec![ECHO], payload.clone()),
         }
     }
 
@@ -51,6 +62,19 @@ impl Word {
                 let header: StateHeader = codec::decode(rest).ok()?;
                 (body.len() as u64 == header.bytes).then_some(Word::State(header, body))
             }
+            PROBE => {
+                let echo = u32::from_le_bytes(rest.try_into().ok()?);
+                (echo <= ECHO_BYTES_MAX).then_some(Word::Probe(echo, body))
+            }
+            ECHO => rest.is_empty().then_some(Word::Echo(body)),
+            _ => None,
+        }
+    }
+
+    /// What a machine answers by itself; `None` for what its thread has to hear.
+    pub fn echo(&self) -> Option<Word> {
+        match self {
+            Word::Probe(echo, _) => Some(Word::Echo(Payload::from(vec![0; *echo as usize]))),
             _ => None,
         }
     }
@@ -64,6 +88,9 @@ pub trait TeamWire: Send {
 
     /// Ends the connection to a machine.
     fn disconnect(&mut self, from: PeerId);
+
+    /// The same, once all is sent that was handed over; and makes no connection to it any more.
+    fn dismiss(&mut self, from: PeerId);
 }
 
 /// What a wire tells.
@@ -153,6 +180,14 @@ mod tests {
             assert_eq!(Word::from_parts(&header[..header.len() - 1], body.clone()), None);
             assert_eq!(Word::from_parts(&header, Payload::from(vec![9])), None, "{word:?}");
             assert_eq!(Word::from_parts(&[7], body), None);
+            assert_eq!(word.echo(), None);
         }
+        let (header, body) = Word::Probe(5, Payload::from(vec![1; 9])).to_parts();
+        let echo = Word::from_parts(&header, body).and_then(|word| word.echo()).expect("an echo");
+        assert_eq!(echo, Word::Echo(Payload::from(vec![0; 5])));
+        let (header, body) = echo.to_parts();
+        assert_eq!(Word::from_parts(&header, body), Some(echo));
+        let (header, body) = Word::Probe(ECHO_BYTES_MAX + 1, Payload::default()).to_parts();
+        assert_eq!(Word::from_parts(&header, body), None, "an echo that would take too much memory");
     }
 }

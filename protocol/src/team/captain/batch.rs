@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::progress::StageProgress;
-use super::roster::Task;
+use super::roster::{Known, Task};
 use super::{Captain, CaptainEffect, Phase};
 use crate::numerics::StreamCodec;
 use crate::peer::PeerId;
@@ -82,6 +82,15 @@ impl Batch {
         stage.is_some_and(|stage| {
             stage.is_lost = true;
             !stage.has_stepped || !stage.is_copied
+        })
+    }
+
+    /// The state of a helper's stage after the step cannot be read; whether the step is lost with it, since the helper is gone.
+    pub(super) fn is_copied_in_vain(&mut self, helper: PeerId) -> bool {
+        let stage = self.stages.iter_mut().find(|stage| stage.helper == Some(helper));
+        stage.is_some_and(|stage| {
+            stage.is_copied = false;
+            stage.is_lost
         })
     }
 
@@ -291,6 +300,7 @@ impl Captain {
             return self.accuse(now, helper);
         }
         // They may have overtaken the last streams.
+        let is_finite = squares.iter().all(|square| square.is_finite());
         stage.squares = Some(squares);
         let since = stage.is_through().then(|| stage.since());
         let cut = self.cut.as_ref().expect("a batch has a cut");
@@ -300,6 +310,9 @@ impl Captain {
                 known.record(Task::Sum, now - since);
             }
             known.record_speed(operations, busy);
+        }
+        if !is_finite {
+            self.suspect(now, helper);
         }
         self.gather();
     }
@@ -396,7 +409,8 @@ impl Captain {
     /// The step ends once all have stepped that are still there.
     pub(super) fn end_step(&mut self, now: Time) {
         let Phase::Computing(batch) = &self.phase else { return };
-        if !batch.stages.iter().all(|stage| stage.is_lost || (stage.has_stepped && stage.is_copied)) {
+        let is_over = |stage: &StageProgress| stage.is_lost || (stage.has_stepped && stage.is_copied);
+        if !batch.steps() || !batch.stages.iter().all(is_over) || !self.checking.is_empty() {
             return;
         }
         let lost: Vec<PeerId> =
@@ -404,10 +418,7 @@ impl Captain {
         let (cut, microbatches) =
             (self.cut.as_ref().expect("a batch has a cut"), f64::from(batch.lanes.microbatches()));
         let own = cut.of_captain().map(|stage| operations(&self.config.model, cut, stage)).sum::<f64>();
-        let measured = microbatches * own / batch.busy.as_secs_f64();
-        if measured.is_finite() && measured > 0.0 {
-            self.speed = Some(self.speed.map_or(measured, |speed| speed + 0.125 * (measured - speed)));
-        }
+        self.speed.record(microbatches * own, batch.busy);
         for helper in batch.stages.iter().filter_map(|stage| stage.helper) {
             if let Some(known) = self.roster.get_mut(helper) {
                 known.forgive();
@@ -419,6 +430,14 @@ impl Captain {
         lost.into_iter().for_each(|helper| self.wait_for(now, helper));
     }
 
+    /// What a helper has computed is no number; once that is so again and again, it is let go for good.
+    fn suspect(&mut self, now: Time, helper: PeerId) {
+        if self.roster.get_mut(helper).is_some_and(Known::record_not_finite) {
+            let reason = "what it has computed was no number again and again".to_owned();
+            self.dismiss(now, helper, DropReason::NotFinite, reason);
+        }
+    }
+
     pub(super) fn on_failed(&mut self, now: Time, helper: PeerId, epoch: u64, number: u64, cause: FailureCause) {
         let Phase::Computing(batch) = &mut self.phase else { return self.counts.stale += 1 };
         let is_this = (batch.epoch, batch.number) == (epoch, number) && !batch.steps();
@@ -426,7 +445,10 @@ impl Captain {
             return self.counts.stale += 1;
         }
         match cause {
-            FailureCause::NotFinite => self.drop_batch(DropReason::NotFinite),
+            FailureCause::NotFinite => {
+                self.drop_batch(DropReason::NotFinite);
+                self.suspect(now, helper);
+            }
             // The streams that went to it were found fit on their way, so it is the one that cannot.
             FailureCause::InputUnfit | FailureCause::Failed => self.accuse(now, helper),
         }

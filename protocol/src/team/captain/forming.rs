@@ -87,7 +87,7 @@ impl Captain {
 
     /// The captain's own machine, as fast as it was measured.
     fn own_place(&self) -> Place {
-        let operations_per_second = self.speed.unwrap_or(self.config.captain.operations_per_second);
+        let operations_per_second = self.speed.reached().unwrap_or(self.config.captain.operations_per_second);
         Place { operations_per_second, ..self.config.captain }
     }
 
@@ -113,7 +113,8 @@ impl Captain {
     /// Cuts the model, where it fits.
     pub(super) fn seek_cut(&mut self, now: Time) {
         let Phase::Waiting(waiting) = &self.phase else { return };
-        if !self.is_gathered(now, waiting) {
+        // What layers begin from has to be known.
+        if !self.is_gathered(now, waiting) || !self.checking.is_empty() {
             return;
         }
         let is_late = now >= waiting.until;
@@ -194,14 +195,13 @@ impl Captain {
         if let Some(known) = self.roster.get_mut(helper) {
             known.record(Task::Copy, now - since);
         }
-        self.keep(held.layers, header, payload.clone());
-        self.end_saving(now);
+        self.keep(helper, held.layers, header, payload.clone());
         true
     }
 
-    fn end_saving(&mut self, now: Time) {
+    pub(super) fn end_saving(&mut self, now: Time) {
         let Phase::Saving(saving) = &self.phase else { return };
-        if saving.copies.is_empty() {
+        if saving.copies.is_empty() && self.checking.is_empty() {
             let cut = saving.cut.clone();
             self.load(now, cut);
         }

@@ -14,6 +14,10 @@ use crate::team::message::{Holding, Offer};
 /// Times that a helper is let in again after what it sent was unfit. A guess.
 const STRIKES_MAX: u32 = 3;
 
+/// Batches in a row that one helper may say it cannot compute a number of: a model that has diverged gives none anywhere, and ends
+/// training after twenty. A guess.
+const NOT_FINITE_MAX: u32 = 5;
+
 /// A piece of work may take so many times as long as the estimate allows: whose machine is busy with something else for a while is not
 /// gone, and a connection that is lost is noticed without any wait. A guess.
 const SLACK: u32 = 4;
@@ -80,6 +84,30 @@ impl Wait {
     }
 }
 
+/// Operations a second that a machine reaches: a plain mean of the first batches, of which the very first is slow, and later one
+/// that forgets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Speed {
+    seen: u32,
+    mean: f64,
+}
+
+impl Speed {
+    /// It has computed so many operations in so long.
+    pub(super) fn record(&mut self, operations: f64, busy: Duration) {
+        let measured = operations / busy.as_secs_f64();
+        if measured.is_finite() && measured > 0.0 {
+            self.seen = self.seen.saturating_add(1);
+            self.mean += (measured - self.mean) / f64::from(self.seen.min(8));
+        }
+    }
+
+    /// Once there was a batch.
+    pub(super) fn reached(&self) -> Option<f64> {
+        (self.seen > 0).then_some(self.mean)
+    }
+}
+
 /// A helper, connected or not.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -94,9 +122,11 @@ pub(super) struct Known {
     pub(super) leaves: bool,
     /// It could not take a stage; forgotten with its next offer.
     pub(super) cannot: bool,
-    /// Operations a second as measured in batches, once there are some.
-    speed: Option<f64>,
+    /// As measured in batches, once there are some.
+    speed: Speed,
     strikes: u32,
+    /// Batches in a row that came to nothing by what it computed.
+    not_finite: u32,
     waits: Vec<Wait>,
     pub(super) bands: [Band; 2],
 }
@@ -110,8 +140,9 @@ impl Known {
             is_assigned: false,
             leaves: false,
             cannot: false,
-            speed: None,
+            speed: Speed::default(),
             strikes: 0,
+            not_finite: 0,
             waits: Task::ALL.iter().map(|task| task.wait(patience)).collect(),
             bands: Default::default(),
         }
@@ -151,18 +182,22 @@ impl Known {
 
     /// It has computed so many operations in so long.
     pub(super) fn record_speed(&mut self, operations: f64, busy: Duration) {
-        let measured = operations / busy.as_secs_f64();
-        if measured.is_finite() && measured > 0.0 {
-            self.speed = Some(self.speed.map_or(measured, |speed| speed + 0.125 * (measured - speed)));
-        }
+        self.speed.record(operations, busy);
     }
 
     pub(super) fn strike(&mut self) {
-        self.strikes += 1;
+        self.strikes = self.strikes.saturating_add(1);
+    }
+
+    /// What it computed is no number; whether that has been so too often in a row.
+    pub(super) fn record_not_finite(&mut self) -> bool {
+        self.not_finite += 1;
+        self.not_finite >= NOT_FINITE_MAX
     }
 
     /// A batch came to its end with this helper in it.
     pub(super) fn forgive(&mut self) {
+        self.not_finite = 0;
         if !self.is_barred() {
             self.strikes = 0;
         }
@@ -174,7 +209,7 @@ impl Known {
         let rate = |bytes: u64| if bytes == 0 { f64::INFINITY } else { bytes as f64 };
         Some(Place {
             memory_bytes: offer.memory_bytes,
-            operations_per_second: self.speed.unwrap_or(offer.operations_per_second),
+            operations_per_second: self.speed.reached().unwrap_or(offer.operations_per_second),
             link: Link { up: rate(offer.up_bytes_per_second), down: rate(offer.down_bytes_per_second), latency: 0.0 },
         })
     }
@@ -195,7 +230,8 @@ impl Roster {
     /// A helper is connected; `None` where there are too many.
     pub(super) fn connect(&mut self, helper: PeerId) -> Option<&mut Known> {
         if !self.known.contains_key(&helper) && self.known.len() == HELPERS_KNOWN_MAX {
-            let gone = self.known.iter().find(|(_, known)| !known.is_connected).map(|(helper, _)| *helper)?;
+            let may_go = |known: &Known| !known.is_connected && !known.is_barred();
+            let gone = self.known.iter().find(|(_, known)| may_go(known)).map(|(helper, _)| *helper)?;
             self.known.remove(&gone);
         }
         let known = self.known.entry(helper).or_insert_with(|| Known::new(&self.patience));
@@ -222,6 +258,18 @@ impl Roster {
         true
     }
 
+    /// Never lets a helper in again.
+    pub(super) fn bar(&mut self, helper: PeerId) {
+        if let Some(known) = self.known.get_mut(&helper) {
+            known.strikes = STRIKES_MAX;
+        }
+    }
+
+    /// Whether a helper is not let in again.
+    pub(super) fn is_barred(&self, helper: PeerId) -> bool {
+        self.known.get(&helper).is_some_and(Known::is_barred)
+    }
+
     /// Those that may have a stage, with their machines.
     pub(super) fn candidates(&self) -> Vec<(PeerId, Place)> {
         let candidates = self.known.iter().filter(|(_, known)| known.is_candidate());
@@ -236,6 +284,12 @@ impl Roster {
     pub(super) fn offering(&self) -> Vec<PeerId> {
         let offering = self.known.iter().filter(|(_, known)| known.is_connected && known.offer.is_some());
         offering.map(|(helper, _)| *helper).collect()
+    }
+
+    /// Machines of those that are connected and have offered.
+    pub(super) fn places(&self) -> Vec<(PeerId, Place)> {
+        let connected = self.known.iter().filter(|(_, known)| known.is_connected);
+        connected.filter_map(|(helper, known)| Some((*helper, known.place()?))).collect()
     }
 
     /// Those that hold something in memory.

@@ -1,4 +1,5 @@
-//! States on their way between the owner and the helpers, at the owner's wish.
+//! States on their way between the owner and the helpers: at the owner's wish, after steps and before a new cut. What a helper sends
+//! counts once the owner has read it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use crate::Payload;
 use crate::peer::PeerId;
 use crate::team::frame::{StateHeader, StateKind};
 use crate::team::message::{LayerRange, TeamMessage};
-use crate::team::notice::WriteOutcome;
+use crate::team::notice::{DropReason, WriteOutcome};
 use crate::time::Time;
 
 /// States of all helpers are copied to the owner.
@@ -24,6 +25,15 @@ impl Copying {
     pub(super) fn awaited(&self) -> Vec<(PeerId, Task, Time)> {
         self.awaits.keys().map(|helper| (*helper, Task::Copy, self.since)).collect()
     }
+}
+
+/// A state of a helper that is at the owner.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checked {
+    helper: PeerId,
+    layers: LayerRange,
+    kind: StateKind,
+    revision: u64,
 }
 
 /// The owner's bytes are written into all helpers.
@@ -70,9 +80,12 @@ impl Captain {
             return self.counts.stale += 1;
         };
         let bytes_max = u64::from(layers.len()).saturating_mul(self.config.state_bytes_per_layer);
-        let is_sound = header.bytes == payload.len() as u64 && header.bytes <= bytes_max;
-        if !is_sound || !matches!(header.kind, StateKind::Training | StateKind::Parameters) {
+        if header.bytes != payload.len() as u64 || !matches!(header.kind, StateKind::Training | StateKind::Parameters) {
             return self.accuse(now, helper);
+        }
+        if header.bytes > bytes_max {
+            let what = format!("it has {} bytes, where {bytes_max} are the most", header.bytes);
+            return self.refuse_state(now, helper, layers, &what);
         }
         let is_training = header.kind == StateKind::Training;
         if is_training && self.on_saved(now, helper, header, &payload) {
@@ -82,8 +95,7 @@ impl Captain {
             return self.counts.stale += 1;
         }
         if is_training && self.on_copy_after_step(now, helper, header.request) {
-            self.keep(layers, header, payload);
-            return self.end_step(now);
+            return self.keep(helper, layers, header, payload);
         }
         let Phase::Copying(copying) = &mut self.phase else { return self.counts.stale += 1 };
         let is_wanted = (copying.request, copying.kind) == (header.request, header.kind);
@@ -94,23 +106,47 @@ impl Captain {
         if let Some(known) = self.roster.get_mut(helper) {
             known.record(Task::Copy, now - since);
         }
-        self.keep(layers, header, payload);
-        self.end_copy();
+        self.keep(helper, layers, header, payload);
     }
 
     /// Hands the owner a state. Of which revision it is, the captain knows better than its sender.
-    pub(super) fn keep(&mut self, layers: LayerRange, header: StateHeader, payload: Payload) {
-        let kind = header.kind;
-        let revision = header.revision.min(self.revision);
-        if kind == StateKind::Training {
-            layers.numbers().for_each(|layer| self.kept[layer as usize] = revision);
+    pub(super) fn keep(&mut self, helper: PeerId, layers: LayerRange, header: StateHeader, payload: Payload) {
+        let (number, kind, revision) = (self.number(), header.kind, header.revision.min(self.revision));
+        self.checking.insert(number, Checked { helper, layers, kind, revision });
+        self.effects.push_back(CaptainEffect::Keep { number, helper, layers, kind, revision, payload });
+    }
+
+    /// The owner has read a state, or could not.
+    pub(super) fn on_kept(&mut self, now: Time, number: u64, result: Result<(), String>) {
+        let Some(checked) = self.checking.remove(&number) else { return self.counts.stale += 1 };
+        let Checked { helper, layers, kind, revision } = checked;
+        match result {
+            Ok(()) if kind == StateKind::Training => {
+                layers.numbers().for_each(|layer| self.kept[layer as usize] = revision);
+            }
+            Ok(()) => {}
+            Err(what) => {
+                if let Phase::Computing(batch) = &mut self.phase {
+                    self.counts.steps_missed += u64::from(batch.is_copied_in_vain(helper));
+                }
+                self.refuse_state(now, helper, layers, &what);
+            }
         }
-        self.effects.push_back(CaptainEffect::Keep { layers, kind, revision, payload });
+        self.end_saving(now);
+        self.end_copy();
+        self.end_step(now);
+    }
+
+    /// A state that cannot be read: whose it is is let go for good, and its layers go on from the owner's copy.
+    fn refuse_state(&mut self, now: Time, helper: PeerId, layers: LayerRange, what: &str) {
+        self.counts.misbehaved += 1;
+        let reason = format!("its state of layers {}-{} cannot be used: {what}", layers.first, layers.end - 1);
+        self.dismiss(now, helper, DropReason::StateUnfit, reason);
     }
 
     fn end_copy(&mut self) {
         let Phase::Copying(copying) = &self.phase else { return };
-        if copying.awaits.is_empty() {
+        if copying.awaits.is_empty() && self.checking.is_empty() {
             self.phase = Phase::Ready;
             self.effects.push_back(CaptainEffect::CopyEnded { is_complete: true });
         }

@@ -101,7 +101,19 @@ fn no_cut_of_a_team_is_faster_than_the_one_found() {
                 // What is promised is what the formula says of it, and it is one of those that fit.
                 let known = all.iter().find(|(cut, _)| cut.stages == found.stages).expect("a cut that fits");
                 assert!((known.0.tokens_per_second / found.tokens_per_second - 1.0).abs() < 1e-9);
-                if found.stages.len() > 1 { cut_some += 1 } else { alone_is_best += 1 }
+                let rooms = found.of_helpers().map(|(_, helper, _)| {
+                    helpers.iter().find(|(one, _)| *one == helper).expect("one of them").1.memory_bytes
+                });
+                let rooms = [captain.memory_bytes].into_iter().chain(rooms);
+                assert!(bytes_of(&model, &found).into_iter().zip(rooms).all(|(bytes, room)| bytes <= room));
+                let of_team = best_team(&model, &captain, &helpers, microbatches);
+                assert!(of_team.as_ref().is_none_or(|team| team.of_helpers().count() > 0));
+                if found.stages.len() > 1 {
+                    assert_eq!(of_team, Some(found));
+                    cut_some += 1
+                } else {
+                    alone_is_best += 1
+                }
             }
             Err(missing) => {
                 assert_eq!(fastest, None);

@@ -41,6 +41,10 @@ impl World<'_> {
         let missed_and_lost = self.owner.missed_and_lost(now);
         self.ledger.leave_under_way();
         self.ledger.check_steps(missed_and_lost.0);
+        if self.plan.copies_after_steps && missed_and_lost.0 == 0 && missed_and_lost.1 > 0 {
+            let what = format!("{} revisions are lost where states are copied after every step", missed_and_lost.1);
+            self.ledger.breaks(TeamLaw::OneNode, what);
+        }
         let is_compared = missed_and_lost == (0, 0) && !self.owner.has_lost && self.is_at_rest(status.as_ref());
         if is_compared {
             let layers = self.layers_in_use();

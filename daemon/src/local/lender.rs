@@ -1,0 +1,100 @@
+//! A helper of a local team: `murmur lend` as a process of this machine, for the first daemon, which is the team's captain.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context;
+use murmur_protocol::RunManifest;
+use murmur_protocol::team::Wire;
+use murmur_training::TrainingOptions;
+use murmur_training::team::captain_needs;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+
+use super::child::without_settings;
+use crate::failure::{ExitCode, Failure};
+use crate::process::background::log_path;
+
+/// A helper measures itself and listens within this.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// It is let go by its captain before, so it has nothing to wait for.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running helper. Dropping it kills the process.
+pub(super) struct Lender {
+    /// With which the captain takes it.
+    pub(super) line: String,
+    process: tokio::process::Child,
+    /// Closing it asks the helper to leave.
+    stdin: Option<ChildStdin>,
+}
+
+impl Lender {
+    /// Starts a helper and waits until it listens.
+    ///
+    /// # Errors
+    /// When its folder cannot be written, or it does not start.
+    pub(super) async fn start(directory: &Path, threads: usize) -> anyhow::Result<Lender> {
+        let log = log_path(directory);
+        let unwritable = |error: std::io::Error| {
+            Failure::new(ExitCode::Files, format!("cannot write {}: {error}", log.display()))
+                .hint("make room there, or choose another folder with --directory")
+        };
+        std::fs::create_dir_all(log.parent().unwrap_or(directory)).map_err(unwritable)?;
+        let log_file = File::create(&log).map_err(unwritable)?;
+        let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
+        without_settings(&mut command);
+        command.args(["lend", "--format", "json", "--until-stdin-closes", "--listen", "/ip4/127.0.0.1/tcp/0"]);
+        command.args(["--threads", &threads.to_string(), "--data-dir"]).arg(directory);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file).kill_on_drop(true);
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut process = command.spawn().context("cannot start a helper")?;
+        let stdin = process.stdin.take();
+        let mut lines = BufReader::new(process.stdout.take().context("the pipe that was asked for")?).lines();
+        let line = tokio::time::timeout(READY_TIMEOUT, line(&mut lines)).await.ok().flatten();
+        let line = line.ok_or_else(|| no_helper(&log))?;
+        Ok(Lender { line, process, stdin })
+    }
+
+    /// Lets it end in order, or the hard way.
+    pub(super) async fn end(mut self) {
+        drop(self.stdin.take());
+        if tokio::time::timeout(END_TIMEOUT, self.process.wait()).await.is_err() {
+            let _ = self.process.kill().await;
+        }
+    }
+}
+
+/// What it says once it listens; `None` where it ends before.
+async fn line(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
+    while let Ok(Some(text)) = lines.next_line().await {
+        let object: Value = serde_json::from_str(&text).unwrap_or_default();
+        if let Some(line) = object.pointer("/lending/line").and_then(Value::as_str) {
+            return Some(line.to_owned());
+        }
+    }
+    None
+}
+
+/// Its own reason and remedy.
+fn no_helper(log: &Path) -> Failure {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let said = |prefix: &str| text.lines().find_map(|line| line.strip_prefix(prefix)).map(str::to_owned);
+    let reason = said("error: ").unwrap_or_else(|| "it gives no reason".to_owned());
+    let hint = said("hint: ").unwrap_or_else(|| format!("its log is {}", log.display()));
+    Failure::new(ExitCode::Failure, format!("a helper did not start: {reason}")).hint(hint)
+}
+
+/// Settings of a captain that has room for its share of the layers and no more, so that its helpers have something to do: on one
+/// machine the fastest cut would be none.
+pub(super) fn captain_settings(manifest: &RunManifest, helpers: usize, threads: usize) -> String {
+    let (least, layer) = captain_needs(manifest, &TrainingOptions::default(), (Wire::Codes8, threads));
+    let own = u64::from(manifest.model.layers) / (helpers as u64 + 1);
+    let bytes = least + own * layer + layer / 2;
+    format!("[training]\nmemory_gigabytes = {:.6}\n", bytes as f64 / 1e9)
+}

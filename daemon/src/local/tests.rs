@@ -1,0 +1,42 @@
+//! Folders of local swarms.
+
+use murmur_protocol::manifest::DataSpec;
+
+use super::*;
+
+#[test]
+fn a_new_folder_goes_where_nothing_begins_in_it_and_one_that_was_there_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nothing = vec![folder.path().join("no-such-book.txt")];
+    let manifest =
+        RunManifest { data: DataSpec { source: DataSource::Files, ..DataSpec::default() }, ..RunManifest::default() };
+    let mut settings = NodeSettings::default();
+    settings.data.files.clone_from(&nothing);
+    let there = folder.path().join("there");
+    std::fs::create_dir(&there).expect("created");
+    for place in [folder.path().join("new"), there.clone()] {
+        let options = options(&place, &nothing);
+        assert!(run_in(options, &settings, manifest.clone(), place, Swarms::default()).is_err(), "no such data");
+    }
+    assert!(there.exists() && !folder.path().join("new").exists());
+}
+
+fn options(directory: &Path, data: &[PathBuf]) -> LocalOptions {
+    LocalOptions {
+        run: None,
+        nodes: 2,
+        helpers: 0,
+        steps: None,
+        against: None,
+        seeds: 3,
+        threads: None,
+        base: None,
+        data: data.to_vec(),
+        accept_remote: false,
+        tokenizer: None,
+        directory: Some(directory.to_owned()),
+        tensorboard: None,
+        mlflow: None,
+        format: Console::Json,
+    }
+}
