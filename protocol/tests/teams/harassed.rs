@@ -56,7 +56,7 @@ fn assign(tape: &mut Tape<'_>) -> Assign {
 fn message(tape: &mut Tape<'_>) -> TeamMessage {
     let (epoch, batch) = (number(tape), number(tape));
     let cause = [FailureCause::Failed, FailureCause::InputUnfit, FailureCause::NotFinite][tape.choice(3)];
-    match tape.choice(15) {
+    match tape.choice(16) {
         0 => TeamMessage::Offer(offer(tape)),
         1 => TeamMessage::Assign(Box::new(assign(tape))),
         2 => TeamMessage::WantsBase { epoch },
@@ -83,6 +83,7 @@ fn message(tape: &mut Tape<'_>) -> TeamMessage {
         11 => TeamMessage::Copy { epoch, request: batch, kind: kind(tape) },
         12 => TeamMessage::Written { epoch, request: batch },
         13 => TeamMessage::Release { epoch },
+        14 => TeamMessage::Dismiss { reason: "x".repeat(300 * tape.choice(3)) },
         _ => TeamMessage::Leaving,
     }
 }
@@ -176,6 +177,10 @@ fn reply_of_owner(effect: CaptainEffect, last_stage: u32, tape: &mut Tape<'_>) -
         CaptainEffect::ReadOut { request, .. } => {
             let payload = (tape.choice(20) > 0).then(|| payload(tape));
             CaptainEvent::ReadOut { request, payload }
+        }
+        CaptainEffect::Keep { number, .. } => {
+            let result = if tape.choice(60) == 0 { Err("no state".to_owned()) } else { Ok(()) };
+            CaptainEvent::Kept { number, result }
         }
         _ => return None,
     })
