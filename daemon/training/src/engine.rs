@@ -49,8 +49,6 @@ pub struct Engine {
     sampler: Sampler,
     /// Where the last batch began.
     batch_began: DataPosition,
-    /// Its gradient has gone into no step yet.
-    is_batch_open: bool,
     /// Empty while held-out shards are missing.
     validation: Vec<Batch>,
     manifest: RunManifest,
@@ -232,7 +230,6 @@ impl Engine {
             manifest: manifest.clone(),
             sampler: Sampler::new(corpus, manifest, node).several_batches(batches),
             batch_began: DataPosition::default(),
-            is_batch_open: false,
             steps: 0,
             last_copy: None,
             corrections_under_way: 0,
@@ -311,7 +308,7 @@ impl Engine {
             let loss = private.compute_gradient(&mut *self.replica, self.sampler.corpus())?;
             return Ok((loss, private.predictions()));
         }
-        (self.batch_began, self.is_batch_open) = (self.sampler.position(), true);
+        self.batch_began = self.sampler.position();
         let batch = self.sampler.next_batch();
         let computed = self.replica.compute_gradient(&batch);
         Ok((self.unless_it_waits(computed)?, batch.predictions()))
@@ -330,7 +327,6 @@ impl Engine {
 
     /// The optimizer's part of a step, with the gradient that the replica has.
     fn advance(&mut self, loss: f64, tokens: usize, learning_rate: f64) -> Result<StepReport, TrainingError> {
-        self.is_batch_open = false;
         let gradient_norm = self.replica.gradient_norm()?;
         // The loss of a private step is a secret: whether the step is skipped would tell of it.
         if !(loss.is_finite() || self.private.is_some()) || !gradient_norm.is_finite() {

@@ -51,6 +51,11 @@ impl Member {
         !self.waits && self.steps == 0
     }
 
+    /// Whether a gradient was contributed whose sum is not here.
+    pub(super) fn has_open_gradient(&self) -> bool {
+        self.waits && self.spec.averages_gradients()
+    }
+
     pub(super) fn order(&mut self, request: RequestId) {
         self.ordered = Some(request);
     }

@@ -78,7 +78,11 @@ impl TrainerThread {
     }
 
     pub(super) fn saved(&mut self) -> Result<Checkpoint, String> {
-        let saved = self.engine.save();
+        let saved = match &self.member {
+            // What was contributed and has no sum is contributed again.
+            Some(member) if member.has_open_gradient() => self.engine.save_before_batch(),
+            _ => self.engine.save(),
+        };
         let state = saved.map_err(|error| format!("cannot copy the model for a checkpoint: {error}"))?;
         let evaluation = self.view.validation_loss.map(|loss| LastEvaluation { loss, accuracy: self.view.accuracy });
         Ok(Checkpoint { manifest: self.settings.manifest.clone(), progress: self.view.progress, state, evaluation })

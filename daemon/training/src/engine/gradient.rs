@@ -1,7 +1,7 @@
 //! A step in two halves, for what averages gradients instead of models: data-parallel training, the baseline that
 //! gossip is measured against.
 
-use super::{Engine, StepReport, TrainingError};
+use super::{Engine, EngineState, StepReport, TrainingError};
 
 /// The gradient of one batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,16 @@ impl Engine {
     /// The next batch is to be the last one again, because its gradient went into no step.
     pub fn repeat_batch(&mut self) {
         self.sampler.seek(self.batch_began);
-        self.is_batch_open = false;
+    }
+
+    /// As [`Engine::save`], with the last batch still to be read, because its gradient went into no step.
+    ///
+    /// # Errors
+    /// As [`Engine::save`].
+    pub fn save_before_batch(&mut self) -> Result<EngineState, TrainingError> {
+        let mut state = self.save()?;
+        state.counters.position = self.batch_began;
+        Ok(state)
     }
 
     /// As [`Engine::step`] with a gradient that is given, usually the mean of several nodes'.

@@ -152,8 +152,7 @@ impl Engine {
                 optimizer_steps,
                 warm_up_again_steps: self.warm_up_again.steps,
                 warm_up_again_taken: self.warm_up_again.taken,
-                // What a member has contributed and got no sum for, it contributes again.
-                position: if self.is_batch_open { self.batch_began } else { self.sampler.position() },
+                position: self.sampler.position(),
             },
         })
     }

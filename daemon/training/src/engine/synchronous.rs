@@ -274,7 +274,7 @@ mod tests {
         let first = member.contributed_gradient()?;
         member.step_with_sum(Snapshot::from(first.values), 1, (0.0, first.tokens))?;
         let pending = member.contributed_gradient()?;
-        restarted.restore(member.save()?)?;
+        restarted.restore(member.save_before_batch()?)?;
         assert_eq!(restarted.contributed_gradient()?, pending);
         for one in [&mut member, &mut restarted] {
             one.step_with_sum(Snapshot::from(pending.values.clone()), 1, (1.0, pending.tokens))?;
