@@ -42,7 +42,8 @@ struct Heard {
     finished: Option<NodeReport>,
     notices: Vec<String>,
     errors: String,
-    ended: bool,
+    /// Of its standard output and its errors, which end one after the other.
+    ended_outputs: u8,
 }
 
 impl Daemon {
@@ -92,13 +93,14 @@ impl Daemon {
                     take_in(&for_lines, |heard| heard.take_in(object));
                 }
             }
-            take_in(&for_lines, |heard| heard.ended = true);
+            take_in(&for_lines, |heard| heard.ended_outputs += 1);
         });
         let for_errors = heard.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 take_in(&for_errors, |heard| heard.errors += &format!("{line}\n"));
             }
+            take_in(&for_errors, |heard| heard.ended_outputs += 1);
         });
         let directory = directory.to_owned();
         Daemon { stdin: process.stdin.take(), process, patience: PATIENCE, heard, directory }
@@ -209,7 +211,7 @@ impl Daemon {
     /// # Panics
     /// When it does not end in time.
     pub fn wait_for_end(mut self) -> Finished {
-        self.wait("its end", |heard| heard.ended.then_some(()));
+        self.wait("its end", |heard| heard.has_ended().then_some(()));
         let status = self.process.wait().expect("it was started");
         let mut heard = self.heard.0.lock().expect("no reader panics");
         Finished { status, report: heard.finished.take(), errors: std::mem::take(&mut heard.errors) }
@@ -235,7 +237,7 @@ impl Daemon {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let is_over = left.is_zero() || (heard.ended && what != "its end");
+            let is_over = left.is_zero() || (heard.has_ended() && what != "its end");
             assert!(
                 !is_over,
                 "waited in vain for: {what}\nreport: {:?}\nnotices: {:?}\nerrors: {}",
@@ -254,6 +256,11 @@ impl Drop for Daemon {
 }
 
 impl Heard {
+    /// Whether nothing more comes.
+    fn has_ended(&self) -> bool {
+        self.ended_outputs == 2
+    }
+
     fn take_in(&mut self, mut object: Value) {
         let parse = |value: Value| serde_json::from_value(value).expect("a report has the form of a report");
         if let Some(report) = object.get_mut("status").map(Value::take) {

@@ -210,12 +210,12 @@ fn an_interrupted_start_goes_on_and_a_file_that_has_changed_begins_anew() {
     let interrupted = |signal: &str| {
         let mut start = bench.start(&["--data", &place]);
         let process = start.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let arrived =
             || files_in(&bench.path("cache")).iter().any(|path| path.metadata().is_ok_and(|it| it.len() == 120_000));
         while !arrived() {
             assert!(Instant::now() < deadline, "nothing comes");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(10));
         }
         let id = process.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill is there").success());
