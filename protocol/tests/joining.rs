@@ -6,7 +6,7 @@ mod checking;
 use std::sync::Arc;
 use std::time::Duration;
 
-use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS};
+use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
     Config, Effect, Event, ModelLayout, NetworkOrder, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection,
@@ -303,7 +303,7 @@ fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
             _ => None,
         });
         sent.extend(started);
-        assert!(sent.len() <= 2, "{sent:?}");
+        assert!(sent.len() <= STATE_PARTS_SENT_MAX, "{sent:?}");
         if sent.is_empty() {
             break;
         }
@@ -320,9 +320,9 @@ fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
 }
 
 #[test]
-fn a_donor_sends_two_parts_at_a_time_each_of_about_two_seconds() {
+fn a_donor_sends_three_parts_at_a_time_each_of_about_two_seconds() {
     assert_eq!(parts_sent(2.0), [1; 9], "a slow line");
-    assert_eq!(parts_sent(0.0), [1, 1, 2, 4, 1], "a fast line, of which it knows nothing at first");
+    assert_eq!(parts_sent(0.0), [1, 1, 1, 2, 4], "a fast line, of which it knows nothing at first");
 }
 
 #[test]
@@ -335,10 +335,10 @@ fn a_donor_leaves_out_what_another_sends() {
     let request = snapshot_wanted(&setting.tell(ask(10))).expect("a snapshot");
     let snapshot = Snapshot::from(whole_model());
     let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
-    assert_eq!(chunks_sent(&effects).len(), 2);
-    setting.tell(ask(3));
+    assert_eq!(chunks_sent(&effects).len(), 3);
+    setting.tell(ask(4));
     let finished = |transfer| Event::TransferFinished { transfer: murmur_protocol::TransferId(transfer) };
-    assert_eq!(chunks_sent(&setting.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [2]);
+    assert_eq!(chunks_sent(&setting.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [3]);
     assert!(chunks_sent(&setting.tell(finished(1))).is_empty());
 }
 
