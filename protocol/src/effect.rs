@@ -7,6 +7,7 @@ use crate::notice::Notice;
 use crate::numerics::{EncodeJob, MergeJob, ReduceJob};
 use crate::part::{Part, Selection};
 use crate::peer::{Address, PeerId};
+use crate::scheme::Scheme;
 
 /// Names an order whose reply is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -129,6 +130,9 @@ pub enum TrainerOrder {
         /// Swarm progress of that replica, in steps.
         progress: f64,
     },
+    /// Where all average at once: compute only what is asked for; in pairs: train by itself. Holds from the next boundary on, and
+    /// is in pairs at first. No reply.
+    Average(Scheme),
     /// Train from now on. No reply.
     Begin,
     /// Stop training, but go on to answer snapshots and corrections. No reply.
@@ -180,6 +184,7 @@ impl TrainerOrder {
             TrainerOrder::AdvanceOuter
             | TrainerOrder::TakeUp { .. }
             | TrainerOrder::MatchBatch { .. }
+            | TrainerOrder::Average(_)
             | TrainerOrder::Begin
             | TrainerOrder::End
             | TrainerOrder::Finish(_)

@@ -25,7 +25,7 @@
 //! | | `ApplyCorrection` | `CorrectionApplied` or `RequestFailed` |
 //! | | `LoadState`, `LoadReplica` | `StateLoaded` or `RequestFailed` |
 //! | | `Contribute` | `Contributed` or `RequestFailed` |
-//! | | `TakeUp`, `AdvanceOuter`, `MatchBatch`, `Begin`, `End`, `Finish`, `Complete` | none |
+//! | | `TakeUp`, `AdvanceOuter`, `MatchBatch`, `Average`, `Begin`, `End`, `Finish`, `Complete` | none |
 //! | worker | `Encode` | `Encoded` or `RequestFailed` |
 //! | | `Merge` | `Merged` or `RequestFailed` |
 //! | | `Reduce` | `Reduced` or `RequestFailed` |
@@ -35,10 +35,11 @@
 //! passes [`Snapshot`]s, [`Payload`]s and [`Correction`]s on by reference, and a call of `handle` takes microseconds.
 //!
 //! The method is pairwise modular gossip; see [`numerics`] for the arithmetic and [`exchange`] for the protocol. Where a run
-//! says so, all members average at once instead: see [`collective`].
+//! says so, all members average at once instead: see [`collective`]; or they choose between the two: see [`scheme`].
 
 pub mod bounds;
 pub mod bulk;
+mod choice;
 pub mod codec;
 pub mod collective;
 pub mod config;
@@ -66,6 +67,7 @@ pub mod profile;
 pub mod random;
 pub mod replay;
 mod reputation;
+pub mod scheme;
 pub mod secret;
 pub mod server;
 pub mod shards;

@@ -10,6 +10,7 @@ use crate::finish::FinishOrder;
 use crate::part::Part;
 use crate::peer::{Address, PeerId};
 use crate::profile::Profile;
+use crate::scheme::{Costs, SchemeOrder};
 
 /// Names an exchange: unique among those of its starter, and growing.
 pub type ExchangeNumber = u64;
@@ -57,6 +58,10 @@ pub enum Message {
     Finish(FinishOrder),
     /// Between members of a synchronous run: who takes part in the all-reduce.
     Synchronous(Word),
+    /// Where members choose how they average: what it costs the sender.
+    Costs(Costs),
+    /// Where members choose how they average: what was decided, passed on.
+    Scheme(SchemeOrder),
 }
 
 /// A member as one node describes it to another.
@@ -222,6 +227,7 @@ mod tests {
     };
     use crate::manifest::RunId;
     use crate::profile::Name;
+    use crate::scheme::{Comparison, Scheme};
     use crate::secret::Secret;
 
     fn standing() -> Standing {
@@ -264,6 +270,7 @@ mod tests {
         let reaches = members.clone();
         let stalled = Stalled { epoch, members: members.clone(), standing: Some(at), digest: 5, reaches };
         let announced = Announced { epoch, members: members.clone(), standing: at, current: members.clone() };
+        let reason = Comparison { members: 3, together: 1.5, alone: 1.0, worth: 2.0 };
         let state = TransferHeader::State { request: 1, chunk: 9, progress: 2.0, layout: [3; 32] };
         let encoded = [
             codec::encode(&Message::Shuffle { peers: peers.clone(), wants_reply: true }),
@@ -298,6 +305,8 @@ mod tests {
             codec::encode(&Message::Synchronous(Word::Ended(at))),
             codec::encode(&TransferHeader::Slices(SliceName { epoch, operation: 7, line: 2, digest: 300 })),
             codec::encode(&TransferHeader::Replica { epoch, standing: at }),
+            codec::encode(&Message::Costs(Costs { step_seconds: 0.5, uplink: 1e6, round_trip: 0.25, drifts: true })),
+            codec::encode(&Message::Scheme(SchemeOrder { serial: 300, by: peer, scheme: Scheme::AllReduce, reason })),
         ];
         let lines: Vec<String> = encoded.iter().map(|bytes| hexadecimal(bytes)).collect();
         assert_eq!(lines, GOLDEN);
@@ -313,7 +322,7 @@ mod tests {
         }
     }
 
-    const GOLDEN: [&str; 32] = [
+    const GOLDEN: [&str; 34] = [
         "0001070707070707070707070707070707070707070707070707070707070707070701142f6970342f3132372e302e302e312f7463702f313c0105617474696300007a4401",
         "01fb2c0100000105080600007a440000003f0000003f0000000000406f40fb204e",
         "02fb2c010000003f0600007a440000003f0000003f0000000000406f40",
@@ -346,5 +355,7 @@ mod tests {
         "090307030808080808080808080808080808080808080808080808080808080808080808",
         "050308080808080808080808080808080808080808080808080808080808080808080702fb2c01",
         "0603080808080808080808080808080808080808080808080808080808080808080807030808080808080808080808080808080808080808080808080808080808080808",
+        "0a0000003f002474490000803e01",
+        "0bfb2c01070707070707070707070707070707070707070707070707070707070707070701030000c03f0000803f00000040",
     ];
 }

@@ -25,11 +25,14 @@ use crate::notice::Notice;
 use crate::outbox::{Outbox, Reply};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
+use crate::scheme::Scheme;
 use crate::status::{Counts, Phase, Status};
 use crate::synchronous::Synchronous;
 use crate::time::Time;
+use choosing::Choosing;
 use ending::{LastCopy, Settlings};
 
+mod choosing;
 mod ending;
 mod life;
 mod replies;
@@ -42,8 +45,10 @@ pub struct Node {
     phase: Phase,
     membership: Membership,
     pairwise: Pairwise,
-    /// In a synchronous run: it takes the place of exchanges.
+    /// While all average at once: it takes the place of exchanges.
     synchronous: Option<Synchronous>,
+    /// Where members choose whether they do.
+    choosing: Option<Choosing>,
     reputation: Reputation,
     joining: Joining,
     giving: Giving,
@@ -82,7 +87,8 @@ impl Node {
             phase: Phase::Joining,
             membership: Membership::new(&config, me, seed, now),
             pairwise: Pairwise::new(&config, me, seed, parameters),
-            synchronous: Synchronous::new(&config, me, parameters, now),
+            synchronous: Synchronous::new(&config, me, parameters, now).filter(|_| config.synchronous.is_fixed()),
+            choosing: Choosing::new(&config, &layout, now),
             reputation: Reputation::default(),
             joining: Joining::new(me, seed, chunking, config.first_number, now),
             giving: Giving::new(chunking, *layout.digest()),
@@ -104,6 +110,9 @@ impl Node {
         };
         if let Some(order) = node.end.order.clone() {
             node.outbox.push(TrainerOrder::Finish(order)); // heard in an earlier life
+        }
+        if node.synchronous.is_some() {
+            node.outbox.push(TrainerOrder::Average(Scheme::AllReduce));
         }
         if config.start == Start::WithModel {
             node.begin_training();
@@ -144,6 +153,7 @@ impl Node {
             self.giving.next_deadline(),
             self.phase_deadline,
             self.synchronous.as_ref().and_then(Synchronous::next_deadline),
+            self.choosing.as_ref().map(Choosing::next_deadline),
         ];
         (self.phase != Phase::Left).then(|| deadlines.into_iter().flatten().min()).flatten()
     }
@@ -195,6 +205,7 @@ impl Node {
                     self.pairwise.on_return(now, peer, away);
                 }
                 self.on_member_at_the_end(now, peer, away.is_some());
+                self.tell_scheme(peer);
             }
             Event::PeerDisconnected { peer } => self.on_disconnected(now, peer),
             Event::DialFailed { peer, addresses, reason } => {
@@ -264,6 +275,7 @@ impl Node {
             Message::Shuffle { peers, wants_reply } => {
                 let verdict = self.membership.on_shuffle(now, peer, &peers, wants_reply, out);
                 self.tell_finish(peer);
+                self.tell_scheme(peer);
                 verdict
             }
             Message::Finish(order) => self.on_finish(Some(peer), &order),
@@ -301,8 +313,9 @@ impl Node {
             }
             Message::Synchronous(word) => match &mut self.synchronous {
                 Some(synchronous) => synchronous.on_word(now, peer, word, out),
-                None => Err(Misbehaviour::Unsolicited),
+                None => self.on_nothing_of_all_reduces(),
             },
+            Message::Costs(_) | Message::Scheme(_) => self.on_scheme_message(now, peer, &message),
         };
         self.judge(now, peer, verdict);
     }
@@ -318,6 +331,10 @@ impl Node {
         let refuse = match self.phase {
             Phase::Joining => Some(RejectReason::Joining),
             Phase::Leaving | Phase::Left => Some(RejectReason::Leaving),
+            // Who proposes has not heard yet that all average at once.
+            _ if self.choosing.is_some() && (self.synchronous.is_some() || self.is_gathering()) => {
+                Some(RejectReason::Busy)
+            }
             _ if self.synchronous.is_some() => Some(RejectReason::Unacceptable),
             _ if self.is_resting => Some(RejectReason::Resting),
             _ if self.is_copying_anew() => Some(RejectReason::Joining),
@@ -339,7 +356,7 @@ impl Node {
             }
             TransferHeader::Slices(_) | TransferHeader::Replica { .. } => match &mut self.synchronous {
                 Some(synchronous) => synchronous.on_transfer(now, peer, (&header, payload), out),
-                None => Err(Misbehaviour::Unsolicited),
+                None => self.on_nothing_of_all_reduces(),
             },
             header => {
                 self.pairwise.on_transfer(peer, &header, payload, out);
@@ -347,6 +364,11 @@ impl Node {
             }
         };
         self.judge(now, peer, verdict);
+    }
+
+    /// Something of an all-reduce has come, and this node takes part in none: where members choose, it is early or late.
+    fn on_nothing_of_all_reduces(&self) -> Result<(), Misbehaviour> {
+        if self.choosing.is_some() { Ok(()) } else { Err(Misbehaviour::Unsolicited) }
     }
 
     /// Whether something is under way with a peer that a closed connection would break off.
@@ -414,6 +436,7 @@ impl Node {
         self.pairwise.on_partner_lost(peer, &mut self.outbox);
         self.joining.on_partner_lost(now, peer);
         self.giving.give_up(peer);
+        self.on_costs_lost(peer);
         if let Some(synchronous) = &mut self.synchronous {
             synchronous.on_lost(now, peer, &mut self.outbox);
         }

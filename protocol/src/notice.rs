@@ -8,6 +8,7 @@ use crate::join::Unchecked;
 use crate::misbehaviour::Misbehaviour;
 use crate::part::Part;
 use crate::peer::PeerId;
+use crate::scheme::{Comparison, Scheme};
 
 /// What happened, for people, logs and the simulator's trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,6 +128,15 @@ pub enum Notice {
         joined: Vec<PeerId>,
         /// Who takes part no more.
         left: Vec<PeerId>,
+    },
+    /// Where members choose how they average: they do it this way from now on.
+    SchemeChanged {
+        /// How.
+        scheme: Scheme,
+        /// Who has decided.
+        by: PeerId,
+        /// Why.
+        reason: Comparison,
     },
     /// The founder has ordered the end of the run.
     Finishing(Ending),

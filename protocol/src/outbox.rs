@@ -46,6 +46,13 @@ pub(crate) enum Purpose {
     ReplicaLoad(PeerId),
 }
 
+impl Purpose {
+    /// Whether it is one of an all-reduce.
+    pub(crate) fn is_of_all_reduce(self) -> bool {
+        matches!(self, Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_))
+    }
+}
+
 /// A reply without its request.
 #[derive(Debug)]
 pub(crate) enum Reply {
@@ -136,6 +143,11 @@ impl Outbox {
     /// Who awaited this reply, and since when; `None` for a late or duplicate one.
     pub(crate) fn answered(&mut self, request: RequestId) -> Option<(Purpose, Time)> {
         self.pending.remove(&request)
+    }
+
+    /// Replies for these purposes are awaited no more.
+    pub(crate) fn forget(&mut self, is_void: impl Fn(Purpose) -> bool) {
+        self.pending.retain(|_, (purpose, _)| !is_void(*purpose));
     }
 
     pub(crate) fn is_correction_pending(&self) -> bool {

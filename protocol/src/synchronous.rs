@@ -10,6 +10,7 @@
 //! Orders are carried out in turn: what follows a reduction waits for it. The training thread stands still from its
 //! contribution until the sum is there; for how long is counted.
 
+mod orders;
 mod sending;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,14 +23,13 @@ use crate::collective::{
     Word,
 };
 use crate::config::{Config, Start};
-use crate::effect::{TrainerOrder, TransferId, WorkerOrder};
+use crate::effect::TransferId;
 use crate::manifest::SynchronousSpec;
 use crate::message::{Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::notice::Notice;
-use crate::numerics::{Accumulator, ReduceJob, ReduceStep, Reduced, SliceCodec};
+use crate::numerics::{Accumulator, Reduced, SliceCodec};
 use crate::outbox::{Outbox, Purpose, Reply};
-use crate::part::Selection;
 use crate::peer::PeerId;
 use crate::status::{Status, SynchronousStatus};
 use crate::time::Time;
@@ -37,11 +37,14 @@ use sending::Sending;
 
 /// How long members listen to each other before they agree on who goes on: many round trips, and short beside a wait for
 /// somebody who is gone. A guess.
-const LISTENING: Duration = Duration::from_secs(1);
+pub(crate) const LISTENING: Duration = Duration::from_secs(1);
 
 /// How long a node that comes back with a model looks for its group before it goes on alone: a dial and a handshake take
 /// less. A guess.
 const SEEKING: Duration = Duration::from_secs(3);
+
+/// Weight of the newest contribution in the running mean of their times.
+const NEWEST: f64 = 0.125;
 
 /// Slices kept before they are absorbed: two schedules' worth of the longest.
 const KEPT_MAX: usize = 4 * MEMBERS_MAX;
@@ -63,6 +66,10 @@ pub(crate) struct Synchronous {
     contribution: Option<Snapshot>,
     /// Names the last order to contribute: what comes for an earlier one is of another replica.
     contribution_number: u64,
+    /// When it was ordered, until it is there.
+    contribution_ordered: Option<Time>,
+    /// How long a contribution takes to compute: a running mean.
+    contribution_seconds: Option<f64>,
     /// What rounding has taken away from this node's part of the operations that were finished; empty where there is none.
     residual: Snapshot,
     /// The sum, unless the worker has it.
@@ -99,13 +106,25 @@ pub(crate) enum Replied {
 impl Synchronous {
     /// `None` for a run that averages by gossip. `parameters`: of the whole model.
     pub(crate) fn new(config: &Config, me: PeerId, parameters: usize, now: Time) -> Option<Synchronous> {
-        let spec = config.synchronous.clone();
-        let shape = spec.topology.shape()?;
-        let epoch = Epoch { number: config.first_number.min(EPOCH_NUMBER_MAX / 2), leader: me };
-        let done = config.training.progress.max(0.0) / f64::from(spec.every_steps);
-        let operations = (config.start == Start::WithModel).then_some(done as u64);
         let knows_nobody = config.bootstrap.is_empty() && config.remembered.is_empty();
         let until = if knows_nobody { now } else { now + SEEKING };
+        let progress = (config.start == Start::WithModel).then_some(config.training.progress);
+        let epoch = config.first_number.min(EPOCH_NUMBER_MAX / 2);
+        Synchronous::seeking(&config.synchronous, (me, parameters), (epoch, progress), until)
+    }
+
+    /// A member that looks for its group. `epoch`: a number above those of all epochs that it has announced. `progress`: of
+    /// its model, where it has one. It goes on alone at the earliest at `until`. `None` for a run that averages by gossip.
+    pub(crate) fn seeking(
+        spec: &SynchronousSpec,
+        (me, parameters): (PeerId, usize),
+        (epoch, progress): (u64, Option<f64>),
+        until: Time,
+    ) -> Option<Synchronous> {
+        let spec = spec.clone();
+        let shape = spec.topology.shape()?;
+        let epoch = Epoch { number: epoch, leader: me };
+        let operations = progress.map(|progress| (progress.max(0.0) / f64::from(spec.every_steps)) as u64);
         let patience = Patience {
             listening: Some(LISTENING),
             split: Split::EachGoesOn,
@@ -122,6 +141,8 @@ impl Synchronous {
             work: VecDeque::new(),
             contribution: None,
             contribution_number: 0,
+            contribution_ordered: None,
+            contribution_seconds: None,
             residual: Snapshot::from(Vec::new()),
             accumulator: None,
             is_reducing: false,
@@ -241,6 +262,7 @@ impl Synchronous {
         let replied = match (purpose, reply) {
             (Purpose::Contribution(number), Reply::Contributed(contribution, digest, _)) => {
                 if number == self.contribution_number {
+                    self.time_contribution(now);
                     self.contribution = Some(contribution);
                     self.collective.contributed(now, self.collective.standing().operations, digest);
                 }
@@ -319,6 +341,28 @@ impl Synchronous {
         });
     }
 
+    /// All-reduces that this node has finished.
+    pub(crate) fn finished(&self, now: Time) -> u64 {
+        self.collective.counts(now).finished
+    }
+
+    /// Seconds that a contribution takes to compute, once one has been.
+    pub(crate) fn contribution_seconds(&self) -> Option<f64> {
+        self.contribution_seconds
+    }
+
+    /// The number of the last epoch.
+    pub(crate) fn epoch_number(&self) -> u64 {
+        self.collective.epoch().number
+    }
+
+    fn time_contribution(&mut self, now: Time) {
+        let Some(ordered) = self.contribution_ordered.take() else { return };
+        let seconds = (now - ordered).as_secs_f64();
+        let mean = self.contribution_seconds.get_or_insert(seconds);
+        *mean += NEWEST * (seconds - *mean);
+    }
+
     /// What this node had of the operation under way is gone, or the replica is.
     fn lose_state(&mut self, now: Time) {
         self.collective.state_lost(now);
@@ -348,112 +392,6 @@ impl Synchronous {
                     self.work.push_back(order);
                 }
                 order => self.work.push_back(order),
-            }
-        }
-    }
-
-    fn carry_out(&mut self, now: Time, order: Order, out: &mut Outbox) {
-        match order {
-            Order::Contribute { .. } => {
-                self.contribution_number += 1;
-                let purpose = Purpose::Contribution(self.contribution_number);
-                out.request(purpose, |request| TrainerOrder::Contribute { request });
-            }
-            Order::Begin { .. } => self.begin(out),
-            Order::Send { to, name, what } => {
-                let range = self.codec.elements(what.slices, self.parameters);
-                match (&self.written, self.accumulator.take()) {
-                    (Some((of, payload)), accumulator) if *of == range => {
-                        self.accumulator = accumulator;
-                        self.sending.push(to, TransferHeader::Slices(name), payload.clone());
-                    }
-                    (_, Some(accumulator)) => {
-                        self.writing = Some((to, name, range.clone()));
-                        self.order_step(ReduceStep::Write { accumulator, range, action: what.action }, out);
-                    }
-                    (_, None) => {}
-                }
-            }
-            Order::Absorb { name, what } => {
-                self.written = None;
-                let range = self.codec.elements(what.slices, self.parameters);
-                let bytes = self.codec.bytes(range.len());
-                let fitting = self.kept.remove(&name).filter(|(_, payload)| payload.len() == bytes);
-                if let (Some((_, received)), Some(accumulator)) = (fitting, self.accumulator.take()) {
-                    let step = ReduceStep::Absorb { accumulator, range, received, action: what.action };
-                    self.order_step(step, out);
-                } else {
-                    self.lose_state(now);
-                }
-            }
-            Order::Finish { operation, standing, members } => {
-                self.kept.retain(|name, _| name.operation > operation || name.epoch > standing.epoch);
-                (self.contribution, self.written) = (None, None);
-                let progress = self.progress(standing);
-                if let Some(Accumulator { sum, residual }) = self.accumulator.take() {
-                    self.residual = residual;
-                    out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
-                }
-            }
-            Order::GiveState { to, standing, epoch } => {
-                if self.giving.is_empty() {
-                    let selection = Selection::Replica;
-                    out.request(Purpose::ReplicaCopy, |request| TrainerOrder::TakeSnapshot { request, selection });
-                }
-                self.giving.push_back((to, epoch, standing));
-            }
-            Order::TakeState { standing, epoch } => {
-                let replica = self.replicas.remove(&(epoch, standing));
-                self.replicas.clear();
-                // It is of contributions that another replica has not had.
-                self.residual = Snapshot::from(Vec::new());
-                match replica {
-                    Some((from, replica)) => {
-                        let progress = self.progress(standing);
-                        let purpose = Purpose::ReplicaLoad(from);
-                        out.request(purpose, |request| TrainerOrder::LoadReplica { request, replica, progress });
-                    }
-                    None => self.lose_state(now),
-                }
-            }
-            Order::Say { to, word } => out.send(to, Message::Synchronous(word)),
-        }
-    }
-
-    fn begin(&mut self, out: &mut Outbox) {
-        self.written = None;
-        let Some(contribution) = self.contribution.clone() else {
-            self.accumulator = None;
-            return;
-        };
-        let residual = self.residual.clone();
-        if self.codec.rounds() {
-            self.order_step(ReduceStep::Begin { contribution, residual }, out);
-        } else {
-            self.accumulator = Some(Accumulator { sum: contribution, residual });
-        }
-    }
-
-    /// What follows waits for the worker's reply.
-    fn order_step(&mut self, step: ReduceStep, out: &mut Outbox) {
-        self.is_reducing = true;
-        let job = ReduceJob { codec: self.codec, step };
-        out.request(Purpose::Reduction, |request| WorkerOrder::Reduce { request, job });
-    }
-
-    fn on_reduced(&mut self, accumulator: Accumulator, written: Option<Payload>) {
-        self.accumulator = Some(accumulator);
-        let Some(((to, name, range), payload)) = self.writing.take().zip(written) else { return };
-        // Also where this node has finished and belongs to a later epoch: others may still need them.
-        self.written = Some((range, payload.clone()));
-        self.sending.push(to, TransferHeader::Slices(name), payload);
-    }
-
-    /// Sends the copy to all that it was made for and that still belong to the epoch.
-    fn give(&mut self, replica: &Snapshot) {
-        for (to, epoch, standing) in std::mem::take(&mut self.giving) {
-            if epoch == self.collective.epoch() {
-                self.sending.push(to, TransferHeader::Replica { epoch, standing }, replica.to_payload());
             }
         }
     }

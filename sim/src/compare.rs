@@ -1,6 +1,6 @@
 //! Ways to train together, side by side: the same model, data, links and faults for each of them.
 //!
-//! Gossip runs in the [swarm simulator](crate::Swarm), with the daemon's own decisions. The other methods are the state
+//! Gossip, also where nodes go over to a ring at times, runs in the [swarm simulator](crate::Swarm), with the daemon's own decisions. The other methods are the state
 //! machines [`Collective`](murmur_protocol::collective::Collective), [`Server`](murmur_protocol::server::Server) and
 //! [`Meeting`](murmur_protocol::pairs::Meeting) in a [world] of the same links. All of them train the daemon's own engine,
 //! and everything that is told of a run (time, bytes, waiting, loss) is counted while it happens.
@@ -39,7 +39,7 @@ impl Setting {
     /// When the trainer's specification does not pass [`TransformerSpec::check`](crate::TransformerSpec::check).
     pub fn run(&self, is_interrupted: &dyn Fn() -> bool) -> Option<Outcome> {
         match self.method.kind {
-            Kind::Gossip => swarm::run(self, is_interrupted),
+            Kind::Gossip | Kind::Auto => swarm::run(self, is_interrupted),
             Kind::DataParallel(..) | Kind::Diloco(_) => {
                 world::run(self, &mut collectives::Collectives::new(self), is_interrupted)
             }

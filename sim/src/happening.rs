@@ -24,7 +24,7 @@ pub(crate) enum Happening {
     TrainerDue { host: HostIndex, life: Life, due: u64 },
     /// A trainer that does not train looks at its requests.
     IdleBoundary { host: HostIndex, life: Life },
-    /// A member of a synchronous run has computed what it contributes; void unless `number` is that of the last order.
+    /// A member has computed what it contributes; void unless `number` is that of the last order.
     ContributionDue { host: HostIndex, life: Life, number: u64, request: RequestId },
     /// The host writes what it would resume from.
     Checkpoint { host: HostIndex, life: Life },

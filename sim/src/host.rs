@@ -6,6 +6,7 @@ mod step_clock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use murmur_protocol::scheme::Scheme;
 use murmur_protocol::{Address, Correction, Effect, Event, Part, PeerId, Phase, RequestId, Snapshot, Time, TransferId};
 
 pub(crate) use clock::Clock;
@@ -62,9 +63,11 @@ pub(crate) struct Host {
     pub(crate) due: (u64, Option<Time>),
     pub(crate) idle_boundary_is_set: bool,
     pub(crate) has_stopped: bool,
-    /// In a synchronous run: counts orders to contribute, and what makes them void.
+    /// How its node averages at present.
+    pub(crate) scheme: Scheme,
+    /// While all average at once: counts orders to contribute, and what makes them void.
     pub(crate) contribution: u64,
-    /// In a synchronous run: with whom it averages, as its node has told.
+    /// While all average at once: with whom it averages, as its node has told.
     pub(crate) group: BTreeSet<PeerId>,
     pub(crate) steps_max: Option<u64>,
     /// The trainer's steps when this life began, and when it last reported.
@@ -105,6 +108,8 @@ pub(crate) struct Tally {
     pub(crate) landed: Vec<f64>,
     pub(crate) exchanges: u64,
     pub(crate) last_exchange: Time,
+    /// Time in which it has computed what it contributed to all-reduces.
+    pub(crate) contributing: Duration,
 }
 
 /// What must be remembered of a merge until its correction is ordered.
@@ -163,6 +168,7 @@ impl Host {
             has_stopped: false,
             contribution: 0,
             group: BTreeSet::new(),
+            scheme: Scheme::default(),
             steps_max: plan.steps_max,
             first_steps: trainer.steps,
             reported_steps: trainer.steps,
@@ -264,7 +270,10 @@ impl Host {
 
     pub(crate) fn begin_training(&mut self, now: Time) {
         self.trainer.is_training = true;
-        self.step_clock.begin(now);
+        // Where all average at once it steps with sums alone.
+        if self.scheme == Scheme::Pairs {
+            self.step_clock.begin(now);
+        }
     }
 
     /// Steps up to `now` must have been taken.
@@ -308,7 +317,7 @@ impl Host {
             delay: self.tally.delay,
             delay_rounds: self.tally.delay_rounds,
             rounds: self.tally.rounds,
-            trained: self.step_clock.trained(now),
+            trained: self.step_clock.trained(now) + self.tally.contributing,
             exchanges: self.tally.exchanges,
             connected: self.connected(),
             last_exchange_ago: now.saturating_since(self.tally.last_exchange),

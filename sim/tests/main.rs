@@ -2,6 +2,7 @@
 
 mod broken;
 mod calm;
+mod choosing;
 mod everything;
 mod findings;
 mod finish;

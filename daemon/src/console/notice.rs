@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::handshake::Refusal;
+use murmur_protocol::scheme::{Comparison, Scheme};
 use murmur_protocol::text::foreign;
 use murmur_protocol::{Notice, PeerId, Unchecked};
 
@@ -99,6 +100,17 @@ pub(super) fn describe(notice: &Notice, names: &Names) -> Words {
             let changes = [("new", joined), ("gone", left)].into_iter().filter(|(_, who)| !who.is_empty());
             let changes: Vec<String> = changes.map(|(what, who)| format!("{what}: {}", list(who))).collect();
             plain(format!("{} average together ({})", counted((*members).into(), "member"), changes.join("; ")))
+        }
+        Notice::SchemeChanged { scheme, by: _, reason } => {
+            let Comparison { members, together, alone, worth } = reason;
+            let (change, takes) = match scheme {
+                Scheme::AllReduce => ("all average at once", "should take"),
+                Scheme::Pairs => ("averages in pairs, so that nobody waits,", "took"),
+            };
+            plain(format!(
+                "{change} from now on: a step of all {members} {takes} {together:.2} s, one alone takes {alone:.2} s, and \
+                 up to {worth:.1} times that pays"
+            ))
         }
         Notice::Finishing(ending) => plain(format!(
             "the founder finishes the run: the learning rate falls from step {:.0} on, the end is step {:.0} of the swarm",

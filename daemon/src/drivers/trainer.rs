@@ -4,7 +4,7 @@
 //! `try_send`, and what cannot be handed over yet is kept for the next boundary. Its only call that can wait is in
 //! `wait_for_order`, which is not called between the first step and the last (before the first it waits for shards of
 //! shared data as well). Whether that is so shows in `StepTimes`: the gaps between steps are measured, and tests bound
-//! them. In a synchronous run it does wait there: from its contribution until the sum of all is there. And where other machines
+//! them. While all members average at once it does wait there: from its contribution until the sum of all is there. And where other machines
 //! hold a part of its model, a step waits for them.
 
 mod copied;
@@ -109,7 +109,7 @@ impl Trainer {
         let (view_sender, view) = watch::channel(first_view.clone());
         let thread = TrainerThread {
             timetable: Timetable::new(settings.checkpoint_period),
-            member: Member::new(&settings.manifest.synchronous),
+            member: None,
             throttle: Throttle::new(settings.training_percent),
             settings,
             engine,
@@ -224,7 +224,7 @@ struct TrainerThread {
     /// Why the last checkpoint could not be made.
     unsaved: Option<String>,
     divergence: Divergence,
-    /// In a synchronous run.
+    /// While all members average at once.
     member: Option<Member>,
     withheld: Withheld,
     throttle: Throttle,
@@ -343,6 +343,7 @@ impl TrainerThread {
             TrainerOrder::TakeUp { sum, members, progress } => self.take_up_sum(sum, members, progress),
             TrainerOrder::LoadReplica { request, replica, progress } => self.load_replica(request, &replica, progress),
             TrainerOrder::MatchBatch { members } => self.engine.set_members(members),
+            TrainerOrder::Average(scheme) => self.average(scheme),
             TrainerOrder::Finish(order) => {
                 self.engine.finish(order.ending);
                 self.ending = Some(order.ending);

@@ -105,20 +105,24 @@ impl MemoryEstimate {
         let links = if manifest.gossip.kind == GossipKind::Links { trained * LINKS_MAX as u64 / 2 } else { 0 };
         // A checkpoint on its way to the disk: parameters and moments.
         let checkpoint = trained + moments + outer;
-        let copies = if manifest.synchronous.is_on() {
-            let averages_gradients = manifest.synchronous.averages_gradients();
-            // A contribution and the sum; where models are averaged, the last average.
-            let kept = if averages_gradients { 2 * trained } else { 3 * trained };
-            // The replica for a joiner, and a moment of a copy while it is made: more than slices on their way.
-            let replica = 2 * trained + if averages_gradients { moments } else { outer };
-            // What rounding has taken away: of the last operation, and of the one under way.
-            let rests = if manifest.synchronous.codec().rounds() { 2 * trained } else { 0 };
-            checkpoint + kept + rests + replica
-        } else {
-            // Snapshots of an exchange that is begun and one that is answered, and of the model that is given to a joiner; of both
-            // exchanges codes, the partner's and the correction, in the first ones in 16 bits each.
-            checkpoint + 3 * trained + 2 * (3 * trained / 2) + links
-        };
+        // Snapshots of an exchange that is begun and one that is answered, and of the model that is given to a joiner; of both
+        // exchanges codes, the partner's and the correction, in the first ones in 16 bits each.
+        let in_pairs = 3 * trained + 2 * (3 * trained / 2) + links;
+        let averages_gradients = manifest.synchronous.averages_gradients();
+        // A contribution and the sum; where models are averaged, the last average.
+        let kept = if averages_gradients { 2 * trained } else { 3 * trained };
+        // The replica for a joiner, and a moment of a copy while it is made: more than slices on their way.
+        let replica = 2 * trained + if averages_gradients { moments } else { outer };
+        // What rounding has taken away: of the last operation, and of the one under way.
+        let rests = if manifest.synchronous.codec().rounds() { 2 * trained } else { 0 };
+        let at_once = kept + rests + replica;
+        let copies = checkpoint
+            + match (manifest.synchronous.is_on(), manifest.synchronous.auto) {
+                (false, _) => in_pairs,
+                (true, false) => at_once,
+                // One after the other.
+                (true, true) => in_pairs.max(at_once),
+            };
         // A pipeline corrects a copy of all its parts.
         let copies = if part.is_some() { copies + trained } else { copies };
         let at_once = options.examples_at_once(&manifest.model, kernels) as u64;

@@ -98,6 +98,17 @@ pub struct Schedule {
     pub moves: Vec<Move>,
 }
 
+impl Schedule {
+    /// What the member that sends most sends, in vectors.
+    pub fn share_of_busiest(&self) -> f64 {
+        let mut sent = [0.0; MEMBERS_MAX];
+        for one in &self.moves {
+            sent[usize::from(one.from)] += f64::from(one.slices.end - one.slices.start) / f64::from(one.slices.of);
+        }
+        sent.into_iter().fold(0.0, f64::max)
+    }
+}
+
 fn star(count: u16) -> Vec<Move> {
     let up = (1..count).map(|from| Move { round: 0, from, to: 0, slices: WHOLE, action: Action::Add });
     let down = (1..count).map(|to| Move { round: 1, from: 0, to, slices: WHOLE, action: Action::Replace });
@@ -261,6 +272,11 @@ mod tests {
                 assert_eq!(sent(Shape::Tree, rank), (children + not_root) * length);
                 let halving = 2 * (power - 1) * length / power + usize::from(is_extra_partner) * length;
                 assert_eq!(sent(Shape::HalvingDoubling, rank), if rank < power { halving } else { length });
+            }
+            for shape in Shape::ALL {
+                let busiest = (0..members).map(|rank| sent(shape, rank)).max().unwrap_or(0) as f64 / length as f64;
+                let share = shape.schedule(members).share_of_busiest();
+                assert!((share - busiest).abs() < 1e-9, "{shape:?} of {members}: {share}, {busiest}");
             }
             let rounds = |shape: Shape| usize::from(shape.schedule(members).rounds);
             assert_eq!(rounds(Shape::Ring), 2 * (members - 1));

@@ -243,6 +243,11 @@ impl Averaging {
         self.travel_before = self.training.travel;
     }
 
+    /// Training stood still for others meanwhile: a step takes this long, as far as is known.
+    pub(crate) fn set_step_seconds(&mut self, step_seconds: f64) {
+        self.step_time = StepTime { last: None, step_seconds };
+    }
+
     /// Seconds of one step, 0 before that is known.
     pub(crate) fn step_seconds(&self) -> f64 {
         self.step_time.step_seconds

@@ -107,6 +107,23 @@ impl Cadence {
         self.uplink.bytes_per_second()
     }
 
+    /// What this node may send in bytes a second, as far as is known: all of the owner's cap, or the least that the line
+    /// carries.
+    pub(crate) fn sends_at_most(&self) -> Option<f64> {
+        let line = self.uplink.bytes_per_second_at_least();
+        line.map(|line| self.upload_cap.map_or(line, |cap| cap.min(line)))
+    }
+
+    /// Seconds of the way to others and back, once known.
+    pub(crate) fn round_trip_seconds(&self) -> Option<f64> {
+        self.uplink.round_trip_seconds()
+    }
+
+    /// Whether the models drift apart, and the budget forbids to exchange more often.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
     /// A worker took this long for an encoding or a merge.
     pub(crate) fn on_work(&mut self, taken: Duration) {
         self.worker_seconds += NEWEST * (taken.as_secs_f64() - self.worker_seconds);

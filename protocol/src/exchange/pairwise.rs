@@ -23,6 +23,7 @@ use crate::outbox::{Outbox, Purpose, Reply};
 use crate::part::{Part, Vector};
 use crate::peer::PeerId;
 use crate::reputation::Reputation;
+use crate::scheme::Costs;
 use crate::status::Status;
 use crate::time::Time;
 
@@ -236,6 +237,26 @@ impl Pairwise {
         self.averaging.links.forget_all();
         self.starter.on_model_replaced(&mut self.averaging, out);
         self.responder.on_model_replaced(&mut self.averaging, out);
+    }
+
+    /// Members average in pairs again, after they did all at once, from one model. A step takes this long.
+    pub(crate) fn on_return_to_pairs(&mut self, step_seconds: Option<f64>, out: &mut Outbox) {
+        self.on_model_replaced(out);
+        self.averaging.set_step_seconds(step_seconds.unwrap_or_default());
+        self.schedule();
+    }
+
+    /// What averaging costs this node; `None` before it is known how long a step takes. `step_seconds`: where it is known
+    /// better than from reports.
+    pub(crate) fn costs(&self, step_seconds: Option<f64>) -> Option<Costs> {
+        let Averaging { cadence, .. } = &self.averaging;
+        let step_seconds = step_seconds.unwrap_or(self.averaging.step_seconds());
+        (step_seconds > 0.0).then(|| Costs {
+            step_seconds: step_seconds as f32,
+            uplink: cadence.sends_at_most().unwrap_or_default() as f32,
+            round_trip: cadence.round_trip_seconds().unwrap_or_default() as f32,
+            drifts: cadence.is_limited(),
+        })
     }
 
     /// Own training is over: only final exchanges are still to come.

@@ -58,6 +58,9 @@ impl fmt::Display for Topology {
 pub struct SynchronousSpec {
     /// Who sends what to whom.
     pub topology: Topology,
+    /// Whether all average at once only while that pays, and else in pairs, by gossip: the members measure it, and change
+    /// together.
+    pub auto: bool,
     /// Steps between two averages, 1 to 10,000. 1: the gradients of each step are averaged, so that all members together are
     /// one node with all their batches. More: the models are, with `gossip.outer_learning_rate` as DiLoCo does it.
     pub every_steps: u32,
@@ -70,14 +73,19 @@ pub struct SynchronousSpec {
 
 impl Default for SynchronousSpec {
     fn default() -> Self {
-        SynchronousSpec { topology: Topology::None, every_steps: 1, members_min: 1, slice_bits: 32 }
+        SynchronousSpec { topology: Topology::None, auto: false, every_steps: 1, members_min: 1, slice_bits: 32 }
     }
 }
 
 impl SynchronousSpec {
-    /// Whether the run is synchronous.
+    /// Whether all average at once, always or at times.
     pub fn is_on(&self) -> bool {
         self.topology != Topology::None
+    }
+
+    /// Whether all average at once, always.
+    pub fn is_fixed(&self) -> bool {
+        self.is_on() && !self.auto
     }
 
     /// Whether gradients are averaged, and not models.
@@ -103,6 +111,10 @@ pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
     check("synchronous.members_min", least, (1..=MEMBERS_MAX as u32).contains(&least), "1 to 64")?;
     let bits = synchronous.slice_bits;
     check("synchronous.slice_bits", bits, matches!(bits, 8 | 16 | 32), "8, 16 or 32")?;
+    let auto = synchronous.auto;
+    check("synchronous.auto", auto, !auto || synchronous.is_on(), "false without a synchronous.topology")?;
+    let rule = "false where models are averaged: synchronous.auto needs synchronous.every_steps = 1";
+    check("synchronous.auto", auto, !auto || synchronous.averages_gradients(), rule)?;
     if !synchronous.is_on() {
         return Ok(());
     }
@@ -116,7 +128,11 @@ pub(super) fn validate(manifest: &RunManifest) -> Result<(), ManifestError> {
 /// Whether a field has no line in the canonical text: all of a run that gossips, and what came later where it is at its
 /// default.
 pub(super) fn is_left_out(synchronous: &SynchronousSpec, section: &str, field: &str) -> bool {
-    let is_default = field == "slice_bits" && synchronous.slice_bits == SynchronousSpec::default().slice_bits;
+    let is_default = match field {
+        "slice_bits" => synchronous.slice_bits == SynchronousSpec::default().slice_bits,
+        "auto" => !synchronous.auto,
+        _ => false,
+    };
     section == "synchronous" && (is_default || !synchronous.is_on())
 }
 
@@ -131,7 +147,8 @@ mod tests {
         assert!(!text.contains("synchronous"), "{text}");
         let all = [Topology::Ring, Topology::Tree, Topology::Star, Topology::HalvingDoubling];
         for topology in all {
-            manifest.synchronous = SynchronousSpec { topology, every_steps: 20, members_min: 3, slice_bits: 32 };
+            manifest.synchronous =
+                SynchronousSpec { topology, auto: false, every_steps: 20, members_min: 3, slice_bits: 32 };
             let text = manifest.canonical_text();
             let [every, least, topology] =
                 ["every_steps = 20".to_owned(), "members_min = 3".to_owned(), format!("topology = \"{topology}\"")];
@@ -158,6 +175,11 @@ mod tests {
         assert!(refused(|run| run.synchronous.every_steps = 0).starts_with("synchronous.every_steps = 0"));
         assert!(refused(|run| run.synchronous.members_min = 65).starts_with("synchronous.members_min = 65"));
         assert!(refused(|run| run.synchronous.slice_bits = 4).starts_with("synchronous.slice_bits = 4"));
+        let of_models = |run: &mut RunManifest| (run.synchronous.auto, run.synchronous.every_steps) = (true, 2);
+        assert!(refused(of_models).ends_with("synchronous.auto needs synchronous.every_steps = 1"));
+        let of_nothing =
+            |run: &mut RunManifest| (run.synchronous.auto, run.synchronous.topology) = (true, Topology::None);
+        assert!(refused(of_nothing).starts_with("synchronous.auto = true"));
         assert!(refused(|run| run.gossip.outer_learning_rate = 0.7).starts_with("gossip.outer_learning_rate = 0.7"));
         assert!(refused(|run| run.optimizer.match_batch = true).starts_with("optimizer.match_batch = true"));
         let synchronous = SynchronousSpec { topology: Topology::Tree, every_steps: 50, ..SynchronousSpec::default() };

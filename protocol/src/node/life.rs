@@ -32,6 +32,7 @@ impl Node {
         if let Some(ended) = self.pairwise.take_ended() {
             self.on_ended(now, ended);
         }
+        self.choose(now);
         let progress_missed = self.pairwise.progress_missed(|| self.membership.member_count(now));
         match self.phase {
             Phase::Joining | Phase::Training if self.synchronous.is_some() => {}
@@ -51,6 +52,7 @@ impl Node {
                     self.begin_settling(now);
                 }
             }
+            Phase::Training if self.is_gathering() => {}
             Phase::Training => self.start_due_exchange(now),
             Phase::Settling => self.settle(now),
             Phase::Leaving => self.finish_leaving(now),

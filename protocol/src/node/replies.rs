@@ -28,7 +28,7 @@ impl Node {
             (Purpose::StateSnapshot, Reply::Failed) => self.giving.on_snapshot_failed(),
             (Purpose::StateLoad, Reply::Loaded(accepted, _)) => self.on_state_loaded(now, accepted),
             (Purpose::StateLoad, Reply::Failed) => drop(self.joining.on_loaded(now, false)),
-            (Purpose::Contribution(_) | Purpose::Reduction | Purpose::ReplicaCopy | Purpose::ReplicaLoad(_), reply) => {
+            (purpose, reply) if purpose.is_of_all_reduce() => {
                 let Some(synchronous) = &mut self.synchronous else { return };
                 match synchronous.on_reply(now, purpose, reply, out) {
                     Replied::Taken => {}

@@ -16,6 +16,8 @@ pub(crate) const OUTER_MOMENTUM: f64 = 0.9;
 pub enum Kind {
     /// The daemon's own pairwise modular gossip.
     Gossip,
+    /// Gossip or data-parallel round a ring, as the nodes themselves find out what pays.
+    Auto,
     /// Gradients of all nodes are reduced in every step, written like this on their way.
     DataParallel(Shape, SliceCodec),
     /// Parameters are reduced every few steps, with an outer Nesterov step.
@@ -55,6 +57,9 @@ impl Kind {
         };
         match self {
             Kind::Gossip | Kind::Alone => Some(Default::default()),
+            Kind::Auto => {
+                Some((GossipSpec::default(), SynchronousSpec { auto: true, ..all_reduce(Shape::Ring, Float32, 1) }))
+            }
             Kind::DataParallel(shape, codec) => Some((GossipSpec::default(), all_reduce(shape, codec, 1))),
             Kind::Diloco(shape) => {
                 let (outer_learning_rate, outer_momentum) = (OUTER_LEARNING_RATE, OUTER_MOMENTUM);
@@ -100,7 +105,7 @@ impl Method {
 const ALL_REDUCE: &str = "Use it where links are fast and nodes are alike; one slow or dead node holds up all of them.";
 
 /// All methods.
-pub const ALL: [Method; 15] = [
+pub const ALL: [Method; 16] = [
     Method {
         name: "gossip",
         title: "murmur's own: a few partners each, one bit a parameter, while all train",
@@ -112,6 +117,18 @@ pub const ALL: [Method; 15] = [
             "Use it on slow, unlike or failing machines; each step learns a little less than one of all nodes together.",
         ],
         source: "this program; after CHOCO-Gossip, arXiv 1902.00340, and signs with a scale, arXiv 1802.04434",
+    },
+    Method {
+        name: "auto",
+        title: "gossip or a ring, as the nodes find out what pays",
+        kind: Kind::Auto,
+        sentences: [
+            "The nodes begin with gossip and tell each other how long their steps take and what their lines carry.",
+            "Once a step of all together is expected to cost less than it is worth, they go over to a ring all at once.",
+            "They measure what it costs, and go back to gossip where it costs more: because of a slow line, a slow node, or failures.",
+            "Use it where you do not know your links, or where they change; it takes some steps to find out.",
+        ],
+        source: "this program; after consensus control, Kong et al., ICML 2021",
     },
     Method {
         name: "ring",

@@ -1,8 +1,6 @@
-//! Gossip in the swarm simulator: the daemon's own nodes, over the links and through the faults of a comparison.
+//! Gossip, and the choice between it and a ring, in the swarm simulator: the daemon's own nodes, over the links and through the faults of a comparison.
 
 use std::time::Duration;
-
-use murmur_protocol::manifest::GossipSpec;
 
 use super::outcome::{Activity, Counted, NodeAccount, Outcome, Point, Span};
 use super::setting::{STRAGGLER, Setting};
@@ -57,8 +55,10 @@ fn scenario(setting: &Setting) -> Scenario {
     }
     let last = setting.nodes - 1;
     let begins = setting.fault_at();
+    let (gossip, synchronous) = setting.method.kind.of_daemons().expect("daemons gossip");
     let scenario = Scenario {
-        gossip: GossipSpec::default(),
+        gossip,
+        synchronous,
         nodes,
         trainer: TrainerSpec::Transformer(setting.trainer.clone()),
         network: setting.links.network(),

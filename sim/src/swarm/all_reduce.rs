@@ -1,4 +1,4 @@
-//! Trainers of a synchronous run: they stand still until the node orders a contribution, which is the gradient of a batch,
+//! Trainers while all members average at once: they stand still until the node orders a contribution, which is the gradient of a batch,
 //! and step with the sum of all.
 //!
 //! A contribution takes as long as a step. What the node orders meanwhile takes the place of it.
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use murmur_protocol::collective::Members;
 use murmur_protocol::numerics::state_digest;
+use murmur_protocol::scheme::Scheme;
 use murmur_protocol::{Event, Payload, RequestId, Snapshot, TrainerOrder};
 
 use super::{Sabotage, Swarm};
@@ -18,6 +19,23 @@ use crate::scenario::HostIndex;
 const LOADING: Duration = Duration::from_millis(1);
 
 impl Swarm {
+    /// From now on the trainer computes what it is asked for, or steps by itself.
+    pub(super) fn average(&mut self, index: HostIndex, scheme: Scheme) {
+        self.catch_up(index);
+        let now = self.queue.now();
+        let Some(host) = self.hosts[index].as_mut() else { return };
+        host.scheme = scheme;
+        // What was to be contributed is void.
+        host.contribution += 1;
+        match scheme {
+            Scheme::AllReduce => host.step_clock.end(now),
+            Scheme::Pairs if host.trainer.is_training => host.step_clock.begin(now),
+            Scheme::Pairs => {}
+        }
+        self.schedule_trainer(index);
+        self.set_idle_boundary(index);
+    }
+
     pub(super) fn order_member(&mut self, index: HostIndex, order: TrainerOrder) {
         match order {
             TrainerOrder::Contribute { request } => self.plan_contribution(index, request),
@@ -42,6 +60,7 @@ impl Swarm {
         let Some(host) = self.living(index, life).filter(|host| host.contribution == number) else { return };
         let digest = state_digest(&host.trainer.values());
         let contribution = Snapshot::from(host.trainer.contribution());
+        host.tally.contributing += host.step_clock.step_time();
         let report = host.trainer.report();
         self.tell_life(index, life, Event::Contributed { request, contribution, digest, report });
     }

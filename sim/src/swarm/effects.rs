@@ -81,7 +81,6 @@ impl Swarm {
     }
 
     fn order_trainer(&mut self, index: HostIndex, order: TrainerOrder, merged: &mut Option<Merging>) {
-        let now = self.queue.now();
         match order {
             TrainerOrder::TakeSnapshot { request, selection } => self.order(index, Order::Snapshot(request, selection)),
             TrainerOrder::ApplyCorrection { request, part, correction, progress_shift } => {
@@ -98,17 +97,9 @@ impl Swarm {
                     host.trainer.set_members(members);
                 }
             }
-            // In a synchronous run it steps with sums alone.
-            TrainerOrder::Begin if self.scenario.synchronous.is_on() => {}
+            TrainerOrder::Average(scheme) => self.average(index, scheme),
             TrainerOrder::Begin => self.begin_steps(index),
-            TrainerOrder::End => {
-                self.catch_up(index);
-                if let Some(host) = self.hosts[index].as_mut() {
-                    host.end_training(now);
-                }
-                self.schedule_trainer(index);
-                self.set_idle_boundary(index);
-            }
+            TrainerOrder::End => self.end_steps(index),
             TrainerOrder::Finish(order) => {
                 self.catch_up(index);
                 if let Some(host) = self.hosts[index].as_mut() {

@@ -28,6 +28,16 @@ impl Swarm {
         }
     }
 
+    pub(super) fn end_steps(&mut self, index: HostIndex) {
+        self.catch_up(index);
+        let now = self.queue.now();
+        if let Some(host) = self.hosts[index].as_mut() {
+            host.end_training(now);
+        }
+        self.schedule_trainer(index);
+        self.set_idle_boundary(index);
+    }
+
     /// Takes all steps that have ended.
     pub(super) fn catch_up(&mut self, index: HostIndex) {
         let now = self.queue.now();

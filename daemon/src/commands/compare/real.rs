@@ -64,7 +64,7 @@ fn manifest(plan: &Plan, kind: Kind, learning_rate: f64) -> Option<RunManifest> 
     manifest.run.seed = plan.base.seed;
     manifest.optimizer.learning_rate = learning_rate;
     manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
-    if manifest.synchronous.is_on() {
+    if manifest.synchronous.is_fixed() {
         // As the simulated ones they all begin at the first step.
         manifest.synchronous.members_min = plan.base.nodes as u32;
     }

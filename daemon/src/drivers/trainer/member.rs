@@ -1,8 +1,9 @@
-//! The trainer of a synchronous run: it computes a contribution, then stands still until the sum of all is there.
+//! The trainer while all members average at once: it computes a contribution, then stands still until the sum of all is there.
 
 use std::time::Instant;
 
 use murmur_protocol::manifest::SynchronousSpec;
+use murmur_protocol::scheme::Scheme;
 use murmur_protocol::{Event, Payload, RequestId, Snapshot};
 use murmur_training::TrainingError;
 
@@ -27,18 +28,8 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// `None` for a run that gossips.
-    pub(super) fn new(spec: &SynchronousSpec) -> Option<Member> {
-        let spec = spec.is_on().then(|| spec.clone())?;
-        Some(Member {
-            spec,
-            ordered: None,
-            steps: 0,
-            waits: false,
-            last_batch: (0, 0.0),
-            batch_at: None,
-            has_ended: false,
-        })
+    fn new(spec: SynchronousSpec) -> Member {
+        Member { spec, ordered: None, steps: 0, waits: false, last_batch: (0, 0.0), batch_at: None, has_ended: false }
     }
 
     /// Whether there is something to compute.
@@ -67,6 +58,19 @@ impl Member {
 }
 
 impl TrainerThread {
+    /// From now on it computes what it is asked for, or steps by itself.
+    pub(super) fn average(&mut self, scheme: Scheme) {
+        match scheme {
+            Scheme::AllReduce => self.member = Some(Member::new(self.settings.manifest.synchronous.clone())),
+            Scheme::Pairs => {
+                // A gradient whose sum will not come has moved nothing: its batch is taken again.
+                if self.member.take().is_some_and(|member| member.has_open_gradient()) {
+                    self.engine.repeat_batch();
+                }
+            }
+        }
+    }
+
     /// One step towards the contribution that was ordered: the gradient of a batch, or a step of the own model.
     pub(super) fn step_of_member(&mut self) {
         let Some(member) = &mut self.member else { return };

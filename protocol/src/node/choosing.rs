@@ -1,0 +1,159 @@
+//! Where members choose how they average: what this node tells of its costs, and how it goes over from one scheme to the
+//! other.
+//!
+//! All-reduces begin once no exchange is under way, so that none is merged on one side alone. They end at once: members are a
+//! step apart then, as they are where they average in pairs.
+
+use super::Node;
+use crate::choice::{Own, SchemeChoice};
+use crate::collective::EPOCH_NUMBER_MAX;
+use crate::config::Config;
+use crate::effect::TrainerOrder;
+use crate::layout::ModelLayout;
+use crate::manifest::SynchronousSpec;
+use crate::message::Message;
+use crate::misbehaviour::Misbehaviour;
+use crate::notice::Notice;
+use crate::peer::PeerId;
+use crate::scheme::{Scheme, SchemeOrder};
+use crate::status::Phase;
+use crate::synchronous::{LISTENING, Synchronous};
+use crate::time::Time;
+
+/// The choice, and what it takes to carry it out.
+#[derive(Debug)]
+pub(super) struct Choosing {
+    spec: SynchronousSpec,
+    choice: SchemeChoice,
+    /// Above all epochs that this node has announced.
+    next_epoch: u64,
+}
+
+impl Choosing {
+    /// `None` where the run file has chosen.
+    pub(super) fn new(config: &Config, layout: &ModelLayout, now: Time) -> Option<Choosing> {
+        let spec = config.synchronous.clone();
+        let shape = spec.topology.shape().filter(|_| spec.auto)?;
+        Some(Choosing {
+            choice: SchemeChoice::new(shape, spec.codec().bytes(layout.parameters()), spec.members_min as usize, now),
+            next_epoch: config.first_number.min(EPOCH_NUMBER_MAX / 2),
+            spec,
+        })
+    }
+
+    pub(super) fn next_deadline(&self) -> Time {
+        self.choice.next_deadline()
+    }
+}
+
+impl Node {
+    /// Whether this node is to average with all at once, and waits for the end of exchanges in pairs.
+    pub(super) fn is_gathering(&self) -> bool {
+        let scheme = self.choosing.as_ref().map(|choosing| choosing.choice.scheme());
+        scheme == Some(Scheme::AllReduce) && self.synchronous.is_none() && self.phase == Phase::Training
+    }
+
+    /// Tells a peer what holds, where something was decided. It may know it: then nothing comes of it.
+    pub(super) fn tell_scheme(&mut self, peer: PeerId) {
+        if let Some(order) = self.choosing.as_ref().and_then(|choosing| choosing.choice.order()) {
+            self.outbox.send(peer, Message::Scheme(order));
+        }
+    }
+
+    pub(super) fn on_scheme_message(&mut self, now: Time, peer: PeerId, message: &Message) -> Result<(), Misbehaviour> {
+        let Some(choosing) = &mut self.choosing else { return Err(Misbehaviour::Unsolicited) };
+        match message {
+            Message::Costs(costs) => choosing.choice.on_costs(peer, *costs),
+            Message::Scheme(order) => {
+                if choosing.choice.hear(now, *order)? {
+                    self.on_new_scheme(Some(peer), *order);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer is gone, or no transfers reach it.
+    pub(super) fn on_costs_lost(&mut self, peer: PeerId) {
+        if let Some(choosing) = &mut self.choosing {
+            choosing.choice.on_lost(peer);
+        }
+    }
+
+    /// Looks what averaging costs, and does what was chosen.
+    pub(super) fn choose(&mut self, now: Time) {
+        let Some(mut choosing) = self.choosing.take() else { return };
+        if now >= choosing.next_deadline() {
+            let own = self.own_costs(now);
+            let order = choosing.choice.look(now, &own, &mut self.outbox);
+            self.choosing = Some(choosing);
+            if let Some(order) = order {
+                self.on_new_scheme(None, order);
+            }
+        } else {
+            self.choosing = Some(choosing);
+        }
+        self.follow_scheme(now);
+    }
+
+    fn own_costs(&self, now: Time) -> Own {
+        let contribution = self.synchronous.as_ref().and_then(Synchronous::contribution_seconds);
+        let is_training = self.phase == Phase::Training && !self.is_resting && !self.is_copying_anew();
+        Own {
+            me: self.me,
+            costs: self.pairwise.costs(contribution).filter(|_| is_training),
+            connected: self.membership.directly_connected().collect(),
+            known: self.membership.member_count(now),
+            finished: self.synchronous.as_ref().map(|synchronous| synchronous.finished(now)),
+        }
+    }
+
+    fn on_new_scheme(&mut self, from: Option<PeerId>, order: SchemeOrder) {
+        let SchemeOrder { scheme, by, reason, .. } = order;
+        self.outbox.notice(Notice::SchemeChanged { scheme, by, reason });
+        let others: Vec<PeerId> = self.membership.connected().filter(|peer| Some(*peer) != from).collect();
+        others.into_iter().for_each(|peer| self.outbox.send(peer, Message::Scheme(order)));
+    }
+
+    fn follow_scheme(&mut self, now: Time) {
+        let Some(choosing) = &self.choosing else { return };
+        let is_there = self.synchronous.is_some();
+        let is_ready = match self.phase {
+            Phase::Joining => !self.joining.is_loading(),
+            Phase::Training => {
+                !self.is_copying_anew() && self.pairwise.is_done() && !self.outbox.is_correction_pending()
+            }
+            _ => false,
+        };
+        match choosing.choice.scheme() {
+            Scheme::AllReduce if !is_there && is_ready && !self.is_resting => self.begin_all_reduces(now),
+            Scheme::Pairs if is_there && matches!(self.phase, Phase::Joining | Phase::Training) => {
+                self.end_all_reduces();
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_all_reduces(&mut self, now: Time) {
+        let Some(choosing) = &mut self.choosing else { return };
+        choosing.next_epoch += 1;
+        let progress = (self.phase == Phase::Training).then_some(self.pairwise.training().progress);
+        let (who, state) = ((self.me, self.layout.parameters()), (choosing.next_epoch, progress));
+        self.synchronous = Synchronous::seeking(&choosing.spec, who, state, now + LISTENING);
+        self.joining.give_up();
+        self.outbox.push(TrainerOrder::Average(Scheme::AllReduce));
+        let reached: Vec<PeerId> = self.membership.directly_connected().collect();
+        reached.into_iter().for_each(|peer| self.on_reachable(now, peer));
+    }
+
+    fn end_all_reduces(&mut self) {
+        let Some((choosing, synchronous)) = self.choosing.as_mut().zip(self.synchronous.take()) else { return };
+        choosing.next_epoch = choosing.next_epoch.max(synchronous.epoch_number().min(EPOCH_NUMBER_MAX / 2));
+        self.outbox.forget(|purpose| purpose.is_of_all_reduce());
+        self.outbox.push(TrainerOrder::Average(Scheme::Pairs));
+        if self.phase == Phase::Training {
+            self.pairwise.on_return_to_pairs(synchronous.contribution_seconds(), &mut self.outbox);
+        }
+    }
+}
