@@ -44,6 +44,7 @@ mod stall;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Add;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
@@ -253,4 +254,20 @@ pub struct Counts {
     pub differed: u64,
     /// Slices, states and words that came twice or too late.
     pub ignored: u64,
+}
+
+impl Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            finished: self.finished + other.finished,
+            dropped: self.dropped + other.dropped,
+            copied: self.copied + other.copied,
+            stood_still: self.stood_still + other.stood_still,
+            waited: self.waited + other.waited,
+            differed: self.differed + other.differed,
+            ignored: self.ignored + other.ignored,
+        }
+    }
 }

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::{
-    Beginning, Collective, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, Patience, SliceName, Split, Standing,
-    Word,
+    Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, Patience, SliceName, Split,
+    Standing, Word,
 };
 use crate::config::{Config, Start};
 use crate::effect::TransferId;
@@ -88,6 +88,8 @@ pub(crate) struct Synchronous {
     giving: VecDeque<(PeerId, Epoch, Standing)>,
     sending: Sending,
     is_resting: bool,
+    /// What this node went through before it looked for this group.
+    earlier: Counts,
 }
 
 /// What the node is to conclude from a reply.
@@ -153,6 +155,7 @@ impl Synchronous {
             giving: VecDeque::new(),
             sending: Sending::default(),
             is_resting: false,
+            earlier: Counts::default(),
         })
     }
 
@@ -327,7 +330,7 @@ impl Synchronous {
 
     /// Fills in what all-reduces have to say of the node.
     pub(crate) fn describe(&self, now: Time, status: &mut Status) {
-        let counts = self.collective.counts(now);
+        let counts = self.counts(now);
         status.synchronous = Some(SynchronousStatus {
             members: if self.collective.is_stalled() { 0 } else { self.collective.members().len() },
             operations: self.collective.standing().operations,
@@ -341,7 +344,17 @@ impl Synchronous {
         });
     }
 
-    /// All-reduces that this node has finished.
+    /// What this node went through in all, with what it did `earlier`.
+    pub(crate) fn counts(&self, now: Time) -> Counts {
+        self.earlier + self.collective.counts(now)
+    }
+
+    /// The same member, that went through this before.
+    pub(crate) fn after(self, earlier: Counts) -> Synchronous {
+        Synchronous { earlier, ..self }
+    }
+
+    /// All-reduces that this node has finished in this group.
     pub(crate) fn finished(&self, now: Time) -> u64 {
         self.collective.counts(now).finished
     }

@@ -82,8 +82,14 @@ impl Collective {
             }
             self.stall(now);
         }
+        // It has left this epoch to seek another group: nobody is to wait for its slices.
+        let has_left = said.members.is_empty() && said.epoch >= self.epoch && self.members.contains(from);
+        if has_left && !self.is_stalled() && self.patience.split == Split::EachGoesOn {
+            self.members.remove(from);
+            self.stall(now);
+        }
         if let Phase::Stalled(stall) = &mut self.phase {
-            stall.heard.insert(from, (now, said));
+            stall.hear(now, from, said);
             self.decide_early(now);
         } else if !self.members.contains(from) || said.members.is_empty() {
             self.outside.insert(from, (now, said.epoch.number));
@@ -97,17 +103,41 @@ impl Collective {
     }
 
     /// Somebody of another group, or of a later epoch of this one, works.
-    pub(super) fn on_running(&mut self, now: Time, from: PeerId, (members, standing): (Members, Standing)) {
-        let is_apart = self.everybody.contains(from) && !self.members.contains(from);
-        if self.patience.split == Split::Quorum || !is_apart || self.is_over {
+    pub(super) fn on_running(
+        &mut self,
+        now: Time,
+        from: PeerId,
+        epoch: Epoch,
+        (members, standing): (Members, Standing),
+    ) {
+        if self.patience.split == Split::Quorum || !self.everybody.contains(from) || self.is_over {
             return;
         }
+        if self.members.contains(from) {
+            if epoch <= self.epoch || members.contains(self.me) {
+                return;
+            }
+            // It has gone on without this member, which waits for slices that nobody will send.
+            self.members.remove(from);
+            if !self.is_stalled() {
+                self.stall(now);
+            }
+        }
         if let Phase::Stalled(stall) = &mut self.phase {
-            stall.running = Some(now);
+            stall.running = Some((now, from));
         } else if (members.len(), standing) > (self.members.len(), self.standing) {
             self.give_way(now);
         } else {
             self.say_running(from);
+        }
+    }
+
+    /// Members of the epoch before take no part in this one: they are not to wait for this member.
+    pub(super) fn tell_left_behind(&mut self, before: &Members) {
+        if self.patience.split == Split::EachGoesOn {
+            let is_left = |peer: &PeerId| *peer != self.me && self.everybody.contains(*peer);
+            let left: Members = before.without(&self.members).iter().filter(is_left).collect();
+            left.iter().for_each(|to| self.say_running(to));
         }
     }
 
@@ -133,6 +163,7 @@ impl Collective {
         self.outside.remove(&peer);
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.heard.remove(&peer);
+            stall.forget_running(peer);
         }
         if !self.members.contains(peer) || self.patience.split == Split::Quorum || self.is_over {
             return;
@@ -155,7 +186,7 @@ impl Collective {
         let Phase::Stalled(stall) = &mut self.phase else { return };
         stall.heard.retain(|_, heard| now.saturating_since(heard.0) <= believed);
         let all = || stall.heard.iter().map(|(peer, said)| (*peer, &said.1)).chain([(self.me, &own)]);
-        let is_awaited = stall.running.is_some_and(|heard| now.saturating_since(heard) <= believed);
+        let is_awaited = stall.running.is_some_and(|(heard, _)| now.saturating_since(heard) <= believed);
         let present = mutually_reached(&all().map(|(peer, said)| (peer, &said.reaches)).collect());
         let here = || all().filter(|(peer, _)| present.contains(*peer));
         let latest = here().map(|(_, said)| said).max_by_key(|said| said.epoch).expect("this member itself");

@@ -284,7 +284,7 @@ impl Collective {
         match word {
             Word::Stalled(said) => self.on_stalled(now, from, said),
             Word::Announced(announced) => self.on_announced(now, announced),
-            Word::Running { epoch: _, members, standing } => self.on_running(now, from, (members, standing)),
+            Word::Running { epoch, members, standing } => self.on_running(now, from, epoch, (members, standing)),
             Word::Ended(standing) => self.on_ended(now, from, standing),
         }
     }
@@ -341,7 +341,8 @@ impl Collective {
                 self.order(Order::GiveState { to, standing, epoch });
             }
         }
-        self.members = members;
+        let before = std::mem::replace(&mut self.members, members);
+        self.tell_left_behind(&before);
         if is_current {
             self.phase = Phase::Contributing;
             if self.has_contribution {

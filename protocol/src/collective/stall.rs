@@ -14,12 +14,23 @@ pub(super) struct Stall {
     /// When is decided with those that were heard.
     pub(super) until: Time,
     pub(super) heard: BTreeMap<PeerId, (Time, Stalled)>,
-    /// When a group was last heard that works.
-    pub(super) running: Option<Time>,
+    /// When a group was last heard that works, and of whom.
+    pub(super) running: Option<(Time, PeerId)>,
 }
 
 impl Stall {
     pub(super) fn begin(since: Time, until: Time) -> Stall {
         Stall { since, until, heard: BTreeMap::new(), running: None }
+    }
+
+    /// Somebody stands still.
+    pub(super) fn hear(&mut self, now: Time, from: PeerId, said: Stalled) {
+        self.heard.insert(from, (now, said));
+        self.forget_running(from);
+    }
+
+    /// A group that was only heard of by this one may not work any more: one that does will say so again.
+    pub(super) fn forget_running(&mut self, of: PeerId) {
+        self.running = self.running.filter(|(_, peer)| *peer != of);
     }
 }

@@ -160,6 +160,33 @@ fn every_part_goes_on_and_the_smaller_one_copies_when_they_meet() {
     }
 }
 
+/// However long the first operation may take, nobody waits for that long because others have gone on without it.
+#[test]
+fn members_that_come_at_once_are_one_group_soon() {
+    for seed in 0..40u64 {
+        let shape = Shape::ALL[seed as usize % 4];
+        let mut world = World::with(shape, 0, seed, Sabotage::None, Split::EachGoesOn);
+        world.patience.initial = seconds(60);
+        let mut at = 0;
+        for _ in 0..8 {
+            at += world.dice.random_range(0..250);
+            world.run(Duration::from_millis(at));
+            let operations = world.dice.random_range(0..20);
+            world.add(Some(operations));
+        }
+        world.run(Duration::from_millis(at + 6_000));
+        let before = (0..8).map(|place| world.finished(place)).max().unwrap_or(0);
+        world.run(Duration::from_millis(at + 9_000));
+        assert_eq!(world.broken, [] as [String; 0], "seed {seed}");
+        let sizes: Vec<usize> = world.owners.iter().map(|owner| owner.collective.members().len()).collect();
+        assert_eq!(sizes, [8; 8], "seed {seed}, {shape:?}");
+        let (least, most) = (0..8)
+            .map(|place| world.finished(place))
+            .fold((u64::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
+        assert!(most - least <= 1 && least > before + 3, "seed {seed}, {shape:?}: {before}, then {least} to {most}");
+    }
+}
+
 #[test]
 fn a_member_that_begins_alone_goes_on_alone_and_one_without_a_state_waits() {
     let mut world = World::with(Shape::Ring, 0, 3, Sabotage::None, Split::EachGoesOn);

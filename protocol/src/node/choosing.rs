@@ -6,7 +6,7 @@
 
 use super::Node;
 use crate::choice::{Own, SchemeChoice};
-use crate::collective::EPOCH_NUMBER_MAX;
+use crate::collective::{Counts, EPOCH_NUMBER_MAX};
 use crate::config::Config;
 use crate::effect::TrainerOrder;
 use crate::layout::ModelLayout;
@@ -27,6 +27,8 @@ pub(super) struct Choosing {
     choice: SchemeChoice,
     /// Above all epochs that this node has announced.
     next_epoch: u64,
+    /// What all-reduces were, until the last time that they ended.
+    earlier: Counts,
 }
 
 impl Choosing {
@@ -37,6 +39,7 @@ impl Choosing {
         Some(Choosing {
             choice: SchemeChoice::new(shape, spec.codec().bytes(layout.parameters()), spec.members_min as usize, now),
             next_epoch: config.first_number.min(EPOCH_NUMBER_MAX / 2),
+            earlier: Counts::default(),
             spec,
         })
     }
@@ -129,7 +132,7 @@ impl Node {
         match choosing.choice.scheme() {
             Scheme::AllReduce if !is_there && is_ready && !self.is_resting => self.begin_all_reduces(now),
             Scheme::Pairs if is_there && matches!(self.phase, Phase::Joining | Phase::Training) => {
-                self.end_all_reduces();
+                self.end_all_reduces(now);
             }
             _ => {}
         }
@@ -140,16 +143,18 @@ impl Node {
         choosing.next_epoch += 1;
         let progress = (self.phase == Phase::Training).then_some(self.pairwise.training().progress);
         let (who, state) = ((self.me, self.layout.parameters()), (choosing.next_epoch, progress));
-        self.synchronous = Synchronous::seeking(&choosing.spec, who, state, now + LISTENING);
+        let member = Synchronous::seeking(&choosing.spec, who, state, now + LISTENING);
+        self.synchronous = member.map(|member| member.after(choosing.earlier));
         self.joining.give_up();
         self.outbox.push(TrainerOrder::Average(Scheme::AllReduce));
         let reached: Vec<PeerId> = self.membership.directly_connected().collect();
         reached.into_iter().for_each(|peer| self.on_reachable(now, peer));
     }
 
-    fn end_all_reduces(&mut self) {
+    fn end_all_reduces(&mut self, now: Time) {
         let Some((choosing, synchronous)) = self.choosing.as_mut().zip(self.synchronous.take()) else { return };
         choosing.next_epoch = choosing.next_epoch.max(synchronous.epoch_number().min(EPOCH_NUMBER_MAX / 2));
+        choosing.earlier = synchronous.counts(now);
         self.outbox.forget(|purpose| purpose.is_of_all_reduce());
         self.outbox.push(TrainerOrder::Average(Scheme::Pairs));
         if self.phase == Phase::Training {

@@ -7,7 +7,7 @@ use super::setting::{STRAGGLER, Setting};
 use super::world::{POINTS, is_shown};
 use super::{Fault, Method};
 use crate::record::Record;
-use crate::{Incident, Scenario, Swarm, TrainerSpec};
+use crate::{Incident, Scenario, Swarm, TrainerSpec, WorkerSpec};
 
 /// A run that takes longer than computing alone by this factor is ended: a straggler's share of a third at a fourth of the
 /// speed, with room.
@@ -62,6 +62,8 @@ fn scenario(setting: &Setting) -> Scenario {
         nodes,
         trainer: TrainerSpec::Transformer(setting.trainer.clone()),
         network: setting.links.network(),
+        // As in the worlds of the other methods, arithmetic is a part of the step.
+        worker: WorkerSpec { delay: (Duration::ZERO, Duration::from_micros(100)), ..WorkerSpec::default() },
         ..Scenario::calm(0)
     };
     match setting.fault {

@@ -125,17 +125,15 @@ pub(super) fn scores(text: &mut String, history: &History, names: &Names) {
 /// The ratio of disagreement to local progress.
 pub(super) fn agreement(text: &mut String, history: &History, names: &Names) {
     heading(text, "Did the models agree?");
-    if history.nodes.values().any(|node| node.is_synchronous) {
-        paragraph(
-            text,
-            "",
-            "The run was synchronous: after each all-reduce all members hold the same model, bit for bit.",
-        );
-        return;
-    }
     let values = |node: &NodeHistory| known(node, |point| point.ratio);
-    if history.nodes.values().all(|node| values(node).is_empty()) {
+    let no_exchange = history.nodes.values().all(|node| values(node).is_empty());
+    if history.nodes.values().any(|node| node.is_synchronous) {
+        let when = if no_exchange { "The run was synchronous" } else { "A part of the run was synchronous" };
+        paragraph(text, "", &format!("{when}: after each all-reduce all members hold the same model, bit for bit."));
+    } else if no_exchange {
         paragraph(text, "", "It is not known: no exchange between two nodes was completed.");
+    }
+    if no_exchange {
         return;
     }
     let band = history.nodes.values().next().map(|node| node.run.ratio_band).unwrap_or_default();
