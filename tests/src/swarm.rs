@@ -12,6 +12,9 @@ use crate::{Daemon, write_run};
 /// What a condition may take where time passes on purpose, with other tests on the same cores.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Of the time, in percent, that daemons train whose steps nobody waits for.
+const WAITING_PERCENT: &str = "8";
+
 /// A run whose step takes some ten milliseconds on a busy core: with the tiny run's fraction of one, seconds of silence
 /// are thousands of steps, as they are in no real swarm.
 pub const CALM_RUN: &str = "\
@@ -43,6 +46,7 @@ pub struct Swarm {
     pub lan: Lan,
     folder: tempfile::TempDir,
     program: String,
+    more: &'static [&'static str],
 }
 
 impl Swarm {
@@ -64,10 +68,25 @@ impl Swarm {
 
     /// The same with a node file.
     pub fn with_settings(program: &str, lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
+        Swarm::begin(program, lan, daemons, run, (settings, &[]))
+    }
+
+    /// The same of daemons that train little: what is waited for comes by time and not by steps.
+    pub fn waiting(program: &str, lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
+        Swarm::begin(program, lan, daemons, run, (settings, &["--training-percent", WAITING_PERCENT]))
+    }
+
+    fn begin(
+        program: &str,
+        lan: Lan,
+        daemons: usize,
+        run: &str,
+        (settings, more): (&str, &'static [&'static str]),
+    ) -> Swarm {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let run_file = write_run(folder.path(), run);
         std::fs::write(folder.path().join("node.toml"), settings).expect("a temporary directory can be written");
-        let mut swarm = Swarm { daemons: Vec::new(), lan, folder, program: program.to_owned() };
+        let mut swarm = Swarm { daemons: Vec::new(), lan, folder, program: program.to_owned(), more };
         let founder = swarm.start(0, &["start", run_file.to_str().expect("UTF-8")]);
         let ticket = founder.ticket();
         swarm.daemons.push(founder);
@@ -81,7 +100,7 @@ impl Swarm {
     /// Starts a daemon on a host, with the data directory of that host.
     pub fn start(&self, host: usize, arguments: &[&str]) -> Daemon {
         let settings = self.folder.path().join("node.toml");
-        let arguments = [arguments, &["--node", settings.to_str().expect("UTF-8")]].concat();
+        let arguments = [arguments, self.more, &["--node", settings.to_str().expect("UTF-8")]].concat();
         let daemon = Daemon::spawn_on(self.lan.host(host), &self.program, &self.directory(host), &arguments);
         daemon.with_patience(PATIENCE)
     }

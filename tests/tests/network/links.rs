@@ -6,7 +6,7 @@ use murmur_protocol::Ticket;
 use murmur_tests::gaps::assert_never_waited;
 use murmur_tests::netns::{Family, Lan};
 use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
-use murmur_tests::{Daemon, TINY_RUN};
+use murmur_tests::{Daemon, TINY_RUN, at_once};
 
 use crate::MURMUR;
 
@@ -72,11 +72,11 @@ const QUIC: &str = "/ip4/0.0.0.0/udp/4711/quic-v1";
 /// Two hosts, each behind a router of its own, and a member on the open internet that relays for them. Each router lets in
 /// only what answers its own side.
 fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2])) -> Option<(Swarm, [usize; 2])> {
-    let mut lan = Lan::new(Family::Public, 1)?;
+    let mut lan = Lan::quiet(Family::Public, 1)?;
     let pair = [lan.add_host_behind_router()?, lan.add_host_behind_router()?];
     prepare(&lan, pair);
     let settings = format!("[network]\nlisten = [\"{listen}\"]\nclosed = {closed}\n");
-    let swarm = Swarm::with_settings(MURMUR, lan, 3, CALM_RUN, &settings);
+    let swarm = Swarm::waiting(MURMUR, lan, 3, TINY_RUN, &settings);
     swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.state == "reachable");
     for hidden in pair {
         swarm.daemons[hidden].wait_for("both others", |report| report.peers == 2);
@@ -112,11 +112,11 @@ fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
 /// Relay, circuit and hole let nobody through without the secret, and the three have it.
 #[test]
 fn two_hosts_behind_routers_of_their_own_punch_a_hole_in_a_closed_run() {
-    for listen in [TCP, QUIC] {
+    at_once([TCP, QUIC], |listen| {
         if let Some(hidden) = hidden_pair(listen, true, |_, _| {}) {
             hidden_hosts_meet(hidden);
         }
-    }
+    });
 }
 
 /// What libp2p tries when a circuit opens comes to nothing, and the circuit lasts two minutes. A hole is punched before
