@@ -7,13 +7,18 @@ use murmur::observe::report::NodeReport;
 
 use crate::gaps::assert_never_waited_between;
 use crate::netns::{Family, Lan};
-use crate::{Daemon, write_run};
+use crate::{Daemon, TINY_RUN, write_run};
 
 /// What a condition may take where time passes on purpose, with other tests on the same cores.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Of the time, in percent, that daemons train whose steps nobody waits for.
 const WAITING_PERCENT: &str = "8";
+
+/// The tiny run for them: an exchange every third of a second and not ten.
+pub fn waiting_run() -> String {
+    TINY_RUN.replace("interval_steps = 5\n", "interval_steps = 25\ninterval_steps_min = 25\n")
+}
 
 /// A run whose step takes some ten milliseconds on a busy core: with the tiny run's fraction of one, seconds of silence
 /// are thousands of steps, as they are in no real swarm.

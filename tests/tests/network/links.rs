@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use murmur_protocol::Ticket;
 use murmur_tests::gaps::assert_never_waited;
 use murmur_tests::netns::{Family, Lan};
-use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
+use murmur_tests::swarm::{CALM_RUN, Swarm, waiting_run, watch};
 use murmur_tests::{Daemon, TINY_RUN, at_once};
 
 use crate::MURMUR;
@@ -76,7 +76,7 @@ fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2]
     let pair = [lan.add_host_behind_router()?, lan.add_host_behind_router()?];
     prepare(&lan, pair);
     let settings = format!("[network]\nlisten = [\"{listen}\"]\nclosed = {closed}\n");
-    let swarm = Swarm::waiting(MURMUR, lan, 3, TINY_RUN, &settings);
+    let swarm = Swarm::waiting(MURMUR, lan, 3, &waiting_run(), &settings);
     swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.state == "reachable");
     for hidden in pair {
         swarm.daemons[hidden].wait_for("both others", |report| report.peers == 2);
