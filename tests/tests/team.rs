@@ -1,7 +1,7 @@
 //! Teams of real processes: a captain whose model lies on other machines as well, helpers that are killed, sent away and come back.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use murmur::observe::report::NodeReport;
 use murmur_protocol::team::Wire;
@@ -261,6 +261,8 @@ fn traffic_keeps_to_the_cap(name: &str, [of_captain, of_helper]: [&[&str]; 2]) {
     let line = helper.line();
     let own = ["start", text(&run_file), "--node", text(&settings), "--helper", &line];
     let captain = Daemon::spawn(MURMUR, &place.at("captain"), &[&own[..], of_captain].concat());
+    // The layers themselves take ten seconds to their helper at this rate.
+    let captain = captain.with_patience(Duration::from_secs(120));
     let sent = |report: &NodeReport| report.team.as_ref().map_or(0, |team| team.bytes_sent);
     let received = |report: &NodeReport| report.team.as_ref().map_or(0, |team| team.bytes_received);
     let rate = rate(&captain, 4_000_000, if name == "captain" { sent } else { received });

@@ -84,15 +84,25 @@ fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2]
     Some((swarm, pair))
 }
 
+/// The open one is gone without a word, which the others notice after half a minute.
+fn unplugged(swarm: &Swarm) {
+    swarm.lan.unplug(0);
+}
+
+/// The open one leaves in order.
+fn ended(swarm: &Swarm) {
+    swarm.daemons[0].signal("TERM");
+}
+
 /// They punch a hole, and go on through it without the open one.
-fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2])) {
+fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2]), lose_open_one: fn(&Swarm)) {
     let begin = Instant::now();
     for hidden in pair {
         swarm.daemons[hidden].wait_for("a hole", |report| report.reachability.state == "hole-punching");
         println!("host {hidden} has punched a hole after {:.1} s", begin.elapsed().as_secs_f64());
     }
     // Without the open one they have only each other.
-    swarm.lan.unplug(0);
+    lose_open_one(&swarm);
     let before = pair.map(|hidden| swarm.daemons[hidden].latest().expect("it reported"));
     for (hidden, before) in pair.into_iter().zip(before) {
         swarm.daemons[hidden].wait_for("exchanges through the hole", |report| {
@@ -105,7 +115,7 @@ fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2])) {
 #[test]
 fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
     if let Some(hidden) = hidden_pair(TCP, false, |_, _| {}) {
-        hidden_hosts_meet(hidden);
+        hidden_hosts_meet(hidden, unplugged);
     }
 }
 
@@ -114,7 +124,7 @@ fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
 fn two_hosts_behind_routers_of_their_own_punch_a_hole_in_a_closed_run() {
     at_once([TCP, QUIC], |listen| {
         if let Some(hidden) = hidden_pair(listen, true, |_, _| {}) {
-            hidden_hosts_meet(hidden);
+            hidden_hosts_meet(hidden, ended);
         }
     });
 }
@@ -132,7 +142,7 @@ fn two_hosts_behind_routers_of_their_own_try_again_to_punch_a_hole_over_quic() {
         assert_eq!((report.peers, report.reachability.state.as_str()), (2, "relayed"), "host {hidden}");
     }
     swarm.lan.let_meet(pair);
-    hidden_hosts_meet((swarm, pair));
+    hidden_hosts_meet((swarm, pair), ended);
     let took = begin.elapsed().as_secs();
     assert!(took < 110, "{took} s: as long as a circuit lasts");
 }
