@@ -12,6 +12,7 @@ the others takes their place, which is how settings are chosen.
 """
 
 import argparse
+import concurrent.futures
 import csv
 import json
 import pathlib
@@ -218,10 +219,13 @@ def measure(murmur, table, seed, folder, options):
     write(everything, inputs, labels)
     run = run_file(folder, "one", 1, table, seed, classes, batch=MEMBERS * BATCH)
     one = score(murmur, train(murmur, folder, run, [everything])[0], new, task)
-    alone = []
-    for number, file in enumerate(files):
+
+    def by_itself(number):
         run = run_file(folder, f"alone-{number}", 1, table, seed, classes)
-        alone.append(score(murmur, train(murmur, folder, run, [file])[0], new, task))
+        return score(murmur, train(murmur, folder, run, [files[number]])[0], new, task)
+
+    with concurrent.futures.ThreadPoolExecutor() as at_once:
+        alone = list(at_once.map(by_itself, range(len(files))))
     theirs = library(task, inputs, labels, new_inputs, new_labels, seed)
     print(f"{table} seed {seed}: rows {[len(share) for share in shares]}, swarm {statistics.mean(swarm):.2f} "
           f"({min(swarm):.2f} to {max(swarm):.2f}), one with all rows {one:.2f}, scikit-learn {theirs:.2f}, alone "
@@ -236,9 +240,12 @@ def main():
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--inner", action="store_true", help="score on a quarter of the rows that are not held out")
     parser.add_argument("--gossip", action="store_true", help="the swarm averages by gossip")
+    parser.add_argument("--steps", type=int, help="of each run, instead of the table's own number")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     options = parser.parse_args()
     murmur = options.murmur.resolve()
+    for name, (task, load, steps, rate) in TABLES.items():
+        TABLES[name] = (task, load, options.steps or steps, rate)
     lines = []
     for table in options.tables:
         rows = []

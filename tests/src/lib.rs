@@ -121,6 +121,19 @@ pub fn end_of(process: Child) -> Output {
     output
 }
 
+/// Does the same for each of these at once: for cases that wait most of the time.
+///
+/// # Panics
+/// When one of them does.
+pub fn at_once<Case: Send>(cases: impl IntoIterator<Item = Case>, check: impl Fn(Case) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || check(case));
+        }
+    });
+}
+
 /// Writes a run file into `directory`.
 ///
 /// # Panics

@@ -61,14 +61,14 @@ impl Joined {
 /// # Panics
 /// When it does not get the model in three times the line's own time and half a minute.
 pub fn join(program: &str, transport: Transport, kilobits: u32, run: &str) -> Option<Joined> {
-    let lan = Lan::new(Family::V4, 4)?;
+    let lan = Lan::quiet(Family::V4, 4)?;
     lan.host(3).limit_kilobits(kilobits);
     let listen = match transport {
         Transport::Tcp => "/ip4/0.0.0.0/tcp/4711",
         Transport::Quic => "/ip4/0.0.0.0/udp/4711/quic-v1",
     };
     let settings = format!("[network]\nlisten = [\"{listen}\"]\n[training]\nevaluate_every = 0\n");
-    let mut swarm = Swarm::with_settings(program, lan, 3, run, &settings);
+    let mut swarm = Swarm::waiting(program, lan, 3, run, &settings);
     for daemon in &swarm.daemons {
         daemon.wait_for("two peers", |report| report.peers == 2 && report.exchanges_completed >= 2);
     }

@@ -7,10 +7,18 @@ use murmur::observe::report::NodeReport;
 
 use crate::gaps::assert_never_waited_between;
 use crate::netns::{Family, Lan};
-use crate::{Daemon, write_run};
+use crate::{Daemon, TINY_RUN, write_run};
 
 /// What a condition may take where time passes on purpose, with other tests on the same cores.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Of the time, in percent, that daemons train whose steps nobody waits for.
+const WAITING_PERCENT: &str = "8";
+
+/// The tiny run for them: an exchange every third of a second and not ten.
+pub fn waiting_run() -> String {
+    TINY_RUN.replace("interval_steps = 5\n", "interval_steps = 25\ninterval_steps_min = 25\n")
+}
 
 /// A run whose step takes some ten milliseconds on a busy core: with the tiny run's fraction of one, seconds of silence
 /// are thousands of steps, as they are in no real swarm.
@@ -43,6 +51,7 @@ pub struct Swarm {
     pub lan: Lan,
     folder: tempfile::TempDir,
     program: String,
+    more: &'static [&'static str],
 }
 
 impl Swarm {
@@ -64,10 +73,25 @@ impl Swarm {
 
     /// The same with a node file.
     pub fn with_settings(program: &str, lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
+        Swarm::begin(program, lan, daemons, run, (settings, &[]))
+    }
+
+    /// The same of daemons that train little: what is waited for comes by time and not by steps.
+    pub fn waiting(program: &str, lan: Lan, daemons: usize, run: &str, settings: &str) -> Swarm {
+        Swarm::begin(program, lan, daemons, run, (settings, &["--training-percent", WAITING_PERCENT]))
+    }
+
+    fn begin(
+        program: &str,
+        lan: Lan,
+        daemons: usize,
+        run: &str,
+        (settings, more): (&str, &'static [&'static str]),
+    ) -> Swarm {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let run_file = write_run(folder.path(), run);
         std::fs::write(folder.path().join("node.toml"), settings).expect("a temporary directory can be written");
-        let mut swarm = Swarm { daemons: Vec::new(), lan, folder, program: program.to_owned() };
+        let mut swarm = Swarm { daemons: Vec::new(), lan, folder, program: program.to_owned(), more };
         let founder = swarm.start(0, &["start", run_file.to_str().expect("UTF-8")]);
         let ticket = founder.ticket();
         swarm.daemons.push(founder);
@@ -81,7 +105,7 @@ impl Swarm {
     /// Starts a daemon on a host, with the data directory of that host.
     pub fn start(&self, host: usize, arguments: &[&str]) -> Daemon {
         let settings = self.folder.path().join("node.toml");
-        let arguments = [arguments, &["--node", settings.to_str().expect("UTF-8")]].concat();
+        let arguments = [arguments, self.more, &["--node", settings.to_str().expect("UTF-8")]].concat();
         let daemon = Daemon::spawn_on(self.lan.host(host), &self.program, &self.directory(host), &arguments);
         daemon.with_patience(PATIENCE)
     }

@@ -11,7 +11,9 @@ use crate::MURMUR;
 fn base(folder: &Path, seed: u32) -> PathBuf {
     let (data, base) = (folder.join(format!("trained-{seed}")), folder.join(format!("base-{seed}")));
     let seeded = TINY_RUN.replace("name = \"tiny\"", &format!("name = \"tiny\"\nseed = {seed}"));
-    let run_file = write_run(folder, &seeded);
+    let place = folder.join(format!("seed-{seed}"));
+    std::fs::create_dir(&place).expect("a temporary directory can be written");
+    let run_file = write_run(&place, &seeded);
     let trained = Daemon::spawn(MURMUR, &data, &["start", text(&run_file), "--steps", "300", "--exit"]).wait_for_end();
     assert!(trained.status.success(), "{}", trained.errors);
     exported(&data, &base, &[]);
@@ -67,8 +69,11 @@ fn a_joiner_of_a_run_on_a_base_takes_it_from_peers() {
 
 #[test]
 fn adapters_are_trained_on_the_same_base_by_everybody() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let (base, other) = (base(folder.path(), 0), self::base(folder.path(), 1));
+    let folder = &tempfile::tempdir().expect("a temporary directory");
+    let [base, other] = std::thread::scope(|scope| {
+        let seeds = [0, 1].map(|seed| scope.spawn(move || base(folder.path(), seed)));
+        seeds.map(|base| base.join().expect("no panic"))
+    });
     let run_file = write_run(folder.path(), &format!("{TINY_RUN}[lora]\nrank = 2\n"));
     let at = |name: &str| folder.path().join(name);
 
@@ -85,9 +90,14 @@ fn adapters_are_trained_on_the_same_base_by_everybody() {
     assert_ne!(code, 0);
     assert!(message.contains("holds another base model") && message.contains("ask its founder for it"), "{message}");
 
-    let (health, fix) = diagnosis(folder.path(), &[&ticket]);
-    assert!(health == "problem" && fix.contains("--base FOLDER"), "{health}: {fix}");
-    assert_eq!(diagnosis(folder.path(), &[&ticket, "--base", text(&base)]).0, "good");
+    // A doctor looks at the swarm for some seconds.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (health, fix) = diagnosis(folder.path(), &[&ticket]);
+            assert!(health == "problem" && fix.contains("--base FOLDER"), "{health}: {fix}");
+        });
+        scope.spawn(|| assert_eq!(diagnosis(folder.path(), &[&ticket, "--base", text(&base)]).0, "good"));
+    });
 
     let joiner = Daemon::spawn(MURMUR, &at("joiner"), &["join", &ticket, "--base", text(&base)]);
     joiner.wait_for("exchanges", |report| report.exchanges_completed > 2);

@@ -1,20 +1,31 @@
 //! `murmur doctor`: a machine on its own, a swarm that it asks, and what stands in the way.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Stdio;
 
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
 
 /// Runs the doctor on the tiny run, or on a swarm: its exit code and its report.
 fn doctor(folder: &Path, listen: &str, more: &[&str]) -> (i32, Value) {
+    doctor_told(folder, listen, more, "")
+}
+
+/// The same with a line on its standard input.
+fn doctor_told(folder: &Path, listen: &str, more: &[&str], line: &str) -> (i32, Value) {
     let data = folder.join("not-yet");
     let mut arguments = vec!["doctor", "--data-dir", data.to_str().expect("UTF-8"), "--listen", listen];
     arguments.extend(["--threads", "1", "--format", "json"]);
     arguments.extend(more);
-    let output = run(MURMUR, &arguments);
+    let input = folder.join("input");
+    std::fs::write(&input, format!("{line}\n")).expect("written");
+    let mut command = murmur(MURMUR);
+    command.args(arguments).stdin(File::open(input).expect("there")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = end_of(command.spawn().expect("the program starts"));
     assert!(!data.exists(), "a doctor leaves nothing behind");
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error}: {} {}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
@@ -63,7 +74,8 @@ fn a_swarm_is_asked_for_its_members_and_their_speed() {
     let run_file = write_run(folder.path(), TINY_RUN);
     let founder = Daemon::spawn(MURMUR, &folder.path().join("founder"), &["start", run_file.to_str().expect("UTF-8")]);
     let ticket = founder.ticket();
-    let (code, report) = doctor(folder.path(), "/ip4/127.0.0.1/tcp/0", &[&ticket]);
+    // By standard input, where nobody else on this machine can read it.
+    let (code, report) = doctor_told(folder.path(), "/ip4/127.0.0.1/tcp/0", &["-"], &ticket);
     assert_eq!(code, 0, "{report}");
     assert_eq!(finding(&report, "ticket")["health"], "good");
     let clock = finding(&report, "clock");

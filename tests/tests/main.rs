@@ -1,5 +1,6 @@
 //! Several real daemons: end to end, command line, structure. One binary, because each would link all of the daemon, and
-//! because tests that wait run beside tests that compute.
+//! because tests that wait run beside tests that compute. They run in the order of their names, as many at once as there are
+//! cores: the scenarios in `network` take turns, and so have names of their own, between those of others.
 
 mod base;
 mod circles;
@@ -8,17 +9,28 @@ mod configs;
 mod crowd;
 mod cuda_scripts;
 mod dashboard;
+#[path = "network/deaths.rs"]
+mod deaths;
 mod doctor;
+#[path = "network/donors.rs"]
+mod donors;
 mod families;
 mod finish;
 mod first_hour;
+#[path = "network/forwarding.rs"]
+mod forwarding;
 mod identity;
+#[path = "network/links.rs"]
+mod links;
 mod local;
+#[path = "network/lost.rs"]
+mod lost;
 mod machine;
 mod memory;
 mod metrics;
-mod network;
 mod packages;
+#[path = "network/partition.rs"]
+mod partition;
 mod python;
 #[path = "../../daemon/network/tests/network/raw.rs"]
 mod raw;
@@ -26,8 +38,14 @@ mod recovery;
 mod refusals;
 mod remote;
 mod report;
+#[path = "network/restarts.rs"]
+mod restarts;
 mod sharing;
+#[path = "network/siege.rs"]
+mod siege;
 mod simulate;
+#[path = "network/slow.rs"]
+mod slow;
 mod strangers;
 mod structure;
 mod swarm;

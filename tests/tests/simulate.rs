@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use murmur_tests::{murmur, run};
+use murmur_tests::{TINY_RUN, murmur, run, write_run};
 
 use crate::MURMUR;
 
@@ -264,29 +264,20 @@ fn an_interrupted_run_writes_what_it_has_and_exits_130() {
     assert!(ended >= 1 && written["interrupted"] == true, "{ended}");
 }
 
-/// Two methods for a few steps, in under a second.
-const SMALL_COMPARISON: [&str; 13] = [
-    "compare",
-    "--methods",
-    "ring,gossip",
-    "--nodes",
-    "3",
-    "--steps",
-    "6",
-    "--seeds",
-    "1",
-    "--faults",
-    "kill",
-    "--links",
-    "lan",
-];
+/// `murmur compare` of three nodes on links that cost nothing. Of a tiny model: what is computed is not looked at.
+fn compare(folder: &Path, methods: &str, more: &[&str]) -> Output {
+    let run_file = write_run(folder, TINY_RUN);
+    let output_folder = folder.join("results");
+    let [run_file, output_folder] = [&run_file, &output_folder].map(|path| path.to_str().expect("UTF-8"));
+    let always = ["compare", run_file, "--nodes", "3", "--seeds", "1", "--links", "lan", "--output", output_folder];
+    run(MURMUR, &[&always[..], &["--methods", methods], more].concat())
+}
 
 #[test]
 fn a_comparison_writes_a_page_that_needs_nothing_else() {
     let folder = folder();
     let output_folder = folder.path().join("results");
-    let arguments = [&SMALL_COMPARISON[..], &["--output", output_folder.to_str().expect("UTF-8")]].concat();
-    let output = run(MURMUR, &arguments);
+    let output = compare(folder.path(), "ring,gossip", &["--steps", "6", "--faults", "kill"]);
     assert!(output.status.success(), "{output:?}");
     let text = stdout(&output);
     assert!(text.starts_with("On lan links with 3 nodes ") && text.contains("busiest node"), "{text}");
@@ -306,11 +297,8 @@ fn a_comparison_writes_a_page_that_needs_nothing_else() {
 fn real_daemons_train_by_the_methods_that_they_have_beside_the_simulated_nodes() {
     let folder = folder();
     let output_folder = folder.path().join("results");
-    let more = ["--real", "--methods", "ring,noloco,gossip,alone", "--faults", "none", "--steps", "30"];
-    let mut arguments: Vec<&str> =
-        SMALL_COMPARISON.into_iter().filter(|one| !["ring,gossip", "6", "kill"].contains(one)).collect();
-    arguments.retain(|one| !["--methods", "--steps", "--faults"].contains(one));
-    let output = run(MURMUR, &[&arguments, &more[..], &["--output", output_folder.to_str().expect("UTF-8")]].concat());
+    let more = ["--real", "--steps", "30", "--faults", "none"];
+    let output = compare(folder.path(), "ring,noloco,gossip,alone", &more);
     assert!(output.status.success(), "{output:?}");
     let text = stdout(&output);
     let table = text.split("the same by 3 real daemons on this machine").nth(1).expect("a table of its own");

@@ -128,7 +128,8 @@ fn a_swarm_with_unlike_shares_predicts_as_well_as_scikit_learn_with_all_rows() {
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench_tables.py");
     let mut command = murmur(&python);
-    command.arg(script).args([MURMUR, "--seeds", "1", "--tables", "digits"]);
+    // As good as with the eight hundred that the page of benchmarks has.
+    command.arg(script).args([MURMUR, "--seeds", "1", "--tables", "digits", "--steps", "250"]);
     // The script bounds what it waits for, and takes its daemons along.
     let output = command.output().expect("python is there");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -11,6 +11,9 @@ use crate::MURMUR;
 /// For each thing that is waited for: eight daemons begin on two busy cores.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often the terminal is looked at. The view is drawn four times a second.
+const LOOK_PERIOD: Duration = Duration::from_millis(40);
+
 /// A tmux server of its own, ended with the test.
 struct Terminal {
     socket: String,
@@ -44,7 +47,7 @@ impl Terminal {
                 return shown;
             }
             assert!(Instant::now() < deadline, "waited in vain for {what}:\n{shown}");
-            std::thread::yield_now();
+            std::thread::sleep(LOOK_PERIOD);
         }
     }
 
@@ -119,27 +122,32 @@ fn written(variables: &str, arguments: impl Fn(&Path) -> String, last: &str) -> 
 #[test]
 fn a_terminal_that_moves_no_cursor_gets_plain_lines() {
     let local = |folder: &Path| {
-        let run_file = write_run(folder, &TINY_RUN.replace("100000", "300"));
+        let run_file = write_run(folder, &TINY_RUN.replace("100000", "100"));
         let swarm = folder.join("swarm");
         format!("local -n 2 --threads 1 --directory {} {}", swarm.display(), run_file.display())
     };
-    let Some(usual) = written("TERM=screen", local, "mean validation loss") else {
+    let [usual, plain] = ["TERM=screen", "TERM=dumb"]
+        .map(|terminal| std::thread::spawn(move || written(terminal, local, "mean validation loss")));
+    let Some(usual) = usual.join().expect("no panic") else {
         eprintln!("skipped: there is no tmux");
         return;
     };
     assert!(usual.contains('\u{1b}'), "the view moves the cursor: {usual:?}");
-    let plain = written("TERM=dumb", local, "mean validation loss").expect("tmux is there");
+    let plain = plain.join().expect("no panic").expect("tmux is there");
     assert!(!plain.contains('\u{1b}') && plain.contains(" % · "), "{plain:?}");
 }
+
+/// How the refusal ends, behind its last word that has a colour: what is written is searched for it, colours and all.
+const REFUSED: &str = "'.";
 
 #[test]
 fn there_are_colours_but_for_those_who_decline_them() {
     let refused = |_: &Path| "start --port 0".to_owned();
-    let Some(usual) = written("TERM=screen", refused, "try '--help'") else {
+    let Some(usual) = written("TERM=screen", refused, REFUSED) else {
         eprintln!("skipped: there is no tmux");
         return;
     };
     assert!(usual.contains("\u{1b}[31m") || usual.contains("\u{1b}[1m"), "{usual:?}");
-    let declined = written("TERM=screen NO_COLOR=1", refused, "try '--help'").expect("tmux is there");
+    let declined = written("TERM=screen NO_COLOR=1", refused, REFUSED).expect("tmux is there");
     assert!(!declined.contains('\u{1b}'), "{declined:?}");
 }

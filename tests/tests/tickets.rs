@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmur_protocol::{Secret, Ticket};
 use murmur_tests::gaps::assert_never_waited;
-use murmur_tests::{Daemon, TINY_RUN, end_of, murmur, output_of, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, at_once, end_of, murmur, output_of, run, write_run};
 
 use crate::MURMUR;
 
@@ -226,16 +226,15 @@ fn echo(mut stream: TcpStream, greeting: &[u8]) {
 
 #[test]
 fn an_address_where_another_program_answers_is_named() {
-    let folder = folder();
-    for greeting in [b"" as &'static [u8], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
-        let server = server(greeting);
+    at_once([b"" as &'static [u8], b"HTTP/1.1 400 Bad Request\r\n\r\n"], |greeting| {
+        let (folder, server) = (folder(), server(greeting));
         let address = format!("/ip4/127.0.0.1/tcp/{}", server.port);
         let (code, message) = refused(&folder, &["--bootstrap", &address]);
         assert_eq!(code, 4, "{message}");
         assert!(message.contains(&address) && message.contains("hint: "), "{message}");
         let calls = server.calls.load(Ordering::Relaxed);
         assert!((1..=2).contains(&calls), "asked once, and once more for what it is: {calls}");
-    }
+    });
 }
 
 #[test]
@@ -428,20 +427,19 @@ fn a_ticket_comes_from_standard_input_and_keys_are_their_owners_alone() {
         founder.wait_for_warning(&format!("warning: {} could be read by others", key.display()));
         assert_eq!(std::fs::metadata(key).expect("there").permissions().mode() & 0o777, 0o600);
     }
-    let doctor = |input: &str| {
+    let join = |input: &str, more: &[&str]| {
         let file = folder.path().join("ticket");
         std::fs::write(&file, input).expect("written");
         let mut command = murmur(MURMUR);
-        command
-            .args(["doctor", "-", "--listen", "/ip4/127.0.0.1/tcp/0"])
-            .stdin(std::fs::File::open(&file).expect("there"));
+        command.args(["join", "-", "--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "off", "--data-dir"]);
+        command.arg(folder.path().join("member")).args(more).stdin(std::fs::File::open(&file).expect("there"));
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let output = end_of(command.spawn().expect("the program starts"));
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
-    let (code, said) = doctor(&format!("{ticket}\n"));
-    assert!(code == Some(0) && said.contains("contribute"), "{said}");
-    let (code, said) = doctor("");
+    let (code, said) = join(&format!("{ticket}\n"), &["--steps", "1", "--exit"]);
+    assert!(code == Some(0) && said.contains("took over the model"), "{said}");
+    let (code, said) = join("", &[]);
     assert!(code == Some(2) && said.contains("there is no ticket on standard input"), "{said}");
 }
 

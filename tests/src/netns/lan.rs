@@ -10,7 +10,7 @@ use super::tools::{call, missing, must, say_skipped};
 /// More daemons than this starve each other on two cores.
 pub const HOSTS_MAX: usize = 8;
 
-/// Networks are loud: each takes the processor for itself, so the tests of one program take turns.
+/// Networks whose daemons compute are loud: each takes the processor for itself, so the tests of one program take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// What addresses a network has.
@@ -41,7 +41,7 @@ pub struct Lan {
     name: String,
     family: Family,
     hosts: Vec<Host>,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 /// One host: a namespace with loopback and one link, `eth0`.
@@ -63,9 +63,20 @@ impl Lan {
     /// # Panics
     /// When more than [`HOSTS_MAX`] are asked for, or a link cannot be made although the first one could.
     pub fn new(family: Family, hosts: usize) -> Option<Lan> {
-        assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
         // The network of a test that panicked is gone all the same.
-        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Lan::at(Some(TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())), family, hosts)
+    }
+
+    /// The same beside other networks, for daemons that wait most of the time.
+    ///
+    /// # Panics
+    /// As [`Lan::new`].
+    pub fn quiet(family: Family, hosts: usize) -> Option<Lan> {
+        Lan::at(None, family, hosts)
+    }
+
+    fn at(turn: Option<MutexGuard<'static, ()>>, family: Family, hosts: usize) -> Option<Lan> {
+        assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
         leftovers::remove_those_of_the_dead();
         let name = leftovers::fresh_name();
         if let Some(reason) = missing(&format!("{name}-probe")) {

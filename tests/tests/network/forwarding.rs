@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_founder_behind_a_router_that_forwards_ports_is_reached_by_its_ticket() {
-    let Some(mut lan) = Lan::new(Family::Public, 1) else { return };
+    let Some(mut lan) = Lan::quiet(Family::Public, 1) else { return };
     let Some(hidden) = lan.add_host_behind_router() else { return };
     let forwarding = lan.forward_ports(hidden);
     let folder = tempfile::tempdir().expect("a temporary directory");

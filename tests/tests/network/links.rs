@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use murmur_protocol::Ticket;
 use murmur_tests::gaps::assert_never_waited;
 use murmur_tests::netns::{Family, Lan};
-use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
-use murmur_tests::{Daemon, TINY_RUN};
+use murmur_tests::swarm::{CALM_RUN, Swarm, waiting_run, watch};
+use murmur_tests::{Daemon, TINY_RUN, at_once};
 
 use crate::MURMUR;
 
@@ -72,11 +72,11 @@ const QUIC: &str = "/ip4/0.0.0.0/udp/4711/quic-v1";
 /// Two hosts, each behind a router of its own, and a member on the open internet that relays for them. Each router lets in
 /// only what answers its own side.
 fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2])) -> Option<(Swarm, [usize; 2])> {
-    let mut lan = Lan::new(Family::Public, 1)?;
+    let mut lan = Lan::quiet(Family::Public, 1)?;
     let pair = [lan.add_host_behind_router()?, lan.add_host_behind_router()?];
     prepare(&lan, pair);
     let settings = format!("[network]\nlisten = [\"{listen}\"]\nclosed = {closed}\n");
-    let swarm = Swarm::with_settings(MURMUR, lan, 3, CALM_RUN, &settings);
+    let swarm = Swarm::waiting(MURMUR, lan, 3, &waiting_run(), &settings);
     swarm.daemons[0].wait_for("it is reachable, and so relays", |report| report.reachability.state == "reachable");
     for hidden in pair {
         swarm.daemons[hidden].wait_for("both others", |report| report.peers == 2);
@@ -84,15 +84,25 @@ fn hidden_pair(listen: &str, closed: bool, prepare: impl FnOnce(&Lan, [usize; 2]
     Some((swarm, pair))
 }
 
+/// The open one is gone without a word, which the others notice after half a minute.
+fn unplugged(swarm: &Swarm) {
+    swarm.lan.unplug(0);
+}
+
+/// The open one leaves in order.
+fn ended(swarm: &Swarm) {
+    swarm.daemons[0].signal("TERM");
+}
+
 /// They punch a hole, and go on through it without the open one.
-fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2])) {
+fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2]), lose_open_one: fn(&Swarm)) {
     let begin = Instant::now();
     for hidden in pair {
         swarm.daemons[hidden].wait_for("a hole", |report| report.reachability.state == "hole-punching");
         println!("host {hidden} has punched a hole after {:.1} s", begin.elapsed().as_secs_f64());
     }
     // Without the open one they have only each other.
-    swarm.lan.unplug(0);
+    lose_open_one(&swarm);
     let before = pair.map(|hidden| swarm.daemons[hidden].latest().expect("it reported"));
     for (hidden, before) in pair.into_iter().zip(before) {
         swarm.daemons[hidden].wait_for("exchanges through the hole", |report| {
@@ -105,18 +115,18 @@ fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2])) {
 #[test]
 fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
     if let Some(hidden) = hidden_pair(TCP, false, |_, _| {}) {
-        hidden_hosts_meet(hidden);
+        hidden_hosts_meet(hidden, unplugged);
     }
 }
 
 /// Relay, circuit and hole let nobody through without the secret, and the three have it.
 #[test]
 fn two_hosts_behind_routers_of_their_own_punch_a_hole_in_a_closed_run() {
-    for listen in [TCP, QUIC] {
+    at_once([TCP, QUIC], |listen| {
         if let Some(hidden) = hidden_pair(listen, true, |_, _| {}) {
-            hidden_hosts_meet(hidden);
+            hidden_hosts_meet(hidden, ended);
         }
-    }
+    });
 }
 
 /// What libp2p tries when a circuit opens comes to nothing, and the circuit lasts two minutes. A hole is punched before
@@ -132,7 +142,7 @@ fn two_hosts_behind_routers_of_their_own_try_again_to_punch_a_hole_over_quic() {
         assert_eq!((report.peers, report.reachability.state.as_str()), (2, "relayed"), "host {hidden}");
     }
     swarm.lan.let_meet(pair);
-    hidden_hosts_meet((swarm, pair));
+    hidden_hosts_meet((swarm, pair), ended);
     let took = begin.elapsed().as_secs();
     assert!(took < 110, "{took} s: as long as a circuit lasts");
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use murmur_protocol::{Address, PeerId, Ticket};
 use murmur_tests::netns::{Family, Lan};
-use murmur_tests::swarm::Swarm;
-use murmur_tests::{TINY_RUN, output_of};
+use murmur_tests::swarm::{Swarm, waiting_run};
+use murmur_tests::{TINY_RUN, at_once, output_of};
 
 use crate::MURMUR;
 
@@ -19,14 +19,12 @@ fn lost(ticket: &str) -> String {
 
 #[test]
 fn a_newcomer_whose_ticket_leads_nowhere_finds_the_swarm_on_its_network() {
-    for closed in [false, true] {
-        a_newcomer_finds_the_swarm_on_its_network(closed);
-    }
+    at_once([false, true], a_newcomer_finds_the_swarm_on_its_network);
 }
 
 fn a_newcomer_finds_the_swarm_on_its_network(closed: bool) {
-    let Some(lan) = Lan::new(Family::V4, 3) else { return };
-    let mut swarm = Swarm::with_settings(MURMUR, lan, 2, TINY_RUN, &format!("[network]\nclosed = {closed}\n"));
+    let Some(lan) = Lan::quiet(Family::V4, 3) else { return };
+    let mut swarm = Swarm::waiting(MURMUR, lan, 2, &waiting_run(), &format!("[network]\nclosed = {closed}\n"));
     swarm.wait_until_all_average();
     let ticket = lost(&swarm.daemons[0].ticket());
     let begin = Instant::now();
@@ -47,10 +45,10 @@ fn a_newcomer_finds_the_swarm_on_its_network(closed: bool) {
 
 #[test]
 fn a_search_in_vain_ends_with_what_was_tried() {
-    let Some(lan) = Lan::new(Family::V4, 2) else { return };
+    let Some(lan) = Lan::quiet(Family::V4, 2) else { return };
     let folder = tempfile::tempdir().expect("a temporary directory");
     // A node of another run is there, so that somebody answers.
-    let mut swarm = Swarm::on(MURMUR, lan, 1, TINY_RUN);
+    let mut swarm = Swarm::waiting(MURMUR, lan, 1, TINY_RUN, "");
     let mut ticket: Ticket = lost(&swarm.daemons[0].ticket()).parse().expect("a ticket");
     ticket.run.0[0] ^= 1;
     let data = folder.path().join("refused");

@@ -14,7 +14,7 @@ use murmur::observe::{Body, Record};
 use murmur::tracking::scalars::Thinning;
 use murmur_tests::fake_mlflow::{Failure, FakeMlflow, Metric, Run, Store};
 use murmur_tests::gaps::assert_never_waited_between;
-use murmur_tests::{Daemon, Finished, TINY_RUN, write_run};
+use murmur_tests::{Daemon, Finished, TINY_RUN, at_once, write_run};
 use serde_json::{Value, json};
 
 use super::python;
@@ -159,7 +159,7 @@ fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
         (&no_mlflow, "is no MLflow: it answers 404", "tracking server"),
         (&silent, "does not answer", "does the server run?"),
     ];
-    for (number, (url, what, hint)) in cases.into_iter().enumerate() {
+    at_once(cases.into_iter().enumerate(), |(number, (url, what, hint))| {
         let root = folder.path().join(format!("node-{number}"));
         let daemon = Daemon::spawn(MURMUR, &root, &["start", text(&run_file), "--mlflow", url]);
         daemon.wait_for_warning(hint);
@@ -172,7 +172,7 @@ fn wrong_addresses_are_named_in_a_line_with_a_hint_and_training_goes_on() {
         assert_eq!(said.len(), 1, "{}", finished.errors);
         assert!(said[0].starts_with("warning: ") && said[0].ends_with("training goes on"), "{said:?}");
         assert!(!finished.errors.contains("secret"), "{}", finished.errors);
-    }
+    });
 }
 
 #[test]
