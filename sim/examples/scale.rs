@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use murmur_sim::checks::safety;
 use murmur_sim::{Sample, Scenario, Swarm};
 
+/// Exchanges come and go by the million.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Sizes without arguments.
 const SIZES: [usize; 4] = [64, 100, 1_000, 10_000];
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use murmur_protocol::manifest::{GossipKind, GossipSpec};
-use murmur_sim::{Incident, NetworkSpec, Scenario, Swarm};
+use murmur_sim::{Incident, NetworkSpec, QuadraticSpec, Scenario, Swarm, TrainerSpec};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -13,9 +13,9 @@ fn eight(kind: GossipKind) -> Scenario {
     Scenario { gossip: GossipSpec { kind, ..GossipSpec::default() }, ..Scenario::calm(8) }
 }
 
-/// The mean of a figure over three seeds.
-fn mean(scenario: &Scenario, figure: impl Fn(Swarm) -> f64) -> f64 {
-    (0..3).map(|seed| figure(Swarm::new(scenario.clone(), seed))).sum::<f64>() / 3.0
+/// The mean of a figure over so many seeds.
+fn mean(seeds: u64, scenario: &Scenario, figure: impl Fn(Swarm) -> f64) -> f64 {
+    (0..seeds).map(|seed| figure(Swarm::new(scenario.clone(), seed))).sum::<f64>() / seeds as f64
 }
 
 /// Where messages take half a second, exchanges take so many steps that models drift apart; the network then rests less
@@ -26,7 +26,7 @@ fn models_that_drift_apart_are_averaged_more_often() {
     for (kind, apart_max) in [(GossipKind::Links, 2.65), (GossipKind::Pairs, 2.2)] {
         let mut scenario = eight(kind);
         scenario.network.latency.median = Duration::from_millis(500);
-        let apart = mean(&scenario, |mut swarm| {
+        let apart = mean(3, &scenario, |mut swarm| {
             let samples = (11..=30).map(|time| {
                 swarm.run_until(seconds(10 * time));
                 swarm.sample().disagreement
@@ -47,11 +47,78 @@ fn waits_that_are_learned_leave_more_time_for_exchanges() {
         for turn in 0..20 {
             scenario = scenario.at(seconds(20 + 5 * turn), Incident::Pause(1 + turn as usize % 7, seconds(8)));
         }
-        let exchanges = mean(&scenario, |mut swarm| {
+        let exchanges = mean(3, &scenario, |mut swarm| {
             swarm.run_until(seconds(120));
             swarm.sample().exchanges_completed as f64
         });
         assert!(exchanges > exchanges_min, "{kind:?}: {exchanges}");
+    }
+}
+
+/// So many nodes, the last `apart` of which are out of reach of the others from 30 s on, each learning with its own data.
+struct Split {
+    kind: GossipKind,
+    nodes: usize,
+    apart: usize,
+    lasts: Duration,
+    step_time: Duration,
+    data: QuadraticSpec,
+}
+
+impl Split {
+    const BEGINS: Duration = Duration::from_secs(30);
+
+    fn ends(&self) -> Duration {
+        Split::BEGINS + self.lasts
+    }
+
+    fn scenario(&self) -> Scenario {
+        let gossip = GossipSpec { kind: self.kind, ..GossipSpec::default() };
+        let mut scenario = Scenario { gossip, parameters: 100, ..Scenario::calm(self.nodes) };
+        scenario.trainer = TrainerSpec::Quadratic(self.data.clone());
+        scenario.nodes.iter_mut().for_each(|plan| plan.step_time = self.step_time);
+        let others = (self.nodes - self.apart..self.nodes).collect();
+        scenario.at(Split::BEGINS, Incident::Split(others)).at(self.ends(), Incident::Heal)
+    }
+
+    /// Seconds from the end of the split until models are as near as before, within a half; at most 60.
+    fn heals_in(&self, swarm: &mut Swarm) -> f64 {
+        swarm.run_until(Split::BEGINS);
+        let before = swarm.sample().disagreement;
+        let is_healed = |second: &u64| {
+            swarm.run_until(self.ends() + seconds(*second));
+            swarm.sample().disagreement < 1.5 * before
+        };
+        (1..60).find(is_healed).unwrap_or(60) as f64
+    }
+}
+
+/// Two parts of a swarm were apart for so long that their models are many usual distances from each other. If that counted
+/// against them like any other distance, they would take 45 s on links and 56 s as pairs in place of 18 and 13, swarms that take
+/// longer than a minute counted as a minute: they give up links with each other, and copy each other's models.
+#[test]
+fn parts_that_were_apart_for_long_are_soon_one_swarm_again() {
+    let data = QuadraticSpec { learning_rate: 0.001, spread: 3.0, noise: 1.0 };
+    for (kind, nodes, lasts) in [(GossipKind::Links, 6, seconds(60)), (GossipKind::Pairs, 10, seconds(120))] {
+        let split =
+            Split { kind, nodes, apart: nodes / 2, lasts, step_time: Duration::from_millis(30), data: data.clone() };
+        let healed = mean(10, &split.scenario(), |mut swarm| split.heals_in(&mut swarm));
+        assert!(healed < 30.0, "{kind:?}: {healed} s");
+    }
+}
+
+/// Learning ends in the moment in which a split does. From then on each part draws together faster than the two of them do; did
+/// the clip norm follow the usual distance at once, they would take 29 s on links and as pairs in place of 23 and 20.
+#[test]
+fn parts_that_meet_when_learning_is_over_soon_become_one() {
+    let links = QuadraticSpec { learning_rate: 0.003, spread: 0.3, noise: 1.0 };
+    let pairs = QuadraticSpec { spread: 10.0, noise: 10.0, ..links };
+    let splits = [(GossipKind::Links, 6, seconds(60), links), (GossipKind::Pairs, 8, seconds(20), pairs)];
+    for (kind, nodes, lasts, data) in splits {
+        let split = Split { kind, nodes, apart: nodes / 2, lasts, step_time: Duration::from_millis(100), data };
+        let scenario = split.scenario().at(split.ends(), Incident::StopLearning);
+        let healed = mean(10, &scenario, |mut swarm| split.heals_in(&mut swarm));
+        assert!(healed < 26.0, "{kind:?}: {healed} s");
     }
 }
 
