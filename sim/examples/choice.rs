@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
-use murmur_sim::compare::{Fault, Links, Method, Outcome, Setting};
+use murmur_sim::compare::{Counted, Fault, Links, Method, Outcome, Setting};
 use murmur_sim::{Sharing, Text, TransformerSpec};
 
 #[global_allocator]
@@ -111,18 +111,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let arguments = Arguments::parse();
     let text = arguments.data.as_deref().map_or(Ok(Text::Grammar), Text::read)?;
-    println!("| | seed | gossip | ring | chosen | against the better |\n|---|---|---|---|---|---|");
+    println!("| | seed | gossip | ring | chosen | against the better | seconds all at once | changes |");
+    println!("|---|---|---|---|---|---|---|---|");
     for case in CASES.iter().filter(|case| arguments.case.as_ref().is_none_or(|name| name == case.name)) {
         for seed in 0..arguments.seeds {
+            let mut counted = Counted::default();
             let losses = ["gossip", "ring", "auto"].map(|method| {
                 let setting = setting(case, method, seed, &arguments, &text);
                 let outcome = setting.run(&|| false).expect("nobody interrupts it");
                 assert_eq!(outcome.violations, Vec::<String>::new(), "{}, {method}, seed {seed}", case.name);
+                counted = outcome.counted;
                 loss_at(&outcome, arguments.steps as f64)
             });
             let [gossip, ring, chosen] = losses;
             let difference = 100.0 * (chosen / gossip.min(ring) - 1.0);
-            println!("| {} | {seed} | {gossip:.4} | {ring:.4} | {chosen:.4} | {difference:+.1} % |", case.name);
+            let (name, Counted { together, changes, .. }) = (case.name, counted);
+            println!(
+                "| {name} | {seed} | {gossip:.4} | {ring:.4} | {chosen:.4} | {difference:+.1} % | {together:.0} | {changes:.1} |"
+            );
         }
     }
     Ok(())

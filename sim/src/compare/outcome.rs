@@ -71,6 +71,10 @@ pub struct Counted {
     pub staleness_max: u64,
     /// Rounds that ended without the partner, over all nodes.
     pub missed: u64,
+    /// Where nodes choose: seconds in which they averaged all at once, on average.
+    pub together: f64,
+    /// Where nodes choose: times that a node went over to the other scheme, on average.
+    pub changes: f64,
 }
 
 /// What a run came to.

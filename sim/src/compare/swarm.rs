@@ -1,6 +1,9 @@
-//! Gossip, and the choice between it and a ring, in the swarm simulator: the daemon's own nodes, over the links and through the faults of a comparison.
+//! Gossip, and the choice between it and a ring, in the swarm simulator: the daemon's own nodes, over the links and through the
+//! faults of a comparison.
 
 use std::time::Duration;
+
+use murmur_protocol::Phase;
 
 use super::outcome::{Activity, Counted, NodeAccount, Outcome, Point, Span};
 use super::setting::{STRAGGLER, Setting};
@@ -83,6 +86,10 @@ struct Watch {
     sent: Vec<u64>,
     free_at: Vec<f64>,
     accounts: Vec<NodeAccount>,
+    /// Whether each averages all at once, for how many seconds all together did, and how often they began or ended it.
+    together: Vec<bool>,
+    together_seconds: f64,
+    changes: u64,
 }
 
 impl Watch {
@@ -92,6 +99,9 @@ impl Watch {
             sent: vec![0; setting.nodes],
             free_at: vec![0.0; setting.nodes],
             accounts: vec![NodeAccount::default(); setting.nodes],
+            together: vec![false; setting.nodes],
+            together_seconds: 0.0,
+            changes: 0,
         }
     }
 
@@ -113,8 +123,11 @@ impl Watch {
             let (now, step) = (now.as_secs_f64(), setting.step_time_of(node).as_secs_f64());
             if swarm.is_running(node) {
                 account.lived = now;
-                let is_training =
-                    swarm.status(node).is_some_and(|status| status.phase == murmur_protocol::Phase::Training);
+                let status = swarm.status(node);
+                let is_training = status.as_ref().is_some_and(|status| status.phase == Phase::Training);
+                let is_together = status.is_some_and(|status| status.synchronous.is_some());
+                self.changes += u64::from(std::mem::replace(&mut self.together[node], is_together) != is_together);
+                self.together_seconds += if is_together { now - from } else { 0.0 };
                 if is_training && is_shown(setting, from, now) && now - from < step {
                     account.spans.push(Span { from, to: now, activity: Activity::Computing });
                 }
@@ -140,7 +153,7 @@ fn point(setting: &Setting, record: &Record, at: Duration) -> Point {
 }
 
 fn outcome(setting: &Setting, record: Record, points: Vec<Point>, watch: Watch, is_complete: bool) -> Outcome {
-    let mut nodes = watch.accounts;
+    let mut nodes = watch.accounts.clone();
     for life in &record.lives {
         nodes[life.host].steps += life.steps;
         nodes[life.host].computing += life.trained.as_secs_f64();
@@ -155,6 +168,8 @@ fn outcome(setting: &Setting, record: Record, points: Vec<Point>, watch: Watch, 
         counted: Counted {
             rounds: 0.5 * record.exchanges.merges as f64 / setting.nodes as f64,
             missed: record.exchanges.one_sided.len() as u64,
+            together: watch.together_seconds / setting.nodes as f64,
+            changes: watch.changes as f64 / setting.nodes as f64,
             ..Counted::default()
         },
         nodes,

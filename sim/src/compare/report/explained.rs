@@ -57,6 +57,13 @@ pub fn explanation(results: &Results, row: &Row) -> String {
             counted.staleness_mean, counted.staleness_max
         ));
     }
+    if run.counted.changes > 0.0 {
+        parts.push(format!(
+            "all at once for {}, after {:.1} changes of a node",
+            seconds(run.counted.together),
+            run.counted.changes
+        ));
+    }
     if run.counted.dropped > 0 {
         parts.push(format!("{} operations begun anew", run.counted.dropped));
     }
