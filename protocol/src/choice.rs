@@ -21,9 +21,10 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// A step of all must be so much cheaper, or dearer, than it is worth before the members change (a guess).
 const MARGIN: f64 = 1.15;
 
-/// All-reduces are judged by what was finished between so many looks, and before the first is finished, for which members copy
-/// a replica, after so many.
-const WINDOW: usize = 4;
+/// All-reduces are judged by what was finished between so many looks, without the slowest few of these times: a member that
+/// dies, or comes, costs one or two. Before the first is finished, for which members copy a replica, after so many.
+const WINDOW: usize = 6;
+const SPARED: usize = 2;
 const WINDOW_FIRST: usize = 16;
 
 /// What was given up is not tried again for so many steps, at first and at most: it doubles each time.
@@ -36,8 +37,8 @@ pub(crate) fn worth(members: usize, drift: bool) -> f64 {
     if drift { WORTH_IN_DRIFT * worth } else { worth }
 }
 
-/// Two members: 1.1; eight: 1.9 (see BENCHMARKS.md).
-const WORTH_PER_DOUBLING: f64 = 0.3;
+/// Fitted to two, four and eight members (see BENCHMARKS.md).
+const WORTH_PER_DOUBLING: f64 = 0.2;
 
 /// Models that drift apart learn little from each other (a guess).
 const WORTH_IN_DRIFT: f64 = 1.5;
@@ -202,12 +203,19 @@ impl SchemeChoice {
 
     /// Why all-reduces have turned out not to pay, where they have.
     fn measured(&self, everybody: &[Costs]) -> Option<Comparison> {
-        let ((since, before), (until, after)) = (*self.looks.front()?, *self.looks.back()?);
-        if self.looks.len() < self.looks_wanted(after) {
+        let (_, finished) = *self.looks.back()?;
+        if self.looks.len() < self.looks_wanted(finished) {
             return None;
         }
+        let between = self.looks.iter().zip(self.looks.iter().skip(1));
+        let mut times: Vec<(f64, u64)> = between
+            .map(|((since, before), (until, after))| ((*until - *since).as_secs_f64(), after - before))
+            .collect();
         // Where none was finished, one takes longer than that.
-        let together = (until - since).as_secs_f64() / (after - before).max(1) as f64;
+        times.sort_by(|one, other| (one.0 * other.1 as f64).total_cmp(&(other.0 * one.1 as f64)));
+        times.truncate(times.len() - SPARED);
+        let (seconds, count) = times.iter().fold((0.0, 0), |(seconds, count), one| (seconds + one.0, count + one.1));
+        let together = seconds / count.max(1) as f64;
         let comparison = compare(together, everybody);
         (comparison.ratio() > MARGIN * f64::from(comparison.worth)).then_some(comparison)
     }

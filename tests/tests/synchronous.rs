@@ -181,28 +181,21 @@ fn members_that_choose_average_all_at_once_where_that_pays_and_in_pairs_where_on
     // Steps beside which a message between processes is short, however busy the machine is.
     let chosen = run_file(folder.path(), 0, "topology = \"ring\"\nauto = true\n", "");
     let run = std::fs::read_to_string(&chosen).expect("it was written");
-    std::fs::write(&chosen, run.replace("batch_sequences = 4\n", "batch_sequences = 256\n")).expect("there is room");
+    std::fs::write(&chosen, run.replace("batch_sequences = 4\n", "batch_sequences = 768\n")).expect("there is room");
     let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", &chosen]);
     let ticket = founder.ticket();
     let join = |name: &str| Daemon::spawn(MURMUR, &at(name), &["join", &ticket]);
-    let others = [join("other"), join("killed")];
-    let is_together = |report: &NodeReport, members: usize| {
-        report.synchronous.as_ref().is_some_and(|told| told.members == members && told.all_reduces >= 5)
+    let others = [join("one"), join("other")];
+    let is_together = |report: &NodeReport| {
+        report.synchronous.as_ref().is_some_and(|told| told.members == 3 && told.all_reduces >= 5)
     };
     for daemon in others.iter().chain([&founder]) {
         daemon.wait_for_notice("all average at once from now on: a step of all 3 should take ");
-        daemon.wait_for("three average", |report| is_together(report, 3));
+        daemon.wait_for("three average", is_together);
     }
-    let [other, killed] = others;
-    killed.kill();
-    let late = join("late");
-    for daemon in [&founder, &other, &late] {
-        daemon.wait_for("one has gone and one has come", |report| is_together(report, 3));
-    }
-    drop(late);
     // A tenth of the speed of the others.
     let slow = Daemon::spawn(MURMUR, &at("slow"), &["join", &ticket, "--training-percent", "2"]);
-    for daemon in [&founder, &other, &slow] {
+    for daemon in others.iter().chain([&founder, &slow]) {
         daemon.wait_for_notice("averages in pairs, so that nobody waits, from now on: a step of all ");
     }
     let before = founder.latest().expect("it reports").exchanges_completed;

@@ -47,6 +47,17 @@ pub(super) fn verdict(scene: &Scene<'_>, node: &NodePicture) -> (Tone, String) {
     if sample.peers == 0 {
         return (Tone::Doubtful, "trains alone: no member is connected".to_owned());
     }
+    match sample.members {
+        Some(0) => return (Tone::Doubtful, "stands still and seeks the others' agreement".to_owned()),
+        Some(1) => return (Tone::Doubtful, "averages with nobody, though members are connected".to_owned()),
+        Some(all) => {
+            return (
+                Tone::Good,
+                format!("averages all at once with {}, and has their model", counted(all - 1, "member")),
+            );
+        }
+        None => {}
+    }
     let Some(ratio) = sample.ratio else {
         return (Tone::Plain, format!("trains with {members}; it is not known yet how far the models are apart"));
     };

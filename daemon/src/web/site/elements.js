@@ -37,10 +37,12 @@ export function set(node, name, value) {
 
 /** A figure: what it is, its value, and in words whether that is healthy. Returns its element and how to change it. */
 export function figure(label) {
+  const name = el("dt", {}, label);
   const value = el("dd", { class: "value" }, "–");
   const words = el("dd", { class: "words" });
-  const node = el("div", { class: "figure" }, el("dt", {}, label), value, words);
-  const show = (text, health = {}) => {
+  const node = el("div", { class: "figure" }, name, value, words);
+  const show = (text, health = {}, now = label) => {
+    say(name, now);
     say(value, text);
     say(words, health.words ?? "");
     set(node, "data-tone", health.tone || null);

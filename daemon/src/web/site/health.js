@@ -31,6 +31,9 @@ export function verdict(picture, isLost) {
   if (sample.team && sample.team.state !== "training") return fair(sentence(sample.doing));
   const members = counted(sample.peers, "member");
   if (sample.peers === 0) return fair("Trains alone: no member is connected");
+  if (sample.members === 0) return fair("Stands still and seeks the others' agreement");
+  if (sample.members === 1) return fair("Averages with nobody, though members are connected");
+  if (isNumber(sample.members)) return good(`Averages all at once with ${counted(sample.members - 1, "member")}, and has their model`);
   const { ratio } = sample;
   if (!isNumber(ratio)) return plain(`Trains with ${members}; it is not known yet how far the models are apart`);
   if (ratio > band.drifting) return bad(`Trains with ${members}, and the models drift apart`);
@@ -85,6 +88,11 @@ export function members(sample) {
   if (!sample) return plain("");
   if (sample.peers === 0) return fair("connected; with one or more a model is shared");
   return good("connected; one is enough, three make a copy sure");
+}
+
+/** How long a node has waited, where all average at once. */
+export function waiting(up) {
+  return plain(`for others, of ${duration(up)}; healthy: a small share`);
 }
 
 export function failures(sample) {

@@ -81,12 +81,20 @@ export default {
       speed.show(count(sample.tokens_per_second), health.speed(sample, curves.of("tokens_per_second"), picture.unit()));
       steps.show(count(sample.steps), { words: `own ones; the swarm is at ${count(Math.max(0, sample.progress))}, close to it is healthy` });
       members.show(count(sample.peers), health.members(sample));
-      done.show(count(sample.exchanges), health.failures(sample));
+      const isTogether = isNumber(sample.members);
+      if (isTogether) done.show(count(sample.members), { words: "members average all at once, this one counted; 0 while it seeks them" }, "Averages with");
+      else done.show(count(sample.exchanges), health.failures(sample));
       brief(list, picture.members().slice(0, MEMBERS).map((peer) => memberLine(picture, peer)), "No member is known yet.");
-      ratio.show(fixed(sample.ratio, 2), health.ratio(sample.ratio, picture.run.ratio_band));
-      const newest = picture.lastDone();
-      const age = newest ? Math.max(0, picture.now() - newest.time) : null;
-      last.show(ago(age), health.exchangeAge(age));
+      ratioChart.node.hidden = isTogether;
+      if (isTogether) {
+        ratio.show("none", { words: "all members hold one model after each all-reduce" });
+        last.show(duration(sample.waited_seconds), health.waiting(picture.up), "Waited");
+      } else {
+        ratio.show(fixed(sample.ratio, 2), health.ratio(sample.ratio, picture.run.ratio_band));
+        const newest = picture.lastDone();
+        const age = newest ? Math.max(0, picture.now() - newest.time) : null;
+        last.show(ago(age), health.exchangeAge(age));
+      }
       gossip.show(`${(100 * sample.boundary_share).toFixed(1)} %`, health.gossip(sample.boundary_share));
       today.show(bytes(sample.today), health.today(sample.today));
       machine.show(fixed(picture.rates.processors, 1), health.processors(picture.rates.processors));
