@@ -18,6 +18,9 @@ const LOOK_STEPS: f64 = 4.0;
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
+/// Who has told nothing for so long does not train any more.
+const STALE: Duration = Duration::from_secs(90);
+
 /// A step of all must be so much cheaper, or dearer, than it is worth before the members change (a guess).
 const MARGIN: f64 = 1.15;
 
@@ -66,8 +69,8 @@ pub(crate) struct SchemeChoice {
     /// With fewer members nobody averages all at once.
     members_min: usize,
     order: Option<SchemeOrder>,
-    /// Of those that are connected, at most [`MEMBERS_MAX`].
-    costs: BTreeMap<PeerId, Costs>,
+    /// Of those that are connected, and when they told them; at most [`MEMBERS_MAX`].
+    costs: BTreeMap<PeerId, (Time, Costs)>,
     next_look: Time,
     /// When was looked, and how many all-reduces were finished then: the oldest first, at most [`WINDOW_FIRST`] and one.
     looks: VecDeque<(Time, u64)>,
@@ -112,12 +115,12 @@ impl SchemeChoice {
 
     /// # Errors
     /// When the numbers are out of range.
-    pub(crate) fn on_costs(&mut self, peer: PeerId, costs: Costs) -> Result<(), Misbehaviour> {
+    pub(crate) fn on_costs(&mut self, now: Time, peer: PeerId, costs: Costs) -> Result<(), Misbehaviour> {
         if !costs.is_sound() {
             return Err(Misbehaviour::OutOfRange("costs of averaging".into()));
         }
         if self.costs.len() < MEMBERS_MAX || self.costs.contains_key(&peer) {
-            self.costs.insert(peer, costs);
+            self.costs.insert(peer, (now, costs));
         }
         Ok(())
     }
@@ -151,11 +154,12 @@ impl SchemeChoice {
         if let Some(finished) = own.finished {
             self.note(now, finished);
         }
+        self.costs.retain(|_, (told, _)| now.saturating_since(*told) <= STALE);
         let lowest = self.costs.keys().next();
         if lowest.is_some_and(|lowest| *lowest < own.me) {
             return None;
         }
-        let everybody: Vec<Costs> = self.costs.values().copied().chain([costs]).collect();
+        let everybody: Vec<Costs> = self.costs.values().map(|(_, costs)| *costs).chain([costs]).collect();
         let (scheme, reason) = match self.scheme() {
             Scheme::Pairs => (Scheme::AllReduce, self.expected(now, own, &everybody)?),
             Scheme::AllReduce => (Scheme::Pairs, self.measured(&everybody)?),
@@ -269,7 +273,7 @@ mod tests {
     fn choice(others: Costs) -> SchemeChoice {
         let mut choice = SchemeChoice::new(Shape::Ring, 1_000_000, 1, Time::ZERO);
         for key in 2..5 {
-            choice.on_costs(peer(key), others).expect("sound");
+            choice.on_costs(Time::ZERO, peer(key), others).expect("sound");
         }
         choice
     }
@@ -282,6 +286,7 @@ mod tests {
             if seconds > until {
                 return None;
             }
+            choice.costs.values_mut().for_each(|(told, _)| *told = now);
             if let Some(order) = choice.look(now, &own(seconds), &mut Outbox::default()) {
                 return Some((seconds, order.scheme));
             }
@@ -350,6 +355,21 @@ mod tests {
     }
 
     #[test]
+    fn who_tells_nothing_any_more_is_no_member_and_leaves_the_decision_to_others() {
+        let fast = costs(1.0, 10e6);
+        let mut choice = choice(fast);
+        // It has ended, but is connected.
+        choice.on_costs(Time::ZERO, peer(0), fast).expect("sound");
+        let known = Own { known: 4, ..own(fast, None) };
+        assert_eq!(choice.look(at(10.0), &known, &mut Outbox::default()), None, "it is the other one's turn");
+        for key in 2..5 {
+            choice.on_costs(at(100.0), peer(key), fast).expect("sound");
+        }
+        let left = Own { known: 3, ..known };
+        assert!(choice.look(at(101.0), &left, &mut Outbox::default()).is_some());
+    }
+
+    #[test]
     fn the_order_with_the_larger_number_holds() {
         let mut choice = choice(costs(1.0, 1e6));
         let order = |serial, by, scheme| SchemeOrder { serial, by: peer(by), scheme, reason: Comparison::default() };
@@ -369,7 +389,7 @@ mod tests {
     #[test]
     fn costs_out_of_range_are_refused() {
         for wrong in [costs(0.0, 1.0), costs(f32::NAN, 1.0), costs(1.0, -1.0), costs(1.0, f32::INFINITY)] {
-            assert!(choice(costs(1.0, 1.0)).on_costs(peer(2), wrong).is_err(), "{wrong:?}");
+            assert!(choice(costs(1.0, 1.0)).on_costs(Time::ZERO, peer(2), wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -335,11 +335,7 @@ impl TrainerThread {
                     tracing::error!("the outer step failed: {error}");
                 }
             }
-            TrainerOrder::Contribute { request } => {
-                if let Some(member) = &mut self.member {
-                    member.order(request);
-                }
-            }
+            TrainerOrder::Contribute { request } => self.member().order(request),
             TrainerOrder::TakeUp { sum, members, progress } => self.take_up_sum(sum, members, progress),
             TrainerOrder::LoadReplica { request, replica, progress } => self.load_replica(request, &replica, progress),
             TrainerOrder::MatchBatch { members } => self.engine.set_members(members),

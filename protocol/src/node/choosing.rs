@@ -66,7 +66,7 @@ impl Node {
     pub(super) fn on_scheme_message(&mut self, now: Time, peer: PeerId, message: &Message) -> Result<(), Misbehaviour> {
         let Some(choosing) = &mut self.choosing else { return Err(Misbehaviour::Unsolicited) };
         match message {
-            Message::Costs(costs) => choosing.choice.on_costs(peer, *costs),
+            Message::Costs(costs) => choosing.choice.on_costs(now, peer, *costs),
             Message::Scheme(order) => {
                 if choosing.choice.hear(now, *order)? {
                     self.on_new_scheme(Some(peer), *order);

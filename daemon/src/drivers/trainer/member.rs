@@ -58,10 +58,17 @@ impl Member {
 }
 
 impl TrainerThread {
+    /// What a trainer is that is asked for contributions, from the first order that says so.
+    pub(super) fn member(&mut self) -> &mut Member {
+        self.member.get_or_insert_with(|| Member::new(self.settings.manifest.synchronous.clone()))
+    }
+
     /// From now on it computes what it is asked for, or steps by itself.
     pub(super) fn average(&mut self, scheme: Scheme) {
         match scheme {
-            Scheme::AllReduce => self.member = Some(Member::new(self.settings.manifest.synchronous.clone())),
+            Scheme::AllReduce => {
+                self.member();
+            }
             Scheme::Pairs => {
                 // A gradient whose sum will not come has moved nothing: its batch is taken again.
                 if self.member.take().is_some_and(|member| member.has_open_gradient()) {
