@@ -167,19 +167,26 @@ impl View {
     fn plain_line(&self, children: &[Child]) -> String {
         let reports: Vec<&NodeReport> = children.iter().filter_map(|child| child.report.as_ref()).collect();
         let peers = reports.iter().map(|report| report.peers).min().unwrap_or(0);
-        let exchanges: u64 = reports.iter().map(|report| report.exchanges_completed).sum();
         let sent: u64 = reports.iter().map(|report| report.bytes_sent).sum();
-        let disagreement = mean(reports.iter().filter_map(|report| report.disagreement));
         let progress = table::progress(&View::rows(children), &self.run(&Losses::default()), usize::MAX);
         format!(
-            "{} · at least {} · {} · disagreement {} · {} sent",
+            "{} · at least {} · {} · {} sent",
             progress.join(" · "),
             counted(peers as u64, "peer"),
-            counted(exchanges.div_ceil(2), "exchange"),
-            shown(disagreement),
+            averaged(&reports),
             human_bytes(sent)
         )
     }
+}
+
+/// How the nodes have averaged: in pairs, or all at once, as one of them tells.
+fn averaged(reports: &[&NodeReport]) -> String {
+    if let Some(synchronous) = reports.iter().find_map(|report| report.synchronous.as_ref()) {
+        return synchronous.summary();
+    }
+    let exchanges: u64 = reports.iter().map(|report| report.exchanges_completed).sum();
+    let disagreement = mean(reports.iter().filter_map(|report| report.disagreement));
+    format!("{} · disagreement {}", counted(exchanges.div_ceil(2), "exchange"), shown(disagreement))
 }
 
 fn row(child: &Child) -> Row<'_> {

@@ -95,7 +95,9 @@ export default {
         const age = newest ? Math.max(0, picture.now() - newest.time) : null;
         last.show(ago(age), health.exchangeAge(age));
       }
-      gossip.show(`${(100 * sample.boundary_share).toFixed(1)} %`, health.gossip(sample.boundary_share));
+      const held = `${(100 * sample.boundary_share).toFixed(1)} %`;
+      if (isTogether) gossip.show(held, { words: "of the time is spent between steps: each waits for all" }, "Waiting");
+      else gossip.show(held, health.gossip(sample.boundary_share));
       today.show(bytes(sample.today), health.today(sample.today));
       machine.show(fixed(picture.rates.processors, 1), health.processors(picture.rates.processors));
       memory.show(bytes(sample.memory), health.memory(sample));
@@ -128,7 +130,8 @@ function howFar({ sample, up }) {
 function memberLine(picture, peer) {
   const { facts, last } = peer;
   const age = last ? picture.now() - last.time : null;
-  const state = !facts.connected ? "not connected" : last ? `exchange ${ago(age)}` : "no exchange yet";
+  const isTogether = isNumber(picture.sample?.members);
+  const state = !facts.connected ? "not connected" : last ? `exchange ${ago(age)}` : isTogether ? "connected" : "no exchange yet";
   const speed = facts.says_tokens_per_second > 0 ? ` · says ${count(facts.says_tokens_per_second)} ${picture.unit()}/s` : "";
   return { lead: named(facts.peer, facts.name), text: state + speed, tone: facts.banned ? "bad" : facts.connected ? "" : "quiet" };
 }
