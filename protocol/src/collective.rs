@@ -192,14 +192,14 @@ pub enum Order {
         to: PeerId,
         /// The slices' name; the receiver tells it to [`Collective::slice_received`].
         name: SliceName,
-        /// The line.
+        /// The schedule's line: which slices, and what their receiver does with them.
         what: Move,
     },
     /// Add received slices to the sum, or replace the sum's by them.
     Absorb {
         /// The slices' name.
         name: SliceName,
-        /// The line.
+        /// The schedule's line: which slices, and what their receiver does with them.
         what: Move,
     },
     /// The sum is complete: take it up, once.

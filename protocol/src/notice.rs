@@ -131,11 +131,11 @@ pub enum Notice {
     },
     /// Where members choose how they average: they do it this way from now on.
     SchemeChanged {
-        /// How.
+        /// The way in which they average now.
         scheme: Scheme,
         /// Who has decided.
         by: PeerId,
-        /// Why.
+        /// What was compared: seconds of a step of all, and of one alone.
         reason: Comparison,
     },
     /// The founder has ordered the end of the run.

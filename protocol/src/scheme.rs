@@ -70,7 +70,7 @@ pub struct SchemeOrder {
     pub by: PeerId,
     /// What holds from now on.
     pub scheme: Scheme,
-    /// Why.
+    /// What was compared.
     pub reason: Comparison,
 }
 

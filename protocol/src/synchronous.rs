@@ -95,7 +95,7 @@ pub(crate) struct Synchronous {
 /// What the node is to conclude from a reply.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Replied {
-    /// Nothing.
+    /// Nothing: it was taken in.
     Taken,
     /// Another member's replica is this node's now.
     Copied(PeerId),

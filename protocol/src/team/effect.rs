@@ -13,21 +13,21 @@ use crate::peer::PeerId;
 pub enum CaptainEffect {
     /// To the network: a message.
     Send {
-        /// To whom.
+        /// The helper that receives it.
         helper: PeerId,
         /// The message.
         message: TeamMessage,
     },
     /// To the network: a stream.
     SendFrame {
-        /// To whom.
+        /// The helper that receives it.
         helper: PeerId,
         /// The frame.
         frame: Frame,
     },
     /// To the network: a state.
     SendState {
-        /// To whom.
+        /// The helper that receives it.
         helper: PeerId,
         /// What it is.
         header: StateHeader,
@@ -36,13 +36,13 @@ pub enum CaptainEffect {
     },
     /// To the network: close the connections to a helper that is late or misbehaves. It may connect again.
     Disconnect {
-        /// Whose.
+        /// The helper whose connections are closed.
         helper: PeerId,
     },
     /// To the network: close the connections to a helper, once what was said is said, and make and take none any more. It is not let
     /// in again for as long as this captain lives.
     Dismiss {
-        /// Whose.
+        /// The helper whose connections are closed.
         helper: PeerId,
     },
     /// To the owner: build the captain's own stages of a cut, from what it keeps and the stages there are.
@@ -80,7 +80,7 @@ pub enum CaptainEffect {
         epoch: u64,
         /// Number of the batch.
         batch: u64,
-        /// How.
+        /// The factors of this step, the same for all stages.
         factors: StepFactors,
     },
     /// To the owner: forget the batch; parameters and moments stay as they were before it.
@@ -119,7 +119,7 @@ pub enum CaptainEffect {
     BatchEnded {
         /// Its number.
         batch: u64,
-        /// How.
+        /// What came of it.
         outcome: BatchOutcome,
     },
     /// To the owner: copies of all helpers are kept; or one is missing, since a helper was lost.
@@ -129,7 +129,7 @@ pub enum CaptainEffect {
     },
     /// To the owner: a write has ended. Unless nothing was written, the owner takes it up as it said it would.
     WriteEnded {
-        /// How.
+        /// What came of it.
         outcome: WriteOutcome,
     },
     /// To people and logs.
@@ -141,21 +141,21 @@ pub enum CaptainEffect {
 pub enum HelperEffect {
     /// To the network: a message.
     Send {
-        /// To whom.
+        /// The captain that receives it.
         captain: PeerId,
         /// The message.
         message: TeamMessage,
     },
     /// To the network: a stream.
     SendFrame {
-        /// To whom.
+        /// The captain that receives it.
         captain: PeerId,
         /// The frame.
         frame: Frame,
     },
     /// To the network: a state.
     SendState {
-        /// To whom.
+        /// The captain that receives it.
         captain: PeerId,
         /// What it is.
         header: StateHeader,
@@ -190,7 +190,7 @@ pub enum HelperEffect {
         epoch: u64,
         /// Number of the batch.
         batch: u64,
-        /// How.
+        /// The factors of this step, the same for all stages.
         factors: StepFactors,
     },
     /// To the owner: forget the batch; parameters and moments stay as they were before it.

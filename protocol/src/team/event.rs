@@ -14,12 +14,12 @@ use crate::peer::PeerId;
 pub enum CaptainEvent {
     /// A helper that the owner trusts is connected.
     HelperConnected {
-        /// Who.
+        /// The helper's id.
         helper: PeerId,
     },
     /// Its last connection is gone.
     HelperDisconnected {
-        /// Who.
+        /// The helper's id.
         helper: PeerId,
     },
     /// A message arrived.
@@ -77,7 +77,7 @@ pub enum CaptainEvent {
     StepDecided {
         /// From the order.
         batch: u64,
-        /// How.
+        /// The factors of this step, the same for all stages.
         factors: StepFactors,
     },
     /// Reply to [`CaptainEffect::Gathered`](super::CaptainEffect::Gathered): nobody is to step.
@@ -119,7 +119,7 @@ pub enum CaptainEvent {
     },
     /// The owner wants the states of all helpers: [`StateKind::Training`] or [`StateKind::Parameters`].
     CopyWanted {
-        /// Which.
+        /// What of a state is wanted.
         kind: StateKind,
     },
     /// The owner has something to write into the helpers' stages: [`StateKind::Training`], [`StateKind::Parameters`] or
@@ -146,12 +146,12 @@ pub enum CaptainEvent {
 pub enum HelperEvent {
     /// A captain that the owner trusts is connected.
     CaptainConnected {
-        /// Who.
+        /// The captain's id.
         captain: PeerId,
     },
     /// Its last connection is gone.
     CaptainDisconnected {
-        /// Who.
+        /// The captain's id.
         captain: PeerId,
     },
     /// A message arrived.

@@ -62,7 +62,7 @@ pub enum TeamMessage {
         epoch: u64,
         /// Number of the batch.
         batch: u64,
-        /// How.
+        /// The factors of this step, the same for all stages.
         factors: StepFactors,
         /// Of the state after the step.
         revision: u64,

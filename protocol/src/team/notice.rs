@@ -53,26 +53,26 @@ pub enum DropReason {
 pub enum TeamNotice {
     /// A helper offers itself.
     HelperOffered {
-        /// Who.
+        /// The helper's id.
         helper: PeerId,
     },
     /// A helper is gone, or treated as if it were.
     HelperLost {
-        /// Who.
+        /// The helper's id.
         helper: PeerId,
-        /// Why.
+        /// Why it is gone.
         reason: DropReason,
     },
     /// A helper is let go for good: it is not taken again for as long as this captain lives. On the helper's side: it has been.
     HelperDismissed {
-        /// Who.
+        /// The helper's id.
         helper: PeerId,
-        /// Why.
+        /// Why, in words for people.
         reason: String,
     },
     /// A helper could not take its stage.
     HelperCannot {
-        /// Who.
+        /// The helper's id.
         helper: PeerId,
         /// Why, in its words.
         reason: String,
@@ -86,7 +86,7 @@ pub enum TeamNotice {
     },
     /// The captain could not build its own stages, or read out what it keeps. It is tried again now and then.
     LoadFailed {
-        /// Why.
+        /// Why, in words for people.
         reason: String,
     },
     /// The model fits nowhere: the captain waits for a helper.

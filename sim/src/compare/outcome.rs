@@ -84,13 +84,13 @@ pub struct Outcome {
     pub method: Method,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Seed.
+    /// Seed of model, data and network.
     pub seed: u64,
     /// What went wrong.
     pub fault: Fault,
     /// The curve, the first point at the beginning.
     pub points: Vec<Point>,
-    /// The nodes.
+    /// What each node did, in the order of the nodes.
     pub nodes: Vec<NodeAccount>,
     /// Counts of the machines.
     pub counted: Counted,

@@ -42,7 +42,7 @@ struct Member {
     rounds: u64,
 }
 
-/// The nodes.
+/// All nodes, and who meets whom.
 pub(super) struct Pairing {
     kind: Kind,
     seed: u64,

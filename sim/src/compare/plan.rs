@@ -13,7 +13,7 @@ pub const LEARNING_RATES: [f64; 4] = [1e-3, 3e-3, 8e-3, 2e-2];
 pub struct Plan {
     /// Model, data, nodes, steps, links and speeds of all runs; its method, fault, seed and learning rate are replaced.
     pub base: Setting,
-    /// The methods.
+    /// The methods that are compared, at least one, in the order of the report.
     pub methods: Vec<Method>,
     /// What goes wrong, each in a run of its own.
     pub faults: Vec<Fault>,
@@ -30,7 +30,7 @@ pub struct Job {
     pub method: Method,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Seed.
+    /// Seed of model, data and network.
     pub seed: u64,
     /// What goes wrong.
     pub fault: Fault,

@@ -19,7 +19,7 @@ use crate::report::{Table, bytes};
 /// One method's figures; means over seeds where there are several.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The method.
+    /// The method whose figures these are.
     pub method: Method,
     /// The best of the list.
     pub learning_rate: f64,

@@ -51,7 +51,7 @@ impl Links {
 /// What goes wrong, once, when the fastest nodes have done about a third of their steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Nothing.
+    /// Nothing goes wrong.
     None,
     /// The last node's process is killed and stays away.
     Kill,
@@ -108,7 +108,7 @@ pub struct Setting {
     pub step_time: Duration,
     /// Speeds of the nodes, repeated as often as it takes; above 0.
     pub speeds: Vec<f64>,
-    /// The lines.
+    /// The lines of all nodes, both ways.
     pub links: Links,
     /// What goes wrong.
     pub fault: Fault,

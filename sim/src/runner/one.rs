@@ -18,7 +18,7 @@ const LINES_KEPT: usize = 400;
 /// How much of a run is kept besides its report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
-    /// Nothing.
+    /// The report alone.
     Off,
     /// Every change of state, and the last events.
     On,

@@ -33,7 +33,7 @@ pub enum TeamLaw {
 /// A law that was broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TeamViolation {
-    /// Which.
+    /// The law.
     pub law: TeamLaw,
     /// How, for people.
     pub what: String,

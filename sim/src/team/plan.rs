@@ -65,21 +65,21 @@ pub struct MachinePlan {
 pub enum Fault {
     /// A connection breaks; both ends hear of it after a while, and it is made anew.
     Break {
-        /// Whose.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// Until it is made anew.
         away: Duration,
     },
     /// A helper's process dies, with all in its memory, and comes back.
     Crash {
-        /// Which.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// Until it is back.
         away: Duration,
     },
     /// The same, after so many more events of its machine.
     CrashAtEvent {
-        /// Which.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// Events.
         events: u32,
@@ -88,33 +88,33 @@ pub enum Fault {
     },
     /// A helper does nothing for a while.
     Pause {
-        /// Which.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// How long.
         lasts: Duration,
     },
     /// What a helper sends and is sent vanishes, and nobody hears of it.
     Swallow {
-        /// Whose.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// How long.
         lasts: Duration,
     },
     /// A helper computes so many times as long from now on.
     Slow {
-        /// Which.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// How many times.
         times: f64,
     },
     /// The next stream of a helper is not finite.
     NotFinite {
-        /// Whose.
+        /// The helper's place in the plan, from 0.
         helper: usize,
     },
     /// A helper wants to leave, and comes back.
     Leave {
-        /// Which.
+        /// The helper's place in the plan, from 0.
         helper: usize,
         /// Until it is back.
         away: Duration,

@@ -7,7 +7,7 @@ use crate::report::{Table, bytes};
 /// What real daemons came to with a method, with the first seed.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The method.
+    /// The method by which they trained.
     pub method: Method,
     /// Of each daemon, the loss on its held-out text at its end.
     pub losses: Vec<f64>,
