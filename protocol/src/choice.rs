@@ -21,8 +21,10 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Who has told nothing for so long does not train any more.
 const STALE: Duration = Duration::from_secs(90);
 
-/// A step of all must be so much cheaper, or dearer, than it is worth before the members change (a guess).
-const MARGIN: f64 = 1.15;
+/// A step of all must be expected to be so much cheaper, or have turned out so much dearer, than it is worth before the members
+/// change (guesses: machines of one kind differ by some percent, and a busy one for a while by more).
+const CHEAPER: f64 = 1.05;
+const DEARER: f64 = 1.15;
 
 /// All-reduces are judged by what was finished between so many looks, without the slowest few of these times: a member that
 /// dies, or comes, costs one or two. Before the first is finished, for which members copy a replica, after so many.
@@ -202,7 +204,7 @@ impl SchemeChoice {
         let sent = schedule.share_of_busiest() * self.bytes as f64;
         let together = slowest + sent / f64::from(uplink) + f64::from(schedule.rounds) * way;
         let comparison = compare(together, everybody);
-        (MARGIN * comparison.ratio() <= f64::from(comparison.worth)).then_some(comparison)
+        (CHEAPER * comparison.ratio() <= f64::from(comparison.worth)).then_some(comparison)
     }
 
     /// Why all-reduces have turned out not to pay, where they have.
@@ -221,7 +223,7 @@ impl SchemeChoice {
         let (seconds, count) = times.iter().fold((0.0, 0), |(seconds, count), one| (seconds + one.0, count + one.1));
         let together = seconds / count.max(1) as f64;
         let comparison = compare(together, everybody);
-        (comparison.ratio() > MARGIN * f64::from(comparison.worth)).then_some(comparison)
+        (comparison.ratio() > DEARER * f64::from(comparison.worth)).then_some(comparison)
     }
 
     fn adopt(&mut self, now: Time, order: SchemeOrder) {

@@ -2,7 +2,7 @@
 //! die and stand still.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use murmur::observe::report::NodeReport;
 use murmur::observe::synchronous::SynchronousReport;
@@ -181,11 +181,14 @@ fn members_that_choose_average_all_at_once_where_that_pays_and_in_pairs_where_on
     // Steps beside which a message between processes is short, however busy the machine is.
     let chosen = run_file(folder.path(), 0, "topology = \"ring\"\nauto = true\n", "");
     let run = std::fs::read_to_string(&chosen).expect("it was written");
-    std::fs::write(&chosen, run.replace("batch_sequences = 4\n", "batch_sequences = 768\n")).expect("there is room");
-    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", &chosen]);
+    std::fs::write(&chosen, run.replace("batch_sequences = 4\n", "batch_sequences = 1024\n")).expect("there is room");
+    let patience = Duration::from_secs(120);
+    let founder = Daemon::spawn(MURMUR, &at("founder"), &["start", &chosen]).with_patience(patience);
     let ticket = founder.ticket();
-    let join = |name: &str| Daemon::spawn(MURMUR, &at(name), &["join", &ticket]);
-    let others = [join("one"), join("other")];
+    let join = |name: &str, more: &[&str]| {
+        Daemon::spawn(MURMUR, &at(name), &[&["join", &ticket], more].concat()).with_patience(patience)
+    };
+    let others = [join("one", &[]), join("other", &[])];
     let is_together = |report: &NodeReport| {
         report.synchronous.as_ref().is_some_and(|told| told.members == 3 && told.all_reduces >= 5)
     };
@@ -194,7 +197,7 @@ fn members_that_choose_average_all_at_once_where_that_pays_and_in_pairs_where_on
         daemon.wait_for("three average", is_together);
     }
     // A tenth of the speed of the others.
-    let slow = Daemon::spawn(MURMUR, &at("slow"), &["join", &ticket, "--training-percent", "2"]);
+    let slow = join("slow", &["--training-percent", "2"]);
     for daemon in others.iter().chain([&founder, &slow]) {
         daemon.wait_for_notice("averages in pairs, so that nobody waits, from now on: a step of all ");
     }
