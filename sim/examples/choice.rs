@@ -21,9 +21,12 @@ struct Arguments {
     /// Steps that a node of speed 1 has time for.
     #[arg(long, default_value_t = 400)]
     steps: u64,
-    /// Seeds, from 0 on.
+    /// Seeds, from the first one on.
     #[arg(long, default_value_t = 3)]
     seeds: u64,
+    /// The first one.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
     /// A text to train on; without one the built-in stories.
     #[arg(long)]
     data: Option<PathBuf>,
@@ -114,7 +117,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("| | seed | gossip | ring | chosen | against the better | seconds all at once | changes |");
     println!("|---|---|---|---|---|---|---|---|");
     for case in CASES.iter().filter(|case| arguments.case.as_ref().is_none_or(|name| name == case.name)) {
-        for seed in 0..arguments.seeds {
+        for seed in arguments.first..arguments.first + arguments.seeds {
             let mut counted = Counted::default();
             let losses = ["gossip", "ring", "auto"].map(|method| {
                 let setting = setting(case, method, seed, &arguments, &text);
