@@ -60,6 +60,29 @@ fn members_go_over_to_all_at_once_on_a_fast_network_and_stay_in_pairs_on_a_slow_
     }
 }
 
+/// Encoding and merging take a part of a step here, so that exchanges are under way for most of the time. One that was cut off
+/// would be one-sided, and one that landed in a replica would make it another one.
+#[test]
+fn exchanges_that_are_under_way_end_before_all_average_at_once() {
+    for seed in 0..16 {
+        let mut scenario = scenario(1);
+        scenario.worker.delay = (Duration::from_millis(100), Duration::from_millis(300));
+        let mut swarm = Swarm::new(scenario, seed);
+        let is_over = |second: &u64| {
+            swarm.run_until(seconds(*second));
+            (0..HOSTS).all(|host| swarm.status(host).is_some_and(|status| status.synchronous.is_some()))
+        };
+        let begun = (1..60).find(is_over).expect("all average at once");
+        swarm.run_until(seconds(begun + 8));
+        let differed = (0..HOSTS).filter_map(|host| swarm.status(host)?.synchronous).map(|told| told.differed);
+        assert_eq!(differed.sum::<u64>(), 0, "seed {seed}");
+        let record = swarm.record();
+        assert!(record.exchanges.merges > 10, "seed {seed}");
+        assert_eq!(record.exchanges.one_sided.len(), 0, "seed {seed}");
+        assert_eq!(record.found, [], "seed {seed}");
+    }
+}
+
 #[test]
 fn where_a_network_becomes_slow_they_go_back_and_try_again_once_it_is_fast() {
     let scenario = scenario(1)
