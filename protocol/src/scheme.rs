@@ -11,8 +11,6 @@
 //! given up soon is tried again later and later. Members believe what others tell of themselves: such a run is for machines
 //! that trust each other, as every synchronous run is.
 
-use std::fmt;
-
 use bincode::{Decode, Encode};
 
 use crate::peer::PeerId;
@@ -28,15 +26,6 @@ pub enum Scheme {
     Pairs,
     /// All at once: the gradients of each step, for which all wait.
     AllReduce,
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Scheme::Pairs => "in pairs",
-            Scheme::AllReduce => "all at once",
-        })
-    }
 }
 
 /// What averaging costs a member, as it tells others.

@@ -86,16 +86,12 @@ impl Node {
 
     /// Looks what averaging costs, and does what was chosen.
     pub(super) fn choose(&mut self, now: Time) {
-        let Some(mut choosing) = self.choosing.take() else { return };
-        if now >= choosing.next_deadline() {
-            let own = self.own_costs(now);
-            let order = choosing.choice.look(now, &own, &mut self.outbox);
-            self.choosing = Some(choosing);
-            if let Some(order) = order {
-                self.on_new_scheme(None, order);
-            }
-        } else {
-            self.choosing = Some(choosing);
+        let is_due = self.choosing.as_ref().is_some_and(|choosing| now >= choosing.next_deadline());
+        let own = is_due.then(|| self.own_costs(now));
+        let choosing = self.choosing.as_mut().zip(own);
+        let order = choosing.and_then(|(choosing, own)| choosing.choice.look(now, &own, &mut self.outbox));
+        if let Some(order) = order {
+            self.on_new_scheme(None, order);
         }
         self.follow_scheme(now);
     }
