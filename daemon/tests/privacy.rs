@@ -57,6 +57,11 @@ impl Bench {
         Bench { trainer, events, _shards: shards, mechanism }
     }
 
+    /// As a process that ends: once this returns, nobody writes to the ledger any more.
+    fn end(self) {
+        self.trainer.finish(false).expect("nothing was to be saved");
+    }
+
     /// Waits until training is complete or a moment of it is as wished, and looks at the ledger meanwhile. Returns own steps.
     fn run(&mut self, folder: &Path, is_enough: impl Fn(u64) -> bool) -> u64 {
         let begin = Instant::now();
@@ -85,8 +90,8 @@ fn training_ends_at_the_budget_whatever_the_checkpoint_that_it_goes_on_from() {
     assert!(budgeted > 60, "{budgeted}");
     let first = bench.run(folder, |steps| steps >= 20);
     let mechanism = bench.mechanism;
-    drop(bench);
-    // Killed, and begun again from a checkpoint of before the first step.
+    bench.end();
+    // Ended, and begun again from a checkpoint of before the first step.
     let counted = PrivacyLedger::open(folder, mechanism, BUDGET).expect("a ledger").steps();
     assert!(counted >= first && counted <= budgeted);
     let mut bench = Bench::start(folder);
@@ -96,7 +101,7 @@ fn training_ends_at_the_budget_whatever_the_checkpoint_that_it_goes_on_from() {
     assert!(ledger.epsilon() <= BUDGET.epsilon && ledger.steps_left() == 0);
     let report = bench.trainer.view().borrow().privacy.expect("steps are private");
     assert_eq!((report.steps_left, report.epsilon), (0, ledger.epsilon()));
-    drop(bench);
+    bench.end();
     assert_eq!(Bench::start(folder).run(folder, |_| false), 0, "a third life takes no step");
 }
 
