@@ -11,6 +11,9 @@ use bytes::Bytes;
 use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{InstructionSet, Kernel, Pooled};
 
+/// Values that tell a vector's norm well enough.
+const SAMPLES_MAX: usize = 4096;
+
 /// A copy of all parameters at one step boundary: flat, `f32`, in the order of the model's
 /// [layout](crate::ModelLayout).
 #[derive(Clone, PartialEq)]
@@ -20,6 +23,16 @@ impl Snapshot {
     /// The parameters.
     pub fn values(&self) -> &[f32] {
         &self.0
+    }
+
+    /// The Euclidean norm of the finite values, by at most [`SAMPLES_MAX`] of them at even distances: good for an order of
+    /// magnitude.
+    pub(crate) fn norm_about(&self) -> f64 {
+        // Odd, so that it is no multiple of a matrix's width.
+        let every = self.0.len().div_ceil(SAMPLES_MAX) | 1;
+        let finite = self.0.iter().step_by(every).filter(|value| value.is_finite());
+        let squares: f64 = finite.map(|value| f64::from(*value).powi(2)).sum();
+        (squares * every as f64).sqrt()
     }
 
     /// The parameters, without a copy where nobody else holds them.
@@ -329,6 +342,17 @@ mod tests {
         let payload = snapshot.to_payload();
         assert_eq!(Snapshot::from_payload(&payload, 3), Some(snapshot));
         assert_eq!(Snapshot::from_payload(&payload, 2), None);
+    }
+
+    #[test]
+    fn a_norm_is_told_by_samples_whatever_the_width_of_the_matrices() {
+        for (width, count) in [(1, 3), (96, 96 * 400), (128, 1_000_000), (4096, 3_000_000)] {
+            let values: Vec<f32> = (0..count).map(|place| if place % width == 0 { 9.0 } else { 1.0 }).collect();
+            let norm = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+            let told = Snapshot::from(values).norm_about();
+            assert!((0.8 * norm..1.2 * norm).contains(&told), "{width}, {count}: {told} for {norm}");
+        }
+        assert_eq!(Snapshot::from(vec![3.0, f32::NAN, 4.0, f32::INFINITY]).norm_about(), 5.0);
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod progress;
 mod responder;
 mod reunion;
 mod starter;
+mod step_time;
 mod terms;
 mod timeout;
 mod uplink;

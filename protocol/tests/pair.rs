@@ -160,8 +160,12 @@ impl Pair {
 
     /// Has a side train until its next exchange is due; its proposal is then on its way.
     fn start(&mut self, side: usize) {
+        self.train(side, 1000);
+    }
+
+    fn train(&mut self, side: usize, steps: u64) {
         let report = &mut self.sides[side].report;
-        (report.steps, report.progress) = (report.steps + 1000, report.progress + 1000.0);
+        (report.steps, report.progress) = (report.steps + steps, report.progress + steps as f64);
         let report = *report;
         self.tell(side, Event::StepsCompleted(report));
     }
@@ -345,6 +349,27 @@ fn a_correction_is_no_longer_than_the_smaller_limit_of_both_sides() {
         let moved = pair.sides[side].model.iter().zip(from).map(|(now, then)| f64::from(now - then).powi(2));
         let length = moved.sum::<f64>().sqrt();
         assert!((0.3 * limit..=1.01 * limit).contains(&length), "{length} of {limit}");
+    }
+}
+
+/// What training has moved a model by grows without end: no share of it may hide how far off a partner is.
+#[test]
+fn a_partner_that_is_far_off_loses_trust_however_long_training_has_gone_on() {
+    for travel in [10.0, 1e7] {
+        let mut pair = Pair::new();
+        let mut exchange = |offset: f32| {
+            pair.sides.iter_mut().for_each(|side| side.report.travel = travel);
+            for side in 0..2 {
+                pair.sides[1].model = pair.sides[0].model.iter().map(|value| value + offset).collect();
+                pair.train(side, 4);
+                pair.deliver_all();
+            }
+            pair.wait(Duration::from_secs(10));
+            pair.sides[0].node.status().distrusted.len()
+        };
+        let near = (0..16).map(|_| exchange(0.1)).sum::<usize>();
+        let far = (0..8).map(|_| exchange(1.0)).last();
+        assert_eq!((near, far), (0, Some(1)), "{travel}");
     }
 }
 

@@ -54,6 +54,35 @@ fn alone(spec: &TransformerSpec, gossip: &GossipSpec, outer_after: &[u64]) -> Ve
     parameters(&engine)
 }
 
+/// A run begins, and three nodes join within its first steps, in which the learning rate warms up: soon models are many times as
+/// far apart as when the joiners' copies were checked. Did the limits of the beginning stand for fifteen exchanges, in each of these
+/// seeds somebody, mostly the founder, would be let in by nobody and copy the model anew.
+#[test]
+fn a_young_swarm_copies_nobody_anew() {
+    for seed in [0, 10, 25, 36, 37, 48] {
+        let spec = TransformerSpec {
+            model: ModelSpec { layers: 2, width: 32, heads: 2, feed_forward: 88, context: 32, ..ModelSpec::default() },
+            optimizer: OptimizerSpec { batch_sequences: 8, ..OptimizerSpec::default() },
+            schedule: ScheduleSpec { total_steps: 100_000, warmup_steps: 20, ..ScheduleSpec::default() },
+            ..TransformerSpec::default()
+        };
+        let gossip = GossipSpec { interval_steps: 5, ..GossipSpec::default() };
+        let mut scenario = Scenario { gossip, trainer: TrainerSpec::Transformer(spec), ..Scenario::calm(4) };
+        let begin = [0, 100 + seed * 97 % 900, 100 + seed * 61 % 1500, 100 + seed * 41 % 700];
+        for (host, milliseconds) in begin.into_iter().enumerate().skip(1) {
+            scenario.nodes[host] = NodePlan::joiner(Duration::from_millis(milliseconds), vec![0]);
+        }
+        for (plan, host) in scenario.nodes.iter_mut().zip(0..) {
+            plan.step_time = Duration::from_millis(150 + 30 * (13 * seed % 5) * host);
+        }
+        let mut swarm = Swarm::new(scenario, seed);
+        swarm.keep_lines(1_000_000);
+        swarm.run_until(Duration::from_secs(15));
+        let copied = swarm.last_lines().filter(|line| line.contains("StateReceived")).count();
+        assert_eq!(copied, 3, "seed {seed}: the three that joined");
+    }
+}
+
 #[test]
 fn one_node_is_plain_local_training() {
     let spec = tiny(12);

@@ -11,6 +11,7 @@ use super::member_count::MemberCount;
 use super::outlier::{OutlierDetection, Seen};
 use super::progress::is_progress_odd;
 use super::reunion::{Meeting, ROUNDS_APART, Reunions};
+use super::step_time::StepTime;
 use super::terms::Terms;
 use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
@@ -34,6 +35,10 @@ const PROGRESS_SHIFT_INTERVALS: f64 = 4.0;
 /// Models nearer than this share of what training has moved them are one, however near others are (a guess).
 const TELLING_TRAVEL: f64 = 2e-4;
 
+/// The travel that counts for this is at most so many times the model's size: steps go to and fro, and their sum grows for as
+/// long as a run goes on (a guess).
+const TRAVEL_OF_SIZE: f64 = 10.0;
+
 /// Where more than this share of the blocks wrapped, the others tell nothing.
 const MOST: f64 = 0.5;
 
@@ -43,9 +48,6 @@ pub(super) const LINK_INFLUENCE_MIN: f64 = 0.5;
 /// Exchanges of a part that tell whether the run's end has found one model: partners that are near may be one group of two (a
 /// guess: three partners are of one half once in eight times).
 const LAST_MERGES: usize = 3;
-
-/// Weight of the newest report in the running mean of the time of a step.
-const NEWEST: f64 = 0.125;
 
 /// This node's part in averaging.
 #[derive(Debug)]
@@ -71,6 +73,8 @@ pub(crate) struct Averaging {
     step_time: StepTime,
     reunions: Reunions,
     pub(crate) links: Links,
+    /// How far own training had moved the model before the one that was copied.
+    travel_of_copy: f64,
     /// How far own training had moved the model when the round began.
     travel_before: f64,
     /// Whether it moved the model between the last two rounds.
@@ -107,13 +111,6 @@ struct PartState {
     last_merges: VecDeque<LastMerges>,
 }
 
-/// The time of a step.
-#[derive(Clone, Copy, Debug, Default)]
-struct StepTime {
-    last: Option<(Time, u64)>,
-    step_seconds: f64,
-}
-
 /// What there is to say of a merge beside its result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
@@ -122,6 +119,8 @@ pub(super) struct Circumstances {
     pub(super) is_starter: bool,
     /// Of the snapshot.
     pub(super) parameters: usize,
+    /// Of the snapshot, about; 0 until it is encoded.
+    pub(super) norm: f64,
     /// Own steps at the snapshot.
     pub(super) snapshot_steps: u64,
     /// What own training had done since the snapshot before.
@@ -135,7 +134,8 @@ impl Circumstances {
         report: &TrainingReport,
     ) -> Circumstances {
         let TrainingReport { steps: snapshot_steps, local_progress, .. } = *report;
-        Circumstances { partner, is_starter, parameters: snapshot.values().len(), snapshot_steps, local_progress }
+        let parameters = snapshot.values().len();
+        Circumstances { partner, is_starter, parameters, norm: 0.0, snapshot_steps, local_progress }
     }
 }
 
@@ -163,6 +163,7 @@ impl Averaging {
             step_time: StepTime::default(),
             reunions: Reunions::default(),
             links: Links::default(),
+            travel_of_copy: 0.0,
             travel_before: 0.0,
             has_moved: false,
         }
@@ -172,19 +173,19 @@ impl Averaging {
     /// second peer lets in, where one was asked.
     pub(crate) fn begin_ramp(&mut self, clip: Option<f64>) {
         self.ramp_left = RAMP_EXCHANGES;
+        self.travel_of_copy = self.training.travel;
         for state in self.parts.values_mut() {
             (state.scales, state.outlier) = (None, OutlierDetection::default());
             (state.is_stuck, state.is_beyond_grid, state.is_near) = (false, false, false);
             state.last_merges.clear();
         }
-        // Without a check the distances of the model before are the best guess: a multiple of the whole travel would let
-        // the first liar in.
+        // Without a check the distances of the model before are the best guess.
         if let Some(clip) = clip.filter(|clip| *clip > 0.0) {
-            self.parts.values_mut().for_each(|state| state.clip.forget());
+            let usual = clip / self.gossip.clip_factor;
+            self.parts.values_mut().for_each(|state| state.clip.begin_anew(0.0));
             // One fragment was checked; the others are as long.
             for fragment in 0..u64::from(self.gossip.fragments.max(1)) {
-                let state = self.parts.entry(self.part_in_turn(fragment)).or_default();
-                (0..CLIP_HISTORY_MIN).for_each(|_| state.clip.record(clip / self.gossip.clip_factor));
+                self.parts.entry(self.part_in_turn(fragment)).or_default().clip.begin_anew(usual);
             }
         }
     }
@@ -203,7 +204,7 @@ impl Averaging {
 
     /// The time in which a node starts one exchange; 0 before it is known.
     fn round_seconds(&self) -> f64 {
-        self.cadence.interval() * self.step_time.step_seconds
+        self.cadence.interval() * self.step_time.seconds()
     }
 
     /// What partners have said of that counts no more.
@@ -245,26 +246,17 @@ impl Averaging {
 
     /// Training stood still for others meanwhile: a step takes this long, as far as is known.
     pub(crate) fn set_step_seconds(&mut self, step_seconds: f64) {
-        self.step_time = StepTime { last: None, step_seconds };
+        self.step_time = StepTime::of(step_seconds);
     }
 
     /// Seconds of one step, 0 before that is known.
     pub(crate) fn step_seconds(&self) -> f64 {
-        self.step_time.step_seconds
+        self.step_time.seconds()
     }
 
     pub(crate) fn on_report(&mut self, now: Time, report: TrainingReport) {
         self.training = report;
-        if let Some((then, steps)) = self.step_time.last
-            && report.steps > steps
-        {
-            let seconds = (now - then).as_secs_f64() / (report.steps - steps) as f64;
-            let mean = &mut self.step_time.step_seconds;
-            *mean += if *mean == 0.0 { seconds } else { NEWEST * (seconds - *mean) };
-        }
-        if self.step_time.last.is_none_or(|(_, steps)| report.steps > steps) {
-            self.step_time.last = Some((now, report.steps));
-        }
+        self.step_time.on_report(now, report.steps);
     }
 
     /// The next fragment of the model in turn.
@@ -318,12 +310,9 @@ impl Averaging {
     /// How this node stands towards a partner of this influence, 0 to 1.
     pub(crate) fn standing(&self, part: Part, influence: f64) -> Standing {
         let ramp = f64::from(RAMP_EXCHANGES + 1 - self.ramp_left) / f64::from(RAMP_EXCHANGES + 1);
-        let unknown = ClipHistory::default();
-        let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
-        let clip = history.norm(self.gossip.clip_factor, self.training.travel) * influence;
         Standing {
             weight: (self.training.tokens_per_second * ramp) as f32,
-            clip: clip as f32,
+            clip: (self.clip_norm(part) * influence) as f32,
             gamma: self.gain.gamma() as f32,
             progress: self.training.progress,
         }
@@ -332,10 +321,15 @@ impl Averaging {
     /// How far from this model a peer's may be to be one of the same swarm: told in answer to a probe. The peer's own past
     /// does not count, for it is another model that it asks about.
     pub(crate) fn reach(&self, part: Part) -> f32 {
+        let least = self.parts.get(&part).map_or(0.0, |state| state.clip.least_telling());
+        self.clip_norm(part).max(self.gossip.clip_factor * least) as f32
+    }
+
+    /// τ for a partner that is believed.
+    fn clip_norm(&self, part: Part) -> f64 {
         let unknown = ClipHistory::default();
         let history = self.parts.get(&part).map_or(&unknown, |state| &state.clip);
-        let usual = history.norm(self.gossip.clip_factor, self.training.travel);
-        usual.max(self.gossip.clip_factor * history.least_telling()) as f32
+        history.norm(self.gossip.clip_factor, self.training.travel - self.travel_of_copy)
     }
 
     /// Takes in what a merge found out and orders the correction.
@@ -354,7 +348,7 @@ impl Averaging {
         let is_excused = self.meet(merged, terms, about.partner, out);
         let trust = match is_excused {
             true => reputation.trust(about.partner),
-            false => reputation.on_exchange(about.partner, self.impression(merged, terms)),
+            false => reputation.on_exchange(about.partner, self.impression(merged, terms, about.norm)),
         };
         let is_model = terms.part.vector == Vector::Model;
         let is_progress_odd = self.is_progress_odd(terms.progress_difference);
@@ -365,7 +359,7 @@ impl Averaging {
             is_behind: is_progress_odd && terms.progress_difference > 0.0,
             is_excused,
         };
-        let least = TELLING_TRAVEL * self.training.travel;
+        let least = self.least_telling(about.norm);
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
@@ -418,10 +412,15 @@ impl Averaging {
         is_progress_odd(difference, self.training.progress)
     }
 
-    /// What this exchange says of the partner.
-    fn impression(&self, merged: &Merged, terms: &Terms) -> Impression {
+    /// Models that are not further apart are one. `norm`: of this node's.
+    fn least_telling(&self, norm: f64) -> f64 {
+        TELLING_TRAVEL * self.training.travel.min(TRAVEL_OF_SIZE * norm)
+    }
+
+    /// What this exchange says of the partner. `norm`: of this node's model.
+    fn impression(&self, merged: &Merged, terms: &Terms, norm: f64) -> Impression {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
-        let least = TELLING_TRAVEL * self.training.travel;
+        let least = self.least_telling(norm);
         let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling()).max(least)));
         Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),

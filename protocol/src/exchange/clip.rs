@@ -25,7 +25,7 @@ const LARGEST_LEFT: f64 = 0.99;
 pub(crate) struct ClipHistory {
     /// Oldest first, at most [`CLIP_HISTORY`].
     norms: VecDeque<f64>,
-    /// The usual norm; meaningless without [`CLIP_HISTORY_MIN`] norms.
+    /// The usual norm. Without [`CLIP_HISTORY_MIN`] norms what another member takes for usual, or 0 where none has told.
     usual: f64,
     /// The largest usual norm, less [`LARGEST_LEFT`] with every exchange since.
     largest: f64,
@@ -43,21 +43,26 @@ impl ClipHistory {
         self.largest = (LARGEST_LEFT * self.largest).max(self.usual().unwrap_or_default());
     }
 
-    /// The model is another one: only the scale of distances in this swarm remains known.
-    pub(crate) fn forget(&mut self) {
+    /// The model is another one, with a usual norm of which a member has told that found it near; 0 where none has. Of the norms
+    /// before only the scale of distances in this swarm remains known.
+    pub(crate) fn begin_anew(&mut self, usual: f64) {
         self.norms.clear();
-        self.usual = 0.0;
+        self.usual = usual;
     }
 
-    /// The usual norm, once there are enough.
+    /// The usual norm, once there are enough, or another member has told.
     pub(crate) fn usual(&self) -> Option<f64> {
-        (self.norms.len() >= CLIP_HISTORY_MIN).then_some(self.usual)
+        (self.has_enough() || self.usual > 0.0).then_some(self.usual)
+    }
+
+    fn has_enough(&self) -> bool {
+        self.norms.len() >= CLIP_HISTORY_MIN
     }
 
     /// Between the lower third of the recent norms and their median, so that it holds against more than a few that lie:
     /// honest norms lie close together. Zero while there are too few.
     fn middle(&self) -> f64 {
-        if self.norms.len() < CLIP_HISTORY_MIN {
+        if !self.has_enough() {
             return 0.0;
         }
         let mut sorted: Vec<f64> = self.norms.iter().copied().collect();
@@ -71,10 +76,12 @@ impl ClipHistory {
         TELLING_SHARE * self.largest
     }
 
-    /// τ: `factor` usual norms, or at first a multiple of `travel`, how far own training has moved the model at most. Never
-    /// so small that rounding errors fill it: a node a little off would stay there for ever.
+    /// τ: `factor` usual norms. Never so small that rounding errors fill it: a node a little off would stay there for ever. Before
+    /// these are known what was told, or a multiple of `travel`, how far own training has moved the model since it was copied
+    /// at most: in a young run distances soon are many times what they were when it was told.
     pub(crate) fn norm(&self, factor: f64, travel: f64) -> f64 {
-        self.usual().map_or(FIRST_CLIP_FACTOR * travel, |usual| factor * usual.max(self.least_telling()))
+        let first = if self.has_enough() { 0.0 } else { FIRST_CLIP_FACTOR * travel };
+        self.usual().map_or(first, |usual| first.max(factor * usual.max(self.least_telling())))
     }
 }
 
@@ -101,7 +108,7 @@ mod tests {
         (0..200).for_each(|_| clip.record(1e-7));
         assert!(clip.usual().expect("there are enough") < TELLING_SHARE);
         assert!(clip.least_telling() > 0.1 * TELLING_SHARE);
-        clip.forget();
+        clip.begin_anew(0.1);
         assert!(clip.least_telling() > 0.1 * TELLING_SHARE, "nor after a copy");
     }
 
@@ -121,8 +128,11 @@ mod tests {
             clip.record(0.01);
             assert!(clip.norm(1.0, 0.0) >= USUAL_LEFT.powi(round as i32));
         }
-        clip.forget();
+        clip.begin_anew(0.1);
+        assert_eq!((clip.norm(2.0, 0.0), clip.norm(2.0, 1.0)), (0.2, FIRST_CLIP_FACTOR), "as told, or as it moves");
         (0..CLIP_HISTORY_MIN).for_each(|_| clip.record(0.01));
-        assert_eq!(clip.norm(1.0, 0.0), 0.01, "another model has norms of its own");
+        assert!((0.05..0.1).contains(&clip.norm(1.0, 1.0)), "from there it falls");
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
+        assert_eq!(clip.norm(1.0, 0.0), 1.0, "another model has norms of its own");
     }
 }

@@ -247,7 +247,7 @@ impl Responder {
             return Ok(());
         };
         let Stage::Encoding(about) = incoming.stage else { return Ok(()) };
-        let Encoded { scales, codes, reference } = match result {
+        let Encoded { scales, codes, reference, norm } = match result {
             Ok(encoded) => encoded,
             Err(misbehaviour) => {
                 self.fail((peer, number), ExchangeFailure::Misbehaved, averaging, out);
@@ -256,7 +256,7 @@ impl Responder {
         };
         incoming.reference = reference;
         incoming.reply = Some(Outbound::new(peer, TransferHeader::ReplyCodes { exchange: number }, codes, out));
-        incoming.stage = Stage::AwaitingCodes(scales, about);
+        incoming.stage = Stage::AwaitingCodes(scales, Circumstances { norm, ..about });
         incoming.merge_once_complete(peer, number, averaging, out);
         Ok(())
     }
@@ -453,7 +453,7 @@ impl Incoming {
         let (Stage::AwaitingCodes(scales, about), Some(reply)) = (&self.stage, &self.reply) else { return };
         let Some(received) = self.received.take() else { return };
         let (scales, codes) = (scales.clone(), reply.payload().clone());
-        let own = Encoded { scales, codes, reference: self.reference.take() };
+        let own = Encoded { scales, codes, reference: self.reference.take(), norm: about.norm };
         let grid = averaging.grid(self.terms.part);
         let job = self.terms.merge_job(MergeRole::Responder, about.parameters, own, received, grid);
         self.stage = Stage::Merging(*about);

@@ -325,12 +325,13 @@ impl Starter {
         let Stage::Encoding(terms, about) = outgoing.stage else {
             return;
         };
-        let Encoded { scales, codes, reference } = result.expect("a starter's scales are its own");
+        let Encoded { scales, codes, reference, norm } = result.expect("a starter's scales are its own");
         let (to, exchange) = (outgoing.partner, number);
         // The scales first: with them the partner encodes while the codes are on their way.
         let scales = Outbound::new(to, TransferHeader::Scales { exchange }, scales, out);
         let codes = Outbound::new(to, TransferHeader::ProposalCodes { exchange }, codes, out);
         let correspondence = Correspondence { reference, scales, codes, reply: None, digest: None };
+        let about = Circumstances { norm, ..about };
         outgoing.stage = Stage::AwaitingReply(terms, about, Box::new(correspondence));
     }
 
@@ -388,7 +389,7 @@ impl Starter {
         };
         let (terms, about) = (*terms, *about);
         let (scales, codes) = (scales.payload().clone(), codes.payload().clone());
-        let own = Encoded { scales, codes, reference: reference.clone() };
+        let own = Encoded { scales, codes, reference: reference.clone(), norm: about.norm };
         let (role, grid) = (MergeRole::Starter { digest: *digest }, averaging.grid(terms.part));
         let job = terms.merge_job(role, about.parameters, own, reply.clone(), grid);
         outgoing.stage = Stage::Merging(terms, about);

@@ -35,7 +35,7 @@ pub(super) fn encode_with(
     job: &EncodeJob,
     buffers: &Buffers,
 ) -> Result<Encoded, Misbehaviour> {
-    let values = snapshot.values();
+    let (values, norm) = (snapshot.values(), snapshot.norm_about());
     let scales_length = scales_bytes(values.len());
     match &job.role {
         EncodeRole::Starter { scales } => {
@@ -47,13 +47,13 @@ pub(super) fn encode_with(
             let output = Payload::from(output);
             let part = |range| output.slice(range).expect("as long as just made");
             let [scales, codes] = [part(0..scales_length), part(scales_length..output.len())];
-            Ok(Encoded { scales, codes, reference: None })
+            Ok(Encoded { scales, codes, reference: None, norm })
         }
         EncodeRole::Responder { scales } => {
             let wire = sane_scales(scales, values.len())?;
             let mut codes = buffers.take(codes_bytes(values.len(), job.width));
             Encoding::run(instructions, values, job, ScaleSource::Given(wire), &mut codes);
-            Ok(Encoded { scales: scales.clone(), codes: Payload::from(codes), reference: None })
+            Ok(Encoded { scales: scales.clone(), codes: Payload::from(codes), reference: None, norm })
         }
         EncodeRole::Link { reference, received } => {
             link::encode(instructions, snapshot, reference.as_ref(), received.as_ref(), buffers)

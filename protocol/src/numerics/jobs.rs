@@ -49,6 +49,8 @@ pub struct Encoded {
     pub codes: Payload,
     /// On a link: what the codes refer to.
     pub reference: Option<Reference>,
+    /// The Euclidean norm of the model, about.
+    pub norm: f64,
 }
 
 /// Which side of an exchange merges.

@@ -65,7 +65,8 @@ pub(super) fn encode(
     let mut output = buffers.take::<u8>(codes_bytes(values.len(), CodeWidth::One));
     let (scales, signs) = output.split_at_mut(scales_bytes(values.len()));
     instructions.run(Encoding { values, reference: reference.parts(), scales: scales.as_chunks_mut().0, signs });
-    Ok(Encoded { scales: ahead, codes: Payload::from(output), reference: Some(reference) })
+    let (codes, norm) = (Payload::from(output), snapshot.norm_about());
+    Ok(Encoded { scales: ahead, codes, reference: Some(reference), norm })
 }
 
 struct Encoding<'a> {

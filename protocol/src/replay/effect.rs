@@ -38,7 +38,7 @@ pub fn outline(effect: &Effect) -> String {
             write!(text, "Encode {request:?}: {values} values, {:?}, nonce {}, {role}", job.width, job.nonce)
         }
         Effect::Worker(WorkerOrder::Merge { request, job }) => {
-            let Encoded { scales, codes, reference } = &job.own;
+            let Encoded { scales, codes, reference, norm: _ } = &job.own;
             write!(
                 text,
                 "Merge {request:?}: {:?}, {} parameters, own {} and {} of {:?}, received {}, {:?}, nonce {}, gamma {:?}, share \

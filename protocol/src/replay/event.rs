@@ -143,6 +143,7 @@ struct Codings {
     scales: u64,
     codes: u64,
     reference: Option<(u64, u32)>,
+    norm: f64,
 }
 
 /// What a node reads of a [`Merged`].
@@ -298,10 +299,11 @@ impl Told {
             },
             Kind::Encoded { request, result } => {
                 let result = match result {
-                    Ok(Codings { scales, codes, reference: seen }) => Ok(Encoded {
+                    Ok(Codings { scales, codes, reference: seen, norm }) => Ok(Encoded {
                         scales: stand_ins.payload(scales)?,
                         codes: stand_ins.payload(codes)?,
                         reference: reference(seen),
+                        norm,
                     }),
                     Err(wrong) => Err(wrong),
                 };
@@ -353,8 +355,9 @@ impl Told {
 
 impl From<Encoded> for Codings {
     fn from(encoded: Encoded) -> Codings {
-        let Encoded { scales, codes, reference } = encoded;
-        Codings { scales: scales.len() as u64, codes: codes.len() as u64, reference: seen(reference.as_ref()) }
+        let Encoded { scales, codes, reference, norm } = encoded;
+        let (scales, codes) = (scales.len() as u64, codes.len() as u64);
+        Codings { scales, codes, reference: seen(reference.as_ref()), norm }
     }
 }
 

@@ -95,7 +95,7 @@ pub(super) fn event(event: &Event, out: &mut Vec<u8>) {
             out.push(11);
             number(request.0, out);
             match result {
-                Ok(Encoded { scales, codes, reference: _ }) => {
+                Ok(Encoded { scales, codes, reference: _, norm: _ }) => {
                     [scales, codes].into_iter().for_each(|payload| bulk(payload, out))
                 }
                 Err(misbehaviour) => words(misbehaviour, out),

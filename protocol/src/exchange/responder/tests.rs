@@ -46,7 +46,7 @@ fn codes_of_a_model_that_was_replaced_are_not_merged() {
             matches!(request(&mut out), Some(Effect::Worker(WorkerOrder::Encode { .. }))),
             "a snapshot is of the model of its time"
         );
-        let encoded = Encoded { scales: Payload::default(), codes: Payload::default(), reference: None };
+        let encoded = Encoded { scales: Payload::default(), codes: Payload::default(), reference: None, norm: 2.0 };
         responder.on_encoded(peer, EXCHANGE, Ok(encoded), &mut averaging, &mut out).expect("sound");
         if is_late {
             responder.on_model_replaced(&mut averaging, &mut out);
