@@ -1,23 +1,47 @@
-//! `murmur compare --real`: the methods that daemons have, trained by real daemons of this machine as well.
+//! `murmur compare --real`: the methods that daemons have, trained by real daemons of this machine as well, where it can on hosts
+//! of their own with the links of the comparison, and through its faults.
 
-use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use murmur_protocol::RunManifest;
-use murmur_sim::compare::report::{Figures, Measured};
-use murmur_sim::compare::{Kind, Method, Plan};
+use murmur_sim::compare::report::{Figures, Lines, Measured, Real};
+use murmur_sim::compare::{Fault, Kind, Method, Results, STRAGGLER, Setting};
 
 use crate::cli::{CompareOptions, LocalOptions};
 use crate::commands::sim::interrupted;
-use crate::console::{Console, note};
+use crate::console::note;
 use crate::failure::{ExitCode, Failure};
-use crate::local::{self, NodeSummary, Summary};
+use crate::limits::pace::Pace;
+use crate::local::{self, Blow, Ended, Hosts, NodeSummary, Rates, Trial};
 
 /// The folder of all swarms in that of the comparison; each may be read with `murmur report`.
 const FOLDER: &str = "real";
 
-/// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed.
-/// Alone are those of another swarm, so that they read the same data in the same order.
-pub(super) fn run(plan: &Plan, figures: &Figures, options: &CompareOptions) -> anyhow::Result<Vec<Measured>> {
+/// Evaluations of each daemon: as many as a simulated curve has points.
+const EVALUATIONS: u64 = 16;
+
+/// A swarm that takes longer than the simulated one by this factor, and by what follows, is ended. Guesses.
+const TIME_FACTOR_MAX: f64 = 4.0;
+const TIME_MORE: Duration = Duration::from_secs(90);
+
+/// One swarm.
+struct Job {
+    method: Method,
+    fault: Fault,
+    manifest: RunManifest,
+}
+
+/// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed, and then
+/// through the faults. Alone are those of another swarm, so that they read the same data in the same order; what goes wrong
+/// elsewhere costs them nothing.
+pub(super) fn run(
+    results: &Results,
+    figures: &Figures,
+    options: &CompareOptions,
+    interruption: &AtomicBool,
+) -> anyhow::Result<Real> {
+    let base = &results.plan.base;
     let unwritable = |error: std::io::Error| {
         Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", options.output.display()))
             .hint("choose another folder with --output")
@@ -28,31 +52,94 @@ pub(super) fn run(plan: &Plan, figures: &Figures, options: &CompareOptions) -> a
         std::fs::remove_dir_all(&folder).map_err(unwritable)?;
     }
     std::fs::create_dir_all(&folder).map_err(unwritable)?;
-    let mut rows: Vec<(Method, RunManifest)> = figures
-        .rows
-        .iter()
-        .filter_map(|row| Some((row.method, manifest(plan, row.method.kind, row.learning_rate)?)))
-        .collect();
-    rows.sort_by_key(|(method, _)| method.kind == Kind::Alone);
-    let mut measured = Vec::new();
+    let rates = Rates { up: base.links.up_bytes_per_second, down: base.links.down_bytes_per_second };
+    let (hosts, lines) = match Hosts::new(base.nodes, rates) {
+        Ok(hosts) => (Some(hosts), Lines::Shaped),
+        Err(reason) => (None, Lines::Loopback(reason.to_string())),
+    };
+    let mut real = Real { lines, measured: Vec::new() };
+    note(&real.conditions(results));
+    let jobs = jobs(results, figures, hosts.is_some());
+    let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
+    note(&format!("{} real swarms, {:.0} s as they were simulated", jobs.len(), seconds));
     let mut twins = None;
-    for (number, (method, manifest)) in rows.iter().enumerate() {
-        note(&format!("real swarm {} of {}: {}", number + 1, rows.len(), method.name));
-        let file = folder.join(format!("{}.toml", method.name));
+    for (number, Job { method, fault, manifest }) in jobs.iter().enumerate() {
+        let name = match fault {
+            Fault::None => method.name.to_owned(),
+            fault => format!("{}-{}", method.name, fault.name()),
+        };
+        note(&format!("real swarm {} of {}: {name}", number + 1, jobs.len()));
+        let file = folder.join(format!("{name}.toml"));
         std::fs::write(&file, manifest.canonical_text()).map_err(unwritable)?;
-        let own = folder.join(method.name);
+        let own = folder.join(&name);
         let twins = twins.replace(own.clone()).filter(|_| method.kind == Kind::Alone);
-        let summary = local::train(daemons(options, file, &own), &own, twins.as_deref())?
+        let daemons = LocalOptions {
+            run: Some(file),
+            nodes: options.nodes as u16,
+            data: options.data.iter().cloned().collect(),
+            directory: Some(own.clone()),
+            ..LocalOptions::default()
+        };
+        let limit = Duration::from_secs_f64(TIME_FACTOR_MAX * simulated_seconds(results, *method, *fault)) + TIME_MORE;
+        let trial = Trial { hosts: hosts.as_ref(), limit, ..trial(base, *fault) };
+        let ended = local::train(daemons, &own, twins.as_deref(), trial)?
+            .filter(|_| !interruption.load(Ordering::Relaxed))
             .ok_or_else(|| interrupted("interrupted: there is no comparison".to_owned()))?;
-        measured.push(figures_of(*method, &summary, plan));
+        real.measured.push(measured(*method, *fault, ended, base));
     }
-    Ok(measured)
+    Ok(real)
+}
+
+/// All without a fault, alone last, and then with those that can be had.
+fn jobs(results: &Results, figures: &Figures, has_hosts: bool) -> Vec<Job> {
+    let setting = &results.plan.base;
+    let job =
+        |method: Method, rate: f64, fault| Some(Job { method, fault, manifest: manifest(setting, method.kind, rate)? });
+    let rows = || figures.rows.iter();
+    let mut jobs: Vec<Job> = rows().filter_map(|row| job(row.method, row.learning_rate, Fault::None)).collect();
+    jobs.sort_by_key(|job| job.method.kind == Kind::Alone);
+    for fault in results.plan.faults.iter().filter(|fault| has_hosts || **fault != Fault::Partition) {
+        let together = rows().filter(|row| row.method.kind != Kind::Alone);
+        jobs.extend(together.filter_map(|row| job(row.method, row.learning_rate, *fault)));
+    }
+    jobs
+}
+
+/// How long it took in the simulator, no less than the steps take.
+fn simulated_seconds(results: &Results, method: Method, fault: Fault) -> f64 {
+    let base = &results.plan.base;
+    let steps = base.step_time.as_secs_f64() * base.steps as f64;
+    let ended = |fault| results.with(&method, fault).first().map_or(0.0, |run| run.end().seconds);
+    steps.max(ended(Fault::None)).max(ended(fault))
+}
+
+/// What the simulated nodes go through, too.
+fn trial(base: &Setting, fault: Fault) -> Trial<'static> {
+    let last = base.nodes - 1;
+    let begins = base.fault_at();
+    let mut paces: Vec<Pace> =
+        (0..base.nodes).map(|node| Pace { step: base.step_time_of(node), later: None }).collect();
+    let blows = match fault {
+        Fault::None => Vec::new(),
+        Fault::Kill => vec![(begins, Blow::Kill(last))],
+        Fault::KillFirst => vec![(begins, Blow::Kill(0))],
+        Fault::Straggler => {
+            paces[last].later = Some((begins, paces[last].step.mul_f64(STRAGGLER)));
+            Vec::new()
+        }
+        Fault::Partition => {
+            let heals = begins + base.partition_lasts();
+            vec![(begins, Blow::CutOff(base.cut_off())), (heals, Blow::CutOff(Vec::new()))]
+        }
+    };
+    let evaluate_every = base.steps.div_ceil(EVALUATIONS);
+    Trial { hosts: None, paces, evaluate_every, blows, limit: Duration::MAX }
 }
 
 /// The run of daemons that train as the simulated nodes do; `None` for a method that they do not have.
-fn manifest(plan: &Plan, kind: Kind, learning_rate: f64) -> Option<RunManifest> {
+fn manifest(base: &Setting, kind: Kind, learning_rate: f64) -> Option<RunManifest> {
     let (gossip, synchronous) = kind.of_daemons()?;
-    let trainer = &plan.base.trainer;
+    let trainer = &base.trainer;
     let mut manifest = RunManifest {
         model: trainer.model.clone(),
         optimizer: trainer.optimizer.clone(),
@@ -61,45 +148,29 @@ fn manifest(plan: &Plan, kind: Kind, learning_rate: f64) -> Option<RunManifest> 
         synchronous,
         ..RunManifest::default()
     };
-    manifest.run.seed = plan.base.seed;
+    manifest.run.seed = base.seed;
+    manifest.data.validation_sequences = trainer.validation_sequences;
     manifest.optimizer.learning_rate = learning_rate;
     manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
     if manifest.synchronous.is_fixed() {
         // As the simulated ones they all begin at the first step.
-        manifest.synchronous.members_min = plan.base.nodes as u32;
+        manifest.synchronous.members_min = base.nodes as u32;
     }
     Some(manifest)
 }
 
-fn daemons(options: &CompareOptions, run: PathBuf, folder: &Path) -> LocalOptions {
-    LocalOptions {
-        run: Some(run),
-        nodes: options.nodes as u16,
-        helpers: 0,
-        steps: None,
-        against: None,
-        seeds: 1,
-        threads: None,
-        base: None,
-        data: options.data.iter().cloned().collect(),
-        accept_remote: false,
-        tokenizer: None,
-        directory: Some(folder.to_owned()),
-        tensorboard: None,
-        mlflow: None,
-        format: Console::Text,
-    }
-}
-
-fn figures_of(method: Method, summary: &Summary, plan: &Plan) -> Measured {
+fn measured(method: Method, fault: Fault, Ended { summary, tried, .. }: Ended, base: &Setting) -> Measured {
     let nodes = &summary.nodes;
     let steps_per_second = |node: &NodeSummary| node.steps as f64 / node.seconds_in_training;
+    let killed = usize::from(matches!(fault, Fault::Kill | Fault::KillFirst));
     Measured {
         method,
+        fault,
         losses: nodes.iter().filter_map(|node| node.validation_loss).collect(),
         sent_bytes: nodes.iter().map(|node| node.bytes_sent).collect(),
         steps_per_second: nodes.iter().map(steps_per_second).collect(),
-        is_complete: nodes.len() == plan.base.nodes,
+        is_complete: tried.is_whole && nodes.len() + killed == base.nodes,
+        curve: tried.curve,
     }
 }
 
@@ -118,7 +189,7 @@ mod tests {
         let plan = wanted::plan(&options).expect("a plan");
         let mut real = 0;
         for method in ALL {
-            for manifest in LEARNING_RATES.iter().filter_map(|rate| manifest(&plan, method.kind, *rate)) {
+            for manifest in LEARNING_RATES.iter().filter_map(|rate| manifest(&plan.base, method.kind, *rate)) {
                 manifest.validate().unwrap_or_else(|error| panic!("{}: {error}", method.name));
                 assert_eq!(RunManifest::from_text(&manifest.canonical_text()), Ok(manifest), "{}", method.name);
                 real += 1;
