@@ -306,15 +306,17 @@ impl Swarm<'_> {
             None => arguments.extend([std::ffi::OsStr::new("start"), self.run_file.as_os_str()]),
             Some(address) => arguments.extend(["join", "--bootstrap", address].map(std::ffi::OsStr::new)),
         }
-        arguments.extend(["--steps", &steps, "--threads", &threads].map(std::ffi::OsStr::new));
+        arguments.extend(["--threads", &threads].map(std::ffi::OsStr::new));
         let hosts = self.trial.as_ref().and_then(|trial| trial.hosts);
         let address = hosts.map_or("127.0.0.1".to_owned(), |_| Hosts::address(number));
         let listen = format!("/ip4/{address}/tcp/0");
         arguments.extend(["--listen", &listen, "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
+        // In a trial what ends the run is the swarm's progress, as in the simulator: who came late or is slow has no more to do.
         let pace = self.trial.as_ref().map(|trial| trial.paces[number % trial.paces.len()].typed());
-        if let Some(pace) = &pace {
-            arguments.extend(["--pace", pace].map(std::ffi::OsStr::new));
-        }
+        arguments.extend(match &pace {
+            Some(pace) => ["--pace", pace].map(std::ffi::OsStr::new),
+            None => ["--steps", &steps].map(std::ffi::OsStr::new),
+        });
         arguments.extend(["--format", "json", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
         arguments.push(directory.as_os_str());
         // Where the run shares its data, the founder's files reach the others through the swarm.

@@ -45,8 +45,8 @@ impl Member {
     }
 }
 
-/// A member of a run with this pace, its engine before any step, and the folder of its checkpoints.
-fn begun(pace: Option<&str>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
+/// A member of a run with this pace that has not begun, its engine before any step, and the folder of its checkpoints.
+fn new_member(pace: Option<&str>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
     let mut manifest = RunManifest::default();
     manifest.model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..manifest.model };
     manifest.synchronous = SynchronousSpec { topology: Topology::Ring, ..SynchronousSpec::default() };
@@ -66,13 +66,13 @@ fn begun(pace: Option<&str>) -> (Member, impl Fn() -> Engine, tempfile::TempDir)
     let (_, arrivals) = mpsc::channel(1);
     let writer = CheckpointWriter::start(folder.path().to_owned(), engine().layout().clone(), 2);
     let trainer = Trainer::start(engine(), settings, events, writer, arrivals);
-    trainer.try_order(TrainerOrder::Begin).expect("room");
     (Member { trainer, facts, asked: 0 }, engine, folder)
 }
 
 #[tokio::test]
 async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_so() {
-    let (mut member, ..) = begun(Some("0.1,0.15,0.4"));
+    let (mut member, _, _folder) = new_member(Some("0.1,0.15,0.4"));
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
     let begin = Instant::now();
     let mut took = Vec::new();
     for _ in 0..4 {
@@ -87,8 +87,10 @@ async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_s
 
 #[tokio::test]
 async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the_next_one() {
-    let (mut member, engine, _folder) = begun(None);
+    let (mut member, engine, _folder) = new_member(None);
     let beginning = engine().replica().expect("on the CPU");
+    // Until it is asked for the first contribution it would step by itself.
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
 
     let first = member.contribution().await;
     assert_eq!(member.contribution().await, first, "the all-reduce is begun anew");

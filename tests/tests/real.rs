@@ -17,11 +17,11 @@ const LEAVING_MAX: Duration = Duration::from_secs(60);
 /// What says that there are no hosts here.
 const LOOPBACK: &str = "They are connected over loopback";
 
-/// `murmur compare --real` of three nodes with a tiny model, on links of 4 Mbit/s up.
+/// `murmur compare --real` of three nodes with a tiny model, on links of 8 Mbit/s up.
 fn compare(folder: &Path, arguments: &str) -> Command {
     let run_file = write_run(folder, TINY_RUN);
     let links = folder.join("links.toml");
-    std::fs::write(&links, "up_mbit = 4\ndown_mbit = 20\nlatency_ms = 1\n").expect("written");
+    std::fs::write(&links, "up_mbit = 8\ndown_mbit = 20\nlatency_ms = 1\n").expect("written");
     let mut command = murmur(MURMUR);
     command.arg("compare").arg(run_file).args(["--real", "--nodes", "3", "--seeds", "1", "--links"]).arg(links);
     command.arg("--output").arg(folder.join("results")).args(arguments.split_whitespace());
@@ -63,7 +63,7 @@ const FAULTS: &str = "because of a fault, real and simulated";
 #[test]
 fn real_daemons_train_beside_the_simulated_nodes_on_links_that_carry_no_more_than_theirs() {
     let folder = folder();
-    let more = "--methods ring,noloco,alone --steps 32 --step-seconds 0.1 --faults kill,straggler";
+    let more = "--methods ring,noloco,alone --steps 40 --step-seconds 0.05 --faults kill";
     let text = stdout(&output_of(&mut compare(folder.path(), more)));
     let (ring, alone) = (row(&text, REAL, "ring"), row(&text, REAL, "alone"));
     assert!(!text.split_once(REAL).expect("a table").1.contains("noloco") && number(&alone[3]) == 0.0, "{text}");
@@ -72,15 +72,15 @@ fn real_daemons_train_beside_the_simulated_nodes_on_links_that_carry_no_more_tha
     let (per_second, bytes) = (number(ring.last().expect("cells")), number(&ring[3]));
     assert!(ring[3].ends_with(" MB"), "{text}");
     // Steps have the pace of the simulated ones.
-    assert!(number(alone.last().expect("cells")) < 10.5 && per_second < 10.5, "{text}");
-    // Killed or slow, somebody was there to be compared with.
+    assert!(number(alone.last().expect("cells")) < 20.5 && per_second < 20.5, "{text}");
+    // Without the one that is killed the others go on.
     let faults = row(&text, FAULTS, "ring");
-    assert!(faults.len() == 5 && !faults.contains(&"stands still".to_owned()), "{text}");
+    assert!(faults.len() == 3 && !faults.contains(&"stands still".to_owned()), "{text}");
     if has_hosts(&text) {
-        let megabits = 8.0 * bytes * per_second / 32.0;
-        println!("the ring's busiest uplink carried {megabits:.2} of 4 Mbit/s");
-        assert!(megabits < 4.4, "{megabits} Mbit/s over an uplink of 4: {text}");
-        assert!(text.contains("4 Mbit/s up and 20 Mbit/s down (tc tbf). Latency and loss of the links are not made."));
+        let megabits = 8.0 * bytes * per_second / 40.0;
+        println!("the ring's busiest uplink carried {megabits:.2} of 8 Mbit/s");
+        assert!(megabits < 8.8, "{megabits} Mbit/s over an uplink of 8: {text}");
+        assert!(text.contains("8 Mbit/s up and 20 Mbit/s down (tc tbf). Latency and loss of the links are not made."));
     }
     for swarm in ["ring/node-2", "ring-kill/node-2", "alone/node-2"] {
         assert!(
@@ -89,23 +89,24 @@ fn real_daemons_train_beside_the_simulated_nodes_on_links_that_carry_no_more_tha
         );
     }
     let page = std::fs::read_to_string(folder.path().join("results/report.html")).expect("written");
-    assert!(page.contains("id=\"real\"") && page.contains("--real") && page.contains("<th>straggler</th>"), "{page}");
+    assert!(page.contains("id=\"real\"") && page.contains("--real") && page.contains("<th>kill</th>"), "{page}");
 }
 
 #[test]
-fn real_daemons_are_cut_off_for_a_while_and_find_each_other_again() {
+fn real_daemons_become_slow_or_are_cut_off_for_a_while_and_come_to_the_end() {
     let folder = folder();
-    let more = "--methods gossip --steps 48 --step-seconds 0.1 --faults partition";
+    let more = "--methods gossip --steps 32 --step-seconds 0.1 --faults straggler,partition";
     let output = output_of(&mut compare(folder.path(), more));
     let text = stdout(&output);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if has_hosts(&text) {
         let cut = said.find("cut off from the others: node 2").unwrap_or_else(|| panic!("{said}"));
         assert!(said[cut..].contains("all nodes reach each other again"), "{said}");
-        assert_eq!(row(&text, FAULTS, "gossip").len(), 3, "{text}");
-    } else {
-        assert!(!text.contains(FAULTS), "no network of loopback can be cut: {text}");
     }
+    let faults = row(&text, FAULTS, "gossip");
+    // No network of loopback can be cut.
+    assert_eq!(faults.len(), if has_hosts(&text) { 5 } else { 3 }, "{text}");
+    assert!(!faults.contains(&"stands still".to_owned()), "{text}");
 }
 
 #[test]

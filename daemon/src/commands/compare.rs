@@ -47,7 +47,7 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
     }
     let real = options.real.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
     if let Some(real) = &real {
-        lines.extend(beside(real, &results, &figures));
+        lines.extend(beside(real, &results));
     }
     lines.iter().for_each(|line| print_line(line));
     print_line("");
@@ -68,13 +68,13 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
 }
 
 /// What real daemons came to, beside the simulated nodes.
-fn beside(real: &Real, results: &Results, figures: &Figures) -> Vec<String> {
+fn beside(real: &Real, results: &Results) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("the same by {} real daemons on this machine", results.plan.base.nodes)];
-    lines.extend(real.table(results, figures).lines());
-    if let Some(table) = real.fault_table(figures) {
+    lines.extend(real.table(results).lines());
+    if let Some(table) = real.fault_table(results) {
         lines.push(String::new());
-        lines.push(format!("more time to a loss of {:.3} because of a fault, real and simulated", figures.target));
+        lines.push(format!("more time to a loss of {:.3} because of a fault, real and simulated", real.target));
         lines.extend(table.lines());
     }
     lines.push(real.conditions(results));

@@ -266,7 +266,9 @@ mod tests {
         hosts.cut_off(&[1, 2]).expect("cut");
         assert!(!reaches(0, 1) && !reaches(2, 0) && reaches(1, 2));
         hosts.cut_off(&[]).expect("whole");
-        assert!(reaches(0, 1) && reaches(2, 0));
+        // Who has asked in vain where a host is asks again after a second.
+        let again = |from, to| (0..20).any(|_| reaches(from, to));
+        assert!(again(0, 1) && again(2, 0));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn run(
         Ok(hosts) => (Some(hosts), Lines::Shaped),
         Err(reason) => (None, Lines::Loopback(reason.to_string())),
     };
-    let mut real = Real { lines, measured: Vec::new() };
+    let mut real = Real { lines, measured: Vec::new(), target: figures.target };
     note(&real.conditions(results));
     let jobs = jobs(results, figures, hosts.is_some());
     let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
@@ -87,18 +87,21 @@ pub(super) fn run(
             .ok_or_else(|| interrupted("interrupted: there is no comparison".to_owned()))?;
         real.measured.push(measured(*method, *fault, ended, base));
     }
+    // Real daemons may miss the least loss that all simulated nodes reached.
+    real.target = options.target.unwrap_or_else(|| real.reached_by_all(figures.target));
     Ok(real)
 }
 
 /// All without a fault, alone last, and then with those that can be had.
 fn jobs(results: &Results, figures: &Figures, has_hosts: bool) -> Vec<Job> {
-    let setting = &results.plan.base;
-    let job =
-        |method: Method, rate: f64, fault| Some(Job { method, fault, manifest: manifest(setting, method.kind, rate)? });
+    let (base, faults) = (&results.plan.base, &results.plan.faults);
+    let job = |method: Method, rate: f64, fault| {
+        Some(Job { method, fault, manifest: manifest(base, faults, (method.kind, rate))? })
+    };
     let rows = || figures.rows.iter();
     let mut jobs: Vec<Job> = rows().filter_map(|row| job(row.method, row.learning_rate, Fault::None)).collect();
     jobs.sort_by_key(|job| job.method.kind == Kind::Alone);
-    for fault in results.plan.faults.iter().filter(|fault| has_hosts || **fault != Fault::Partition) {
+    for fault in faults.iter().filter(|fault| has_hosts || **fault != Fault::Partition) {
         let together = rows().filter(|row| row.method.kind != Kind::Alone);
         jobs.extend(together.filter_map(|row| job(row.method, row.learning_rate, *fault)));
     }
@@ -137,7 +140,7 @@ fn trial(base: &Setting, fault: Fault) -> Trial<'static> {
 }
 
 /// The run of daemons that train as the simulated nodes do; `None` for a method that they do not have.
-fn manifest(base: &Setting, kind: Kind, learning_rate: f64) -> Option<RunManifest> {
+fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)) -> Option<RunManifest> {
     let (gossip, synchronous) = kind.of_daemons()?;
     let trainer = &base.trainer;
     let mut manifest = RunManifest {
@@ -153,8 +156,14 @@ fn manifest(base: &Setting, kind: Kind, learning_rate: f64) -> Option<RunManifes
     manifest.optimizer.learning_rate = learning_rate;
     manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
     if manifest.synchronous.is_fixed() {
-        // As the simulated ones they all begin at the first step.
-        manifest.synchronous.members_min = base.nodes as u32;
+        // As the simulated ones they all begin at the first step, but for those without whom the others are to go on.
+        let left_out = |fault: &Fault| match fault {
+            Fault::Kill | Fault::KillFirst => 1,
+            Fault::Partition => base.cut_off().len(),
+            Fault::None | Fault::Straggler => 0,
+        };
+        let left_out = faults.iter().map(left_out).max().unwrap_or(0);
+        manifest.synchronous.members_min = (base.nodes - left_out).max(1) as u32;
     }
     Some(manifest)
 }
@@ -189,7 +198,9 @@ mod tests {
         let plan = wanted::plan(&options).expect("a plan");
         let mut real = 0;
         for method in ALL {
-            for manifest in LEARNING_RATES.iter().filter_map(|rate| manifest(&plan.base, method.kind, *rate)) {
+            for manifest in
+                LEARNING_RATES.iter().filter_map(|rate| manifest(&plan.base, &plan.faults, (method.kind, *rate)))
+            {
                 manifest.validate().unwrap_or_else(|error| panic!("{}: {error}", method.name));
                 assert_eq!(RunManifest::from_text(&manifest.canonical_text()), Ok(manifest), "{}", method.name);
                 real += 1;

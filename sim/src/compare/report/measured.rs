@@ -1,7 +1,7 @@
 //! What real daemons came to, beside what was simulated.
 
-use super::{Cost, Figures, mean, rate};
-use crate::compare::{Fault, Method, Results};
+use super::{Cost, cost, mean, rate};
+use crate::compare::{Fault, Kind, Method, Results};
 use crate::report::{Table, bytes};
 
 /// How real daemons were connected.
@@ -54,9 +54,18 @@ pub struct Real {
     pub lines: Lines,
     /// Every method without a fault, and then with those that were tried.
     pub measured: Vec<Measured>,
+    /// The loss that times are told for, of real daemons and of simulated nodes.
+    pub target: f64,
 }
 
 impl Real {
+    /// No less than `least`: what real daemons of every method reached without a fault, but for those alone.
+    pub fn reached_by_all(&self, least: f64) -> f64 {
+        let together = self.with(Fault::None).filter(|one| one.method.kind != Kind::Alone);
+        let reached = together.filter_map(|one| one.curve.iter().map(|(_, loss)| *loss).reduce(f64::min));
+        reached.map(|loss| (loss * 1000.0).ceil() / 1000.0).fold(least, f64::max)
+    }
+
     /// How they were connected and how fast they stepped, in sentences.
     pub fn conditions(&self, results: &Results) -> String {
         let links = &results.plan.base.links;
@@ -77,8 +86,8 @@ impl Real {
     }
 
     /// Loss, time and bytes of the busiest node without a fault, measured, and simulated with the first seed.
-    pub fn table(&self, results: &Results, figures: &Figures) -> Table {
-        let target = format!("to {:.3}", figures.target);
+    pub fn table(&self, results: &Results) -> Table {
+        let target = format!("to {:.3}", self.target);
         let head =
             ["method", "loss", "simulated", "busiest node", "simulated", &target, "simulated", "steps/s of each"];
         let mut table = Table::new(&head);
@@ -92,8 +101,8 @@ impl Real {
                 format!("{:.3}", run.end().loss),
                 bytes(one.sent_bytes.iter().copied().max().unwrap_or(0) as f64),
                 bytes(run.end().busiest_bytes as f64),
-                time(one.reaches(figures.target)),
-                time(run.reaches(figures.target).map(|point| point.seconds)),
+                time(one.reaches(self.target)),
+                time(run.reaches(self.target).map(|point| point.seconds)),
                 format!("{:.1}", mean(one.steps_per_second.iter().copied())),
             ]);
         }
@@ -101,19 +110,21 @@ impl Real {
     }
 
     /// More time to the target because of each fault, measured and simulated; `None` where none was tried.
-    pub fn fault_table(&self, figures: &Figures) -> Option<Table> {
+    pub fn fault_table(&self, results: &Results) -> Option<Table> {
         let was_tried = |fault: &Fault| self.with(*fault).next().is_some();
         let faults: Vec<Fault> = Fault::ALL.into_iter().filter(was_tried).collect();
         let pairs = faults.iter().flat_map(|fault| [fault.name(), "simulated"]);
         let mut table = Table::new(&std::iter::once("method").chain(pairs).collect::<Vec<_>>());
         for calm in self.with(Fault::None) {
-            let own: Vec<_> = faults.iter().map(|fault| self.cost(figures, calm, *fault)).collect();
-            if own.iter().any(Option::is_some) {
-                let simulated =
-                    |fault| figures.costs.iter().find(|cost| cost.method == calm.method && cost.fault == fault);
-                let words = |cost: Option<&Cost>| cost.map_or("-".to_owned(), Cost::words);
-                let cells =
-                    own.iter().zip(&faults).flat_map(|(own, fault)| [own.as_ref(), simulated(*fault)].map(words));
+            let own =
+                |fault: &Fault| Some((self.cost(calm, *fault)?, cost(results, &calm.method, *fault, self.target)));
+            let costs: Vec<_> = faults.iter().map(own).collect();
+            if costs.iter().any(Option::is_some) {
+                let words = |costs: Option<(Cost, Cost)>| match costs {
+                    Some((own, simulated)) => [own.words(), simulated.words()],
+                    None => ["-", "-"].map(str::to_owned),
+                };
+                let cells = costs.into_iter().flat_map(words);
                 table.row(std::iter::once(calm.method.name.to_owned()).chain(cells).collect());
             }
         }
@@ -124,9 +135,9 @@ impl Real {
         self.measured.iter().filter(move |one| one.fault == fault)
     }
 
-    fn cost(&self, figures: &Figures, calm: &Measured, fault: Fault) -> Option<Cost> {
+    fn cost(&self, calm: &Measured, fault: Fault) -> Option<Cost> {
         let hurt = self.with(fault).find(|one| one.method == calm.method)?;
-        let time = |one: &Measured| one.reaches(figures.target);
+        let time = |one: &Measured| one.reaches(self.target);
         Some(Cost {
             method: calm.method,
             fault,
@@ -140,7 +151,14 @@ impl Real {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+
     use super::*;
+    use crate::TransformerSpec;
+    use crate::compare::{Links, Plan, Setting};
 
     fn measured(fault: Fault, curve: &[(f64, f64)], loss: f64) -> Measured {
         let method = Method::named("ring").expect("a method");
@@ -162,27 +180,52 @@ mod tests {
         let calm = measured(Fault::None, &[(1.0, 5.0), (3.0, 3.0)], 3.0);
         let straggler = measured(Fault::Straggler, &[(1.0, 5.0), (9.0, 3.0)], 3.0);
         let mut kill = measured(Fault::Kill, &[(1.0, 5.0), (9.0, 4.5)], 4.5);
-        let cost = |fault, seconds| Cost {
-            method: calm.method,
-            fault,
-            seconds,
-            loss: 0.5,
-            stood_still: 0.0,
-            is_complete: true,
-        };
-        let costs = vec![cost(Fault::Kill, Some(2.0)), cost(Fault::Straggler, None)];
-        let figures = Figures { target: 4.0, rows: Vec::new(), costs };
-        let lines = |kill: &Measured| {
+        let results = simulated(&[Fault::Kill, Fault::Straggler]);
+        let real = |kill: &Measured| {
             let measured = vec![calm.clone(), kill.clone(), straggler.clone()];
-            let table = Real { lines: Lines::Shaped, measured }.fault_table(&figures).expect("two faults");
+            let real = Real { lines: Lines::Shaped, measured, target: 0.0 };
+            Real { target: real.reached_by_all(4.0), ..real }
+        };
+        let rows = |kill: &Measured| {
+            let table = real(kill).fault_table(&results).expect("two faults");
             table.rows().map(|cells| cells.map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
         };
+        assert_eq!((real(&kill).target, real(&kill).reached_by_all(2.0)), (4.0, 3.0));
+        let simulated = |fault| cost(&results, &calm.method, fault, 4.0).words();
         let head = ["method", "kill", "simulated", "straggler", "simulated"];
-        let row = ["ring", "never (+1.500)", "+2.0 s", "+3.0 s", "never (+0.500)"];
-        assert_eq!(lines(&kill), [head, row]);
+        let row = ["ring", "never (+1.500)", &simulated(Fault::Kill), "+3.0 s", &simulated(Fault::Straggler)];
+        assert_eq!(rows(&kill), [head, row]);
+        assert_ne!(simulated(Fault::Straggler), "none", "a ring waits for its slowest");
         kill.is_complete = false;
-        assert_eq!(lines(&kill)[1][1], "stands still");
-        let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()] };
-        assert!(calm_alone.fault_table(&figures).is_none());
+        assert_eq!(rows(&kill)[1][1], "stands still");
+        let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()], target: 4.0 };
+        assert!(calm_alone.fault_table(&results).is_none());
+    }
+
+    /// A ring of three nodes that train a tiny model.
+    fn simulated(faults: &[Fault]) -> Results {
+        let (steps, model) =
+            (12, ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() });
+        let base = Setting {
+            method: Method::named("ring").expect("a method"),
+            trainer: TransformerSpec {
+                model,
+                optimizer: OptimizerSpec { batch_sequences: 2, ..OptimizerSpec::default() },
+                schedule: ScheduleSpec { total_steps: steps, warmup_steps: 2, ..ScheduleSpec::default() },
+                validation_sequences: 4,
+                ..TransformerSpec::default()
+            },
+            nodes: 3,
+            steps,
+            step_time: Duration::from_secs(1),
+            speeds: vec![1.0],
+            links: Links::named("lan").expect("built in"),
+            fault: Fault::None,
+            seed: 1,
+            sabotage: None,
+        };
+        let (methods, faults) = (vec![base.method], faults.to_vec());
+        let plan = Plan { base, methods, faults, seeds: 1, learning_rates: vec![8e-3] };
+        plan.run(1, &AtomicBool::new(false), &|_, _| ()).expect("nobody interrupts")
     }
 }

@@ -34,7 +34,7 @@ pub fn page(results: &Results, figures: &Figures, real: Option<&Real>, command: 
     timelines(&mut text, results, figures);
     faults(&mut text, results, figures);
     if let Some(real) = real {
-        real_daemons(&mut text, results, figures, real);
+        real_daemons(&mut text, results, real);
     }
     methods(&mut text, results, figures);
     honesty(&mut text, results, command);
@@ -192,7 +192,7 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
     }
 }
 
-fn real_daemons(text: &mut String, results: &Results, figures: &Figures, real: &Real) {
+fn real_daemons(text: &mut String, results: &Results, real: &Real) {
     let _ = writeln!(
         text,
         "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, with the learning rates, steps, speeds and first \
@@ -201,12 +201,12 @@ fn real_daemons(text: &mut String, results: &Results, figures: &Figures, real: &
         results.plan.base.nodes,
         escaped(&real.conditions(results))
     );
-    rows(text, &real.table(results, figures));
-    if let Some(table) = real.fault_table(figures) {
+    rows(text, &real.table(results));
+    if let Some(table) = real.fault_table(results) {
         let _ = writeln!(
             text,
             "<p>More time to a loss of {:.3} because of a fault, measured and simulated.</p>",
-            figures.target
+            real.target
         );
         rows(text, &table);
     }
