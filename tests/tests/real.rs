@@ -63,7 +63,7 @@ const FAULTS: &str = "because of a fault, real and simulated";
 #[test]
 fn real_daemons_train_beside_the_simulated_nodes_on_links_that_carry_no_more_than_theirs() {
     let folder = folder();
-    let more = "--methods ring,noloco,alone --steps 40 --step-seconds 0.05 --faults kill";
+    let more = "--methods ring,noloco,alone --steps 32 --step-seconds 0.05 --faults kill";
     let text = stdout(&output_of(&mut compare(folder.path(), more)));
     let (ring, alone) = (row(&text, REAL, "ring"), row(&text, REAL, "alone"));
     assert!(!text.split_once(REAL).expect("a table").1.contains("noloco") && number(&alone[3]) == 0.0, "{text}");
@@ -77,7 +77,7 @@ fn real_daemons_train_beside_the_simulated_nodes_on_links_that_carry_no_more_tha
     let faults = row(&text, FAULTS, "ring");
     assert!(faults.len() == 3 && !faults.contains(&"stands still".to_owned()), "{text}");
     if has_hosts(&text) {
-        let megabits = 8.0 * bytes * per_second / 40.0;
+        let megabits = 8.0 * bytes * per_second / 32.0;
         println!("the ring's busiest uplink carried {megabits:.2} of 8 Mbit/s");
         assert!(megabits < 8.8, "{megabits} Mbit/s over an uplink of 8: {text}");
         assert!(text.contains("8 Mbit/s up and 20 Mbit/s down (tc tbf). Latency and loss of the links are not made."));

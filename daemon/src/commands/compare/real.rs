@@ -1,6 +1,7 @@
 //! `murmur compare --real`: the methods that daemons have, trained by real daemons of this machine as well, where it can on hosts
 //! of their own with the links of the comparison, and through its faults.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -32,9 +33,19 @@ struct Job {
     manifest: RunManifest,
 }
 
+impl Job {
+    /// Of its folder.
+    fn name(&self) -> String {
+        match self.fault {
+            Fault::None => self.method.name.to_owned(),
+            fault => format!("{}-{}", self.method.name, fault.name()),
+        }
+    }
+}
+
 /// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed, and then
-/// through the faults. Alone are those of another swarm, so that they read the same data in the same order; what goes wrong
-/// elsewhere costs them nothing.
+/// through the faults. Alone are those of another swarm, so that they read the same data in the same order; by themselves they
+/// are not trained, and what goes wrong elsewhere costs them nothing.
 pub(super) fn run(
     results: &Results,
     figures: &Figures,
@@ -62,34 +73,48 @@ pub(super) fn run(
     let jobs = jobs(results, figures, hosts.is_some());
     let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
     note(&format!("{} real swarms, {:.0} s as they were simulated", jobs.len(), seconds));
-    let mut twins = None;
-    for (number, Job { method, fault, manifest }) in jobs.iter().enumerate() {
-        let name = match fault {
-            Fault::None => method.name.to_owned(),
-            fault => format!("{}-{}", method.name, fault.name()),
-        };
-        note(&format!("real swarm {} of {}: {name}", number + 1, jobs.len()));
-        let file = folder.join(format!("{name}.toml"));
-        std::fs::write(&file, manifest.canonical_text()).map_err(unwritable)?;
-        let own = folder.join(&name);
-        let twins = twins.replace(own.clone()).filter(|_| method.kind == Kind::Alone);
-        let daemons = LocalOptions {
-            run: Some(file),
-            nodes: options.nodes as u16,
-            data: options.data.iter().cloned().collect(),
-            directory: Some(own.clone()),
-            ..LocalOptions::default()
-        };
-        let limit = Duration::from_secs_f64(TIME_FACTOR_MAX * simulated_seconds(results, *method, *fault)) + TIME_MORE;
-        let trial = Trial { hosts: hosts.as_ref(), limit, ..trial(base, *fault) };
-        let ended = local::train(daemons, &own, twins.as_deref(), trial)?
-            .filter(|_| !interruption.load(Ordering::Relaxed))
-            .ok_or_else(|| interrupted("interrupted: there is no comparison".to_owned()))?;
-        real.measured.push(measured(*method, *fault, ended, base));
+    let mut calm = None;
+    for (number, job) in jobs.iter().enumerate() {
+        if interruption.load(Ordering::Relaxed) {
+            return Err(no_comparison().into());
+        }
+        let own = folder.join(job.name());
+        note(&format!("real swarm {} of {}: {}", number + 1, jobs.len(), job.name()));
+        std::fs::write(own.with_extension("toml"), job.manifest.canonical_text()).map_err(unwritable)?;
+        let twins = calm.take().filter(|_| job.method.kind == Kind::Alone);
+        real.measured.push(train(results, options, hosts.as_ref(), job, (&own, twins.as_deref()))?);
+        calm = Some(own);
     }
     // Real daemons may miss the least loss that all simulated nodes reached.
     real.target = options.target.unwrap_or_else(|| real.reached_by_all(figures.target));
     Ok(real)
+}
+
+fn no_comparison() -> Failure {
+    interrupted("interrupted: there is no comparison".to_owned())
+}
+
+/// Trains one swarm in a folder, or the twins of another one's daemons.
+fn train(
+    results: &Results,
+    options: &CompareOptions,
+    hosts: Option<&Hosts>,
+    job: &Job,
+    (folder, twins): (&Path, Option<&Path>),
+) -> anyhow::Result<Measured> {
+    let daemons = LocalOptions {
+        run: Some(folder.with_extension("toml")),
+        nodes: options.nodes as u16,
+        data: options.data.iter().cloned().collect(),
+        directory: Some(folder.to_owned()),
+        ..LocalOptions::default()
+    };
+    let base = &results.plan.base;
+    let seconds = TIME_FACTOR_MAX * simulated_seconds(results, job.method, job.fault);
+    let limit = Duration::from_secs_f64(seconds) + TIME_MORE;
+    let trial = Trial { hosts, limit, ..trial(base, job.fault) };
+    let ended = local::train(daemons, folder, twins, trial)?.ok_or_else(no_comparison)?;
+    Ok(measured(job.method, job.fault, ended, base))
 }
 
 /// All without a fault, alone last, and then with those that can be had.
@@ -101,6 +126,10 @@ fn jobs(results: &Results, figures: &Figures, has_hosts: bool) -> Vec<Job> {
     let rows = || figures.rows.iter();
     let mut jobs: Vec<Job> = rows().filter_map(|row| job(row.method, row.learning_rate, Fault::None)).collect();
     jobs.sort_by_key(|job| job.method.kind == Kind::Alone);
+    if jobs.first().is_some_and(|job| job.method.kind == Kind::Alone) {
+        // They are twins of daemons that are not there.
+        return Vec::new();
+    }
     for fault in faults.iter().filter(|fault| has_hosts || **fault != Fault::Partition) {
         let together = rows().filter(|row| row.method.kind != Kind::Alone);
         jobs.extend(together.filter_map(|row| job(row.method, row.learning_rate, *fault)));
