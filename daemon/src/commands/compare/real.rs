@@ -5,11 +5,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use murmur_network::peer_id;
 use murmur_protocol::RunManifest;
 use murmur_sim::compare::report::{Figures, Lines, Measured, Real};
 use murmur_sim::compare::{Fault, Kind, Method, Results, STRAGGLER, Setting};
 
 use crate::cli::{CompareOptions, LocalOptions};
+use crate::commands::node::identity_at;
 use crate::commands::sim::interrupted;
 use crate::console::note;
 use crate::failure::{ExitCode, Failure};
@@ -110,11 +112,31 @@ fn train(
         ..LocalOptions::default()
     };
     let base = &results.plan.base;
+    if twins.is_none() {
+        name_in_order(folder, base.nodes)?;
+    }
     let seconds = TIME_FACTOR_MAX * simulated_seconds(results, job.method, job.fault);
     let limit = Duration::from_secs_f64(seconds) + TIME_MORE;
     let trial = Trial { hosts, limit, ..trial(base, job.fault) };
     let ended = local::train(daemons, folder, twins, trial)?.ok_or_else(no_comparison)?;
     Ok(measured(job.method, job.fault, ended, base))
+}
+
+/// Makes identities whose order is that of the nodes. Members take their ranks by it, so that here, too, the first node is a star's
+/// aggregator and the last one is not.
+fn name_in_order(folder: &Path, nodes: usize) -> anyhow::Result<()> {
+    let file = |node: usize| folder.join(format!("node-{node}")).join("identity.key");
+    let mut identities = Vec::new();
+    for node in 0..nodes {
+        std::fs::create_dir_all(folder.join(format!("node-{node}")))?;
+        let peer = peer_id(&identity_at(&file(node))?);
+        identities.push((peer, std::fs::read(file(node))?));
+    }
+    identities.sort();
+    for (node, (_, identity)) in identities.iter().enumerate() {
+        std::fs::write(file(node), identity)?;
+    }
+    Ok(())
 }
 
 /// All without a fault, alone last, and then with those that can be had.
@@ -220,6 +242,16 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::commands::compare::wanted;
+
+    #[test]
+    fn the_order_of_identities_is_that_of_the_nodes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        name_in_order(folder.path(), 6).expect("written");
+        let peer =
+            |node| identity_at(&folder.path().join(format!("node-{node}/identity.key"))).map(|key| peer_id(&key));
+        let peers: Vec<_> = (0..6).map(|node| peer(node).expect("an identity")).collect();
+        assert!(peers.is_sorted_by(|one, next| one < next), "{peers:?}");
+    }
 
     #[test]
     fn every_method_that_daemons_have_is_a_run_that_they_take() {
