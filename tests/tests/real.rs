@@ -132,14 +132,15 @@ fn processes() -> Vec<PathBuf> {
     all.filter(|path| path.join("ns").is_dir()).collect()
 }
 
-/// Processes that `parent` has started.
-fn children(parent: u32) -> Vec<PathBuf> {
-    let is_child = |path: &PathBuf| {
-        let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
-        // Behind the name in brackets: the state, then the parent.
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()) == Some(parent)
-    };
-    processes().into_iter().filter(is_child).collect()
+fn parent(process: &Path) -> Option<u32> {
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    // Behind the name in brackets: the state, then the parent.
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// Processes that this one has started.
+fn children(process: u32) -> Vec<PathBuf> {
+    processes().into_iter().filter(|path| parent(path) == Some(process)).collect()
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -175,11 +176,16 @@ fn neither_ctrl_c_nor_a_kill_leaves_a_daemon_a_namespace_or_a_link_behind() {
         let murmur = PathBuf::from(format!("/proc/{}", process.id()));
         let daemons = children(process.id());
         let made: BTreeSet<PathBuf> = namespaces(&murmur).difference(&own).cloned().collect();
+        let holds = |process: &PathBuf| !namespaces(process).is_disjoint(&made);
+        let holders: BTreeSet<PathBuf> = processes().into_iter().filter(holds).collect();
         if has_hosts(&said) {
             // One each, and that of the bridge; links are in them and nowhere else.
             assert_eq!(made.len(), 4, "{made:?}");
             let places: BTreeSet<PathBuf> = daemons.iter().flat_map(|daemon| namespaces(daemon)).collect();
             assert!(places.len() == 3 && places.is_subset(&made), "{places:?} of {made:?}");
+            assert!(holders.len() == 4 && holders.contains(&murmur), "nobody else holds them: {holders:?}");
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("readable");
+            assert!(!made.iter().any(|namespace| mounts.contains(&*namespace.to_string_lossy())), "they have no names");
         }
         let id = process.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().is_ok_and(|status| status.success()));
@@ -193,7 +199,8 @@ fn neither_ctrl_c_nor_a_kill_leaves_a_daemon_a_namespace_or_a_link_behind() {
             std::fs::read_to_string(daemon.join("cmdline")).is_ok_and(|line| line.contains("--pace"))
         };
         wait_until("the end of its daemons", || !daemons.iter().any(is_alive));
-        let holds = |process: &PathBuf| !namespaces(process).is_disjoint(&made);
-        wait_until("the end of its namespaces", || !processes().iter().any(holds));
+        // The kernel gives their numbers to others, which have parents.
+        let is_left = |process: &PathBuf| holds(process) && (holders.contains(process) || parent(process) == Some(1));
+        wait_until("the end of its namespaces", || !processes().iter().any(is_left));
     });
 }
