@@ -5,6 +5,7 @@
 mod asking;
 mod background;
 mod bench;
+mod caps;
 mod checkpoints;
 mod compare;
 mod headings;

@@ -34,6 +34,7 @@ use crate::daemon::invitation::Invitation;
 use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
 use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
 use crate::failure::{ExitCode, Failure};
+use crate::limits::pace::Pace;
 use crate::limits::rest::Rest;
 use crate::limits::stay::{Stay, StayFacts};
 use crate::observe::report::NodeReport;
@@ -103,6 +104,8 @@ pub struct Plan {
     pub record_core: Option<PathBuf>,
     /// Stop when standard input ends: how a parent process stops its daemons, even by dying.
     pub until_stdin_closes: bool,
+    /// How long steps take at least, where it stands for another machine.
+    pub pace: Option<Pace>,
 }
 
 /// Runs a daemon until it has left its swarm.

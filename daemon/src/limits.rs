@@ -2,6 +2,7 @@
 
 pub(crate) mod daily_traffic;
 pub(crate) mod memory_check;
+pub(crate) mod pace;
 pub(crate) mod quiet_hours;
 pub(crate) mod rest;
 pub(crate) mod stay;

@@ -7,10 +7,12 @@
 mod against;
 mod child;
 mod folder;
+mod hosts;
 mod lender;
 mod summary;
 mod table;
 mod tracking;
+mod trial;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -33,9 +35,12 @@ use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{Series, remember};
 use child::{Child, Line, Said};
 use folder::{check_owner, new_folder, prepared, prune, remove_unused};
+pub(crate) use hosts::{Hosts, Rates};
 use lender::{Lender, captain_settings};
 use summary::Traffic;
 pub(crate) use summary::{NodeSummary, Summary};
+use trial::Course;
+pub(crate) use trial::{Blow, Trial, Tried};
 use view::View;
 
 /// Steps of each daemon where the run sets no end: about a minute of the built-in run on two cores.
@@ -78,28 +83,34 @@ pub fn run(mut options: LocalOptions) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn train(mut options: LocalOptions, folder: &Path, twins: Option<&Path>) -> anyhow::Result<Option<Summary>> {
+pub(crate) fn train(
+    mut options: LocalOptions,
+    folder: &Path,
+    twins: Option<&Path>,
+    trial: Trial<'_>,
+) -> anyhow::Result<Option<Ended>> {
     let settings = settings(&mut options)?;
     let manifest = manifest(&options, &settings)?;
-    let swarms = Swarms { series: None, twins: twins.map(Path::to_owned), is_part: true };
-    Ok(run_in(options, &settings, manifest, folder.to_owned(), swarms)?.map(|ended| ended.summary))
+    let swarms = Swarms { series: None, twins: twins.map(Path::to_owned), trial: Some(trial) };
+    run_in(options, &settings, manifest, folder.to_owned(), swarms)
 }
 
 /// What a swarm has to do with others.
 #[derive(Default)]
-struct Swarms {
+struct Swarms<'hosts> {
     /// The comparison that it belongs to.
     series: Option<Series>,
     /// The folder of another swarm, whose daemons these are without each other.
     twins: Option<PathBuf>,
-    /// Somebody else tells what came of it.
-    is_part: bool,
+    /// What it goes through, where somebody else tells what came of it.
+    trial: Option<Trial<'hosts>>,
 }
 
 /// A swarm that came to its end.
-struct Ended {
+pub(crate) struct Ended {
     folder: PathBuf,
-    summary: Summary,
+    pub(crate) summary: Summary,
+    pub(crate) tried: Tried,
 }
 
 /// Runs a swarm in a folder. Returns nothing where Ctrl-C has ended it. Where nothing could begin in a new folder, the folder
@@ -109,7 +120,7 @@ fn run_in(
     settings: &NodeSettings,
     manifest: RunManifest,
     folder: PathBuf,
-    Swarms { series, twins, is_part }: Swarms,
+    Swarms { series, twins, trial }: Swarms<'_>,
 ) -> anyhow::Result<Option<Ended>> {
     check_owner(&folder, &manifest)?;
     let is_new = !folder.exists();
@@ -134,8 +145,8 @@ fn run_in(
     let floor = floor?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let begin = Instant::now();
-    let swarm = Swarm { options, manifest, folder: folder.clone(), is_new, twins, is_part, run_file, floor, begin };
-    Ok(runtime.block_on(swarm.run())?.map(|summary| Ended { folder, summary }))
+    let swarm = Swarm { options, manifest, folder, is_new, twins, trial, run_file, floor, begin };
+    runtime.block_on(swarm.run())
 }
 
 /// Where the daemons' data lies. What is remote is loaded once, and then local for all of them.
@@ -180,22 +191,22 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
     Ok(manifest)
 }
 
-struct Swarm {
+struct Swarm<'hosts> {
     options: LocalOptions,
     manifest: RunManifest,
     folder: PathBuf,
     /// Whether this process has made the folder.
     is_new: bool,
     twins: Option<PathBuf>,
-    is_part: bool,
+    trial: Option<Trial<'hosts>>,
     run_file: PathBuf,
     floor: Option<f64>,
     begin: Instant,
 }
 
-impl Swarm {
+impl Swarm<'_> {
     /// What came of it; nothing where Ctrl-C has ended it.
-    async fn run(self) -> anyhow::Result<Option<Summary>> {
+    async fn run(self) -> anyhow::Result<Option<Ended>> {
         let (lines, mut heard) = mpsc::channel(LINES_MAX);
         let mut lenders = Vec::new();
         for number in 0..self.options.helpers {
@@ -220,6 +231,7 @@ impl Swarm {
             children.push(self.spawn(number, founder, &[], &lines)?);
         }
         let mut is_interrupted = false;
+        let mut course = Course::new(self.trial.as_ref());
         drop(lines);
         if self.options.directory.is_some() && self.options.format == Console::Text {
             remember(&self.folder);
@@ -228,12 +240,19 @@ impl Swarm {
         loop {
             tokio::select! {
                 line = heard.recv() => match line {
-                    Some(line) => self.take_in(line, &mut children, &view),
+                    Some(line) => {
+                        self.take_in(line, &mut children, &view);
+                        course.observe(&children);
+                    }
                     None => break,
                 },
                 _ = ticks.tick() => {
                     traffic.observe(&children);
                     view.draw(&children);
+                    if !course.advance(&mut children, &view)? {
+                        view.say("its time is over, so every daemon is stopped");
+                        break;
+                    }
                 }
                 () = signals.first() => {
                     is_interrupted = true;
@@ -251,7 +270,9 @@ impl Swarm {
             lender.end().await;
         }
         view.draw_last(&children);
-        self.conclude(&children, &traffic, &view).map(|summary| (!is_interrupted).then_some(summary))
+        let summary = self.conclude(&children, &traffic, &view)?;
+        let tried = course.end();
+        Ok((!is_interrupted).then_some(Ended { folder: self.folder.clone(), summary, tried }))
     }
 
     /// Of each process.
@@ -269,9 +290,10 @@ impl Swarm {
         lines: &mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
         let threads = self.threads();
-        let settings = match helpers.len() {
-            0 => String::new(),
-            count => captain_settings(&self.manifest, count, threads),
+        let settings = match (&self.trial, helpers.len()) {
+            (Some(trial), _) => trial.settings(),
+            (None, 0) => String::new(),
+            (None, count) => captain_settings(&self.manifest, count, threads),
         };
         let directory = self.folder.join(format!("node-{number}"));
         if let Some(twins) = &self.twins {
@@ -284,9 +306,17 @@ impl Swarm {
             None => arguments.extend([std::ffi::OsStr::new("start"), self.run_file.as_os_str()]),
             Some(address) => arguments.extend(["join", "--bootstrap", address].map(std::ffi::OsStr::new)),
         }
-        arguments.extend(["--steps", &steps, "--threads", &threads].map(std::ffi::OsStr::new));
-        arguments
-            .extend(["--listen", "/ip4/127.0.0.1/tcp/0", "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
+        arguments.extend(["--threads", &threads].map(std::ffi::OsStr::new));
+        let hosts = self.trial.as_ref().and_then(|trial| trial.hosts);
+        let address = hosts.map_or("127.0.0.1".to_owned(), |_| Hosts::address(number));
+        let listen = format!("/ip4/{address}/tcp/0");
+        arguments.extend(["--listen", &listen, "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
+        // In a trial what ends the run is the swarm's progress, as in the simulator: who came late or is slow has no more to do.
+        let pace = self.trial.as_ref().map(|trial| trial.paces[number % trial.paces.len()].typed());
+        arguments.extend(match &pace {
+            Some(pace) => ["--pace", pace].map(std::ffi::OsStr::new),
+            None => ["--steps", &steps].map(std::ffi::OsStr::new),
+        });
         arguments.extend(["--format", "json", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
         arguments.push(directory.as_os_str());
         // Where the run shares its data, the founder's files reach the others through the swarm.
@@ -311,7 +341,7 @@ impl Swarm {
         }
         let prepared = prepared(&self.folder);
         arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
-        Child::spawn(number, &directory, (&arguments, &settings), lines.clone())
+        Child::spawn(number, &directory, (&arguments, &settings), hosts, lines.clone())
     }
 
     /// The founder's address, with its peer id.
@@ -390,7 +420,7 @@ impl Swarm {
             return Err(failure.hint(format!("their logs are in {}", self.folder.display())).into());
         }
         let summary = Summary::new(children, traffic, self.begin.elapsed());
-        if self.is_part {
+        if self.trial.is_some() {
             return Ok(summary);
         }
         if self.options.format == Console::Json {

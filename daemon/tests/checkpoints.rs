@@ -28,6 +28,7 @@ fn trainer(folder: &std::path::Path) -> (Trainer, mpsc::Receiver<Event>, mpsc::S
         checkpoint_period: None,
         privacy: None,
         training_percent: 100.0,
+        pace: None,
     };
     (Trainer::start(engine, settings, sender, writer, arrivals), events, shards)
 }

@@ -39,6 +39,7 @@ impl Bench {
             checkpoint_period: Some(Duration::from_millis(20)),
             privacy: None,
             training_percent: 100.0,
+            pace: None,
         };
         let trainer = Trainer::start(engine, settings, sender, writer, arrivals);
         Bench { trainer, parameters: layout.parameters(), events, _shards: shards }

@@ -1,6 +1,6 @@
 //! The training driver of a synchronous run: which batch a contribution is of.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use murmur::drivers::{Trainer, TrainerSettings};
 use murmur::store::CheckpointWriter;
@@ -45,18 +45,11 @@ impl Member {
     }
 }
 
-#[tokio::test]
-async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the_next_one() {
+/// A member of a run with this pace that has not begun, its engine before any step, and the folder of its checkpoints.
+fn new_member(pace: Option<&str>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
     let mut manifest = RunManifest::default();
     manifest.model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..manifest.model };
     manifest.synchronous = SynchronousSpec { topology: Topology::Ring, ..SynchronousSpec::default() };
-    let engine = || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
-    let beginning = engine().replica().expect("on the CPU");
-
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let (events, facts) = mpsc::channel(64);
-    let (_shards, arrivals) = mpsc::channel(1);
-    let writer = CheckpointWriter::start(folder.path().to_owned(), engine().layout().clone(), 2);
     let settings = TrainerSettings {
         manifest: manifest.clone(),
         progress: 0.0,
@@ -65,10 +58,39 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
         checkpoint_period: None,
         privacy: None,
         training_percent: 100.0,
+        pace: pace.map(|pace| pace.parse().expect("a pace")),
     };
+    let engine = move || Engine::new(&manifest, Corpus::grammar(), [1; 32], Device::Cpu).expect("an engine");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (events, facts) = mpsc::channel(64);
+    let (_, arrivals) = mpsc::channel(1);
+    let writer = CheckpointWriter::start(folder.path().to_owned(), engine().layout().clone(), 2);
     let trainer = Trainer::start(engine(), settings, events, writer, arrivals);
-    trainer.try_order(TrainerOrder::Begin).expect("room");
-    let mut member = Member { trainer, facts, asked: 0 };
+    (Member { trainer, facts, asked: 0 }, engine, folder)
+}
+
+#[tokio::test]
+async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_so() {
+    let (mut member, _, _folder) = new_member(Some("0.1,0.15,0.4"));
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    let begin = Instant::now();
+    let mut took = Vec::new();
+    for _ in 0..4 {
+        let before = begin.elapsed().as_secs_f64();
+        member.contribution().await;
+        took.push(begin.elapsed().as_secs_f64() - before);
+    }
+    // The second begins a tenth of a second after the first, the third later than it may be fast.
+    assert!(took[..2].iter().all(|took| *took >= 0.1) && took[2..].iter().all(|took| *took >= 0.4), "{took:?}");
+    member.trainer.finish(false).expect("it ends");
+}
+
+#[tokio::test]
+async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the_next_one() {
+    let (mut member, engine, _folder) = new_member(None);
+    let beginning = engine().replica().expect("on the CPU");
+    // Until it is asked for the first contribution it would step by itself.
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
 
     let first = member.contribution().await;
     assert_eq!(member.contribution().await, first, "the all-reduce is begun anew");

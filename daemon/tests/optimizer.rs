@@ -42,6 +42,7 @@ fn the_optimizer_is_told_with_how_many_members_its_model_is_averaged() {
         checkpoint_period: None,
         privacy: None,
         training_percent: 100.0,
+        pace: None,
     };
     let trainer = Trainer::start(trained, settings, events, writer, arrivals);
     trainer.try_order(TrainerOrder::MatchBatch { members: 8.0 }).expect("room");

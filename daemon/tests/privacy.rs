@@ -48,6 +48,7 @@ impl Bench {
             checkpoint_period: None,
             privacy: Some(ledger),
             training_percent: 100.0,
+            pace: None,
         };
         let (sender, events) = mpsc::channel(64);
         let (shards, arrivals) = mpsc::channel(1);

@@ -30,7 +30,7 @@ mod world;
 pub use method::{ALL, Kind, Method};
 pub use outcome::{Activity, Counted, NodeAccount, Outcome, Point, Span};
 pub use plan::{Job, LEARNING_RATES, Plan, Results};
-pub use setting::{Fault, Links, Sabotage, Setting};
+pub use setting::{Fault, Links, STRAGGLER, Sabotage, Setting};
 
 impl Setting {
     /// Runs it. Calls `is_interrupted` now and then, and gives `None` once it says so.

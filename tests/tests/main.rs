@@ -34,6 +34,7 @@ mod partition;
 mod python;
 #[path = "../../daemon/network/tests/network/raw.rs"]
 mod raw;
+mod real;
 mod recovery;
 mod refusals;
 mod remote;

@@ -294,31 +294,6 @@ fn a_comparison_writes_a_page_that_needs_nothing_else() {
 }
 
 #[test]
-fn real_daemons_train_by_the_methods_that_they_have_beside_the_simulated_nodes() {
-    let folder = folder();
-    let output_folder = folder.path().join("results");
-    let more = ["--real", "--steps", "30", "--faults", "none"];
-    let output = compare(folder.path(), "ring,noloco,gossip,alone", &more);
-    assert!(output.status.success(), "{output:?}");
-    let text = stdout(&output);
-    let table = text.split("the same by 3 real daemons on this machine").nth(1).expect("a table of its own");
-    let row = |method: &str| -> Vec<&str> {
-        let line =
-            table.lines().find(|line| line.starts_with(&format!("{method} "))).unwrap_or_else(|| panic!("{text}"));
-        line.split_whitespace().collect()
-    };
-    assert!(!table.contains("noloco") && row("alone")[3] == "0", "{text}");
-    assert!(row("ring").len() == row("gossip").len(), "{text}");
-    // The same model and batch of all members; other shares of the data made 0.4 to 1.5 % in six runs.
-    let ring = row("ring");
-    let (real, simulated): (f64, f64) = (ring[1].parse().expect("a loss"), ring[2].parse().expect("a loss"));
-    assert!((real / simulated - 1.0).abs() < 0.05, "{text}");
-    assert!(output_folder.join("real/gossip/node-2").is_dir(), "each swarm has a folder that murmur report reads");
-    let page = std::fs::read_to_string(output_folder.join("report.html")).expect("written");
-    assert!(page.contains("id=\"real\"") && page.contains("--real"), "{page}");
-}
-
-#[test]
 fn a_comparison_of_what_there_is_not_ends_in_one_line_with_a_hint() {
     let folder = folder();
     let links = file(folder.path(), "up_mbit = 10\ndown_mbit = 0\nlatency_ms = 3\n");

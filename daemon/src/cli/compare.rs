@@ -18,7 +18,8 @@ pub struct CompareOptions {
     /// Explain every method and end.
     #[arg(long)]
     pub list: bool,
-    /// Train by the methods that daemons have with real daemons on this machine as well.
+    /// Train with real daemons on this machine as well, by the methods that they have: each in a network namespace with the
+    /// rates of the links where that can be had (Linux, root, ip and tc), and through the faults.
     #[arg(long)]
     pub real: bool,
     /// Nodes.
@@ -28,7 +29,7 @@ pub struct CompareOptions {
     #[arg(long, value_name = "N", default_value = "160", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=u64::MAX, ""))]
     pub steps: u64,
-    /// Simulated time of one step on a node of speed 1.
+    /// Time of one step on a node of speed 1, simulated and, at least, of real daemons.
     #[arg(long, value_name = "SECONDS", default_value = "1", help_heading = TRAINING,
         value_parser = decimal(|number| (1e-3..=3600.0).contains(&number), "seconds from 0.001 to 3600"))]
     pub step_seconds: f64,

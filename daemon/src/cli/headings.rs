@@ -66,6 +66,7 @@ pub(super) const COMPARE: &str = "\
 Examples:
   murmur compare
   murmur compare --methods gossip,ring,diloco --links world --data book.txt
+  murmur compare --real --nodes 4 --steps 96 --step-seconds 0.25
   murmur compare --list";
 
 pub(super) const DOCTOR: &str = "\

@@ -6,10 +6,11 @@ use clap::Args;
 
 use murmur_training::Precision;
 
-use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, TRAINING};
+use super::caps::CapOptions;
+use super::headings::{DATA, NETWORK, OUTPUT, TRAINING};
 use super::numbers::{decimal, whole};
 use crate::console::Console;
-use crate::settings::{LimitsSettings, THREADS_MAX};
+use crate::settings::THREADS_MAX;
 
 /// Options of `lend`.
 #[derive(Debug, Args)]
@@ -34,14 +35,9 @@ pub struct LendOptions {
     /// free one].
     #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', help_heading = NETWORK)]
     pub listen: Vec<String>,
-    /// Megabits a second that it sends at most; 0 sets no cap.
-    #[arg(long, env = "MURMUR_UPLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
-        value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
-    pub upload_mbit: Option<f64>,
-    /// Megabits a second that it receives at most; 0 sets no cap.
-    #[arg(long, env = "MURMUR_DOWNLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
-        value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
-    pub download_mbit: Option<f64>,
+    /// What it takes of its lines.
+    #[command(flatten)]
+    pub caps: CapOptions,
     /// Minutes for which layers are kept when the captain is gone.
     #[arg(long, value_name = "N", default_value = "10", help_heading = NETWORK,
         value_parser = decimal(|minutes| (0.0..=10_080.0).contains(&minutes), "minutes: 0 to 10080 (a week)"))]

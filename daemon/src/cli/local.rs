@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::builder::ArgPredicate;
+use clap::builder::{ArgPredicate, Resettable};
+use clap::{Args, FromArgMatches};
 use murmur_protocol::team::bounds::HELPERS_MAX;
 
 use super::headings::{DATA, OUTPUT, TRACKING, TRAINING};
@@ -70,4 +70,14 @@ pub struct LocalOptions {
     /// text: a view for people; json: one object a line.
     #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,
+}
+
+impl Default for LocalOptions {
+    /// What is taken where nothing is typed, whatever the environment says.
+    fn default() -> LocalOptions {
+        let command =
+            LocalOptions::augment_args(clap::Command::new("local")).mut_args(|arg| arg.env(Resettable::Reset));
+        let nothing = command.try_get_matches_from(["local"]).and_then(|typed| LocalOptions::from_arg_matches(&typed));
+        nothing.expect("every option has a default")
+    }
 }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::caps::CapOptions;
 use super::headings::{DATA, LIMITS, NETWORK, OUTPUT, PRIVACY, STAY, TRACKING, TRAINING};
 use super::numbers::{decimal, whole};
 use crate::console::Console;
+use crate::limits::pace::Pace;
 use crate::settings::{LimitsSettings, PrivacySettings, Split, StaySettings, THREADS_MAX};
 
 /// Options of `start`.
@@ -122,14 +124,9 @@ pub struct MachineOptions {
         value_parser = whole::<u16>(1..=65_535, "; leave it out for 4711 or the next free one"))]
     pub port: Option<u16>,
 
-    /// Megabits a second that it sends at most, over all peers; 0 sets no cap: exchanges take a quarter of the uplink.
-    #[arg(long, env = "MURMUR_UPLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
-        value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
-    pub upload_mbit: Option<f64>,
-    /// Megabits a second that it receives at most; 0 sets no cap.
-    #[arg(long, env = "MURMUR_DOWNLOAD_MBIT", value_name = "MBIT", help_heading = LIMITS,
-        value_parser = decimal(LimitsSettings::is_cap, LimitsSettings::CAP_RULE))]
-    pub download_mbit: Option<f64>,
+    /// What it takes of its lines.
+    #[command(flatten)]
+    pub caps: CapOptions,
 
     /// What own training may tell of each record of the data, as differential privacy's epsilon; it ends there. 0: not private.
     #[arg(long, env = "MURMUR_EPSILON", value_name = "EPSILON", help_heading = PRIVACY,
@@ -234,4 +231,7 @@ pub struct DaemonOptions {
     /// Stop when standard input ends.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,
+    /// Seconds that a step takes at least, for a daemon that stands for another machine.
+    #[arg(long, hide = true)]
+    pub pace: Option<Pace>,
 }

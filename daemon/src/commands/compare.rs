@@ -6,8 +6,8 @@ mod wanted;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use murmur_sim::compare::report::{Figures, curves, list, measured_table, page};
-use murmur_sim::compare::{Job, Plan};
+use murmur_sim::compare::report::{Figures, Real, curves, list, page};
+use murmur_sim::compare::{Job, Plan, Results};
 
 use super::sim::{Output, Progress, interrupted, on_interruption};
 use crate::cli::CompareOptions;
@@ -45,16 +45,14 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
         lines.push(format!("more time to a loss of {:.3} because of a fault", figures.target));
         lines.extend(figures.fault_table(&plan.faults).lines());
     }
-    let measured = if options.real { real::run(&plan, &figures, options)? } else { Vec::new() };
-    if options.real {
-        lines.push(String::new());
-        lines.push(format!("the same by {} real daemons on this machine", plan.base.nodes));
-        lines.extend(measured_table(&results, &measured).lines());
+    let real = options.real.then(|| real::run(&results, &figures, options, &interruption)).transpose()?;
+    if let Some(real) = &real {
+        lines.extend(beside(real, &results));
     }
     lines.iter().for_each(|line| print_line(line));
     print_line("");
     if let Some(output) = output {
-        output.write("report.html", &page(&results, &figures, &measured, &wanted::command(options)))?;
+        output.write("report.html", &page(&results, &figures, real.as_ref(), &wanted::command(options)))?;
         output.write("curves.csv", &curves(&results))?;
         output.write("summary.txt", &(lines.join("\n") + "\n"))?;
     }
@@ -67,6 +65,20 @@ pub(super) fn run(options: &CompareOptions) -> anyhow::Result<()> {
                 .into())
         }
     }
+}
+
+/// What real daemons came to, beside the simulated nodes.
+fn beside(real: &Real, results: &Results) -> Vec<String> {
+    let mut lines =
+        vec![String::new(), format!("the same by {} real daemons on this machine", results.plan.base.nodes)];
+    lines.extend(real.table(results).lines());
+    if let Some(table) = real.fault_table(results) {
+        lines.push(String::new());
+        lines.push(format!("more time to a loss of {:.3} because of a fault, real and simulated", real.target));
+        lines.extend(table.lines());
+    }
+    lines.push(real.conditions(results));
+    lines
 }
 
 fn announce(plan: &Plan) {

@@ -58,11 +58,8 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
     }
     let device = &devices.all[0];
     let training = devices.options(&settings);
-    let limits = LimitsSettings {
-        upload_mbit: options.upload_mbit.unwrap_or(0.0),
-        download_mbit: options.download_mbit.unwrap_or(0.0),
-        ..LimitsSettings::default()
-    };
+    let mut limits = LimitsSettings::default();
+    options.caps.take_into(&mut limits);
     let caps = limits.caps();
     let offer = offer(options, device, &training, caps);
     let threads = rayon::current_num_threads();

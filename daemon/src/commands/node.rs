@@ -100,8 +100,7 @@ fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
     privacy.delta = options.delta.unwrap_or(privacy.delta);
     privacy.clip = options.clip.unwrap_or(privacy.clip);
     privacy.noise = options.noise.unwrap_or(privacy.noise);
-    limits.upload_mbit = options.upload_mbit.unwrap_or(limits.upload_mbit);
-    limits.download_mbit = options.download_mbit.unwrap_or(limits.download_mbit);
+    options.caps.take_into(limits);
 }
 
 fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
@@ -245,5 +244,6 @@ pub(super) fn run(
         in_background: options.daemon.in_background,
         record_core: options.daemon.record_core.clone(),
         until_stdin_closes: options.daemon.until_stdin_closes,
+        pace: options.daemon.pace,
     })
 }

@@ -44,5 +44,6 @@ pub(super) fn trainer_settings(plan: &Plan, progress: f64, privacy: Option<Priva
         checkpoint_period: (checkpoint.every_seconds > 0).then(|| Duration::from_secs(checkpoint.every_seconds)),
         privacy,
         training_percent: limits.training_percent,
+        pace: plan.pace,
     }
 }

@@ -14,6 +14,7 @@ mod evaluating;
 mod member;
 mod privacy;
 mod saving;
+mod slowness;
 mod step_times;
 mod throttle;
 mod under_way;
@@ -30,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Arrival, Refused};
 use crate::console::note;
+use crate::limits::pace::Pace;
 use crate::process::memory;
 use crate::store::{CheckpointWriter, PrivacyLedger};
 use divergence::Divergence;
@@ -74,6 +76,8 @@ pub struct TrainerSettings {
     pub privacy: Option<PrivacyLedger>,
     /// Steps take at most so much of the time, in percent: above 0, at most 100.
     pub training_percent: f64,
+    /// Steps take at least as long as on the machine that it stands for, where it stands for another one.
+    pub pace: Option<Pace>,
 }
 
 /// The training thread. It ends when this is dropped.
@@ -132,6 +136,7 @@ impl Trainer {
             withheld: Withheld::default(),
             clock: StepClock::default(),
             busy_at: Some(Instant::now()),
+            first_step: None,
         };
         let thread = std::thread::Builder::new()
             .name("trainer".to_owned())
@@ -232,6 +237,8 @@ struct TrainerThread {
     clock: StepClock,
     /// When there was something to do; `None` once the memory for it is given back.
     busy_at: Option<Instant>,
+    /// When the first step began, where steps have a pace.
+    first_step: Option<Instant>,
 }
 
 impl TrainerThread {
@@ -354,6 +361,7 @@ impl TrainerThread {
     fn step(&mut self) {
         let begin = Instant::now();
         let stepped = self.engine.step(self.view.progress);
+        self.keep_pace(begin);
         let end = Instant::now();
         let pause = self.throttle.taken();
         if let Err(TrainingError::TeamWaits(why)) = &stepped {

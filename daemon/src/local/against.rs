@@ -56,7 +56,7 @@ pub(super) fn run(options: &LocalOptions, settings: &NodeSettings, manifest: &Ru
             let first = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let name = series.get_or_insert(first).clone();
             let series = Series { name, alone: twins.is_some() };
-            let swarms = Swarms { series: Some(series), twins, is_part: false };
+            let swarms = Swarms { series: Some(series), twins, trial: None };
             Ok(run_in(own, settings, manifest.clone(), folder, swarms)?.map(|ended| ended.folder))
         };
         let interrupted = || Failure::new(ExitCode::Interrupted, "interrupted: there is no comparison");

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 
+use super::hosts::Hosts;
 use crate::daemon::Ready;
 use crate::failure::{ExitCode, Failure};
 use crate::observe::report::NodeReport;
@@ -57,6 +58,7 @@ impl Child {
         number: usize,
         directory: &Path,
         (arguments, settings): (&[&OsStr], &str),
+        hosts: Option<&Hosts>,
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {
         let unwritable = |path: &Path, error: std::io::Error| {
@@ -78,6 +80,9 @@ impl Child {
         // A group of its own: Ctrl-C reaches this process alone, which then stops its daemons in order.
         #[cfg(unix)]
         command.process_group(0);
+        if let Some(hosts) = hosts {
+            hosts.place(number, &mut command);
+        }
         let mut process = command.spawn().context("cannot start a daemon")?;
         let stdin = process.stdin.take();
         let stdout = process.stdout.take().context("the pipe that was asked for")?;
@@ -119,6 +124,13 @@ impl Child {
     pub(super) fn stop(&mut self) {
         self.is_stopping = true;
         drop(self.stdin.take());
+    }
+
+    /// As by `kill -9`.
+    pub(super) fn kill(&mut self) {
+        self.is_stopping = true;
+        // One that has ended by itself cannot be killed any more.
+        let _ = self.process.start_kill();
     }
 
     /// With what it has ended; `None` where it runs still, or was killed.

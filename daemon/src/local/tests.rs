@@ -22,21 +22,6 @@ fn a_new_folder_goes_where_nothing_begins_in_it_and_one_that_was_there_stays() {
 }
 
 fn options(directory: &Path, data: &[PathBuf]) -> LocalOptions {
-    LocalOptions {
-        run: None,
-        nodes: 2,
-        helpers: 0,
-        steps: None,
-        against: None,
-        seeds: 3,
-        threads: None,
-        base: None,
-        data: data.to_vec(),
-        accept_remote: false,
-        tokenizer: None,
-        directory: Some(directory.to_owned()),
-        tensorboard: None,
-        mlflow: None,
-        format: Console::Json,
-    }
+    let (directory, data) = (Some(directory.to_owned()), data.to_vec());
+    LocalOptions { nodes: 2, data, directory, format: Console::Json, ..LocalOptions::default() }
 }

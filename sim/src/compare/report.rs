@@ -10,7 +10,7 @@ mod timeline;
 use std::fmt::Write;
 
 pub use explained::{explanation, list};
-pub use measured::{Measured, measured_table};
+pub use measured::{Lines, Measured, Real};
 pub use page::page;
 
 use super::{Fault, Kind, Method, Outcome, Point, Results};
@@ -247,6 +247,11 @@ pub(super) fn seconds(value: f64) -> String {
         value if value < 600.0 => format!("{value:.0} s"),
         value => format!("{:.0} min", value / 60.0),
     }
+}
+
+/// A line's rate, in bytes a second, for people.
+fn rate(bytes_per_second: f64) -> String {
+    format!("{} Mbit/s", (8.0 * bytes_per_second / 1e4).round() / 100.0)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

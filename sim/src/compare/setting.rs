@@ -91,7 +91,7 @@ impl Fault {
 }
 
 /// How many times slower a straggler becomes.
-pub(crate) const STRAGGLER: f64 = 4.0;
+pub const STRAGGLER: f64 = 4.0;
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -135,22 +135,22 @@ pub enum Sabotage {
 
 impl Setting {
     /// When the fault happens.
-    pub(crate) fn fault_at(&self) -> Duration {
+    pub fn fault_at(&self) -> Duration {
         self.step_time.mul_f64(self.steps as f64 / 3.0)
     }
 
     /// How long a partition lasts.
-    pub(crate) fn partition_lasts(&self) -> Duration {
+    pub fn partition_lasts(&self) -> Duration {
         self.step_time.mul_f64(self.steps as f64 / 4.0)
     }
 
     /// Who is cut off.
-    pub(crate) fn cut_off(&self) -> Vec<usize> {
+    pub fn cut_off(&self) -> Vec<usize> {
         (self.nodes - (self.nodes / 3).max(1)..self.nodes).collect()
     }
 
     /// Time of a node's step.
-    pub(crate) fn step_time_of(&self, node: usize) -> Duration {
+    pub fn step_time_of(&self, node: usize) -> Duration {
         self.step_time.div_f64(self.speeds[node % self.speeds.len()])
     }
 

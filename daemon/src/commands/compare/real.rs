@@ -1,23 +1,60 @@
-//! `murmur compare --real`: the methods that daemons have, trained by real daemons of this machine as well.
+//! `murmur compare --real`: the methods that daemons have, trained by real daemons of this machine as well, where it can on hosts
+//! of their own with the links of the comparison, and through its faults.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use murmur_network::peer_id;
 use murmur_protocol::RunManifest;
-use murmur_sim::compare::report::{Figures, Measured};
-use murmur_sim::compare::{Kind, Method, Plan};
+use murmur_sim::compare::report::{Figures, Lines, Measured, Real};
+use murmur_sim::compare::{Fault, Kind, Method, Results, STRAGGLER, Setting};
 
 use crate::cli::{CompareOptions, LocalOptions};
+use crate::commands::node::identity_at;
 use crate::commands::sim::interrupted;
-use crate::console::{Console, note};
+use crate::console::note;
 use crate::failure::{ExitCode, Failure};
-use crate::local::{self, NodeSummary, Summary};
+use crate::limits::pace::Pace;
+use crate::local::{self, Blow, Ended, Hosts, NodeSummary, Rates, Trial};
 
 /// The folder of all swarms in that of the comparison; each may be read with `murmur report`.
 const FOLDER: &str = "real";
 
-/// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed.
-/// Alone are those of another swarm, so that they read the same data in the same order.
-pub(super) fn run(plan: &Plan, figures: &Figures, options: &CompareOptions) -> anyhow::Result<Vec<Measured>> {
+/// Evaluations of each daemon: as many as a simulated curve has points.
+const EVALUATIONS: u64 = 16;
+
+/// A swarm that takes longer than the simulated one by this factor, and by what follows, is ended. Guesses.
+const TIME_FACTOR_MAX: f64 = 4.0;
+const TIME_MORE: Duration = Duration::from_secs(90);
+
+/// One swarm.
+struct Job {
+    method: Method,
+    fault: Fault,
+    manifest: RunManifest,
+}
+
+impl Job {
+    /// Of its folder.
+    fn name(&self) -> String {
+        match self.fault {
+            Fault::None => self.method.name.to_owned(),
+            fault => format!("{}-{}", self.method.name, fault.name()),
+        }
+    }
+}
+
+/// Trains by every method that daemons have, at the learning rate that was its best in the simulator, with the first seed, and then
+/// through the faults. Alone are those of another swarm, so that they read the same data in the same order; by themselves they
+/// are not trained, and what goes wrong elsewhere costs them nothing.
+pub(super) fn run(
+    results: &Results,
+    figures: &Figures,
+    options: &CompareOptions,
+    interruption: &AtomicBool,
+) -> anyhow::Result<Real> {
+    let base = &results.plan.base;
     let unwritable = |error: std::io::Error| {
         Failure::new(ExitCode::Files, format!("cannot write in {}: {error}", options.output.display()))
             .hint("choose another folder with --output")
@@ -28,31 +65,135 @@ pub(super) fn run(plan: &Plan, figures: &Figures, options: &CompareOptions) -> a
         std::fs::remove_dir_all(&folder).map_err(unwritable)?;
     }
     std::fs::create_dir_all(&folder).map_err(unwritable)?;
-    let mut rows: Vec<(Method, RunManifest)> = figures
-        .rows
-        .iter()
-        .filter_map(|row| Some((row.method, manifest(plan, row.method.kind, row.learning_rate)?)))
-        .collect();
-    rows.sort_by_key(|(method, _)| method.kind == Kind::Alone);
-    let mut measured = Vec::new();
-    let mut twins = None;
-    for (number, (method, manifest)) in rows.iter().enumerate() {
-        note(&format!("real swarm {} of {}: {}", number + 1, rows.len(), method.name));
-        let file = folder.join(format!("{}.toml", method.name));
-        std::fs::write(&file, manifest.canonical_text()).map_err(unwritable)?;
-        let own = folder.join(method.name);
-        let twins = twins.replace(own.clone()).filter(|_| method.kind == Kind::Alone);
-        let summary = local::train(daemons(options, file, &own), &own, twins.as_deref())?
-            .ok_or_else(|| interrupted("interrupted: there is no comparison".to_owned()))?;
-        measured.push(figures_of(*method, &summary, plan));
+    let rates = Rates { up: base.links.up_bytes_per_second, down: base.links.down_bytes_per_second };
+    let (hosts, lines) = match Hosts::new(base.nodes, rates) {
+        Ok(hosts) => (Some(hosts), Lines::Shaped),
+        Err(reason) => (None, Lines::Loopback(reason.to_string())),
+    };
+    let mut real = Real { lines, measured: Vec::new(), target: figures.target };
+    note(&real.conditions(results));
+    let jobs = jobs(results, figures, hosts.is_some());
+    let seconds: f64 = jobs.iter().map(|job| simulated_seconds(results, job.method, job.fault)).sum();
+    note(&format!("{} real swarms, {:.0} s as they were simulated", jobs.len(), seconds));
+    let mut calm = None;
+    for (number, job) in jobs.iter().enumerate() {
+        if interruption.load(Ordering::Relaxed) {
+            return Err(no_comparison().into());
+        }
+        let own = folder.join(job.name());
+        note(&format!("real swarm {} of {}: {}", number + 1, jobs.len(), job.name()));
+        std::fs::write(own.with_extension("toml"), job.manifest.canonical_text()).map_err(unwritable)?;
+        let twins = calm.take().filter(|_| job.method.kind == Kind::Alone);
+        real.measured.push(train(results, options, hosts.as_ref(), job, (&own, twins.as_deref()))?);
+        calm = Some(own);
     }
-    Ok(measured)
+    // Real daemons may miss the least loss that all simulated nodes reached.
+    real.target = options.target.unwrap_or_else(|| real.reached_by_all(figures.target));
+    Ok(real)
+}
+
+fn no_comparison() -> Failure {
+    interrupted("interrupted: there is no comparison".to_owned())
+}
+
+/// Trains one swarm in a folder, or the twins of another one's daemons.
+fn train(
+    results: &Results,
+    options: &CompareOptions,
+    hosts: Option<&Hosts>,
+    job: &Job,
+    (folder, twins): (&Path, Option<&Path>),
+) -> anyhow::Result<Measured> {
+    let daemons = LocalOptions {
+        run: Some(folder.with_extension("toml")),
+        nodes: options.nodes as u16,
+        data: options.data.iter().cloned().collect(),
+        directory: Some(folder.to_owned()),
+        ..LocalOptions::default()
+    };
+    let base = &results.plan.base;
+    if twins.is_none() {
+        name_in_order(folder, base.nodes)?;
+    }
+    let seconds = TIME_FACTOR_MAX * simulated_seconds(results, job.method, job.fault);
+    let limit = Duration::from_secs_f64(seconds) + TIME_MORE;
+    let trial = Trial { hosts, limit, ..trial(base, job.fault) };
+    let ended = local::train(daemons, folder, twins, trial)?.ok_or_else(no_comparison)?;
+    Ok(measured(job.method, job.fault, ended, base))
+}
+
+/// Makes identities whose order is that of the nodes. Members take their ranks by it, so that here, too, the first node is a star's
+/// aggregator and the last one is not.
+fn name_in_order(folder: &Path, nodes: usize) -> anyhow::Result<()> {
+    let file = |node: usize| folder.join(format!("node-{node}")).join("identity.key");
+    let mut identities = Vec::new();
+    for node in 0..nodes {
+        std::fs::create_dir_all(folder.join(format!("node-{node}")))?;
+        let peer = peer_id(&identity_at(&file(node))?);
+        identities.push((peer, std::fs::read(file(node))?));
+    }
+    identities.sort();
+    for (node, (_, identity)) in identities.iter().enumerate() {
+        std::fs::write(file(node), identity)?;
+    }
+    Ok(())
+}
+
+/// All without a fault, alone last, and then with those that can be had.
+fn jobs(results: &Results, figures: &Figures, has_hosts: bool) -> Vec<Job> {
+    let (base, faults) = (&results.plan.base, &results.plan.faults);
+    let job = |method: Method, rate: f64, fault| {
+        Some(Job { method, fault, manifest: manifest(base, faults, (method.kind, rate))? })
+    };
+    let rows = || figures.rows.iter();
+    let mut jobs: Vec<Job> = rows().filter_map(|row| job(row.method, row.learning_rate, Fault::None)).collect();
+    jobs.sort_by_key(|job| job.method.kind == Kind::Alone);
+    if jobs.first().is_some_and(|job| job.method.kind == Kind::Alone) {
+        // They are twins of daemons that are not there.
+        return Vec::new();
+    }
+    for fault in faults.iter().filter(|fault| has_hosts || **fault != Fault::Partition) {
+        let together = rows().filter(|row| row.method.kind != Kind::Alone);
+        jobs.extend(together.filter_map(|row| job(row.method, row.learning_rate, *fault)));
+    }
+    jobs
+}
+
+/// How long it took in the simulator, no less than the steps take.
+fn simulated_seconds(results: &Results, method: Method, fault: Fault) -> f64 {
+    let base = &results.plan.base;
+    let steps = base.step_time.as_secs_f64() * base.steps as f64;
+    let ended = |fault| results.with(&method, fault).first().map_or(0.0, |run| run.end().seconds);
+    steps.max(ended(Fault::None)).max(ended(fault))
+}
+
+/// What the simulated nodes go through, too.
+fn trial(base: &Setting, fault: Fault) -> Trial<'static> {
+    let last = base.nodes - 1;
+    let begins = base.fault_at();
+    let mut paces: Vec<Pace> =
+        (0..base.nodes).map(|node| Pace { step: base.step_time_of(node), later: None }).collect();
+    let blows = match fault {
+        Fault::None => Vec::new(),
+        Fault::Kill => vec![(begins, Blow::Kill(last))],
+        Fault::KillFirst => vec![(begins, Blow::Kill(0))],
+        Fault::Straggler => {
+            paces[last].later = Some((begins, paces[last].step.mul_f64(STRAGGLER)));
+            Vec::new()
+        }
+        Fault::Partition => {
+            let heals = begins + base.partition_lasts();
+            vec![(begins, Blow::CutOff(base.cut_off())), (heals, Blow::CutOff(Vec::new()))]
+        }
+    };
+    let evaluate_every = base.steps.div_ceil(EVALUATIONS);
+    Trial { hosts: None, paces, evaluate_every, blows, limit: Duration::MAX }
 }
 
 /// The run of daemons that train as the simulated nodes do; `None` for a method that they do not have.
-fn manifest(plan: &Plan, kind: Kind, learning_rate: f64) -> Option<RunManifest> {
+fn manifest(base: &Setting, faults: &[Fault], (kind, learning_rate): (Kind, f64)) -> Option<RunManifest> {
     let (gossip, synchronous) = kind.of_daemons()?;
-    let trainer = &plan.base.trainer;
+    let trainer = &base.trainer;
     let mut manifest = RunManifest {
         model: trainer.model.clone(),
         optimizer: trainer.optimizer.clone(),
@@ -61,45 +202,35 @@ fn manifest(plan: &Plan, kind: Kind, learning_rate: f64) -> Option<RunManifest> 
         synchronous,
         ..RunManifest::default()
     };
-    manifest.run.seed = plan.base.seed;
+    manifest.run.seed = base.seed;
+    manifest.data.validation_sequences = trainer.validation_sequences;
     manifest.optimizer.learning_rate = learning_rate;
     manifest.optimizer.match_batch &= !manifest.synchronous.is_on();
     if manifest.synchronous.is_fixed() {
-        // As the simulated ones they all begin at the first step.
-        manifest.synchronous.members_min = plan.base.nodes as u32;
+        // As the simulated ones they all begin at the first step, but for those without whom the others are to go on.
+        let left_out = |fault: &Fault| match fault {
+            Fault::Kill | Fault::KillFirst => 1,
+            Fault::Partition => base.cut_off().len(),
+            Fault::None | Fault::Straggler => 0,
+        };
+        let left_out = faults.iter().map(left_out).max().unwrap_or(0);
+        manifest.synchronous.members_min = (base.nodes - left_out).max(1) as u32;
     }
     Some(manifest)
 }
 
-fn daemons(options: &CompareOptions, run: PathBuf, folder: &Path) -> LocalOptions {
-    LocalOptions {
-        run: Some(run),
-        nodes: options.nodes as u16,
-        helpers: 0,
-        steps: None,
-        against: None,
-        seeds: 1,
-        threads: None,
-        base: None,
-        data: options.data.iter().cloned().collect(),
-        accept_remote: false,
-        tokenizer: None,
-        directory: Some(folder.to_owned()),
-        tensorboard: None,
-        mlflow: None,
-        format: Console::Text,
-    }
-}
-
-fn figures_of(method: Method, summary: &Summary, plan: &Plan) -> Measured {
+fn measured(method: Method, fault: Fault, Ended { summary, tried, .. }: Ended, base: &Setting) -> Measured {
     let nodes = &summary.nodes;
     let steps_per_second = |node: &NodeSummary| node.steps as f64 / node.seconds_in_training;
+    let killed = usize::from(matches!(fault, Fault::Kill | Fault::KillFirst));
     Measured {
         method,
+        fault,
         losses: nodes.iter().filter_map(|node| node.validation_loss).collect(),
         sent_bytes: nodes.iter().map(|node| node.bytes_sent).collect(),
         steps_per_second: nodes.iter().map(steps_per_second).collect(),
-        is_complete: nodes.len() == plan.base.nodes,
+        is_complete: tried.is_whole && nodes.len() + killed == base.nodes,
+        curve: tried.curve,
     }
 }
 
@@ -113,12 +244,24 @@ mod tests {
     use crate::commands::compare::wanted;
 
     #[test]
+    fn the_order_of_identities_is_that_of_the_nodes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        name_in_order(folder.path(), 6).expect("written");
+        let peer =
+            |node| identity_at(&folder.path().join(format!("node-{node}/identity.key"))).map(|key| peer_id(&key));
+        let peers: Vec<_> = (0..6).map(|node| peer(node).expect("an identity")).collect();
+        assert!(peers.is_sorted_by(|one, next| one < next), "{peers:?}");
+    }
+
+    #[test]
     fn every_method_that_daemons_have_is_a_run_that_they_take() {
         let Command::Compare(options) = Cli::parse_from(["murmur", "compare", "--real"]).command else { panic!() };
         let plan = wanted::plan(&options).expect("a plan");
         let mut real = 0;
         for method in ALL {
-            for manifest in LEARNING_RATES.iter().filter_map(|rate| manifest(&plan, method.kind, *rate)) {
+            for manifest in
+                LEARNING_RATES.iter().filter_map(|rate| manifest(&plan.base, &plan.faults, (method.kind, *rate)))
+            {
                 manifest.validate().unwrap_or_else(|error| panic!("{}: {error}", method.name));
                 assert_eq!(RunManifest::from_text(&manifest.canonical_text()), Ok(manifest), "{}", method.name);
                 real += 1;

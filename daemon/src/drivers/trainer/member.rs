@@ -124,6 +124,7 @@ impl TrainerThread {
             self.engine.repeat_batch();
         }
         let gradient = self.engine.contributed_gradient();
+        self.keep_pace(begin);
         let end = Instant::now();
         let pause = self.throttle.taken();
         self.clock.stepped(begin, end, pause);

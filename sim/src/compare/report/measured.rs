@@ -1,21 +1,34 @@
 //! What real daemons came to, beside what was simulated.
 
-use super::mean;
-use crate::compare::{Method, Results};
+use super::{Cost, cost, mean, rate};
+use crate::compare::{Fault, Kind, Method, Results};
 use crate::report::{Table, bytes};
+
+/// How real daemons were connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// Each on a host of its own, whose line has the rates of the comparison's links, and no latency or loss of its own.
+    Shaped,
+    /// Over loopback, and why.
+    Loopback(String),
+}
 
 /// What real daemons came to with a method, with the first seed.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The method by which they trained.
     pub method: Method,
-    /// Of each daemon, the loss on its held-out text at its end.
+    /// What went wrong.
+    pub fault: Fault,
+    /// Of each daemon that came to the end, the loss on its held-out text there.
     pub losses: Vec<f64>,
-    /// Bytes that each daemon sent: everything, joining included.
+    /// Bytes that each of them sent: everything, joining included.
     pub sent_bytes: Vec<u64>,
-    /// Steps a second of each daemon while it trained.
+    /// Steps a second of each of them while it trained.
     pub steps_per_second: Vec<f64>,
-    /// Whether all of them came to the end of the run.
+    /// Seconds since all had begun to train, and their mean loss on held-out text then.
+    pub curve: Vec<(f64, f64)>,
+    /// Whether all that the fault left alive came to the end of the run.
     pub is_complete: bool,
 }
 
@@ -24,23 +37,195 @@ impl Measured {
     pub fn loss(&self) -> f64 {
         mean(self.losses.iter().copied())
     }
+
+    /// The first seconds at which the loss is at most `target`, between two points on a straight line.
+    pub fn reaches(&self, target: f64) -> Option<f64> {
+        let after = self.curve.iter().position(|(_, loss)| *loss <= target)?;
+        let (seconds, loss) = self.curve[after];
+        let Some((before, above)) = after.checked_sub(1).map(|before| self.curve[before]) else { return Some(seconds) };
+        Some(before + (above - target) / (above - loss) * (seconds - before))
+    }
 }
 
-/// Loss and bytes of the busiest node, simulated with the first seed and measured.
-pub fn measured_table(results: &Results, measured: &[Measured]) -> Table {
-    let head = ["method", "loss", "simulated", "busiest node", "simulated", "steps/s of each"];
-    let mut table = Table::new(&head);
-    for one in measured {
-        let runs = results.of(&one.method);
-        let Some(simulated) = runs.first().map(|run| run.end()) else { continue };
-        table.row(vec![
-            one.method.name.to_owned(),
-            format!("{:.3}{}", one.loss(), if one.is_complete { "" } else { " (unfinished)" }),
-            format!("{:.3}", simulated.loss),
-            bytes(one.sent_bytes.iter().copied().max().unwrap_or(0) as f64),
-            bytes(simulated.busiest_bytes as f64),
-            format!("{:.1}", mean(one.steps_per_second.iter().copied())),
-        ]);
+/// What real daemons came to.
+#[derive(Clone, Debug)]
+pub struct Real {
+    /// How they were connected.
+    pub lines: Lines,
+    /// Every method without a fault, and then with those that were tried.
+    pub measured: Vec<Measured>,
+    /// The loss that times are told for, of real daemons and of simulated nodes.
+    pub target: f64,
+}
+
+impl Real {
+    /// No less than `least`: what real daemons of every method reached without a fault, but for those alone.
+    pub fn reached_by_all(&self, least: f64) -> f64 {
+        let together = self.with(Fault::None).filter(|one| one.method.kind != Kind::Alone);
+        let reached = together.filter_map(|one| one.curve.iter().map(|(_, loss)| *loss).reduce(f64::min));
+        reached.map(|loss| (loss * 1000.0).ceil() / 1000.0).fold(least, f64::max)
     }
-    table
+
+    /// How they were connected and how fast they stepped, in sentences.
+    pub fn conditions(&self, results: &Results) -> String {
+        let links = &results.plan.base.links;
+        let lines = match &self.lines {
+            Lines::Shaped => format!(
+                "Each is in a network namespace of its own, whose link carries {} up and {} down (tc tbf). Latency and loss of the \
+                 links are not made.",
+                rate(links.up_bytes_per_second),
+                rate(links.down_bytes_per_second)
+            ),
+            Lines::Loopback(reason) => {
+                format!("They are connected over loopback, without rates, latency, loss or partitions: {reason}.")
+            }
+        };
+        format!(
+            "{lines} A step takes as long as a simulated one, or longer where the processor that all share is too slow."
+        )
+    }
+
+    /// Loss, time and bytes of the busiest node without a fault, measured, and simulated with the first seed.
+    pub fn table(&self, results: &Results) -> Table {
+        let target = format!("to {:.3}", self.target);
+        let head =
+            ["method", "loss", "simulated", "busiest node", "simulated", &target, "simulated", "steps/s of each"];
+        let mut table = Table::new(&head);
+        for one in self.with(Fault::None) {
+            let runs = results.of(&one.method);
+            let Some(run) = runs.first() else { continue };
+            let time = |reached: Option<f64>| reached.map_or("never".to_owned(), super::seconds);
+            table.row(vec![
+                one.method.name.to_owned(),
+                format!("{:.3}{}", one.loss(), if one.is_complete { "" } else { " (unfinished)" }),
+                format!("{:.3}", run.end().loss),
+                bytes(one.sent_bytes.iter().copied().max().unwrap_or(0) as f64),
+                bytes(run.end().busiest_bytes as f64),
+                time(one.reaches(self.target)),
+                time(run.reaches(self.target).map(|point| point.seconds)),
+                format!("{:.1}", mean(one.steps_per_second.iter().copied())),
+            ]);
+        }
+        table
+    }
+
+    /// More time to the target because of each fault, measured and simulated; `None` where none was tried.
+    pub fn fault_table(&self, results: &Results) -> Option<Table> {
+        let was_tried = |fault: &Fault| self.with(*fault).next().is_some();
+        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(was_tried).collect();
+        let pairs = faults.iter().flat_map(|fault| [fault.name(), "simulated"]);
+        let mut table = Table::new(&std::iter::once("method").chain(pairs).collect::<Vec<_>>());
+        for calm in self.with(Fault::None) {
+            let own =
+                |fault: &Fault| Some((self.cost(calm, *fault)?, cost(results, &calm.method, *fault, self.target)));
+            let costs: Vec<_> = faults.iter().map(own).collect();
+            if costs.iter().any(Option::is_some) {
+                let words = |costs: Option<(Cost, Cost)>| match costs {
+                    Some((own, simulated)) => [own.words(), simulated.words()],
+                    None => ["-", "-"].map(str::to_owned),
+                };
+                let cells = costs.into_iter().flat_map(words);
+                table.row(std::iter::once(calm.method.name.to_owned()).chain(cells).collect());
+            }
+        }
+        (!faults.is_empty()).then_some(table)
+    }
+
+    fn with(&self, fault: Fault) -> impl Iterator<Item = &Measured> {
+        self.measured.iter().filter(move |one| one.fault == fault)
+    }
+
+    fn cost(&self, calm: &Measured, fault: Fault) -> Option<Cost> {
+        let hurt = self.with(fault).find(|one| one.method == calm.method)?;
+        let time = |one: &Measured| one.reaches(self.target);
+        Some(Cost {
+            method: calm.method,
+            fault,
+            seconds: time(hurt).zip(time(calm)).map(|(hurt, calm)| hurt - calm),
+            loss: hurt.loss() - calm.loss(),
+            stood_still: 0.0,
+            is_complete: hurt.is_complete,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use murmur_protocol::manifest::{ModelSpec, OptimizerSpec, ScheduleSpec};
+
+    use super::*;
+    use crate::TransformerSpec;
+    use crate::compare::{Links, Plan, Setting};
+
+    fn measured(fault: Fault, curve: &[(f64, f64)], loss: f64) -> Measured {
+        let method = Method::named("ring").expect("a method");
+        let (losses, curve) = (vec![loss], curve.to_vec());
+        Measured { method, fault, losses, sent_bytes: vec![], steps_per_second: vec![], curve, is_complete: true }
+    }
+
+    #[test]
+    fn a_target_is_reached_between_two_evaluations() {
+        let one = measured(Fault::None, &[(1.0, 5.0), (2.0, 4.0), (4.0, 3.0)], 3.0);
+        assert_eq!(
+            [5.5, 5.0, 3.5, 3.0, 2.9].map(|target| one.reaches(target)),
+            [Some(1.0), Some(1.0), Some(3.0), Some(4.0), None]
+        );
+    }
+
+    #[test]
+    fn what_a_fault_cost_for_real_stands_beside_what_it_cost_in_the_simulator() {
+        let calm = measured(Fault::None, &[(1.0, 5.0), (3.0, 3.0)], 3.0);
+        let straggler = measured(Fault::Straggler, &[(1.0, 5.0), (9.0, 3.0)], 3.0);
+        let mut kill = measured(Fault::Kill, &[(1.0, 5.0), (9.0, 4.5)], 4.5);
+        let results = simulated(&[Fault::Kill, Fault::Straggler]);
+        let real = |kill: &Measured| {
+            let measured = vec![calm.clone(), kill.clone(), straggler.clone()];
+            let real = Real { lines: Lines::Shaped, measured, target: 0.0 };
+            Real { target: real.reached_by_all(4.0), ..real }
+        };
+        let rows = |kill: &Measured| {
+            let table = real(kill).fault_table(&results).expect("two faults");
+            table.rows().map(|cells| cells.map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
+        };
+        assert_eq!((real(&kill).target, real(&kill).reached_by_all(2.0)), (4.0, 3.0));
+        let simulated = |fault| cost(&results, &calm.method, fault, 4.0).words();
+        let head = ["method", "kill", "simulated", "straggler", "simulated"];
+        let row = ["ring", "never (+1.500)", &simulated(Fault::Kill), "+3.0 s", &simulated(Fault::Straggler)];
+        assert_eq!(rows(&kill), [head, row]);
+        assert_ne!(simulated(Fault::Straggler), "none", "a ring waits for its slowest");
+        kill.is_complete = false;
+        assert_eq!(rows(&kill)[1][1], "stands still");
+        let calm_alone = Real { lines: Lines::Shaped, measured: vec![calm.clone()], target: 4.0 };
+        assert!(calm_alone.fault_table(&results).is_none());
+    }
+
+    /// A ring of three nodes that train a tiny model.
+    fn simulated(faults: &[Fault]) -> Results {
+        let (steps, model) =
+            (12, ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..ModelSpec::default() });
+        let base = Setting {
+            method: Method::named("ring").expect("a method"),
+            trainer: TransformerSpec {
+                model,
+                optimizer: OptimizerSpec { batch_sequences: 2, ..OptimizerSpec::default() },
+                schedule: ScheduleSpec { total_steps: steps, warmup_steps: 2, ..ScheduleSpec::default() },
+                validation_sequences: 4,
+                ..TransformerSpec::default()
+            },
+            nodes: 3,
+            steps,
+            step_time: Duration::from_secs(1),
+            speeds: vec![1.0],
+            links: Links::named("lan").expect("built in"),
+            fault: Fault::None,
+            seed: 1,
+            sabotage: None,
+        };
+        let (methods, faults) = (vec![base.method], faults.to_vec());
+        let plan = Plan { base, methods, faults, seeds: 1, learning_rates: vec![8e-3] };
+        plan.run(1, &AtomicBool::new(false), &|_, _| ()).expect("nobody interrupts")
+    }
 }

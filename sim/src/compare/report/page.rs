@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{Figures, Measured, explanation, mean, measured_table, seconds, timeline};
+use super::{Figures, Real, explanation, mean, rate, seconds, timeline};
 use crate::compare::setting::STRAGGLER;
 use crate::compare::world::STEPS_SHOWN;
 use crate::compare::{Fault, Method, Outcome, Point, Results};
 use crate::report::svg::{Chart, Curve, CurvePoint, escaped};
-use crate::report::{bytes, html};
+use crate::report::{Table, bytes, html};
 
 /// What the timelines add to the page's style.
 const STYLE: &str = "\
@@ -19,21 +19,23 @@ const STYLE: &str = "\
 /// Title of a chart, label of its horizontal axis, and what lies on it.
 type Axis = (&'static str, &'static str, fn(&Point) -> f64);
 
-/// The whole page. `measured` is what real daemons came to, where they ran; `command` is what was typed.
-pub fn page(results: &Results, figures: &Figures, measured: &[Measured], command: &str) -> String {
+/// The whole page. `real` is what real daemons came to, where they ran; `command` is what was typed.
+pub fn page(results: &Results, figures: &Figures, real: Option<&Real>, command: &str) -> String {
     let mut text = html::begin("Ways to train together, side by side", STYLE);
     let _ = writeln!(text, "<p class=\"verdict\">{}</p>", escaped(&figures.verdict(results)));
     let _ = writeln!(
         text,
         "<p class=\"soft\">{} was simulated, on a virtual clock: {}. See <a href=\"#how\">what was simulated</a>.</p>",
-        if measured.is_empty() { "All of this" } else { "All but <a href=\"#real\">real daemons</a>" },
+        if real.is_none() { "All of this" } else { "All but <a href=\"#real\">real daemons</a>" },
         escaped(&conditions(results))
     );
     curves(&mut text, results, figures);
     table(&mut text, figures);
     timelines(&mut text, results, figures);
     faults(&mut text, results, figures);
-    real(&mut text, results, measured);
+    if let Some(real) = real {
+        real_daemons(&mut text, results, real);
+    }
     methods(&mut text, results, figures);
     honesty(&mut text, results, command);
     text + html::END
@@ -56,10 +58,6 @@ fn conditions(results: &Results) -> String {
         rate(base.links.down_bytes_per_second),
         1000.0 * base.links.latency.median.as_secs_f64(),
     )
-}
-
-fn rate(bytes_per_second: f64) -> String {
-    format!("{} Mbit/s", (8.0 * bytes_per_second / 1e4).round() / 100.0)
 }
 
 /// The mean over seeds, point by point, and the range of the loss.
@@ -194,19 +192,29 @@ fn faults(text: &mut String, results: &Results, figures: &Figures) {
     }
 }
 
-fn real(text: &mut String, results: &Results, measured: &[Measured]) {
-    if measured.is_empty() {
-        return;
-    }
+fn real_daemons(text: &mut String, results: &Results, real: &Real) {
     let _ = writeln!(
         text,
-        "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, connected over loopback, with the learning rates, \
-         steps and first seed of the simulated nodes. Bytes are all that a daemon sent: handshakes, the model that a joiner \
-         is given and the last exchanges of gossip, too. All of them share this machine's processor, so steps a second are not those of machines of \
-         their own; lines, unlike speeds and faults are only simulated.</p>\n<div class=\"wide\"><table>",
-        results.plan.base.nodes
+        "<h2 id=\"real\">Real daemons</h2>\n<p>{} daemons as processes of one machine, with the learning rates, steps, speeds and first \
+         seed of the simulated nodes. {} Bytes are all that a daemon sent: handshakes, the model that a joiner is given and the last \
+         exchanges of gossip, too. Time begins when all train.</p>",
+        results.plan.base.nodes,
+        escaped(&real.conditions(results))
     );
-    for (index, cells) in measured_table(results, measured).rows().enumerate() {
+    rows(text, &real.table(results));
+    if let Some(table) = real.fault_table(results) {
+        let _ = writeln!(
+            text,
+            "<p>More time to a loss of {:.3} because of a fault, measured and simulated.</p>",
+            real.target
+        );
+        rows(text, &table);
+    }
+}
+
+fn rows(text: &mut String, table: &Table) {
+    text.push_str("<div class=\"wide\"><table>");
+    for (index, cells) in table.rows().enumerate() {
         let cell = if index == 0 { "th" } else { "td" };
         let cells = cells.map(|text| format!("<{cell}>{}</{cell}>", escaped(text)));
         let _ = writeln!(text, "<tr>{}</tr>", cells.collect::<String>());

@@ -1,0 +1,127 @@
+//! What a swarm of a comparison goes through: on which hosts its daemons run, how fast they step, and what goes wrong when.
+
+use std::time::{Duration, Instant};
+
+use super::child::Child;
+use super::hosts::{Hosts, NoHosts};
+use super::summary::mean;
+use super::view::View;
+use crate::limits::pace::Pace;
+
+/// Conditions of one swarm.
+#[derive(Debug)]
+pub(crate) struct Trial<'hosts> {
+    /// One for each daemon; without them all are connected over loopback.
+    pub(crate) hosts: Option<&'hosts Hosts>,
+    /// Of each daemon, at least one; repeated for more.
+    pub(crate) paces: Vec<Pace>,
+    /// Steps between two evaluations.
+    pub(crate) evaluate_every: u64,
+    /// What happens so long after all have begun to train, in order.
+    pub(crate) blows: Vec<(Duration, Blow)>,
+    /// After this the daemons are stopped, wherever they are.
+    pub(crate) limit: Duration,
+}
+
+impl Trial<'_> {
+    /// Settings of every daemon.
+    pub(super) fn settings(&self) -> String {
+        format!("[training]\nevaluate_every = {}\n", self.evaluate_every)
+    }
+}
+
+/// Something that is done to a swarm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Blow {
+    /// A daemon is killed, as by `kill -9`.
+    Kill(usize),
+    /// These reach nobody else any more; none of them: all reach each other again. Takes hosts.
+    CutOff(Vec<usize>),
+}
+
+/// How far a trial has come.
+#[derive(Debug)]
+pub(super) struct Course<'trial> {
+    trial: Option<&'trial Trial<'trial>>,
+    started: Instant,
+    /// When all had begun to train.
+    began: Option<Instant>,
+    /// Blows that were dealt.
+    dealt: usize,
+    curve: Vec<(f64, f64)>,
+}
+
+/// What came of a trial.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tried {
+    /// Seconds since all had begun to train, and the mean loss on held-out text then, of those that live; where it has changed.
+    pub(crate) curve: Vec<(f64, f64)>,
+    /// Whether everything has happened that was to happen.
+    pub(crate) is_whole: bool,
+}
+
+impl<'trial> Course<'trial> {
+    pub(super) fn new(trial: Option<&'trial Trial<'trial>>) -> Course<'trial> {
+        Course { trial, started: Instant::now(), began: None, dealt: 0, curve: Vec::new() }
+    }
+
+    /// Does what is due, and says so. Whether there is time left.
+    ///
+    /// # Errors
+    /// When a blow cannot be dealt.
+    pub(super) fn advance(&mut self, children: &mut [Child], view: &View) -> Result<bool, NoHosts> {
+        let Some(trial) = self.trial else { return Ok(true) };
+        let has_begun = |child: &Child| child.report.as_ref().is_some_and(|report| report.steps > 0);
+        if self.began.is_none() && children.iter().all(has_begun) {
+            self.began = Some(Instant::now());
+        }
+        while let Some(began) = self.began
+            && let Some((after, blow)) = trial.blows.get(self.dealt)
+            && began.elapsed() >= *after
+        {
+            self.dealt += 1;
+            blow.deal(children, trial.hosts)?;
+            view.say(&blow.words());
+        }
+        Ok(self.started.elapsed() < trial.limit)
+    }
+
+    /// Takes up what the daemons say of their loss.
+    pub(super) fn observe(&mut self, children: &[Child]) {
+        let Some(began) = self.began else { return };
+        let living = children.iter().filter(|child| !child.is_stopping);
+        let losses: Option<Vec<f64>> = living.map(|child| child.report.as_ref()?.validation_loss).collect();
+        let loss = mean(losses.into_iter().flatten());
+        if let Some(loss) = loss.filter(|loss| self.curve.last().is_none_or(|(_, last)| last != loss)) {
+            self.curve.push((began.elapsed().as_secs_f64(), loss));
+        }
+    }
+
+    pub(super) fn end(self) -> Tried {
+        let is_whole = self.trial.is_none_or(|trial| self.dealt == trial.blows.len());
+        Tried { curve: self.curve, is_whole }
+    }
+}
+
+impl Blow {
+    fn deal(&self, children: &mut [Child], hosts: Option<&Hosts>) -> Result<(), NoHosts> {
+        match self {
+            Blow::Kill(number) => {
+                children[*number].kill();
+                Ok(())
+            }
+            Blow::CutOff(far) => hosts.expect("a trial with cuts has hosts").cut_off(far),
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Blow::Kill(number) => format!("node {number} is killed"),
+            Blow::CutOff(far) if far.is_empty() => "all nodes reach each other again".to_owned(),
+            Blow::CutOff(far) => {
+                let far: Vec<String> = far.iter().map(usize::to_string).collect();
+                format!("cut off from the others: node {}", far.join(", "))
+            }
+        }
+    }
+}
