@@ -25,6 +25,10 @@ const SETTLINGS_UNTOLD_MAX: u32 = 3;
 /// back. Long after learning the usual distance is what rounding leaves, and no exchange brings models nearer than that.
 const SETTLINGS_IN_VAIN_MAX: u32 = 3;
 
+/// Who then finds somebody more times as far away as all of these were has met another part of the swarm: settling has not been
+/// tried there.
+const FURTHER: f64 = 2.0;
+
 /// Settlings until a member comes back, whatever came of them: corrections that are shortened, or leave out blocks that wrap,
 /// may go on for ever where rounding errors are taken for a distance (a guess: the seeds of `everything` hold with 20).
 const SETTLINGS_MAX: u32 = 50;
@@ -53,6 +57,8 @@ pub(super) struct Settlings {
     untold: u32,
     /// And was no nearer to others afterwards.
     in_vain: u32,
+    /// The largest distance after one of those.
+    vain_distance: f64,
 }
 
 impl Node {
@@ -165,7 +171,13 @@ impl Node {
         let is_untold = self.settled_distance == 0.0 || (!last.is_told && !is_apart);
         if let Some(before) = self.settling_from.take() {
             let is_vain = is_apart && !last.is_held_up && last.distance > LEFT_IN_VAIN * before;
-            self.settlings.in_vain += u32::from(is_vain);
+            if is_vain {
+                self.settlings.in_vain += 1;
+                self.settlings.vain_distance = self.settlings.vain_distance.max(last.distance);
+            }
+        }
+        if last.distance > FURTHER * self.settlings.vain_distance {
+            self.settlings.in_vain = 0;
         }
         let may_help = match is_untold {
             true => self.settlings.untold < SETTLINGS_UNTOLD_MAX,
