@@ -313,12 +313,10 @@ impl Swarm<'_> {
         arguments.extend(["--listen", &listen, "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
         // In a trial what ends the run is the swarm's progress, as in the simulator: who came late or is slow has no more to do.
         let pace = self.trial.as_ref().map(|trial| trial.paces[number % trial.paces.len()].typed());
-        match &pace {
-            Some(pace) => arguments.extend(["--pace", pace].map(std::ffi::OsStr::new)),
-            // Members that average all at once are done together. Who came late would wait for others to take steps of its own.
-            None if self.manifest.synchronous.is_fixed() => {}
-            None => arguments.extend(["--steps", &steps].map(std::ffi::OsStr::new)),
-        }
+        arguments.extend(match &pace {
+            Some(pace) => ["--pace", pace].map(std::ffi::OsStr::new),
+            None => ["--steps", &steps].map(std::ffi::OsStr::new),
+        });
         arguments.extend(["--format", "json", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
         arguments.push(directory.as_os_str());
         // Where the run shares its data, the founder's files reach the others through the swarm.

@@ -13,7 +13,7 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), TINY_RUN);
     let mut command = murmur(MURMUR);
-    command.args(["local", "-n", "3", "--steps", "400", "--format", "json", "--directory"]);
+    command.args(["local", "-n", "3", "--steps", "1500", "--format", "json", "--directory"]);
     let output = output_of(command.arg(folder.path().join("swarm")).arg(&run_file));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
@@ -26,7 +26,7 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     let nodes = summary["nodes"].as_array().expect("an array");
     assert_eq!(nodes.len(), 3, "{summary}");
     for node in nodes {
-        assert_eq!(node["steps"], 400, "{node}");
+        assert_eq!(node["steps"], 1500, "{node}");
         assert!(node["validation_loss"].as_f64() < Some(4.0), "{node}");
         assert!(node["exchanges_completed"].as_u64() > Some(20), "{node}");
         assert!(node["bytes_sent"].as_u64() > Some(0) && node["bytes_received"].as_u64() > Some(0), "{node}");

@@ -159,7 +159,7 @@ pub struct DaemonOptions {
     /// The line that `murmur lend` printed on another machine, which is to hold some of the model's layers; may be repeated.
     #[arg(long = "helper", env = "MURMUR_HELPER", value_name = "LINE", value_delimiter = ',', help_heading = TRAINING)]
     pub helpers: Vec<String>,
-    /// Own steps after which this node is done, whatever the swarm's progress.
+    /// Own steps after which this node is done, whatever the swarm's progress; in a synchronous run no later than all.
     #[arg(long, env = "MURMUR_STEPS", value_name = "N", help_heading = TRAINING, display_order = 0,
         value_parser = whole::<u64>(1..=u64::MAX, "; leave it out to set no limit"))]
     pub steps: Option<u64>,

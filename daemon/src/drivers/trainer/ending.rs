@@ -8,8 +8,10 @@ impl TrainerThread {
     /// Whether there is nothing left to train on: the run is over, or this node's own part of it.
     pub(super) fn is_run_over(&self) -> bool {
         let own_limit = self.settings.steps_max.is_some_and(|limit| self.engine.steps() >= limit);
-        // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run.
-        let is_bound = self.settings.steps_max.is_none() || self.ending.is_some();
+        // With a limit of its own the node goes on to it, whatever the others' pace, unless the founder ends the run, or nobody
+        // is left to average each step with.
+        let is_synchronous = self.settings.manifest.synchronous.is_fixed();
+        let is_bound = self.settings.steps_max.is_none() || self.ending.is_some() || is_synchronous;
         own_limit || self.is_budget_used_up() || (is_bound && self.end().is_some_and(|end| self.view.progress >= end))
     }
 
