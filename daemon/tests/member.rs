@@ -45,15 +45,17 @@ impl Member {
     }
 }
 
-/// A member of a run with this pace that has not begun, its engine before any step, and the folder of its checkpoints.
-fn new_member(pace: Option<&str>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
+/// A member with this pace that has not begun, its engine before any step, and the folder of its checkpoints. `steps`: of the run,
+/// and of its own.
+fn new_member(pace: Option<&str>, steps: Option<(u64, u64)>) -> (Member, impl Fn() -> Engine, tempfile::TempDir) {
     let mut manifest = RunManifest::default();
     manifest.model = ModelSpec { layers: 1, width: 16, heads: 2, feed_forward: 24, context: 16, ..manifest.model };
     manifest.synchronous = SynchronousSpec { topology: Topology::Ring, ..SynchronousSpec::default() };
+    manifest.schedule.total_steps = steps.map_or(manifest.schedule.total_steps, |(total, _)| total);
     let settings = TrainerSettings {
         manifest: manifest.clone(),
         progress: 0.0,
-        steps_max: None,
+        steps_max: steps.map(|(_, own)| own),
         evaluate_every: None,
         checkpoint_period: None,
         privacy: None,
@@ -71,7 +73,7 @@ fn new_member(pace: Option<&str>) -> (Member, impl Fn() -> Engine, tempfile::Tem
 
 #[tokio::test]
 async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_so() {
-    let (mut member, _, _folder) = new_member(Some("0.1,0.15,0.4"));
+    let (mut member, _, _folder) = new_member(Some("0.1,0.15,0.4"), None);
     member.trainer.try_order(TrainerOrder::Begin).expect("room");
     let begin = Instant::now();
     let mut took = Vec::new();
@@ -87,7 +89,7 @@ async fn a_contribution_takes_as_long_as_its_pace_says_and_longer_once_it_says_s
 
 #[tokio::test]
 async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the_next_one() {
-    let (mut member, engine, _folder) = new_member(None);
+    let (mut member, engine, _folder) = new_member(None, None);
     let beginning = engine().replica().expect("on the CPU");
     // Until it is asked for the first contribution it would step by itself.
     member.trainer.try_order(TrainerOrder::Begin).expect("room");
@@ -108,6 +110,21 @@ async fn what_is_begun_anew_is_of_the_same_batch_and_what_was_averaged_is_of_the
     let mut expected = engine();
     for batch in [&first, &second, &third_from_the_beginning] {
         assert_eq!(&Snapshot::from(expected.gradient_of_next_batch().expect("on the CPU").values), batch);
+    }
+    member.trainer.finish(false).expect("it ends");
+}
+
+/// Nobody is left to take more of its own steps with.
+#[tokio::test]
+async fn who_came_late_ends_with_its_run_whatever_own_steps_it_was_given() {
+    let (mut member, engine, _folder) = new_member(None, Some((2, 2)));
+    member.trainer.try_order(TrainerOrder::Begin).expect("room");
+    member.contribution().await;
+    member.load(&engine().replica().expect("on the CPU"), 1.0).await;
+    let sum = member.contribution().await;
+    match member.reply(|_| TrainerOrder::TakeUp { sum, members: 1, progress: 2.0 }).await {
+        Event::TrainingCompleted(report) => assert_eq!((report.steps, report.progress), (1, 2.0)),
+        other => panic!("{other:?}"),
     }
     member.trainer.finish(false).expect("it ends");
 }

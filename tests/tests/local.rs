@@ -42,23 +42,6 @@ fn a_local_swarm_ends_with_a_summary_of_every_node() {
     assert!((0.13..0.8).contains(&bytes), "{summary}");
 }
 
-/// Who comes when others have begun has fewer steps of its own to take, and nobody to take more of them with.
-#[test]
-fn a_local_swarm_that_averages_all_at_once_ends_together_whoever_came_late() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let run = format!("{TINY_RUN}[synchronous]\ntopology = \"ring\"\nmembers_min = 2\n");
-    let run_file = write_run(folder.path(), &run);
-    let mut command = murmur(MURMUR);
-    command.args(["local", "-n", "4", "--steps", "200", "--format", "json", "--directory"]);
-    let output = output_of(command.arg(folder.path().join("swarm")).arg(&run_file));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).expect("lines");
-    let summary: Value = serde_json::from_str(&last).expect("JSON");
-    let nodes = summary["summary"]["nodes"].as_array().expect("an array");
-    let steps: Vec<u64> = nodes.iter().filter_map(|node| node["steps"].as_u64()).collect();
-    assert!(steps.len() == 4 && steps.contains(&200) && steps.iter().all(|steps| *steps <= 200), "{summary}");
-}
-
 /// What the captain's newest report says of its team, and all of the lines.
 fn teams(output: &[u8]) -> Vec<Value> {
     let lines = String::from_utf8_lossy(output).into_owned();
