@@ -359,7 +359,7 @@ impl Averaging {
             is_behind: is_progress_odd && terms.progress_difference > 0.0,
             is_excused,
         };
-        let least = self.least_telling(about.norm);
+        let least = self.hardly_apart(about.norm);
         self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
@@ -413,14 +413,14 @@ impl Averaging {
     }
 
     /// Models that are not further apart are one. `norm`: of this node's.
-    fn least_telling(&self, norm: f64) -> f64 {
+    fn hardly_apart(&self, norm: f64) -> f64 {
         TELLING_TRAVEL * self.training.travel.min(TRAVEL_OF_SIZE * norm)
     }
 
     /// What this exchange says of the partner. `norm`: of this node's model.
     fn impression(&self, merged: &Merged, terms: &Terms, norm: f64) -> Impression {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
-        let least = self.least_telling(norm);
+        let least = self.hardly_apart(norm);
         let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling()).max(least)));
         Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
