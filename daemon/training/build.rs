@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const SOURCE: &str = "src/gpu/kernels.cu";
+const INCLUDED: &str = "src/gpu/attention.cuh";
 
 fn main() {
     println!("cargo::rerun-if-changed={SOURCE}");
+    println!("cargo::rerun-if-changed={INCLUDED}");
     println!("cargo::rerun-if-env-changed=CUDA_COMPUTE_CAP");
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         return;

@@ -15,6 +15,8 @@ pub(crate) mod emulated;
 mod muon;
 mod product;
 mod replica;
+#[cfg(feature = "cuda")]
+mod timed;
 mod transformer;
 mod weights;
 
@@ -47,6 +49,9 @@ const SUM_BLOCKS: usize = 512;
 
 /// Rows of a block that sums columns.
 const STRIP: usize = if cfg!(test) { 16 } else { 256 };
+
+/// Rows of a block that goes back through a norm, at most `NORM_ROWS` of the kernels.
+const NORM_STRIP: usize = if cfg!(test) { 8 } else { 32 };
 
 /// Columns of a head that one thread sums where heads are normalised: `HEAD_COLUMNS` of the kernels.
 const HEAD_COLUMNS: usize = 4;
@@ -157,11 +162,9 @@ fn count(value: usize) -> Argument {
 }
 
 /// The kernels of `kernels.cu`, those of `float` and `bf16` without their ending.
-const KERNELS: [&str; 15] = [
+const KERNELS: [&str; 13] = [
     "embed",
     "embed_backward",
-    "rms_norm_backward",
-    "rms_scale_backward",
     "sum_values",
     "sum_squares",
     "to_bf16",
@@ -174,8 +177,13 @@ const KERNELS: [&str; 15] = [
     "muon_polynomial",
     "muon_step",
 ];
-const KERNELS_OF_A_KIND: [&str; 12] = [
+/// The kernels of `attention.cuh`, with the width of a head as their ending.
+const ATTENTION_KERNELS: [&str; 3] = ["attend", "attend_backward_queries", "attend_backward_keys"];
+const ATTENTION_WIDTHS: [usize; 3] = [32, 64, 128];
+const KERNELS_OF_A_KIND: [&str; 14] = [
     "rms_norm",
+    "add_and_norm",
+    "rms_norm_backward",
     "add_bias",
     "bias_backward",
     "head_norm",
@@ -192,7 +200,8 @@ const KERNELS_OF_A_KIND: [&str; 12] = [
 /// Names of all kernels.
 fn kernel_names() -> impl Iterator<Item = String> {
     let of_a_kind = KERNELS_OF_A_KIND.iter().flat_map(|name| ["float", "bf16"].map(|kind| format!("{name}_{kind}")));
-    KERNELS.iter().map(|name| (*name).to_owned()).chain(of_a_kind)
+    let of_a_width = ATTENTION_KERNELS.iter().flat_map(|name| ATTENTION_WIDTHS.map(|width| format!("{name}_{width}")));
+    KERNELS.iter().map(|name| (*name).to_owned()).chain(of_a_kind).chain(of_a_width)
 }
 
 /// A kernel's name for values of this kind.
@@ -245,7 +254,9 @@ pub(crate) fn accelerator(device: &Device) -> std::result::Result<Arc<dyn Accele
     static OPENED: Mutex<BTreeMap<usize, Opened>> = Mutex::new(BTreeMap::new());
     let open = || {
         let device: Arc<dyn Accelerator> = Arc::new(cuda::Cuda::open(number).map_err(|error| error.to_string())?);
-        check::check(&device).map(|()| device)
+        check::check(&device)
+            .map(|()| device)
+            .map(|device| if std::env::var_os("GPU_PROFILE").is_some() { timed::Timed::wrap(device) } else { device })
     };
     OPENED.lock().expect("nobody panics with a device").entry(number).or_insert_with(open).clone()
 }

@@ -8,7 +8,7 @@ use murmur_protocol::Correction;
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{AttentionBias, ModelSpec, OptimizerKind, OptimizerSpec};
 
-use super::{Accelerator, GpuReplica, Trained};
+use super::{ATTENTION_WIDTHS, Accelerator, GpuReplica, Trained};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::build;
@@ -19,8 +19,24 @@ use crate::replica::{HostReplica, Replica};
 const TOLERANCE: f32 = 1e-3;
 const TOLERANCE_BF16: f32 = 0.1;
 
-/// A small transformer that takes every path; smaller still in tests, where a block has fewer threads.
-fn spec() -> ModelSpec {
+/// Small transformers that take every path, the first all but fused attention; smaller still in tests, where a block has
+/// fewer threads.
+fn specs(precision: Precision) -> Vec<ModelSpec> {
+    let fused = ATTENTION_WIDTHS.into_iter().filter(|_| precision == Precision::Bf16).map(|head_width| ModelSpec {
+        layers: 1,
+        width: if cfg!(test) { 16 } else { 128 },
+        heads: 2,
+        key_value_heads: 1,
+        head_width: head_width as u32,
+        feed_forward: 24,
+        context: if cfg!(test) { 40 } else { 300 },
+        vocabulary: 60,
+        ..ModelSpec::default()
+    });
+    [with_all()].into_iter().chain(fused).collect()
+}
+
+fn with_all() -> ModelSpec {
     // Wider than a block has threads.
     let heads = if cfg!(test) { (4, 2) } else { (4, 80) };
     ModelSpec {
@@ -46,11 +62,10 @@ const STEP_TOLERANCE: f32 = 5e-3;
 /// # Errors
 /// With what differs.
 pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), String> {
-    let check = |precision, tolerance| {
+    let check = |spec: ModelSpec, precision, tolerance| {
         // With AdamW for what Muon leaves.
         let (kind, match_batch) = (OptimizerKind::Muon, true);
         let optimizer = OptimizerSpec { kind, match_batch, gradient_norm_max: 0.1, ..OptimizerSpec::default() };
-        let spec = spec();
         let model = build(&spec);
         let (layout, mut parameters) = (model.layout().clone(), model.initial_parameters(1));
         // Biases of zero and scales of one would hide what is not computed.
@@ -104,10 +119,12 @@ pub(crate) fn check(device: &Arc<dyn Accelerator>) -> std::result::Result<(), St
         Ok::<_, candle_core::Error>(differences)
     };
     for (precision, tolerance) in [(Precision::F32, TOLERANCE), (Precision::Bf16, TOLERANCE_BF16)] {
-        let differences = check(precision, tolerance).map_err(|error| error.to_string())?;
-        if let Some(first) = differences.first() {
-            let number = differences.len();
-            return Err(format!("{number} results of a step in {precision:?} are not those of the CPU, first {first}"));
+        for spec in specs(precision) {
+            let differences = check(spec, precision, tolerance).map_err(|error| error.to_string())?;
+            if let Some(first) = differences.first() {
+                let number = differences.len();
+                return Err(format!("{number} results of a step in {precision:?} are not the CPU's, first {first}"));
+            }
         }
     }
     Ok(())

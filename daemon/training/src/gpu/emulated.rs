@@ -58,6 +58,8 @@ fn compile() -> Option<Kernels> {
         writeln!(source, "EMULATE({name})").expect("a string takes it");
     }
     let (file, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
+    let attention = include_str!("attention.cuh");
+    std::fs::write(folder.path().join("attention.cuh"), attention).expect("a file in a temporary folder");
     std::fs::write(&file, source).expect("a file in a temporary folder");
     let mut compiler = Command::new("c++");
     compiler.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]);

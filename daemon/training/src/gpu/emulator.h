@@ -11,11 +11,14 @@
 #include <cstring>
 #include <ucontext.h>
 #include <utility>
+#include <vector>
 
 #define __global__
 #define __device__
+#define __launch_bounds__(...)
 // Blocks run one at a time, so what a block shares may be what all share.
 #define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Index {
     unsigned x;
@@ -76,6 +79,98 @@ template <typename V> V __shfl_xor_sync(unsigned, V value, int distance) {
     V received = (V)exchanged[thread ^ distance];
     yield();
     return received;
+}
+
+inline unsigned pack(float low, float high) {
+    return (unsigned)__float2bfloat16(high).bits << 16 | __float2bfloat16(low).bits;
+}
+
+inline float lower(unsigned pair) { return __bfloat162float({(unsigned short)pair}); }
+inline float upper(unsigned pair) { return __bfloat162float({(unsigned short)(pair >> 16)}); }
+
+/// What each thread gives the others of its warp.
+static unsigned given[THREADS_MAX][6];
+static const __nv_bfloat16 *given_row[THREADS_MAX];
+
+/// As PTX defines `mma.m16n8k16`.
+inline void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    unsigned thread = threadIdx.x, warp = thread / WARP * WARP, lane = thread % WARP;
+    memcpy(given[thread], a, sizeof a);
+    given[thread][4] = b0, given[thread][5] = b1;
+    yield();
+    auto value = [&](unsigned of, unsigned word, unsigned half) {
+        return __bfloat162float({(unsigned short)(given[warp + of][word] >> 16 * half)});
+    };
+    for (unsigned index = 0; index < 4; ++index) {
+        unsigned row = lane / 4 + index / 2 * 8, column = lane % 4 * 2 + index % 2;
+        for (unsigned inner = 0; inner < 16; ++inner) {
+            unsigned pair = inner % 8 / 2, upper = inner / 8;
+            float left = value(row % 8 * 4 + pair, row / 8 + 2 * upper, inner % 2);
+            sums[index] += left * value(column * 4 + pair, 4 + upper, inner % 2);
+        }
+    }
+    yield();
+}
+
+/// As PTX defines `ldmatrix`.
+inline void load_matrices(unsigned (&matrices)[4], const __nv_bfloat16 *row, bool transposed) {
+    unsigned thread = threadIdx.x, warp = thread / WARP * WARP, lane = thread % WARP;
+    if ((size_t)row % 16 != 0) fprintf(stderr, "a matrix's row is not aligned to 16 bytes\n"), abort();
+    given_row[thread] = row;
+    yield();
+    for (unsigned matrix = 0; matrix < 4; ++matrix) {
+        unsigned halves[2];
+        for (unsigned half = 0; half < 2; ++half) {
+            unsigned row = lane / 4, column = lane % 4 * 2 + half;
+            if (transposed) std::swap(row, column);
+            halves[half] = given_row[warp + matrix * 8 + row][column].bits;
+        }
+        matrices[matrix] = halves[1] << 16 | halves[0];
+    }
+    yield();
+}
+
+struct Copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    bool exists;
+
+    void act() const {
+        if (exists) {
+            memcpy(to, from, bytes);
+        } else {
+            memset(to, 0, bytes);
+        }
+    }
+};
+/// Of each thread: those of groups that have ended, but for the last one; the last one's; those begun since.
+static std::vector<Copy> copies[THREADS_MAX][3];
+
+/// Happens at once in every other block, and as late as it may in the rest.
+inline void begin_copy(void *to, const void *from, size_t bytes, bool exists) {
+    if ((size_t)to % bytes != 0 || (size_t)from % bytes != 0) fprintf(stderr, "a copy is not aligned\n"), abort();
+    Copy copy = {to, from, bytes, exists};
+    if (blockIdx.x % 2 == 0) {
+        copy.act();
+    } else {
+        copies[threadIdx.x][2].push_back(copy);
+    }
+}
+
+inline void copy_beside(__nv_bfloat16 *to, const __nv_bfloat16 *from, bool exists) { begin_copy(to, from, 16, exists); }
+inline void copy_beside(float *to, const float *from, bool exists) { begin_copy(to, from, 4, exists); }
+
+inline void end_copies() {
+    auto &groups = copies[threadIdx.x];
+    groups[0].insert(groups[0].end(), groups[1].begin(), groups[1].end());
+    groups[1] = std::move(groups[2]);
+    groups[2].clear();
+}
+
+inline void wait_for_copies_but_last() {
+    for (const Copy &copy : copies[threadIdx.x][0]) copy.act();
+    copies[threadIdx.x][0].clear();
 }
 
 static void (*body)();

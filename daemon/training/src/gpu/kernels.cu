@@ -18,6 +18,56 @@ __device__ inline float load(const bf16 *place) { return __bfloat162float(*place
 __device__ inline void store(float *place, float value) { *place = value; }
 __device__ inline void store(bf16 *place, float value) { *place = __float2bfloat16(value); }
 
+#ifndef MURMUR_EMULATED
+/// Two values, the first one in the lower half.
+__device__ inline u32 pack(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *(u32 *)&pair;
+}
+
+__device__ inline float lower(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ inline float upper(u32 pair) { return __uint_as_float(pair & 0xffff0000); }
+
+/// `sums` += A [16, 16] · B [16, 8] of a warp (PTX ISA, `mma.m16n8k16`).
+__device__ inline void multiply_add(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Four matrices [8, 8] from shared memory, of which each lane names one row (PTX ISA, `ldmatrix`).
+__device__ inline void load_matrices(u32 (&matrices)[4], const bf16 *row, bool transposed) {
+    u32 place = (u32)__cvta_generic_to_shared(row);
+    if (transposed) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                     : "r"(place) : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                     : "r"(place) : "memory");
+    }
+}
+
+/// Begins to copy 16 bytes to shared memory, or fills them with zeros.
+__device__ inline void copy_beside(bf16 *to, const bf16 *from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(exists ? 16 : 0) : "memory");
+}
+
+/// The same for one value.
+__device__ inline void copy_beside(float *to, const float *from, bool exists) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(exists ? 4 : 0) : "memory");
+}
+
+/// Those begun since the last call are one group.
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Until at most the last group is under way.
+__device__ inline void wait_for_copies_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+#endif
+
 /// Over all threads of the block; every thread gets it.
 template <typename V> __device__ V block_sum(V value) {
     __shared__ V partial_sums[32];
@@ -73,42 +123,62 @@ __device__ void rms_norm(const float *input, const float *scale, T *output, u32 
     }
 }
 
-/// Adds to `to_input`, and leaves each row's factor for the scale's gradient.
-extern "C" __global__ void rms_norm_backward(const float *input, const float *scale, const float *to_output,
-                                             float *to_input, float *factors, u32 width, float epsilon) {
+/// `sum` = `stream` + `added`, and `output` its norm, where there is a scale.
+template <typename T>
+__device__ void add_and_norm(const float *stream, const T *added, float *sum, const float *scale, T *output, u32 width,
+                             float epsilon) {
     size_t first = (size_t)blockIdx.x * width;
-    float squares = 0, product = 0;
+    float squares = 0;
     for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
-        float value = input[first + column];
+        float value = stream[first + column] + load(added + first + column);
+        sum[first + column] = value;
         squares += value * value;
-        product += to_output[first + column] * scale[column] * value;
     }
+    if (scale == nullptr) return;
     float factor = rsqrtf(block_sum(squares) / width + epsilon);
-    float shrink = block_sum(product) * factor * factor * factor / width;
     for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
-        to_input[first + column] += to_output[first + column] * scale[column] * factor - input[first + column] * shrink;
+        store(output + first + column, sum[first + column] * factor * scale[column]);
     }
-    if (threadIdx.x == 0) factors[blockIdx.x] = factor;
 }
 
-/// Adds to `to_scale`. A block sums one column of 32 over one strip of `strip` rows; its warps take turns at the rows.
-extern "C" __global__ void rms_scale_backward(const float *input, const float *to_output, const float *factors,
-                                              float *to_scale, u32 rows, u32 width, u32 strip) {
-    __shared__ float sums[32][33];
-    u32 groups = (width + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    u32 column = blockIdx.x % groups * 32 + lane, first = blockIdx.x / groups * strip;
-    u32 end = first + strip < rows ? first + strip : rows;
-    float sum = 0;
-    if (column < width) {
-        for (u32 row = first + warp; row < end; row += warps) {
-            size_t index = (size_t)row * width + column;
-            sum += to_output[index] * input[index] * factors[row];
+/// Rows of a block of `rms_norm_backward`, at most.
+#define NORM_ROWS 32
+
+/// Adds to `to_input` and `to_scale`, and leaves `to_input` rounded as well. A block has `strip` rows: first each warp rows of
+/// its own, then each thread columns.
+template <typename T>
+__device__ void rms_norm_backward(const float *input, const float *scale, const T *to_output, float *to_input, T *rounded,
+                                  float *to_scale, u32 rows, u32 width, u32 strip, float epsilon) {
+    __shared__ float factors[NORM_ROWS];
+    u32 begin = blockIdx.x * strip, end = begin + strip < rows ? begin + strip : rows, lane = threadIdx.x % 32;
+    for (u32 row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
+        size_t first = (size_t)row * width;
+        float squares = 0, product = 0;
+        for (u32 column = lane; column < width; column += 32) {
+            float value = input[first + column];
+            squares += value * value;
+            product += load(to_output + first + column) * scale[column] * value;
         }
+        for (int distance = 16; distance > 0; distance /= 2) {
+            squares += __shfl_xor_sync(0xffffffff, squares, distance);
+            product += __shfl_xor_sync(0xffffffff, product, distance);
+        }
+        float factor = rsqrtf(squares / width + epsilon), shrink = product * factor * factor * factor / width;
+        for (u32 column = lane; column < width; column += 32) {
+            float gradient = load(to_output + first + column) * scale[column] * factor;
+            float sum = to_input[first + column] + gradient - input[first + column] * shrink;
+            to_input[first + column] = sum;
+            store(rounded + first + column, sum);
+        }
+        if (lane == 0) factors[row - begin] = factor;
     }
-    sums[warp][lane] = sum;
     __syncthreads();
-    if (warp == 0 && column < width) {
-        for (u32 other = 1; other < warps; ++other) sum += sums[other][lane];
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        float sum = 0;
+        for (u32 row = begin; row < end; ++row) {
+            size_t index = (size_t)row * width + column;
+            sum += load(to_output + index) * input[index] * factors[row - begin];
+        }
         atomicAdd(to_scale + column, sum);
     }
 }
@@ -122,7 +192,7 @@ template <typename T> __device__ void add_bias(T *values, const float *bias, u32
     }
 }
 
-/// Adds to `to_bias`. Blocks and warps share out columns and rows as in `rms_scale_backward`.
+/// Adds to `to_bias`. A block sums one column of 32 over one strip of `strip` rows; its warps take turns at the rows.
 template <typename T>
 __device__ void bias_backward(const T *gradient, float *to_bias, u32 rows, u32 row_width, u32 first, u32 width,
                               u32 strip) {
@@ -291,25 +361,30 @@ __device__ void causal_softmax_backward(const T *probabilities, T *gradient, u32
     }
 }
 
-// SwiGLU: `gate_up` [rows, gate | up], `hidden` = gate · σ(gate) · up [rows, inner]. One thread for each of `hidden`.
+#include "attention.cuh"
 
-template <typename T> __device__ void swiglu(const T *gate_up, T *hidden, u32 inner, size_t count) {
-    size_t index = element();
-    if (index >= count) return;
-    size_t place = index / inner * 2 * inner + index % inner;
-    float gate = load(gate_up + place), up = load(gate_up + place + inner);
-    store(hidden + index, gate / (1 + expf(-gate)) * up);
+// SwiGLU: `gate_up` [rows, gate | up], `hidden` = gate · σ(gate) · up [rows, inner].
+
+template <typename T> __device__ void swiglu(const T *gate_up, T *hidden, u32 inner) {
+    const T *gates = gate_up + (size_t)blockIdx.x * 2 * inner, *ups = gates + inner;
+    hidden += (size_t)blockIdx.x * inner;
+    for (u32 column = threadIdx.x; column < inner; column += blockDim.x) {
+        float gate = load(gates + column);
+        store(hidden + column, gate / (1 + expf(-gate)) * load(ups + column));
+    }
 }
 
-/// Replaces `gate_up` by its gradient.
-template <typename T> __device__ void swiglu_backward(T *gate_up, const T *to_hidden, u32 inner, size_t count) {
-    size_t index = element();
-    if (index >= count) return;
-    size_t place = index / inner * 2 * inner + index % inner;
-    float gate = load(gate_up + place), up = load(gate_up + place + inner), gradient = load(to_hidden + index);
-    float sigmoid = 1 / (1 + expf(-gate));
-    store(gate_up + place, gradient * up * sigmoid * (1 + gate * (1 - sigmoid)));
-    store(gate_up + place + inner, gradient * gate * sigmoid);
+/// Replaces `gate_up` by its gradient, and fills `hidden` again.
+template <typename T> __device__ void swiglu_backward(T *gate_up, const T *to_hidden, T *hidden, u32 inner) {
+    T *gates = gate_up + (size_t)blockIdx.x * 2 * inner, *ups = gates + inner;
+    hidden += (size_t)blockIdx.x * inner, to_hidden += (size_t)blockIdx.x * inner;
+    for (u32 column = threadIdx.x; column < inner; column += blockDim.x) {
+        float gate = load(gates + column), up = load(ups + column), gradient = load(to_hidden + column);
+        float sigmoid = 1 / (1 + expf(-gate)), activated = gate * sigmoid;
+        store(hidden + column, activated * up);
+        store(gates + column, gradient * up * sigmoid * (1 + gate * (1 - sigmoid)));
+        store(ups + column, gradient * activated);
+    }
 }
 
 // Loss: `logits` [rows, classes].
@@ -462,11 +537,18 @@ extern "C" __global__ void adamw(float *values, const float *gradient, const flo
                                                            float scale) {                                              \
         causal_softmax_backward(probabilities, gradient, length, scale);                                               \
     }                                                                                                                  \
-    extern "C" __global__ void swiglu_##T(const T *gate_up, T *hidden, u32 inner, size_t count) {                      \
-        swiglu(gate_up, hidden, inner, count);                                                                         \
+    extern "C" __global__ void swiglu_##T(const T *gate_up, T *hidden, u32 inner) { swiglu(gate_up, hidden, inner); }  \
+    extern "C" __global__ void swiglu_backward_##T(T *gate_up, const T *to_hidden, T *hidden, u32 inner) {             \
+        swiglu_backward(gate_up, to_hidden, hidden, inner);                                                            \
     }                                                                                                                  \
-    extern "C" __global__ void swiglu_backward_##T(T *gate_up, const T *to_hidden, u32 inner, size_t count) {          \
-        swiglu_backward(gate_up, to_hidden, inner, count);                                                             \
+    extern "C" __global__ void add_and_norm_##T(const float *stream, const T *added, float *sum, const float *scale,   \
+                                                T *output, u32 width, float epsilon) {                                 \
+        add_and_norm(stream, added, sum, scale, output, width, epsilon);                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void rms_norm_backward_##T(const float *input, const float *scale, const T *to_output,       \
+                                                     float *to_input, T *rounded, float *to_scale, u32 rows,           \
+                                                     u32 width, u32 strip, float epsilon) {                            \
+        rms_norm_backward(input, scale, to_output, to_input, rounded, to_scale, rows, width, strip, epsilon);          \
     }                                                                                                                  \
     extern "C" __global__ void cross_entropy_##T(T *logits, const u32 *targets, float *losses, float *hits,            \
                                                  u32 classes, float share) {                                           \

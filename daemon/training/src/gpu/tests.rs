@@ -54,6 +54,22 @@ fn specs() -> [ModelSpec; 5] {
     [plain, other, wide, qwen, smol]
 }
 
+/// One for each kernel of attention, which has more rows than a block, and keys of more than a tile.
+fn attended_at_once() -> [ModelSpec; 3] {
+    let wide = |head_width: u32, heads, key_value_heads| ModelSpec {
+        layers: 1,
+        width: 16,
+        heads,
+        key_value_heads,
+        head_width,
+        feed_forward: 24,
+        context: 70,
+        vocabulary: 40,
+        ..ModelSpec::default()
+    };
+    [wide(32, 4, 2), wide(64, 2, 1), wide(128, 1, 1)]
+}
+
 fn batch(spec: &ModelSpec, sequences: usize, seed: u64) -> Batch {
     let tokens = |seed| random_tokens(sequences * spec.context as usize, spec.vocabulary, seed);
     Batch::Tokens(TokenBatch { inputs: tokens(seed), targets: tokens(seed + 1), sequences })
@@ -133,8 +149,8 @@ fn gradients_and_losses_are_those_of_the_cpu() -> Result<()> {
 
 #[test]
 fn sixteen_bits_give_nearly_the_gradient_of_thirty_two() -> Result<()> {
-    let [plain, other, _, qwen, smol] = &specs();
-    for (device, spec) in on_all_devices([plain, other, qwen, smol]) {
+    let ([plain, other, _, qwen, smol], [narrow, middle, wide]) = (&specs(), &attended_at_once());
+    for (device, spec) in on_all_devices([plain, other, qwen, smol, narrow, middle, wide]) {
         let options = TrainingOptions { precision: Precision::Bf16, ..TrainingOptions::default() };
         let (mut host, mut gpu) = pair(spec, device, &options)?;
         let batch = batch(spec, 3, 1);
@@ -211,7 +227,7 @@ fn transfer_beside_a_step(device: Arc<dyn Accelerator>) -> Result<()> {
 #[test]
 fn the_estimate_is_what_is_allocated() -> Result<()> {
     for (recompute, precision) in [(false, Precision::F32), (true, Precision::Bf16)] {
-        for spec in specs() {
+        for spec in specs().into_iter().chain(attended_at_once()) {
             let Some(device) = Emulated::open() else { return Ok(()) };
             let options = TrainingOptions { recompute, precision, ..TrainingOptions::default() };
             let (_, mut gpu) = pair(&spec, device.clone(), &options)?;

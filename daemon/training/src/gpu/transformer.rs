@@ -12,7 +12,7 @@ use murmur_protocol::manifest::ModelSpec;
 
 use super::weights::Weights;
 use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Matrix, Memory, Product, Span, THREADS};
-use super::{bytes_of, count, launch_for_each, of_kind, size};
+use super::{bytes_of, of_kind, size};
 use crate::data::TokenBatch;
 use crate::model::StageSpec;
 use crate::model::transformer::stage_layout;
@@ -25,13 +25,15 @@ mod stage;
 mod workspace;
 
 pub(crate) use workspace::activation_values;
-use workspace::{Kept, Pass, Workspace, logit_rows_at_once};
+use workspace::{Kept, Pass, Workspace, fuses_attention, logit_rows_at_once};
 
 pub(crate) struct GpuTransformer {
     device: Arc<dyn Accelerator>,
     /// Of what matrices are multiplied in.
     kind: Kind,
     recompute: bool,
+    /// Whether attention is one kernel, not products of scores that are held.
+    fuses_attention: bool,
     width: usize,
     inner: usize,
     heads: usize,
@@ -61,13 +63,12 @@ pub(crate) struct GpuTransformer {
 /// Where a block's tensors lie in flat vectors.
 struct Block {
     first_norm: Range<usize>,
-    query: Range<usize>,
-    key: Range<usize>,
-    value: Range<usize>,
+    /// Of queries, keys and values, which lie side by side.
+    joint: Range<usize>,
     output: Range<usize>,
     second_norm: Range<usize>,
-    gate: Range<usize>,
-    up: Range<usize>,
+    /// Side by side.
+    gate_up: Range<usize>,
     down: Range<usize>,
     /// Of queries, keys and values.
     joint_biases: Option<[Range<usize>; 3]>,
@@ -125,13 +126,10 @@ impl GpuTransformer {
             let norms = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"].map(find);
             Block {
                 first_norm: place("input_layernorm"),
-                query: place("self_attn.q_proj"),
-                key: place("self_attn.k_proj"),
-                value: place("self_attn.v_proj"),
+                joint: adjacent(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].map(place)),
                 output: place("self_attn.o_proj"),
                 second_norm: place("post_attention_layernorm"),
-                gate: place("mlp.gate_proj"),
-                up: place("mlp.up_proj"),
+                gate_up: adjacent(["mlp.gate_proj", "mlp.up_proj"].map(place)),
                 down: place("mlp.down_proj"),
                 joint_biases: all(biases),
                 output_bias: find("self_attn.o_proj.bias"),
@@ -154,6 +152,7 @@ impl GpuTransformer {
         Ok(GpuTransformer {
             kind,
             recompute,
+            fuses_attention: fuses_attention(kind, head_width),
             width: spec.width as usize,
             inner: spec.feed_forward as usize,
             heads: spec.heads as usize,
@@ -270,9 +269,13 @@ impl GpuTransformer {
             let arguments = [&spans.map(Argument::from)[..], &[size(self.width)]].concat();
             self.device.launch("embed", frame.rows, &arguments)?;
         }
+        let first_norm = |layer: usize| self.blocks.get(layer).map(|block| &block.first_norm);
+        if let Some(norm) = first_norm(0) {
+            self.normalise(frame, weights, self.pass().streams[0].span(), norm)?;
+        }
         for layer in 0..self.blocks.len() {
             self.activate(frame, weights, layer)?;
-            self.finish(frame, weights, layer)?;
+            self.finish(frame, weights, layer, first_norm(layer + 1))?;
         }
         Ok(())
     }
@@ -282,43 +285,38 @@ impl GpuTransformer {
         &kept[layer.min(kept.len() - 1)]
     }
 
-    /// All of a block that its backward needs.
+    /// All of a block that its backward needs, from its stream, which has been normalised.
     fn activate(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
         let (block, kept) = (&self.blocks[layer], self.kept(layer));
         let (rows, width, queries) = (frame.rows, self.width, self.query_width());
         let stream = self.pass().streams[layer].span();
-        self.normalise(frame, weights, stream, &block.first_norm)?;
         self.project(frame, weights, &self.joint(block))?;
         self.add_joint_biases(frame, weights, block)?;
         self.normalise_heads(frame, weights, block, kept)?;
         self.turn_heads(frame, layer, &kept.heads, false)?;
         self.attend(frame, kept)?;
-        self.move_heads(frame, kept.attended.span(), false)?;
-        self.device.copy(stream.first(rows * width), kept.middle.span().first(rows * width))?;
         let weight = Matrix::new(weights.for_products.part(block.output.clone()), queries).transposed();
-        let (attended, middle) = (kept.attended.span(), kept.middle.span());
-        let target = Matrix::new(middle, width);
-        self.multiply(Product::new(Matrix::new(attended, queries), weight, target, [rows, width, queries]).adds())?;
-        self.add_output_bias(frame, weights, block, middle)?;
-        self.normalise(frame, weights, middle, &block.second_norm)?;
+        let (attended, added) = (Matrix::new(kept.attended.span(), queries), self.work().added.span());
+        self.multiply(Product::new(attended, weight, Matrix::new(added, width), [rows, width, queries]))?;
+        self.add_output_bias(frame, weights, block, added)?;
+        self.add_and_normalise(frame, weights, [stream, added, kept.middle.span()], Some(&block.second_norm))?;
         self.project(frame, weights, &self.gate_up(block, kept))?;
         self.swiglu(frame, kept)
     }
 
-    /// The block's output from what was kept.
-    fn finish(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
+    /// The block's output from what was kept; where there is a next norm, also that.
+    fn finish(&self, frame: Frame, weights: Weights, layer: usize, next_norm: Option<&Range<usize>>) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
         let (rows, width, output) = (frame.rows, self.width, self.pass().streams[layer + 1].span());
-        self.device.copy(kept.middle.span().first(rows * width), output.first(rows * width))?;
         let weight = Matrix::new(weights.for_products.part(block.down.clone()), self.inner).transposed();
-        let hidden = Matrix::new(work.hidden.span(), self.inner);
-        self.multiply(Product::new(hidden, weight, Matrix::new(output, width), [rows, width, self.inner]).adds())
+        let (hidden, added) = (Matrix::new(work.hidden.span(), self.inner), work.added.span());
+        self.multiply(Product::new(hidden, weight, Matrix::new(added, width), [rows, width, self.inner]))?;
+        self.add_and_normalise(frame, weights, [kept.middle.span(), added, output], next_norm)
     }
 
-    fn joint(&self, block: &Block) -> Projections {
-        let [query, key, value] = self.joint_columns();
-        let parts = vec![(block.query.clone(), query), (block.key.clone(), key), (block.value.clone(), value)];
-        Projections { results: self.work().joint.span(), row: self.joint_width(), parts }
+    fn joint(&self, block: &Block) -> Projection {
+        let (place, columns) = (block.joint.clone(), self.joint_width());
+        Projection { place, results: Matrix::new(self.work().joint.span(), columns), columns }
     }
 
     /// Columns of queries, keys and values in a joint row.
@@ -327,19 +325,16 @@ impl GpuTransformer {
         [0..queries, queries..keys, keys..self.joint_width()]
     }
 
-    fn gate_up(&self, block: &Block, kept: &Kept) -> Projections {
-        let parts = vec![(block.gate.clone(), 0..self.inner), (block.up.clone(), self.inner..2 * self.inner)];
-        Projections { results: kept.gate_up.span(), row: 2 * self.inner, parts }
+    fn gate_up(&self, block: &Block, kept: &Kept) -> Projection {
+        let (place, columns) = (block.gate_up.clone(), 2 * self.inner);
+        Projection { place, results: Matrix::new(kept.gate_up.span(), columns), columns }
     }
 
-    fn project(&self, frame: Frame, weights: Weights, projections: &Projections) -> Result<()> {
+    fn project(&self, frame: Frame, weights: Weights, projection: &Projection) -> Result<()> {
         let normalised = Matrix::new(self.work().normalised.span(), self.width);
-        for (place, columns) in &projections.parts {
-            let weight = Matrix::new(weights.for_products.part(place.clone()), self.width).transposed();
-            let shape = [frame.rows, columns.len(), self.width];
-            self.multiply(Product::new(normalised, weight, projections.of(columns), shape))?;
-        }
-        Ok(())
+        let weight = Matrix::new(weights.for_products.part(projection.place.clone()), self.width).transposed();
+        let shape = [frame.rows, projection.columns, self.width];
+        self.multiply(Product::new(normalised, weight, projection.results, shape))
     }
 
     fn multiply(&self, product: Product) -> Result<()> {
@@ -353,12 +348,24 @@ impl GpuTransformer {
         self.device.launch(&of_kind("rms_norm", self.kind), frame.rows, &arguments)
     }
 
+    /// The third is the sum of the first two; fills `normalised` where there is a scale.
+    fn add_and_normalise(
+        &self,
+        frame: Frame,
+        weights: Weights,
+        [stream, added, sum]: [Span; 3],
+        scale: Option<&Range<usize>>,
+    ) -> Result<()> {
+        let scale = scale.map_or(Argument::Pointer(0), |scale| weights.exact.part(scale.clone()).into());
+        let spans = [stream.into(), added.into(), sum.into(), scale, self.work().normalised.span().into()];
+        let arguments = [&spans[..], &[size(self.width), self.epsilon.into()]].concat();
+        self.device.launch(&of_kind("add_and_norm", self.kind), frame.rows, &arguments)
+    }
+
     /// Fills `hidden`.
     fn swiglu(&self, frame: Frame, kept: &Kept) -> Result<()> {
-        let values = frame.rows * self.inner;
-        let spans = [kept.gate_up.span().into(), self.work().hidden.span().into()];
-        let arguments = [&spans[..], &[size(self.inner), count(values)]].concat();
-        launch_for_each(&*self.device, &of_kind("swiglu", self.kind), values, &arguments)
+        let arguments = [kept.gate_up.span().into(), self.work().hidden.span().into(), size(self.inner)];
+        self.device.launch(&of_kind("swiglu", self.kind), frame.rows, &arguments)
     }
 
     /// Fills losses and hits; with a share and a gradient, adds to it, and fills the gradient of the stream.
@@ -400,16 +407,15 @@ fn all<const N: usize>(places: [Option<Range<usize>>; N]) -> Option<[Range<usize
     places.and_then(|places| places.try_into().ok())
 }
 
-/// Several products of what was normalised, side by side in rows of so many columns.
-struct Projections {
-    results: Span,
-    row: usize,
-    /// Where each weight lies in flat vectors, and the columns that it fills.
-    parts: Vec<(Range<usize>, Range<usize>)>,
+/// Where tensors lie of which each begins where the one before it ends.
+fn adjacent<const N: usize>(places: [Range<usize>; N]) -> Range<usize> {
+    assert!(places.windows(2).all(|pair| pair[0].end == pair[1].start), "the layout has {places:?} side by side");
+    places[0].start..places[N - 1].end
 }
 
-impl Projections {
-    fn of(&self, columns: &Range<usize>) -> Matrix {
-        Matrix::new(self.results.part(columns.start..self.results.values), self.row)
-    }
+/// A product of what was normalised and the weight at a place in flat vectors.
+struct Projection {
+    place: Range<usize>,
+    results: Matrix,
+    columns: usize,
 }

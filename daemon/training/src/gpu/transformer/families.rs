@@ -19,10 +19,10 @@ impl GpuTransformer {
         Ok(())
     }
 
-    /// To `middle`, the stream after attention.
-    pub(super) fn add_output_bias(&self, frame: Frame, weights: Weights, block: &Block, middle: Span) -> Result<()> {
+    /// To what attention adds to the stream.
+    pub(super) fn add_output_bias(&self, frame: Frame, weights: Weights, block: &Block, added: Span) -> Result<()> {
         let Some(bias) = &block.output_bias else { return Ok(()) };
-        self.add_bias(frame, Kind::F32, (middle, self.width, 0..self.width), weights.exact.part(bias.clone()))
+        self.add_bias(frame, self.kind, (added, self.width, 0..self.width), weights.exact.part(bias.clone()))
     }
 
     /// Adds the gradient of the biases, from that of the joint rows.

@@ -34,7 +34,10 @@ impl GpuTransformer {
         self.work_mut().pass = Some(pass);
         let stream = self.work().to_stream.span().first(frame.rows * self.width);
         match to_output {
-            Some(to_output) => self.device.upload(bytes_of(&to_output), stream)?,
+            Some(to_output) => {
+                self.device.upload(bytes_of(&to_output), stream)?;
+                self.round_gradient(frame)?;
+            }
             None => self.predict(frame, weights, Some((share, gradient)))?,
         }
         self.backward(frame, weights, gradient)?;

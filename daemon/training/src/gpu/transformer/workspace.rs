@@ -5,7 +5,7 @@ use murmur_protocol::manifest::ModelSpec;
 
 use super::{Frame, GpuTransformer};
 use crate::engine::options::Precision;
-use crate::gpu::{Kind, Memory};
+use crate::gpu::{ATTENTION_WIDTHS, Kind, Memory, Span};
 use crate::model::StageSpec;
 
 /// Attention scores that are held at once, unless one head of one sequence has more.
@@ -23,11 +23,13 @@ pub(super) struct Workspace {
     pub(super) length: usize,
     /// The microbatch that is being computed.
     pub(super) pass: Option<Pass>,
-    /// `[rows, width]`: after a norm, in rows and in heads, and the gradient of the stream rounded. The first two hold what
-    /// attention gives as well, `[rows, query width]`.
+    /// `[rows, width]`: after a norm, in rows and, where attention is products, in heads, and the gradient of the stream
+    /// rounded. The first two hold what attention gives as well, `[rows, query width]`.
     pub(super) normalised: Memory,
     pub(super) in_heads: Memory,
     pub(super) rounded: Memory,
+    /// `[rows, width]`: what is to be added to the stream.
+    pub(super) added: Memory,
     /// `[rows, query | key | value]`.
     pub(super) joint: Memory,
     /// The gradient of a block's heads.
@@ -37,11 +39,12 @@ pub(super) struct Workspace {
     /// `[rows, inner]`, and its gradient.
     pub(super) hidden: Memory,
     pub(super) to_hidden: Memory,
+    /// Where attention is one kernel, of each query's output and its gradient `[sequences, heads, length]`.
+    pub(super) products: Memory,
     pub(super) logits: Memory,
     pub(super) to_stream: Memory,
     pub(super) to_normalised: Memory,
     /// `[rows]`.
-    pub(super) factors: Memory,
     pub(super) losses: Memory,
     pub(super) hits: Memory,
 }
@@ -63,6 +66,8 @@ pub(super) struct Kept {
     pub(super) raw: Option<Memory>,
     /// `[rows, query width]`, of the products' kind.
     pub(super) attended: Memory,
+    /// Where attention is one kernel, log₂ of the sum of e^score of each query `[sequences, heads, length]`.
+    pub(super) log_sums: Option<Memory>,
     /// `[rows, gate | up]`, of the products' kind.
     pub(super) gate_up: Memory,
     /// The stream between attention and feed-forward `[rows, width]`.
@@ -74,6 +79,18 @@ pub(super) struct Heads {
     pub(super) query: Memory,
     pub(super) key: Memory,
     pub(super) value: Memory,
+}
+
+impl Heads {
+    /// Of queries, keys and values.
+    pub(super) fn spans(&self) -> [Span; 3] {
+        [self.query.span(), self.key.span(), self.value.span()]
+    }
+}
+
+/// Whether attention is one kernel.
+pub(super) fn fuses_attention(kind: Kind, head_width: usize) -> bool {
+    kind == Kind::Bf16 && ATTENTION_WIDTHS.contains(&head_width)
 }
 
 /// Units of one head's scores, or of the heads that share a key, that fit at once.
@@ -105,10 +122,14 @@ pub(crate) fn activation_values(
     let kept = if recompute { 1 } else { layers };
     // Angles once more, of no turn, for layers without positions.
     let tables = if spec.layers_without_rope.is_empty() { 1 } else { 2 };
-    let of_pass = (layers + 1 + kept) * width + 2;
-    let exact = rows * (passes * of_pass + 2 * width + 3) + tables * length * head_width;
+    let is_fused = fuses_attention(precision.into(), head_width);
+    // What attention holds beside heads and rows: sums of each row, or scores and what it gives in heads.
+    let (sums, in_heads) = if is_fused { (heads, 0) } else { (0, queries) };
+    let of_pass = (layers + 1 + kept) * width + kept * sums + 2;
+    let exact = rows * (passes * of_pass + width + sums + 2) + tables * length * head_width;
     let scores = units_at_once(heads, key_heads, sequences, length) * (heads / key_heads) * length * length;
-    let of_batch = width.max(queries) + queries + width + 2 * joint + 2 * inner;
+    let scores = if is_fused { 0 } else { scores };
+    let of_batch = width.max(queries) + in_heads + 3 * width + 2 * joint + 2 * inner;
     let rounded = rows * (passes * kept * (joint + raw + queries + 2 * inner) + of_batch);
     let rounded = rounded + 2 * scores;
     let rounded = rounded + if stage.predicts { vocabulary * logit_rows_at_once(vocabulary, rows) } else { 0 };
@@ -131,6 +152,7 @@ impl GpuTransformer {
                 heads: self.new_heads(rows)?,
                 raw: raw_values.map(rounded).transpose()?,
                 attended: rounded(rows * self.query_width())?,
+                log_sums: self.fuses_attention.then(|| self.row_sums(rows)).transpose()?,
                 gate_up: rounded(rows * 2 * self.inner)?,
                 middle: self.device.allocate(Kind::F32, rows * self.width)?,
             })
@@ -146,6 +168,11 @@ impl GpuTransformer {
         })
     }
 
+    /// A value for each row of each head.
+    fn row_sums(&self, rows: usize) -> Result<Memory> {
+        self.device.allocate(Kind::F32, rows * self.heads)
+    }
+
     fn new_heads(&self, rows: usize) -> Result<Heads> {
         let key = || self.device.allocate(self.kind, rows * self.key_width());
         let query = self.device.allocate(self.kind, rows * self.query_width())?;
@@ -159,25 +186,28 @@ impl GpuTransformer {
             |values: usize| self.device.allocate(self.kind, values),
         );
         let (sharing, units) = self.groups(frame);
-        let scores = units * sharing * length * length;
+        let is_fused = self.fuses_attention;
+        let (scores, in_heads) =
+            if is_fused { (0, 0) } else { (units * sharing * length * length, rows * self.query_width()) };
         let logits = if self.end.is_some() { logit_rows_at_once(self.vocabulary, rows) * self.vocabulary } else { 0 };
         Ok(Workspace {
             rows,
             length,
             pass: None,
             normalised: rounded(rows * self.width.max(self.query_width()))?,
-            in_heads: rounded(rows * self.query_width())?,
+            in_heads: rounded(in_heads)?,
             rounded: rounded(rows * self.width)?,
+            added: rounded(rows * self.width)?,
             joint: rounded(rows * self.joint_width())?,
             to_heads: self.new_heads(rows)?,
             scores: rounded(scores)?,
             to_scores: rounded(scores)?,
             hidden: rounded(rows * self.inner)?,
             to_hidden: rounded(rows * self.inner)?,
+            products: if is_fused { self.row_sums(rows) } else { exact(0) }?,
             logits: rounded(logits)?,
             to_stream: exact(rows * self.width)?,
-            to_normalised: exact(rows * self.width)?,
-            factors: exact(rows)?,
+            to_normalised: rounded(rows * self.width)?,
             losses: exact(rows)?,
             hits: exact(rows)?,
         })
