@@ -145,6 +145,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--graphs", action="store_true", help="with --compile: replay CUDA graphs")
     parser.add_argument("--force-mkl", action="store_true", help="have MKL treat the processor as one of Intel's")
     parser.add_argument("--weights", help="safetensors to begin with")
     parser.add_argument("--tokens", help="u32 windows of context + 1 tokens, one batch after the other")
@@ -181,7 +182,8 @@ def main():
     )
     rates = json.loads(options.rates) if options.rates else [settings["learning_rate"]]
     batches = endless_batches(options.tokens, settings["batch_sequences"], spec["context"], spec["vocabulary"])
-    loss_of = torch.compile(model) if options.compile else model
+    mode = "reduce-overhead" if options.graphs else "default"
+    loss_of = torch.compile(model, mode=mode) if options.compile else model
     taken = 0
 
     def step():

@@ -148,17 +148,19 @@ def main():
     for tool in ["c++", sys.argv[1]]:
         if not shutil.which(tool):
             sys.exit(f"emulated_gpu.py: no program {tool}")
-    kernels = (GPU / "kernels.cu").read_text()
+    kernels, attention = [(GPU / name).read_text() for name in ["kernels.cu", "attention.cuh"]]
     names = re.findall(r'extern "C" __global__ void (\w+)\(', kernels)
     names = [name for name in names if not name.endswith("_")]
     names += [name + kind for name in re.findall(r"void (\w+_)##T\(", kernels) for kind in ["float", "bf16"]]
+    widths = re.findall(r"^ATTEND\((\d+),", attention, re.MULTILINE)
+    names += [name + width for name in re.findall(r" (\w+_)##WIDTH\(", attention) for width in widths]
     source = "#define MURMUR_EMULATED\n" + (GPU / "emulator.h").read_text() + kernels
     source += "".join(f"EMULATE({name})\n" for name in names) + DRIVER
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "gpu.cpp"
         file.write_text(source)
         first = Path(folder) / LIBRARIES[0]
-        subprocess.run(["c++", "-std=c++17", "-O2", "-shared", "-fPIC", "-o", first, file, "-ldl"], check=True)
+        subprocess.run(["c++", "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{GPU}", "-o", first, file, "-ldl"], check=True)
         for other in LIBRARIES[1:]:
             (Path(folder) / other).symlink_to(first)
         # The driver looks a kernel up in the whole program.

@@ -170,13 +170,18 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
     let processor = processor().filter(|_| device.is_cpu());
     let forces_mkl = processor.as_ref().is_some_and(|(_, maker)| maker != "GenuineIntel");
     if let Some(python) = &options.python {
-        for way in Way::all(device, options.precision, forces_mkl) {
+        // They load and compile at the same time.
+        let start = |way: Way| {
             note(&format!("starting PyTorch, {}", way.name));
             let more: Vec<String> = way.options.iter().map(|option| (*option).to_owned()).collect();
-            let target = (device, way.precision);
-            let started = PyTorch::start(python, &workplace, manifest, target, threads, &more)
-                .and_then(|mut other| other.take_steps(WARM_UP_STEPS).map(|_| other));
-            match started {
+            let mut other = PyTorch::start(python, &workplace, manifest, (device, way.precision), threads, &more)?;
+            other.order_steps(WARM_UP_STEPS)?;
+            Ok(other)
+        };
+        let ways = Way::all(device, options.precision, forces_mkl);
+        let started: Vec<(Way, anyhow::Result<PyTorch>)> = ways.into_iter().map(|way| (way, start(way))).collect();
+        for (way, started) in started {
+            match started.and_then(|mut other| other.taken_steps().map(|_| other)) {
                 Ok(other) => others.push((way.name, other, Vec::new())),
                 Err(error) if way.may_fail => note(&format!("warning: {} is left out: {error}", way.name)),
                 Err(error) => return Err(error),

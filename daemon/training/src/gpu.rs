@@ -15,8 +15,6 @@ pub(crate) mod emulated;
 mod muon;
 mod product;
 mod replica;
-#[cfg(feature = "cuda")]
-mod timed;
 mod transformer;
 mod weights;
 
@@ -50,8 +48,8 @@ const SUM_BLOCKS: usize = 512;
 /// Rows of a block that sums columns.
 const STRIP: usize = if cfg!(test) { 16 } else { 256 };
 
-/// Rows of a block that goes back through a norm, at most `NORM_ROWS` of the kernels.
-const NORM_STRIP: usize = if cfg!(test) { 8 } else { 32 };
+/// Rows of a block that goes back through a norm: `NORM_ROWS` of the kernels for each warp.
+const NORM_STRIP: usize = 4 * THREADS / 32;
 
 /// Columns of a head that one thread sums where heads are normalised: `HEAD_COLUMNS` of the kernels.
 const HEAD_COLUMNS: usize = 4;
@@ -254,9 +252,7 @@ pub(crate) fn accelerator(device: &Device) -> std::result::Result<Arc<dyn Accele
     static OPENED: Mutex<BTreeMap<usize, Opened>> = Mutex::new(BTreeMap::new());
     let open = || {
         let device: Arc<dyn Accelerator> = Arc::new(cuda::Cuda::open(number).map_err(|error| error.to_string())?);
-        check::check(&device)
-            .map(|()| device)
-            .map(|device| if std::env::var_os("GPU_PROFILE").is_some() { timed::Timed::wrap(device) } else { device })
+        check::check(&device).map(|()| device)
     };
     OPENED.lock().expect("nobody panics with a device").entry(number).or_insert_with(open).clone()
 }

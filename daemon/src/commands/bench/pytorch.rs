@@ -81,17 +81,28 @@ impl PyTorch {
 
     /// Lets it take steps.
     pub(super) fn take_steps(&mut self, count: usize) -> anyhow::Result<Steps> {
-        let ended = |reason: &str| {
-            Failure::new(ExitCode::Failure, format!("PyTorch ended: {reason}"))
-                .hint("its own message is above; --python names a Python in which `import torch` works")
-        };
-        writeln!(self.orders, "{count}").map_err(|error| ended(&error.to_string()))?;
+        self.order_steps(count)?;
+        self.taken_steps()
+    }
+
+    /// Tells it to take steps, and returns at once.
+    pub(super) fn order_steps(&mut self, count: usize) -> anyhow::Result<()> {
+        Ok(writeln!(self.orders, "{count}").map_err(|error| ended(&error.to_string()))?)
+    }
+
+    /// What the ordered steps did.
+    pub(super) fn taken_steps(&mut self) -> anyhow::Result<Steps> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
             return Err(ended("it gave no answer").into());
         }
         Ok(serde_json::from_str(&line)?)
     }
+}
+
+fn ended(reason: &str) -> Failure {
+    Failure::new(ExitCode::Failure, format!("PyTorch ended: {reason}"))
+        .hint("its own message is above; --python names a Python in which `import torch` works")
 }
 
 /// A way in which PyTorch computes the same steps.
@@ -120,6 +131,10 @@ impl Way {
                 ways.push(forced("compiled, MKL forced", Precision::F32));
                 ways.push(forced("compiled, bf16, MKL forced", Precision::Bf16));
             }
+        } else {
+            ways.push(way("compiled, CUDA graphs", precision, &["--compile", "--graphs"]));
+            // They share the GPU's memory with each other.
+            ways.iter_mut().for_each(|way| way.may_fail = true);
         }
         ways
     }

@@ -166,13 +166,13 @@ __device__ void attend(const bf16 *query, const bf16 *key, const bf16 *value, bf
                     maximum = fmaxf(maximum, fmaxf(scores[at][2 * half], scores[at][2 * half + 1]));
                 }
                 maximum = row_max(maximum);
-                float shrink = exp2f((maxima[half] - maximum) * factor), total = 0;
+                float shrink = power_of_two((maxima[half] - maximum) * factor), total = 0;
                 maxima[half] = maximum;
 #pragma unroll
                 for (u32 at = 0; at < TILE / 8; ++at) {
 #pragma unroll
                     for (u32 index = 2 * half; index < 2 * half + 2; ++index) {
-                        scores[at][index] = exp2f((scores[at][index] - maximum) * factor);
+                        scores[at][index] = power_of_two((scores[at][index] - maximum) * factor);
                         total += scores[at][index];
                     }
                 }
@@ -250,14 +250,15 @@ __device__ void attend_backward_queries(const bf16 *query, const bf16 *key, cons
             float scores[TILE / 8][4], gradients[TILE / 8][4];
             multiply_transposed<WIDTH, TILE>(scores, queries, keys[tile % 2]);
             multiply_transposed<WIDTH, TILE>(gradients, to_outputs, values[tile % 2]);
+            bool all_see = begin + TILE <= place.first + 1;
 #pragma unroll
             for (u32 at = 0; at < TILE / 8; ++at) {
 #pragma unroll
                 for (u32 index = 0; index < 4; ++index) {
                     u32 column = begin + at * 8 + threadIdx.x % 4 * 2 + index % 2, half = index / 2;
-                    bool sees = column <= place.row + half * 8;
-                    float probability = sees ? exp2f(scores[at][index] * factor - own_sums[half]) : 0;
-                    gradients[at][index] = probability * (gradients[at][index] - own_products[half]);
+                    bool sees = all_see || column <= place.row + half * 8;
+                    float probability = power_of_two(scores[at][index] * factor - own_sums[half]);
+                    gradients[at][index] = sees ? probability * (gradients[at][index] - own_products[half]) : 0;
                 }
             }
             multiply_onto<WIDTH, TILE>(sums, gradients, keys[tile % 2]);
@@ -315,9 +316,10 @@ __device__ void attend_backward_keys(const bf16 *query, const bf16 *key, const b
                 for (u32 index = 0; index < 4; ++index) {
                     u32 column = at * 8 + threadIdx.x % 4 * 2 + index % 2, query = begin + column;
                     bool sees = all_see || (query < length && query >= row + index / 2 * 8);
-                    float weight = exp2f(weights[at][index] * factor - tile_sums[turn % 2][column]);
+                    float weight = power_of_two(weights[at][index] * factor - tile_sums[turn % 2][column]);
+                    float product = tile_products[turn % 2][column];
                     weights[at][index] = sees ? weight : 0;
-                    gradients[at][index] = weights[at][index] * (gradients[at][index] - tile_products[turn % 2][column]);
+                    gradients[at][index] = weights[at][index] * (gradients[at][index] - product);
                 }
             }
             multiply_onto<WIDTH, TILE>(value_sums, weights, to_outputs[turn % 2]);
@@ -330,20 +332,20 @@ __device__ void attend_backward_keys(const bf16 *query, const bf16 *key, const b
     store_rows<WIDTH>(to_value + unit * of_head, value_sums, row, length, WIDTH, ones);
 }
 
-#define ATTEND(WIDTH, TILE, TILE_OF_QUERIES, TILE_OF_KEYS, AT_ONCE)                                                                              \
-    extern "C" __global__ void __launch_bounds__(256, AT_ONCE) attend_##WIDTH(const bf16 *query, const bf16 *key, const bf16 *value, bf16 *output,     \
-                                              float *log_sums, u32 length, u32 heads, u32 key_heads, u32 units,        \
-                                              float scale) {                                                           \
+#define ATTEND(WIDTH, TILE, TILE_OF_QUERIES, TILE_OF_KEYS, AT_ONCE)                                                    \
+    extern "C" __global__ void __launch_bounds__(256, AT_ONCE)                                                         \
+        attend_##WIDTH(const bf16 *query, const bf16 *key, const bf16 *value, bf16 *output, float *log_sums,           \
+                       u32 length, u32 heads, u32 key_heads, u32 units, float scale) {                                 \
         attend<WIDTH, TILE>(query, key, value, output, log_sums, length, heads, key_heads, units, scale);              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, AT_ONCE) attend_backward_queries_##WIDTH(                                                        \
+    extern "C" __global__ void __launch_bounds__(256, AT_ONCE) attend_backward_queries_##WIDTH(                        \
         const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *output, const bf16 *to_output,              \
         const float *log_sums, float *products, bf16 *to_query, u32 length, u32 heads, u32 key_heads, u32 units,       \
         float scale) {                                                                                                 \
-        attend_backward_queries<WIDTH, TILE_OF_QUERIES>(query, key, value, output, to_output, log_sums, products, to_query,       \
-                                             length, heads, key_heads, units, scale);                                  \
+        attend_backward_queries<WIDTH, TILE_OF_QUERIES>(query, key, value, output, to_output, log_sums, products,      \
+                                                        to_query, length, heads, key_heads, units, scale);             \
     }                                                                                                                  \
-    extern "C" __global__ void attend_backward_keys_##WIDTH(                                                           \
+    extern "C" __global__ void __launch_bounds__(256, AT_ONCE) attend_backward_keys_##WIDTH(                           \
         const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *to_output, const float *log_sums,           \
         const float *products, bf16 *to_key, bf16 *to_value, u32 length, u32 heads, u32 key_heads, u32 units,          \
         float scale) {                                                                                                 \
@@ -351,6 +353,7 @@ __device__ void attend_backward_keys(const bf16 *query, const bf16 *key, const b
                                                   length, heads, key_heads, units, scale);                             \
     }
 
+// (width of a head, rows of a tile of `attend`, of the two backward; blocks that a multiprocessor has at once)
 ATTEND(32, 64, 64, 64, 2)
 ATTEND(64, 64, 32, 32, 2)
 ATTEND(128, 32, 32, 16, 1)

@@ -44,6 +44,15 @@ inline __nv_bfloat16 __float2bfloat16(float value) {
     return {(unsigned short)(bits >> 16)};
 }
 
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+
+inline float __expf(float value) { return expf(value); }
+inline float __fdividef(float left, float right) { return left / right; }
 inline float rsqrtf(float value) { return 1 / sqrtf(value); }
 
 inline float atomicAdd(float *place, float value) {
@@ -84,6 +93,8 @@ template <typename V> V __shfl_xor_sync(unsigned, V value, int distance) {
 inline unsigned pack(float low, float high) {
     return (unsigned)__float2bfloat16(high).bits << 16 | __float2bfloat16(low).bits;
 }
+
+inline float power_of_two(float value) { return exp2f(value); }
 
 inline float lower(unsigned pair) { return __bfloat162float({(unsigned short)pair}); }
 inline float upper(unsigned pair) { return __bfloat162float({(unsigned short)(pair >> 16)}); }

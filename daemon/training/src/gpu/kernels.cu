@@ -18,6 +18,19 @@ __device__ inline float load(const bf16 *place) { return __bfloat162float(*place
 __device__ inline void store(float *place, float value) { *place = value; }
 __device__ inline void store(bf16 *place, float value) { *place = __float2bfloat16(value); }
 
+/// Threads take four values at once where rows are multiples of four, and one each elsewhere: `COUNT`.
+template <u32 COUNT> struct Values {
+    float at[COUNT];
+};
+
+template <u32 COUNT, typename T> __device__ Values<COUNT> load_all(const T *place) {
+    static_assert(COUNT == 1, "more have their own way");
+    return {load(place)};
+}
+template <u32 COUNT, typename T> __device__ void store_all(T *place, const Values<COUNT> &values) {
+    store(place, values.at[0]);
+}
+
 #ifndef MURMUR_EMULATED
 /// Two values, the first one in the lower half.
 __device__ inline u32 pack(float low, float high) {
@@ -25,12 +38,20 @@ __device__ inline u32 pack(float low, float high) {
     return *(u32 *)&pair;
 }
 
+/// 2^x, or 0 where that is no normal number.
+__device__ inline float power_of_two(float value) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+    return power;
+}
+
 __device__ inline float lower(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ inline float upper(u32 pair) { return __uint_as_float(pair & 0xffff0000); }
 
 /// `sums` += A [16, 16] · B [16, 8] of a warp (PTX ISA, `mma.m16n8k16`).
 __device__ inline void multiply_add(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -67,6 +88,24 @@ __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: 
 /// Until at most the last group is under way.
 __device__ inline void wait_for_copies_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 #endif
+
+template <> __device__ inline Values<4> load_all<4, float>(const float *place) {
+    float4 four = *(const float4 *)place;
+    return {four.x, four.y, four.z, four.w};
+}
+template <> __device__ inline Values<4> load_all<4, bf16>(const bf16 *place) {
+    uint2 pairs = *(const uint2 *)place;
+    return {lower(pairs.x), upper(pairs.x), lower(pairs.y), upper(pairs.y)};
+}
+template <> __device__ inline void store_all<4, float>(float *place, const Values<4> &values) {
+    *(float4 *)place = {values.at[0], values.at[1], values.at[2], values.at[3]};
+}
+template <> __device__ inline void store_all<4, bf16>(bf16 *place, const Values<4> &values) {
+    *(uint2 *)place = {pack(values.at[0], values.at[1]), pack(values.at[2], values.at[3])};
+}
+
+/// σ(x).
+__device__ inline float sigmoid(float value) { return __fdividef(1, 1 + __expf(-value)); }
 
 /// Over all threads of the block; every thread gets it.
 template <typename V> __device__ V block_sum(V value) {
@@ -111,75 +150,108 @@ extern "C" __global__ void embed_backward(const float *to_stream, const u32 *tok
 
 // RMSNorm: `output` = `scale` · x / √(mean x² + ε).
 
-template <typename T>
+template <u32 COUNT, typename T>
 __device__ void rms_norm(const float *input, const float *scale, T *output, u32 width, float epsilon) {
     const float *row = input + (size_t)blockIdx.x * width;
     float squares = 0;
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) squares += row[column] * row[column];
+    for (u32 column = COUNT * threadIdx.x; column < width; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(row + column);
+        for (float value : values.at) squares += value * value;
+    }
     float factor = rsqrtf(block_sum(squares) / width + epsilon);
     T *to = output + (size_t)blockIdx.x * width;
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
-        store(to + column, row[column] * factor * scale[column]);
+    for (u32 column = COUNT * threadIdx.x; column < width; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(row + column);
+        for (u32 index = 0; index < COUNT; ++index) values.at[index] *= factor * scale[column + index];
+        store_all(to + column, values);
     }
 }
 
 /// `sum` = `stream` + `added`, and `output` its norm, where there is a scale.
-template <typename T>
+template <u32 COUNT, typename T>
 __device__ void add_and_norm(const float *stream, const T *added, float *sum, const float *scale, T *output, u32 width,
                              float epsilon) {
     size_t first = (size_t)blockIdx.x * width;
     float squares = 0;
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
-        float value = stream[first + column] + load(added + first + column);
-        sum[first + column] = value;
-        squares += value * value;
+    for (u32 column = COUNT * threadIdx.x; column < width; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(stream + first + column);
+        auto more = load_all<COUNT>(added + first + column);
+        for (u32 index = 0; index < COUNT; ++index) {
+            values.at[index] += more.at[index];
+            squares += values.at[index] * values.at[index];
+        }
+        store_all(sum + first + column, values);
     }
     if (scale == nullptr) return;
     float factor = rsqrtf(block_sum(squares) / width + epsilon);
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
-        store(output + first + column, sum[first + column] * factor * scale[column]);
+    for (u32 column = COUNT * threadIdx.x; column < width; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(sum + first + column);
+        for (u32 index = 0; index < COUNT; ++index) values.at[index] *= factor * scale[column + index];
+        store_all(output + first + column, values);
     }
 }
 
-/// Rows of a block of `rms_norm_backward`, at most.
-#define NORM_ROWS 32
+/// Rows of each warp of `rms_norm_backward`.
+#define NORM_ROWS 4
 
-/// Adds to `to_input` and `to_scale`, and leaves `to_input` rounded as well. A block has `strip` rows: first each warp rows of
-/// its own, then each thread columns.
-template <typename T>
+/// Adds to `to_input` and `to_scale`, and leaves `to_input` rounded as well. Warps go through their rows side by side, first
+/// for what each row's gradient shrinks by, then for columns, whose sums the block's warps add up.
+template <u32 COUNT, typename T>
 __device__ void rms_norm_backward(const float *input, const float *scale, const T *to_output, float *to_input, T *rounded,
-                                  float *to_scale, u32 rows, u32 width, u32 strip, float epsilon) {
-    __shared__ float factors[NORM_ROWS];
-    u32 begin = blockIdx.x * strip, end = begin + strip < rows ? begin + strip : rows, lane = threadIdx.x % 32;
-    for (u32 row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
-        size_t first = (size_t)row * width;
-        float squares = 0, product = 0;
-        for (u32 column = lane; column < width; column += 32) {
-            float value = input[first + column];
-            squares += value * value;
-            product += load(to_output + first + column) * scale[column] * value;
+                                  float *to_scale, u32 rows, u32 width, float epsilon) {
+    __shared__ float partial_sums[32][COUNT * 32];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    u32 first = (blockIdx.x * warps + warp) * NORM_ROWS;
+    float squares[NORM_ROWS] = {}, products[NORM_ROWS] = {};
+    for (u32 column = COUNT * lane; column < width; column += COUNT * 32) {
+#pragma unroll
+        for (u32 row = 0; row < NORM_ROWS; ++row) {
+            if (first + row >= rows) continue;
+            size_t place = (size_t)(first + row) * width + column;
+            auto values = load_all<COUNT>(input + place), gradients = load_all<COUNT>(to_output + place);
+            for (u32 index = 0; index < COUNT; ++index) {
+                squares[row] += values.at[index] * values.at[index];
+                products[row] += gradients.at[index] * scale[column + index] * values.at[index];
+            }
         }
-        for (int distance = 16; distance > 0; distance /= 2) {
-            squares += __shfl_xor_sync(0xffffffff, squares, distance);
-            product += __shfl_xor_sync(0xffffffff, product, distance);
-        }
-        float factor = rsqrtf(squares / width + epsilon), shrink = product * factor * factor * factor / width;
-        for (u32 column = lane; column < width; column += 32) {
-            float gradient = load(to_output + first + column) * scale[column] * factor;
-            float sum = to_input[first + column] + gradient - input[first + column] * shrink;
-            to_input[first + column] = sum;
-            store(rounded + first + column, sum);
-        }
-        if (lane == 0) factors[row - begin] = factor;
     }
-    __syncthreads();
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
-        float sum = 0;
-        for (u32 row = begin; row < end; ++row) {
-            size_t index = (size_t)row * width + column;
-            sum += load(to_output + index) * input[index] * factors[row - begin];
+    float factors[NORM_ROWS], shrinks[NORM_ROWS];
+#pragma unroll
+    for (u32 row = 0; row < NORM_ROWS; ++row) {
+        for (int distance = 16; distance > 0; distance /= 2) {
+            squares[row] += __shfl_xor_sync(0xffffffff, squares[row], distance);
+            products[row] += __shfl_xor_sync(0xffffffff, products[row], distance);
         }
-        atomicAdd(to_scale + column, sum);
+        float factor = rsqrtf(squares[row] / width + epsilon);
+        factors[row] = factor, shrinks[row] = products[row] * factor * factor * factor / width;
+    }
+    for (u32 begin = 0; begin < width; begin += COUNT * 32) {
+        u32 column = begin + COUNT * lane;
+        float sums[COUNT] = {};
+        if (column < width) {
+#pragma unroll
+            for (u32 row = 0; row < NORM_ROWS; ++row) {
+                if (first + row >= rows) continue;
+                size_t place = (size_t)(first + row) * width + column;
+                auto values = load_all<COUNT>(input + place), gradients = load_all<COUNT>(to_output + place);
+                auto onto = load_all<COUNT>(to_input + place);
+                for (u32 index = 0; index < COUNT; ++index) {
+                    float gradient = gradients.at[index] * factors[row];
+                    sums[index] += gradient * values.at[index];
+                    onto.at[index] += gradient * scale[column + index] - values.at[index] * shrinks[row];
+                }
+                store_all(to_input + place, onto);
+                store_all(rounded + place, onto);
+            }
+        }
+        __syncthreads(); // the columns before may still be read
+        for (u32 index = 0; index < COUNT; ++index) partial_sums[warp][COUNT * lane + index] = sums[index];
+        __syncthreads();
+        for (u32 index = threadIdx.x; index < COUNT * 32 && begin + index < width; index += blockDim.x) {
+            float sum = 0;
+            for (u32 other = 0; other < warps; ++other) sum += partial_sums[other][index];
+            atomicAdd(to_scale + begin + index, sum);
+        }
     }
 }
 
@@ -279,13 +351,13 @@ __device__ void head_norm_backward(T *to_rows, const T *raw, const float *query_
 // Heads: rows [sequences, length, query | key | value] to and from heads [sequences, heads, length, head width], with queries
 // and keys turned by their position (RoPE), Hugging Face's halves of a head paired.
 
-template <typename T>
+template <u32 COUNT, typename T>
 __device__ void turn_heads(T *rows, T *query, T *key, T *value, const float *cosines, const float *sines, u32 length,
                            u32 heads, u32 key_heads, u32 half, bool backwards) {
     u32 position = blockIdx.x % length, sequence = blockIdx.x / length, slots = heads + 2 * key_heads;
     T *row = rows + (size_t)blockIdx.x * slots * 2 * half;
-    for (u32 index = threadIdx.x; index < slots * half; index += blockDim.x) {
-        u32 slot = index / half, pair = index % half;
+    for (u32 element = COUNT * threadIdx.x; element < slots * half; element += COUNT * blockDim.x) {
+        u32 slot = element / half, pair = element % half;
         T *side = query;
         u32 head = slot, of = heads;
         bool turns = true;
@@ -296,17 +368,19 @@ __device__ void turn_heads(T *rows, T *query, T *key, T *value, const float *cos
         }
         T *in_row = row + (size_t)slot * 2 * half + pair;
         T *in_head = side + (((size_t)sequence * of + head) * length + position) * 2 * half + pair;
-        float cosine = turns ? cosines[(size_t)position * half + pair] : 1;
-        float sine = turns ? sines[(size_t)position * half + pair] : 0;
-        if (backwards) {
-            float first = load(in_head), second = load(in_head + half);
-            store(in_row, first * cosine + second * sine);
-            store(in_row + half, second * cosine - first * sine);
-        } else {
-            float first = load(in_row), second = load(in_row + half);
-            store(in_head, first * cosine - second * sine);
-            store(in_head + half, second * cosine + first * sine);
+        T *from = backwards ? in_head : in_row, *to = backwards ? in_row : in_head;
+        auto first = load_all<COUNT>(from), second = load_all<COUNT>(from + half);
+        if (turns) {
+            auto cosine = load_all<COUNT>(cosines + (size_t)position * half + pair);
+            auto sine = load_all<COUNT>(sines + (size_t)position * half + pair);
+            for (u32 index = 0; index < COUNT; ++index) {
+                float x = first.at[index], y = second.at[index], turn = backwards ? -sine.at[index] : sine.at[index];
+                first.at[index] = x * cosine.at[index] - y * turn;
+                second.at[index] = y * cosine.at[index] + x * turn;
+            }
         }
+        store_all(to, first);
+        store_all(to + half, second);
     }
 }
 
@@ -326,38 +400,60 @@ __device__ void move_heads(T *rows, T *in_heads, u32 length, u32 heads, u32 head
     }
 }
 
-// Attention: `scores` [heads of all sequences, length, length] in place; later positions are not seen.
+// Attention: `scores` [units, queries, length] in place, of so many queries from `first` on; later positions are not seen, and
+// none from `end` on is read.
 
-template <typename T> __device__ void causal_softmax(T *scores, u32 length, float scale) {
-    u32 seen = blockIdx.x % length + 1;
+template <u32 COUNT, typename T>
+__device__ void causal_softmax(T *scores, u32 length, u32 queries, u32 first, u32 end, float scale) {
+    u32 seen = first + blockIdx.x % queries + 1;
     T *row = scores + (size_t)blockIdx.x * length;
     float maximum = -INFINITY;
-    for (u32 column = threadIdx.x; column < seen; column += blockDim.x) maximum = fmaxf(maximum, load(row + column));
+    for (u32 column = COUNT * threadIdx.x; column < seen; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(row + column);
+        for (u32 index = 0; index < COUNT; ++index) {
+            if (column + index < seen) maximum = fmaxf(maximum, values.at[index]);
+        }
+    }
     maximum = block_max(maximum);
     float sum = 0;
-    for (u32 column = threadIdx.x; column < seen; column += blockDim.x) {
-        sum += expf((load(row + column) - maximum) * scale);
+    for (u32 column = COUNT * threadIdx.x; column < seen; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(row + column);
+        for (u32 index = 0; index < COUNT; ++index) {
+            if (column + index < seen) sum += __expf((values.at[index] - maximum) * scale);
+        }
     }
     float factor = 1 / block_sum(sum);
-    for (u32 column = threadIdx.x; column < length; column += blockDim.x) {
-        store(row + column, column < seen ? expf((load(row + column) - maximum) * scale) * factor : 0);
+    for (u32 column = COUNT * threadIdx.x; column < end; column += COUNT * blockDim.x) {
+        auto values = load_all<COUNT>(row + column);
+        for (u32 index = 0; index < COUNT; ++index) {
+            float probability = __expf((values.at[index] - maximum) * scale) * factor;
+            values.at[index] = column + index < seen ? probability : 0;
+        }
+        store_all(row + column, values);
     }
 }
 
 /// Replaces the gradient by probabilities with that by scores.
-template <typename T>
-__device__ void causal_softmax_backward(const T *probabilities, T *gradient, u32 length, float scale) {
-    u32 seen = blockIdx.x % length + 1;
-    size_t first = (size_t)blockIdx.x * length;
+template <u32 COUNT, typename T>
+__device__ void causal_softmax_backward(const T *probabilities, T *gradient, u32 length, u32 queries, u32 first, u32 end,
+                                        float scale) {
+    u32 seen = first + blockIdx.x % queries + 1;
+    probabilities += (size_t)blockIdx.x * length, gradient += (size_t)blockIdx.x * length;
     float product = 0;
-    for (u32 column = threadIdx.x; column < seen; column += blockDim.x) {
-        product += load(probabilities + first + column) * load(gradient + first + column);
+    for (u32 column = COUNT * threadIdx.x; column < seen; column += COUNT * blockDim.x) {
+        auto shares = load_all<COUNT>(probabilities + column), values = load_all<COUNT>(gradient + column);
+        for (u32 index = 0; index < COUNT; ++index) {
+            if (column + index < seen) product += shares.at[index] * values.at[index];
+        }
     }
     product = block_sum(product);
-    for (u32 column = threadIdx.x; column < length; column += blockDim.x) {
-        float probability = load(probabilities + first + column);
-        float value = column < seen ? probability * (load(gradient + first + column) - product) * scale : 0;
-        store(gradient + first + column, value);
+    for (u32 column = COUNT * threadIdx.x; column < end; column += COUNT * blockDim.x) {
+        auto shares = load_all<COUNT>(probabilities + column), values = load_all<COUNT>(gradient + column);
+        for (u32 index = 0; index < COUNT; ++index) {
+            float value = shares.at[index] * (values.at[index] - product) * scale;
+            values.at[index] = column + index < seen ? value : 0;
+        }
+        store_all(gradient + column, values);
     }
 }
 
@@ -365,25 +461,32 @@ __device__ void causal_softmax_backward(const T *probabilities, T *gradient, u32
 
 // SwiGLU: `gate_up` [rows, gate | up], `hidden` = gate · σ(gate) · up [rows, inner].
 
-template <typename T> __device__ void swiglu(const T *gate_up, T *hidden, u32 inner) {
+template <u32 COUNT, typename T> __device__ void swiglu(const T *gate_up, T *hidden, u32 inner) {
     const T *gates = gate_up + (size_t)blockIdx.x * 2 * inner, *ups = gates + inner;
     hidden += (size_t)blockIdx.x * inner;
-    for (u32 column = threadIdx.x; column < inner; column += blockDim.x) {
-        float gate = load(gates + column);
-        store(hidden + column, gate / (1 + expf(-gate)) * load(ups + column));
+    for (u32 column = COUNT * threadIdx.x; column < inner; column += COUNT * blockDim.x) {
+        auto gate = load_all<COUNT>(gates + column), up = load_all<COUNT>(ups + column);
+        for (u32 index = 0; index < COUNT; ++index) up.at[index] *= gate.at[index] * sigmoid(gate.at[index]);
+        store_all(hidden + column, up);
     }
 }
 
 /// Replaces `gate_up` by its gradient, and fills `hidden` again.
-template <typename T> __device__ void swiglu_backward(T *gate_up, const T *to_hidden, T *hidden, u32 inner) {
+template <u32 COUNT, typename T> __device__ void swiglu_backward(T *gate_up, const T *to_hidden, T *hidden, u32 inner) {
     T *gates = gate_up + (size_t)blockIdx.x * 2 * inner, *ups = gates + inner;
     hidden += (size_t)blockIdx.x * inner, to_hidden += (size_t)blockIdx.x * inner;
-    for (u32 column = threadIdx.x; column < inner; column += blockDim.x) {
-        float gate = load(gates + column), up = load(ups + column), gradient = load(to_hidden + column);
-        float sigmoid = 1 / (1 + expf(-gate)), activated = gate * sigmoid;
-        store(hidden + column, activated * up);
-        store(gates + column, gradient * up * sigmoid * (1 + gate * (1 - sigmoid)));
-        store(ups + column, gradient * activated);
+    for (u32 column = COUNT * threadIdx.x; column < inner; column += COUNT * blockDim.x) {
+        auto gate = load_all<COUNT>(gates + column), up = load_all<COUNT>(ups + column);
+        auto gradient = load_all<COUNT>(to_hidden + column), product = gate;
+        for (u32 index = 0; index < COUNT; ++index) {
+            float share = sigmoid(gate.at[index]), activated = gate.at[index] * share;
+            product.at[index] = activated * up.at[index];
+            gate.at[index] = gradient.at[index] * up.at[index] * share * (1 + gate.at[index] * (1 - share));
+            up.at[index] = gradient.at[index] * activated;
+        }
+        store_all(hidden + column, product);
+        store_all(gates + column, gate);
+        store_all(ups + column, up);
     }
 }
 
@@ -498,10 +601,17 @@ extern "C" __global__ void adamw(float *values, const float *gradient, const flo
     values[index] = values[index] * keep - rate * mean / (sqrtf(square * unbias_second) + epsilon);
 }
 
+#define BY_FOUR(width, kernel, ...)                                                                                    \
+    if (width % 4 == 0) {                                                                                              \
+        kernel<4>(__VA_ARGS__);                                                                                        \
+    } else {                                                                                                           \
+        kernel<1>(__VA_ARGS__);                                                                                        \
+    }
+
 #define FOR(T)                                                                                                         \
     extern "C" __global__ void rms_norm_##T(const float *input, const float *scale, T *output, u32 width,              \
-                                            float epsilon) {                                                          \
-        rms_norm(input, scale, output, width, epsilon);                                                                \
+                                            float epsilon) {                                                           \
+        BY_FOUR(width, rms_norm, input, scale, output, width, epsilon);                                                \
     }                                                                                                                  \
     extern "C" __global__ void add_bias_##T(T *values, const float *bias, u32 row_width, u32 first, u32 width) {       \
         add_bias(values, bias, row_width, first, width);                                                               \
@@ -524,31 +634,35 @@ extern "C" __global__ void adamw(float *values, const float *gradient, const flo
     extern "C" __global__ void turn_heads_##T(T *rows, T *query, T *key, T *value, const float *cosines,               \
                                               const float *sines, u32 length, u32 heads, u32 key_heads, u32 half,      \
                                               u32 backwards) {                                                         \
-        turn_heads(rows, query, key, value, cosines, sines, length, heads, key_heads, half, backwards != 0);           \
+        BY_FOUR(half, turn_heads, rows, query, key, value, cosines, sines, length, heads, key_heads, half,             \
+                backwards != 0);                                                                                       \
     }                                                                                                                  \
     extern "C" __global__ void move_heads_##T(T *rows, T *in_heads, u32 length, u32 heads, u32 head_width,             \
                                               u32 to_heads) {                                                          \
         move_heads(rows, in_heads, length, heads, head_width, to_heads != 0);                                          \
     }                                                                                                                  \
-    extern "C" __global__ void causal_softmax_##T(T *scores, u32 length, float scale) {                                \
-        causal_softmax(scores, length, scale);                                                                         \
+    extern "C" __global__ void causal_softmax_##T(T *scores, u32 length, u32 queries, u32 first, u32 end,              \
+                                                  float scale) {                                                       \
+        BY_FOUR(length, causal_softmax, scores, length, queries, first, end, scale);                                   \
     }                                                                                                                  \
-    extern "C" __global__ void causal_softmax_backward_##T(const T *probabilities, T *gradient, u32 length,            \
-                                                           float scale) {                                              \
-        causal_softmax_backward(probabilities, gradient, length, scale);                                               \
+    extern "C" __global__ void causal_softmax_backward_##T(const T *probabilities, T *gradient, u32 length, u32 queries,\
+                                                           u32 first, u32 end, float scale) {                          \
+        BY_FOUR(length, causal_softmax_backward, probabilities, gradient, length, queries, first, end, scale);         \
     }                                                                                                                  \
-    extern "C" __global__ void swiglu_##T(const T *gate_up, T *hidden, u32 inner) { swiglu(gate_up, hidden, inner); }  \
+    extern "C" __global__ void swiglu_##T(const T *gate_up, T *hidden, u32 inner) {                                    \
+        BY_FOUR(inner, swiglu, gate_up, hidden, inner);                                                                \
+    }                                                                                                                  \
     extern "C" __global__ void swiglu_backward_##T(T *gate_up, const T *to_hidden, T *hidden, u32 inner) {             \
-        swiglu_backward(gate_up, to_hidden, hidden, inner);                                                            \
+        BY_FOUR(inner, swiglu_backward, gate_up, to_hidden, hidden, inner);                                            \
     }                                                                                                                  \
     extern "C" __global__ void add_and_norm_##T(const float *stream, const T *added, float *sum, const float *scale,   \
                                                 T *output, u32 width, float epsilon) {                                 \
-        add_and_norm(stream, added, sum, scale, output, width, epsilon);                                               \
+        BY_FOUR(width, add_and_norm, stream, added, sum, scale, output, width, epsilon);                               \
     }                                                                                                                  \
     extern "C" __global__ void rms_norm_backward_##T(const float *input, const float *scale, const T *to_output,       \
                                                      float *to_input, T *rounded, float *to_scale, u32 rows,           \
-                                                     u32 width, u32 strip, float epsilon) {                            \
-        rms_norm_backward(input, scale, to_output, to_input, rounded, to_scale, rows, width, strip, epsilon);          \
+                                                     u32 width, float epsilon) {                                       \
+        BY_FOUR(width, rms_norm_backward, input, scale, to_output, to_input, rounded, to_scale, rows, width, epsilon); \
     }                                                                                                                  \
     extern "C" __global__ void cross_entropy_##T(T *logits, const u32 *targets, float *losses, float *hits,            \
                                                  u32 classes, float share) {                                           \

@@ -291,7 +291,8 @@ fn adapters_train_as_on_the_cpu() -> Result<()> {
 /// A GPU's stages, and what one GPU with all of the model does.
 #[test]
 fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
-    let spec = ModelSpec { layers: 3, ..specs()[0].clone() };
+    // What several blocks add to one place is added in any order: one block has all rows, and few tokens are alike.
+    let spec = ModelSpec { layers: 3, context: 8, vocabulary: 4096, ..specs()[0].clone() };
     let optimizer = OptimizerSpec { gradient_norm_max: 0.1, ..OptimizerSpec::default() };
     let adapters = LoraSpec { rank: 2, ..LoraSpec::default() };
     let cases = [(false, false, Precision::F32), (true, false, Precision::Bf16), (false, true, Precision::F32)];

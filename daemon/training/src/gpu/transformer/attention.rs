@@ -1,9 +1,11 @@
-//! Attention: as one kernel where there is one for the heads' width and kind, else by products of the heads that share a key,
-//! as many keys of as many sequences at once as fit.
+//! Attention: as one kernel where there is one for the heads' width and kind, else by products of some queries of a head of as
+//! many sequences at once as fit.
+
+use std::ops::Range;
 
 use candle_core::Result;
 
-use super::workspace::{Heads, Kept};
+use super::workspace::{Heads, Kept, QUERIES_AT_ONCE, units_at_once};
 use super::{Frame, GpuTransformer};
 use crate::gpu::{Argument, Matrix, Product, Span, THREADS, of_kind, size};
 
@@ -29,23 +31,34 @@ impl GpuTransformer {
         self.device.launch(&of_kind("move_heads", self.kind), frame.rows, &[&spans[..], &sizes[..]].concat())
     }
 
-    /// What is attended at once: each time the heads that share one key, of as many keys as fit.
+    /// What is attended at once, in an order in which the first of those that share keys have all of them.
     fn units(&self, frame: Frame) -> impl Iterator<Item = Unit> + use<> {
-        let (sharing, at_once) = self.groups(frame);
         let (all, length, head_width) = (frame.sequences * self.key_heads, frame.length, self.head_width());
-        (0..all).step_by(at_once).map(move |first| {
+        let (sharing, at_once) = (self.heads / self.key_heads, units_at_once(self.key_heads, frame.sequences, length));
+        (0..all).step_by(at_once).flat_map(move |first| {
             let units = at_once.min(all - first);
-            Unit { first, units, queries: sharing * length, length, head_width }
+            let unit = move |head, begin| {
+                let queries = begin..length.min(begin + QUERIES_AT_ONCE);
+                Unit { first, units, head, sharing, queries, length, head_width }
+            };
+            (0..sharing)
+                .flat_map(move |head| (0..length).step_by(QUERIES_AT_ONCE).rev().map(move |begin| unit(head, begin)))
         })
     }
 
     fn probabilities(&self, unit: &Unit, heads: &Heads) -> Result<()> {
         let scores = self.work().scores.span();
         let (query, key) = (unit.queries(heads.query.span()), unit.keys(heads.key.span()));
-        let shape = [unit.queries, unit.length, unit.head_width];
-        self.multiply(Product::new(query, key.transposed(), unit.scores(scores), shape).batch(unit.units))?;
-        let arguments = [scores.into(), size(unit.length), self.score_scale().into()];
-        self.device.launch(&of_kind("causal_softmax", self.kind), unit.units * unit.queries, &arguments)
+        self.multiply(Product::new(query, key.transposed(), unit.scores(scores), unit.shape()).batch(unit.units))?;
+        self.launch_softmax("causal_softmax", unit, &[scores])
+    }
+
+    fn launch_softmax(&self, name: &str, unit: &Unit, spans: &[Span]) -> Result<()> {
+        let (count, Range { start, end }) = (unit.queries.len(), unit.queries.clone());
+        let spans = spans.iter().map(|span| Argument::from(*span));
+        let sizes = [unit.length, count, start, end].map(size);
+        let arguments: Vec<Argument> = spans.chain(sizes).chain([self.score_scale().into()]).collect();
+        self.device.launch(&of_kind(name, self.kind), unit.units * count, &arguments)
     }
 
     fn score_scale(&self) -> f32 {
@@ -62,9 +75,8 @@ impl GpuTransformer {
         for unit in self.units(frame) {
             self.probabilities(&unit, &kept.heads)?;
             let (scores, value) = (unit.scores(self.work().scores.span()), unit.keys(kept.heads.value.span()));
-            let (target, shape) =
-                (unit.queries(self.work().in_heads.span()), [unit.queries, unit.head_width, unit.length]);
-            self.multiply(Product::new(scores, value, target, shape).batch(unit.units))?;
+            let (target, [queries, keys, width]) = (unit.queries(self.work().in_heads.span()), unit.shape());
+            self.multiply(Product::new(scores, value, target, [queries, width, keys]).batch(unit.units))?;
         }
         self.move_heads(frame, kept.attended.span(), false)
     }
@@ -94,51 +106,65 @@ impl GpuTransformer {
         let (scores, to_scores) = (work.scores.span(), work.to_scores.span());
         for unit in self.units(frame) {
             self.probabilities(&unit, &kept.heads)?;
-            let Unit { units, queries, length, head_width, .. } = unit;
+            let [queries, keys, width] = unit.shape();
+            let product = |a, b, c, shape| Product::new(a, b, c, shape).batch(unit.units);
+            // Of what shares keys the first has all of them.
+            let onto_keys = |product: Product| self.multiply(if unit.is_first() { product } else { product.adds() });
             let to_output = unit.queries(work.in_heads.span());
             let value = unit.keys(kept.heads.value.span());
-            let product = |a, b, c, shape| self.multiply(Product::new(a, b, c, shape).batch(units));
-            product(to_output, value.transposed(), unit.scores(to_scores), [queries, length, head_width])?;
+            self.multiply(product(to_output, value.transposed(), unit.scores(to_scores), unit.shape()))?;
             let to_value = unit.keys(work.to_heads.value.span());
-            product(unit.scores(scores).transposed(), to_output, to_value, [length, head_width, queries])?;
-            let arguments = [scores.into(), to_scores.into(), size(length), self.score_scale().into()];
-            self.device.launch(&of_kind("causal_softmax_backward", self.kind), units * queries, &arguments)?;
+            onto_keys(product(unit.scores(scores).transposed(), to_output, to_value, [keys, width, queries]))?;
+            self.launch_softmax("causal_softmax_backward", &unit, &[scores, to_scores])?;
             let (query, key) = (unit.queries(kept.heads.query.span()), unit.keys(kept.heads.key.span()));
             let to_query = unit.queries(work.to_heads.query.span());
-            product(unit.scores(to_scores), key, to_query, [queries, head_width, length])?;
+            self.multiply(product(unit.scores(to_scores), key, to_query, [queries, width, keys]))?;
             let to_key = unit.keys(work.to_heads.key.span());
-            product(unit.scores(to_scores).transposed(), query, to_key, [length, head_width, queries])?;
+            onto_keys(product(unit.scores(to_scores).transposed(), query, to_key, [keys, width, queries]))?;
         }
         Ok(())
     }
 }
 
-/// Pairs of a sequence and a key, one after the other, with the queries of the heads that share the key.
+/// Some queries of a head of each of several pairs of a sequence and a key, which lie one after the other.
 struct Unit {
     first: usize,
     units: usize,
-    /// Of one pair: heads that share the key, times the length.
-    queries: usize,
+    /// Of those that share the key.
+    head: usize,
+    sharing: usize,
+    /// They see no key behind them.
+    queries: Range<usize>,
     length: usize,
     head_width: usize,
 }
 
 impl Unit {
-    fn of(&self, heads: Span, rows: usize) -> Matrix {
-        let values = rows * self.head_width;
-        let part = heads.part(self.first * values..(self.first + self.units) * values);
-        Matrix::new(part, self.head_width).every(values)
+    /// Queries, keys that they see, and the width of both.
+    fn shape(&self) -> [usize; 3] {
+        [self.queries.len(), self.queries.end, self.head_width]
+    }
+
+    /// Whether nothing with the same keys comes before it.
+    fn is_first(&self) -> bool {
+        self.head == 0 && self.queries.end == self.length
     }
 
     fn queries(&self, heads: Span) -> Matrix {
-        self.of(heads, self.queries)
+        let row = (self.first * self.sharing + self.head) * self.length + self.queries.start;
+        self.rows(heads, row, self.sharing * self.length)
     }
 
     fn keys(&self, heads: Span) -> Matrix {
-        self.of(heads, self.length)
+        self.rows(heads, self.first * self.length, self.length)
+    }
+
+    fn rows(&self, heads: Span, first: usize, every: usize) -> Matrix {
+        let part = heads.part(first * self.head_width..heads.values);
+        Matrix::new(part, self.head_width).every(every * self.head_width)
     }
 
     fn scores(&self, scores: Span) -> Matrix {
-        Matrix::new(scores, self.length).every(self.queries * self.length)
+        Matrix::new(scores, self.length).every(self.queries.len() * self.length)
     }
 }

@@ -20,7 +20,7 @@ impl GpuTransformer {
         let (to_output, to_stream) = (self.work().to_normalised.span(), self.work().to_stream.span());
         let [exact, to_scale] = [weights.exact, gradient].map(|vector| vector.part(scale.clone()));
         let spans = [stream, exact, to_output, to_stream, self.rounded_gradient(), to_scale].map(Argument::from);
-        let sizes = [frame.rows, self.width, NORM_STRIP].map(size);
+        let sizes = [frame.rows, self.width].map(size);
         let arguments = [&spans[..], &sizes[..], &[self.epsilon.into()]].concat();
         self.device.launch(&of_kind("rms_norm_backward", self.kind), frame.rows.div_ceil(NORM_STRIP), &arguments)
     }

@@ -8,7 +8,10 @@ use crate::engine::options::Precision;
 use crate::gpu::{ATTENTION_WIDTHS, Kind, Memory, Span};
 use crate::model::StageSpec;
 
-/// Attention scores that are held at once, unless one head of one sequence has more.
+/// Queries of a head that are attended at once by products: few enough that most of what none of them sees is not computed.
+pub(super) const QUERIES_AT_ONCE: usize = if cfg!(test) { 5 } else { 128 };
+
+/// Attention scores that are held at once, unless those queries of one sequence have more.
 const SCORES: usize = if cfg!(test) { 600 } else { 32 << 20 };
 
 /// Logits that are held at once, unless 128 rows have more.
@@ -93,9 +96,14 @@ pub(super) fn fuses_attention(kind: Kind, head_width: usize) -> bool {
     kind == Kind::Bf16 && ATTENTION_WIDTHS.contains(&head_width)
 }
 
-/// Units of one head's scores, or of the heads that share a key, that fit at once.
-pub(super) fn units_at_once(heads: usize, key_heads: usize, sequences: usize, length: usize) -> usize {
-    (SCORES / (heads / key_heads * length * length)).clamp(1, sequences * key_heads)
+/// Scores of some queries of a head of one sequence.
+fn unit_scores(length: usize) -> usize {
+    QUERIES_AT_ONCE.min(length) * length
+}
+
+/// How many of these are held at once.
+pub(super) fn units_at_once(key_heads: usize, sequences: usize, length: usize) -> usize {
+    (SCORES / unit_scores(length)).clamp(1, sequences * key_heads)
 }
 
 pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
@@ -127,7 +135,7 @@ pub(crate) fn activation_values(
     let (sums, in_heads) = if is_fused { (heads, 0) } else { (0, queries) };
     let of_pass = (layers + 1 + kept) * width + kept * sums + 2;
     let exact = rows * (passes * of_pass + width + sums + 2) + tables * length * head_width;
-    let scores = units_at_once(heads, key_heads, sequences, length) * (heads / key_heads) * length * length;
+    let scores = units_at_once(key_heads, sequences, length) * unit_scores(length);
     let scores = if is_fused { 0 } else { scores };
     let of_batch = width.max(queries) + in_heads + 3 * width + 2 * joint + 2 * inner;
     let rounded = rows * (passes * kept * (joint + raw + queries + 2 * inner) + of_batch);
@@ -137,12 +145,6 @@ pub(crate) fn activation_values(
 }
 
 impl GpuTransformer {
-    /// (heads of one sequence that share a key, pairs of a sequence and a key that are attended at once).
-    pub(super) fn groups(&self, frame: Frame) -> (usize, usize) {
-        let units = units_at_once(self.heads, self.key_heads, frame.sequences, frame.length);
-        (self.heads / self.key_heads, units)
-    }
-
     pub(super) fn new_pass(&self, frame: Frame) -> Result<Pass> {
         let rows = frame.rows;
         let rounded = |values: usize| self.device.allocate(self.kind, values);
@@ -185,10 +187,9 @@ impl GpuTransformer {
             |values: usize| self.device.allocate(Kind::F32, values),
             |values: usize| self.device.allocate(self.kind, values),
         );
-        let (sharing, units) = self.groups(frame);
         let is_fused = self.fuses_attention;
-        let (scores, in_heads) =
-            if is_fused { (0, 0) } else { (units * sharing * length * length, rows * self.query_width()) };
+        let scores = units_at_once(self.key_heads, frame.sequences, length) * unit_scores(length);
+        let (scores, in_heads) = if is_fused { (0, 0) } else { (scores, rows * self.query_width()) };
         let logits = if self.end.is_some() { logit_rows_at_once(self.vocabulary, rows) * self.vocabulary } else { 0 };
         Ok(Workspace {
             rows,
