@@ -12,7 +12,7 @@ use murmur_protocol::manifest::{GossipSpec, RunManifest, ScheduleSpec};
 use murmur_protocol::{Ending, Payload, Snapshot};
 
 use crate::data::{Batch, Corpus, DataPosition, Sampler};
-use crate::gpu::{self, Accelerator, Adapters, GpuReplica, Trained};
+use crate::gpu::{self, Accelerator, Frozen, GpuReplica, Trained};
 use crate::local_progress::LocalProgress;
 use crate::model::{self, Evaluation, Scores, StageSpec};
 use crate::ops::Kernels;
@@ -455,9 +455,9 @@ fn on_gpu(
     let (trained, parameters) = if manifest.lora.is_on() {
         let (base, layout) = (base.ok_or(TrainingError::BaseMissing)?, model::layout(spec));
         let weights = base.in_bits(&layout, manifest.lora.base_bits).into_exact();
-        let adapters = Adapters::new(device.clone(), &layout, &weights, &manifest.lora, options.precision.into())?;
+        let base = Frozen::new(&*device, &layout, &weights, &manifest.lora, options.precision.into())?;
         let (layout, parameters) = model::begin_adapters(manifest, options.weightless);
-        (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), adapters: Some(adapters) }, parameters)
+        (Trained { stage: StageSpec::whole(spec), layout: Arc::new(layout), base: Some(base) }, parameters)
     } else {
         let begun = model::begin(manifest, base, options.weightless);
         let (model, parameters) = begun.ok_or(TrainingError::BaseMissing)?;

@@ -34,7 +34,7 @@ use candle_core::{Device, Result};
 use crate::engine::options::Precision;
 use crate::replica::Transfer;
 
-pub(crate) use adapters::Adapters;
+pub(crate) use adapters::{Frozen, frozen_bytes};
 pub(crate) use product::{Matrix, Product};
 pub(crate) use replica::{GpuReplica, GpuStage, Trained};
 pub(crate) use transformer::activation_values;
@@ -140,6 +140,13 @@ pub(crate) enum Argument {
 impl From<Span> for Argument {
     fn from(span: Span) -> Argument {
         Argument::Pointer(span.address)
+    }
+}
+
+/// A null pointer where there is nothing.
+impl From<Option<Span>> for Argument {
+    fn from(span: Option<Span>) -> Argument {
+        span.map_or(Argument::Pointer(0), Argument::from)
     }
 }
 

@@ -92,12 +92,12 @@ impl MemoryEstimate {
             (layout.parameters() as u64, optimizer.lengths(in_8_bits).bytes().div_ceil(VALUE as usize) as u64);
         let whole = of_base().parameters() as u64;
         let lora = manifest.lora.is_on();
-        // The frozen base, and what adapters are folded into it for, where they are: on a GPU with a gradient of all of it.
+        // The frozen base, and what adapters are folded into it for, where they are.
         let targets = || lora_targets_length(&of_base(), &manifest.lora) as u64;
         let (beside, of_frozen) = match kernels {
             _ if !lora => (0, 0),
             Kernels::Fused => (stored_values(&of_base(), manifest.lora.base_bits), 0),
-            Kernels::Cuda => (whole + targets(), whole),
+            Kernels::Cuda => (gpu::frozen_bytes(&of_base(), options.precision.into()).div_ceil(4) as u64, 0),
             Kernels::Composed => (whole + targets(), targets()),
         };
         let outer = if manifest.gossip.outer_learning_rate > 0.0 { 2 * trained } else { 0 };
@@ -140,7 +140,8 @@ impl MemoryEstimate {
                 let (stage, passes) = part.unwrap_or((&whole, 1));
                 let part = (stage, passes as usize);
                 let TrainingOptions { precision, recompute, .. } = *options;
-                gpu::activation_values(&manifest.model, part, sequences as usize, precision, recompute) as u64
+                let rank = if lora { manifest.lora.rank as usize } else { 0 };
+                gpu::activation_values(&manifest.model, part, sequences as usize, precision, (recompute, rank)) as u64
             }
             ModelKind::Transformer => {
                 let blocks = Blocks::of(&manifest.model, options.recompute, part, lanes);
@@ -154,8 +155,7 @@ impl MemoryEstimate {
         let at_a_time = if kernels == Kernels::Fused { threads } else { 1 };
         let scratch = optimizer.scratch_values(at_a_time) as u64;
         // A GPU has the parameters in 16 bits as well, and a copy and a correction on their way; so has the machine's memory.
-        let computed_with = if lora { whole } else { trained };
-        let rounded = if on_gpu && options.precision == Precision::Bf16 { computed_with / 2 } else { 0 };
+        let rounded = if on_gpu && options.precision == Precision::Bf16 { trained / 2 } else { 0 };
         let under_way = if on_gpu { 2 * trained } else { 0 };
         let copies = copies + under_way;
         MemoryEstimate {

@@ -113,7 +113,12 @@ fn hidden_hosts_meet((swarm, pair): (Swarm, [usize; 2]), lose_open_one: fn(&Swar
 }
 
 #[test]
-fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp() {
+fn two_hosts_behind_routers_of_their_own_punch_a_hole_over_tcp_and_try_again_over_quic() {
+    let cases: [fn(); 2] = [punch_over_tcp, try_again_over_quic];
+    at_once(cases, |case| case());
+}
+
+fn punch_over_tcp() {
     if let Some(hidden) = hidden_pair(TCP, false, |_, _| {}) {
         hidden_hosts_meet(hidden, unplugged);
     }
@@ -131,8 +136,7 @@ fn two_hosts_behind_routers_of_their_own_punch_a_hole_in_a_closed_run() {
 
 /// What libp2p tries when a circuit opens comes to nothing, and the circuit lasts two minutes. A hole is punched before
 /// that.
-#[test]
-fn two_hosts_behind_routers_of_their_own_try_again_to_punch_a_hole_over_quic() {
+fn try_again_over_quic() {
     let Some((swarm, pair)) = hidden_pair(QUIC, false, Lan::keep_apart) else { return };
     let begin = Instant::now();
     // Three attempts of eight seconds.

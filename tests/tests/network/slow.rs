@@ -1,5 +1,6 @@
 //! Slow lines: whoever joins over one gets the model in little more than the line's own time, whatever happens to donors.
 
+use murmur_tests::at_once;
 use murmur_tests::slow_join::{Transport, join, run_of_width};
 
 use crate::MURMUR;
@@ -21,13 +22,8 @@ fn joins_near_the_lines_rate(transport: Transport) {
     assert!(joined.ratio() < TIMES_MAX, "{:.2} times the line's own time: {joined:?}", joined.ratio());
 }
 
+/// Over QUIC pings died behind the bulk, and the connection with them.
 #[test]
-fn a_joiner_on_a_slow_line_whose_donor_is_killed_gets_the_model_in_time_over_tcp() {
-    joins_near_the_lines_rate(Transport::Tcp);
-}
-
-/// Pings died behind the bulk, and the connection with them.
-#[test]
-fn a_joiner_on_a_slow_line_whose_donor_is_killed_gets_the_model_in_time_over_quic() {
-    joins_near_the_lines_rate(Transport::Quic);
+fn a_joiner_on_a_slow_line_whose_donor_is_killed_gets_the_model_in_time_over_tcp_and_quic() {
+    at_once([Transport::Tcp, Transport::Quic], joins_near_the_lines_rate);
 }

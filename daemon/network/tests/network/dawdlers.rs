@@ -179,12 +179,10 @@ async fn dawdlers_slow_nobody_down(over: Over) {
     assert!(unseen == 0 && scene.stalls.len() == hostile.len(), "{unseen} kept it waiting unseen: {:?}", scene.stalls);
 }
 
+/// Both wait most of the time, so they wait at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn dawdlers_slow_nobody_down_and_it_is_held_against_them_over_tcp() {
-    dawdlers_slow_nobody_down(Over::Tcp).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn dawdlers_slow_nobody_down_and_it_is_held_against_them_over_quic() {
-    dawdlers_slow_nobody_down(Over::Quic).await;
+async fn dawdlers_slow_nobody_down_and_it_is_held_against_them_over_tcp_and_quic() {
+    let [tcp, quic] = [Over::Tcp, Over::Quic].map(|over| tokio::spawn(dawdlers_slow_nobody_down(over)));
+    tcp.await.expect("over TCP");
+    quic.await.expect("over QUIC");
 }

@@ -8,7 +8,7 @@ use murmur_protocol::{ModelLayout, RunManifest};
 
 use super::{Engine, TrainingError, TrainingOptions, check_length};
 use crate::data::Corpus;
-use crate::gpu::{self, Accelerator, Adapters, GpuReplica, GpuStage, Trained};
+use crate::gpu::{self, Accelerator, Frozen, GpuReplica, GpuStage, Trained};
 use crate::model::lora::{Lora, initial_adapters, lora_layout};
 use crate::model::{self, Model, StageSpec, Transformer};
 use crate::ops::Kernels;
@@ -142,19 +142,18 @@ fn on_gpu(
         false => drawn(),
     };
     let seed = manifest.run.seed;
-    let (adapters, layout, parameters) = if manifest.lora.is_on() {
+    let (base, layout, parameters) = if manifest.lora.is_on() {
         let base = base.ok_or(TrainingError::BaseMissing)?;
         let weights = base.in_bits(model.layout(), manifest.lora.base_bits).into_exact();
-        let (kind, base) = (options.precision.into(), model.layout());
-        let adapters = Adapters::new(device.clone(), base, &weights, &manifest.lora, kind)?;
+        let base = Frozen::new(&*device, model.layout(), &weights, &manifest.lora, options.precision.into())?;
         let layout = Arc::new(lora_layout(model.layout(), &manifest.lora));
         let parameters = begin(&layout, &|| initial_adapters(&layout, seed));
-        (Some(adapters), layout, parameters)
+        (Some(base), layout, parameters)
     } else {
         let drawn = || begin(model.layout(), &|| model.initial_parameters(seed));
         (None, model.layout().clone(), base.map_or_else(drawn, BaseWeights::into_exact))
     };
-    let trained = Trained { stage: stage.clone(), layout, adapters };
+    let trained = Trained { stage: stage.clone(), layout, base };
     let at_once = options.examples_at_once(&manifest.model, Kernels::Cuda);
     let optimizer = manifest.optimizer.clone();
     let replica = GpuReplica::new(device, &manifest.model, trained, &parameters, optimizer, at_once, options)?;

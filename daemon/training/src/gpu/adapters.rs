@@ -1,103 +1,110 @@
-//! Low-rank adapters on a transformer in a GPU's memory, as `model/lora.rs` has them on the CPU: folded into the frozen weights
-//! before these are computed with, and their gradient taken out of that of the weights.
+//! Low-rank adapters beside a frozen transformer in a GPU's memory, as `model/transformer/weights.rs` has them on the CPU: the
+//! base is held once, in the kind in which products read it, and has no gradient.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::ModelLayout;
+use murmur_protocol::layout::TensorSpec;
 use murmur_protocol::manifest::LoraSpec;
 
-use super::weights::{WeightMemory, Weights};
-use super::{Accelerator, Kind, Matrix, Memory, Product, Span, bytes_of};
+use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
 use crate::model::adapter_places::AdapterPlaces;
 use crate::model::lora::adapter_places;
 
-pub(crate) struct Adapters {
-    device: Arc<dyn Accelerator>,
+/// A frozen base, and where adapters lie beside it.
+pub(crate) struct Frozen {
     places: Vec<AdapterPlaces>,
     scale: f32,
-    /// The adapted matrices of the base, one after the other.
-    frozen: Memory,
-    /// All weights of the base, the adapted ones with what their adapters last added.
-    folded: WeightMemory,
-    gradient: Memory,
+    /// All weights, flat in the order of the base's layout.
+    for_products: Memory,
+    /// Those that are not for products, where these are rounded: where each lies in the base, and its memory.
+    exact: Vec<(Range<usize>, Memory)>,
 }
 
-impl Adapters {
-    /// For the base of this layout with these weights.
+/// Whether it is read in 32 bits, not by products: vectors, and the table of the embedding.
+fn is_read_exactly(tensor: &TensorSpec) -> bool {
+    tensor.shape.len() < 2 || tensor.name == "model.embed_tokens.weight"
+}
+
+/// Bytes that a base of this layout takes.
+pub(crate) fn frozen_bytes(base: &ModelLayout, kind: Kind) -> usize {
+    let exact = base.tensors().iter().filter(|tensor| kind != Kind::F32 && is_read_exactly(tensor));
+    base.parameters() * kind.size() + exact.map(|tensor| tensor.len() * Kind::F32.size()).sum::<usize>()
+}
+
+impl Frozen {
+    /// The base of this layout with these weights, which products read as `kind`.
     pub(crate) fn new(
-        device: Arc<dyn Accelerator>,
+        device: &dyn Accelerator,
         base: &ModelLayout,
         weights: &[f32],
         spec: &LoraSpec,
         kind: Kind,
-    ) -> Result<Adapters> {
-        let places = adapter_places(base, spec);
-        let targets: Vec<f32> = places.iter().flat_map(|place| &weights[place.target.range()]).copied().collect();
-        let frozen = device.allocate(Kind::F32, targets.len())?;
-        let folded = WeightMemory::new(&*device, kind, weights.len())?;
-        device.upload(bytes_of(&targets), frozen.span())?;
-        folded.upload(&*device, weights)?;
-        Ok(Adapters {
-            places,
-            scale: spec.scale() as f32,
-            frozen,
-            folded,
-            gradient: device.allocate(Kind::F32, weights.len())?,
-            device,
-        })
-    }
-
-    /// What the transformer computes with.
-    pub(crate) fn weights(&self) -> Weights {
-        self.folded.weights()
-    }
-
-    /// Where the transformer adds its gradient.
-    pub(crate) fn gradient(&self) -> Span {
-        self.gradient.span()
-    }
-
-    /// Writes `W + s·B·A` for every target; the gradient begins at zero.
-    pub(crate) fn fold(&self, parameters: Span) -> Result<()> {
-        let mut first = 0;
-        for place in &self.places {
-            let (target, values) = (self.folded.exact().part(place.target.range()), place.target.len());
-            self.device.copy(self.frozen.span().part(first..first + values), target)?;
-            first += values;
-            let [outputs, inputs] = place.shape();
-            let (up, down) = place.matrices(parameters);
-            let product = Product::new(up, down, Matrix::new(target, inputs), [outputs, inputs, place.rank()]);
-            self.device.multiply(&product.scaled(self.scale).adds())?;
+    ) -> Result<Arc<Frozen>> {
+        let for_products = device.allocate(kind, weights.len())?;
+        let mut exact = Vec::new();
+        if kind == Kind::F32 {
+            device.upload(bytes_of(weights), for_products.span())?;
+        } else {
+            let largest = base.tensors().iter().map(TensorSpec::len).max().unwrap_or(0);
+            let passing = device.allocate(Kind::F32, largest)?;
+            for tensor in base.tensors() {
+                let (values, place) = (&weights[tensor.range()], for_products.span().part(tensor.range()));
+                device.upload(bytes_of(values), passing.span())?;
+                let arguments = [passing.span().into(), place.into(), count(values.len())];
+                launch_for_each(device, "to_bf16", values.len(), &arguments)?;
+                if is_read_exactly(tensor) {
+                    let memory = device.allocate(Kind::F32, values.len())?;
+                    device.upload(bytes_of(values), memory.span())?;
+                    exact.push((tensor.range(), memory));
+                }
+            }
+            device.wait()?;
         }
-        self.folded.round(&*self.device)?;
-        self.device.clear(self.gradient.span())
+        let (places, scale) = (adapter_places(base, spec), spec.scale() as f32);
+        Ok(Arc::new(Frozen { places, scale, for_products, exact }))
     }
 
-    /// Writes the adapters' gradient: `dB = s·G·Aᵀ`, `dA = s·Bᵀ·G`.
-    pub(crate) fn unfold(&self, parameters: Span, gradient: Span) -> Result<()> {
-        for place in &self.places {
-            let ([outputs, inputs], rank) = (place.shape(), place.rank());
-            let of_target = Matrix::new(self.gradient.span().part(place.target.range()), inputs);
-            let ((up, down), (to_up, to_down)) = (place.matrices(parameters), place.matrices(gradient));
-            let product = Product::new(of_target, down.transposed(), to_up, [outputs, rank, inputs]);
-            self.device.multiply(&product.scaled(self.scale))?;
-            let product = Product::new(up.transposed(), of_target, to_down, [rank, inputs, outputs]);
-            self.device.multiply(&product.scaled(self.scale))?;
+    pub(super) fn for_products(&self) -> Span {
+        self.for_products.span()
+    }
+
+    /// In 32 bits.
+    ///
+    /// # Panics
+    /// When it is no tensor, or one that only products read.
+    pub(super) fn exact(&self, place: &Range<usize>) -> Span {
+        if self.for_products().kind == Kind::F32 {
+            return self.for_products().part(place.clone());
         }
-        Ok(())
+        let index = self.exact.binary_search_by_key(&place.start, |(range, _)| range.start);
+        let (range, memory) = &self.exact[index.expect("a tensor that is read exactly")];
+        assert_eq!(range, place);
+        memory.span()
+    }
+
+    /// Those of the matrices in a place of the base.
+    pub(super) fn adapters_in(&self, place: &Range<usize>) -> &[AdapterPlaces] {
+        let before = |end: usize| self.places.partition_point(|places| places.target.range().start < end);
+        &self.places[before(place.start)..before(place.end)]
+    }
+
+    /// Of every adapter.
+    pub(super) fn rank(&self) -> usize {
+        self.places.iter().map(AdapterPlaces::rank).max().unwrap_or(0)
+    }
+
+    pub(super) fn scale(&self) -> f32 {
+        self.scale
     }
 }
 
 impl AdapterPlaces {
-    /// `[outputs, inputs]`.
-    fn shape(&self) -> [usize; 2] {
-        [self.target.shape[0], self.target.shape[1]]
-    }
-
     /// (B `[outputs, rank]`, A `[rank, inputs]`) in a flat vector of what is trained.
-    fn matrices(&self, vector: Span) -> (Matrix, Matrix) {
+    pub(super) fn matrices(&self, vector: Span) -> (Matrix, Matrix) {
         let (up, down) = (vector.part(self.up.range()), vector.part(self.down.range()));
-        (Matrix::new(up, self.rank()), Matrix::new(down, self.shape()[1]))
+        (Matrix::new(up, self.rank()), Matrix::new(down, self.inputs()))
     }
 }

@@ -194,7 +194,7 @@ __device__ void add_and_norm(const float *stream, const T *added, float *sum, co
 /// Rows of each warp of `rms_norm_backward`.
 #define NORM_ROWS 4
 
-/// Adds to `to_input` and `to_scale`, and leaves `to_input` rounded as well. Warps go through their rows side by side, first
+/// Adds to `to_input` and, where there is one, `to_scale`, and leaves `to_input` rounded as well. Warps go through their rows side by side, first
 /// for what each row's gradient shrinks by, then for columns, whose sums the block's warps add up.
 template <u32 COUNT, typename T>
 __device__ void rms_norm_backward(const float *input, const float *scale, const T *to_output, float *to_input, T *rounded,
@@ -247,6 +247,7 @@ __device__ void rms_norm_backward(const float *input, const float *scale, const 
         __syncthreads(); // the columns before may still be read
         for (u32 index = 0; index < COUNT; ++index) partial_sums[warp][COUNT * lane + index] = sums[index];
         __syncthreads();
+        if (to_scale == nullptr) continue;
         for (u32 index = threadIdx.x; index < COUNT * 32 && begin + index < width; index += blockDim.x) {
             float sum = 0;
             for (u32 other = 0; other < warps; ++other) sum += partial_sums[other][index];
@@ -312,7 +313,7 @@ __device__ void head_norm(T *rows, T *raw, const float *query_scale, const float
 /// Columns of a head that one thread sums: 1,024 with 256 threads.
 #define HEAD_COLUMNS 4
 
-/// Replaces the gradient of what was normalised by that of `raw`, and adds to the scales'. One block handles one head of a
+/// Replaces the gradient of what was normalised by that of `raw`, and adds to the scales' where they have one. One block handles one head of a
 /// strip of `strip` rows.
 template <typename T>
 __device__ void head_norm_backward(T *to_rows, const T *raw, const float *query_scale, const float *key_scale,
@@ -342,6 +343,7 @@ __device__ void head_norm_backward(T *to_rows, const T *raw, const float *query_
         }
     }
     float *to_scale = slot < heads ? to_query_scale : to_key_scale;
+    if (to_scale == nullptr) return;
     for (u32 part = 0; part < HEAD_COLUMNS; ++part) {
         u32 column = part * blockDim.x + threadIdx.x;
         if (column < head_width) atomicAdd(to_scale + column, sums[part]);

@@ -24,6 +24,16 @@ impl Matrix {
         Matrix { batch_stride, ..self }
     }
 
+    /// Without those before it.
+    pub(crate) fn columns_from(self, first: usize) -> Matrix {
+        Matrix { span: self.span.part(first..self.span.values), ..self }
+    }
+
+    /// Values from one row to the next: the columns of a matrix that is no part of another.
+    pub(crate) fn columns(&self) -> usize {
+        self.row_stride
+    }
+
     /// The transpose of what is stored.
     pub(crate) fn transposed(self) -> Matrix {
         Matrix { is_transposed: !self.is_transposed, ..self }

@@ -13,8 +13,8 @@ use murmur_protocol::{Correction, ModelLayout};
 
 use super::muon::{MuonMemory, Vectors};
 use super::transformer::GpuTransformer;
-use super::weights::{WeightMemory, Weights};
-use super::{Accelerator, Adapters, Argument, Kind, Memory, SUM_BLOCKS, Span};
+use super::weights::{Gradient, WeightMemory, Weights};
+use super::{Accelerator, Argument, Frozen, Kind, Memory, SUM_BLOCKS, Span};
 use super::{bytes_of, bytes_of_mut, count, launch_for_each, sum, sums};
 use crate::data::Batch;
 use crate::engine::options::TrainingOptions;
@@ -29,14 +29,14 @@ pub(crate) struct Trained {
     /// Which part of the model this is.
     pub(crate) stage: StageSpec,
     pub(crate) layout: Arc<ModelLayout>,
-    /// Where these are trained, on a frozen base.
-    pub(crate) adapters: Option<Adapters>,
+    /// The frozen base beside which adapters are trained.
+    pub(crate) base: Option<Arc<Frozen>>,
 }
 
 impl Trained {
     /// All parameters.
     pub(crate) fn all(spec: &ModelSpec, layout: &Arc<ModelLayout>) -> Trained {
-        Trained { stage: StageSpec::whole(spec), layout: layout.clone(), adapters: None }
+        Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: None }
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct GpuReplica {
     model: GpuTransformer,
     layout: Arc<ModelLayout>,
     parameters: WeightMemory,
-    adapters: Option<Adapters>,
+    base: Option<Arc<Frozen>>,
     gradient: Memory,
     first_moment: Memory,
     second_moment: Memory,
@@ -78,15 +78,14 @@ impl GpuReplica {
     ) -> Result<GpuReplica> {
         let kind = options.precision.into();
         let vector = |length| device.allocate(Kind::F32, length);
-        let Trained { stage, layout, adapters } = trained;
+        let Trained { stage, layout, base } = trained;
         let optimizer = Optimizer::new(&optimizer, &layout);
-        // Products read adapters themselves only to fold them, exactly.
-        let read_as = if adapters.is_some() { Kind::F32 } else { kind };
+        let rank = base.as_ref().map_or(0, |base| base.rank());
         let mut replica = GpuReplica {
-            model: GpuTransformer::new(device.clone(), spec, &stage, kind, options.recompute)?,
+            model: GpuTransformer::new(device.clone(), spec, &stage, (kind, options.recompute, rank))?,
             layout,
-            parameters: WeightMemory::new(&*device, read_as, parameters.len())?,
-            adapters,
+            parameters: WeightMemory::new(&*device, kind, parameters.len())?,
+            base,
             gradient: vector(parameters.len())?,
             first_moment: vector(parameters.len())?,
             second_moment: vector(optimizer.seconds())?,
@@ -106,31 +105,17 @@ impl GpuReplica {
 
     /// What the transformer computes with.
     fn weights(&self) -> Weights {
-        self.adapters.as_ref().map_or_else(|| self.parameters.weights(), Adapters::weights)
+        let trained = self.parameters.weights();
+        self.base.iter().cloned().fold(trained, Weights::beside)
     }
 
-    /// Writes the adapters into the weights, where there are some.
-    fn fold(&self) -> Result<()> {
-        self.adapters.as_ref().map_or(Ok(()), |adapters| adapters.fold(self.parameters.exact()))
+    /// Where the transformer adds its gradient.
+    fn added_to(&self) -> Gradient {
+        Gradient::new(self.gradient.span(), self.base.is_some())
     }
 
-    /// Where the transformer adds its gradient: zeros.
-    fn begin_gradient(&self) -> Result<Span> {
-        match &self.adapters {
-            None => self.device.clear(self.gradient.span())?,
-            Some(_) => self.fold()?,
-        }
-        Ok(self.added_to())
-    }
-
-    fn added_to(&self) -> Span {
-        self.adapters.as_ref().map_or(self.gradient.span(), Adapters::gradient)
-    }
-
-    /// Takes the adapters' gradient out of that of the weights, where there are some.
-    fn end_gradient(&self) -> Result<()> {
-        let unfold = |adapters: &Adapters| adapters.unfold(self.parameters.exact(), self.gradient.span());
-        self.adapters.as_ref().map_or(Ok(()), unfold)
+    fn clear_gradient(&self) -> Result<()> {
+        self.device.clear(self.gradient.span())
     }
 
     /// Of what the transformer has left of so many predictions.
@@ -162,13 +147,13 @@ impl Replica for GpuReplica {
     }
 
     fn compute_gradient(&mut self, batch: &Batch) -> Result<f64> {
-        let gradient = self.begin_gradient()?;
+        self.clear_gradient()?;
+        let (weights, gradient) = (self.weights(), self.added_to());
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
         for part in parts(batch, self.micro_batch) {
-            self.model.add_gradient(self.weights(), part.tokens()?, share, gradient)?;
+            self.model.add_gradient(&weights, part.tokens()?, share, gradient)?;
             loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
         }
-        self.end_gradient()?;
         Ok(loss / batch.predictions() as f64)
     }
 
@@ -229,10 +214,9 @@ impl Replica for GpuReplica {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
-        self.fold()?;
-        let mut evaluation = Evaluation::default();
+        let (weights, mut evaluation) = (self.weights(), Evaluation::default());
         for part in parts(batch, self.micro_batch) {
-            self.model.evaluate(self.weights(), part.tokens()?)?;
+            self.model.evaluate(&weights, part.tokens()?)?;
             evaluation = evaluation.with(self.evaluation(part.predictions())?);
         }
         Ok(evaluation)

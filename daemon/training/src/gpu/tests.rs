@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use murmur_protocol::bulk::{BLOCK, Codes};
-use murmur_protocol::manifest::{AttentionBias, LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec, RopeScaling};
+use murmur_protocol::manifest::{
+    AttentionBias, LORA_TARGETS, LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec, RopeScaling,
+};
 use murmur_protocol::{Correction, ModelLayout};
 
 use super::check::check;
 use super::emulated::Emulated;
-use super::{Accelerator, Adapters, GpuReplica, GpuStage, Trained, activation_values, kernel_names};
+use super::{Accelerator, Frozen, GpuReplica, GpuStage, Trained, activation_values, frozen_bytes, kernel_names};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::model::lora::Lora;
@@ -236,10 +238,41 @@ fn the_estimate_is_what_is_allocated() -> Result<()> {
             gpu.compute_gradient(&batch(&spec, 2, 1))?;
             let allocated = device.allocated() - before + 4 * tables as usize;
             assert_eq!(
-                activation_values(&spec, (&StageSpec::whole(&spec), 1), 2, precision, recompute),
+                activation_values(&spec, (&StageSpec::whole(&spec), 1), 2, precision, (recompute, 0)),
                 allocated.div_ceil(4)
             );
         }
+    }
+    Ok(())
+}
+
+/// The base is held once, as products read it; what else there is depends on the adapters alone.
+#[test]
+fn a_frozen_base_and_adapters_take_what_is_estimated() -> Result<()> {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let (Some(device), spec, lora) = (Emulated::open(), &specs()[0], LoraSpec { rank: 3, ..LoraSpec::default() })
+        else {
+            return Ok(());
+        };
+        let (base, optimizer) = (Transformer::new(spec), OptimizerSpec::default());
+        let weights = base.initial_parameters(1);
+        let before = device.allocated();
+        let frozen = Frozen::new(&*device, base.layout(), &weights, &lora, precision.into())?;
+        // In 16 bits every tensor passes through memory that is given back.
+        let passing = base.layout().tensors().iter().map(|tensor| 4 * tensor.len()).max().unwrap_or(0);
+        let passing = if precision == Precision::F32 { 0 } else { passing };
+        let bytes = frozen_bytes(base.layout(), precision.into());
+        assert_eq!(device.allocated() - before, bytes + passing);
+        let layout = Arc::new(crate::model::lora::lora_layout(base.layout(), &lora));
+        let parameters = crate::model::lora::initial_adapters(&layout, 1);
+        let trained = Trained { stage: StageSpec::whole(spec), layout: layout.clone(), base: Some(frozen) };
+        let options = TrainingOptions { precision, ..TrainingOptions::default() };
+        let mut gpu = GpuReplica::new(device.clone(), spec, trained, &parameters, optimizer, 2, &options)?;
+        let (before, tables) = (device.allocated(), spec.context * spec.resolved_head_width());
+        gpu.compute_gradient(&batch(spec, 2, 1))?;
+        let allocated = device.allocated() - before + 4 * tables as usize;
+        let part = (&StageSpec::whole(spec), 1);
+        assert_eq!(activation_values(spec, part, 2, precision, (false, 3)), allocated.div_ceil(4));
     }
     Ok(())
 }
@@ -257,19 +290,19 @@ fn a_device_whose_kernels_compute_something_else_is_found_out() {
 
 #[test]
 fn adapters_train_as_on_the_cpu() -> Result<()> {
-    let lora = LoraSpec { rank: 3, ..LoraSpec::default() };
+    let targets = LORA_TARGETS.map(str::to_owned).to_vec();
+    let lora = LoraSpec { rank: 3, targets, ..LoraSpec::default() };
     let cases = [(Precision::F32, 1e-4, 1), (Precision::Bf16, 0.05, 1), (Precision::F32, 1e-4, 3)];
     for (device, (precision, tolerance, index)) in on_all_devices(cases) {
         let (spec, options) = (&specs()[index], TrainingOptions { precision, ..TrainingOptions::default() });
         let (base, optimizer) = (Transformer::new(spec), OptimizerSpec::default());
         let weights = base.initial_parameters(1);
-        let adapters = Adapters::new(device.clone(), base.layout(), &weights, &lora, precision.into())?;
+        let frozen = Frozen::new(&*device, base.layout(), &weights, &lora, precision.into())?;
         let model = Lora::new(base, weights, &lora);
         // Where B is zero, A has no gradient.
         let mut parameters = random_values(model.layout().parameters(), 4);
         parameters.iter_mut().for_each(|value| *value *= 0.2);
-        let trained =
-            Trained { stage: StageSpec::whole(spec), layout: model.layout().clone(), adapters: Some(adapters) };
+        let trained = Trained { stage: StageSpec::whole(spec), layout: model.layout().clone(), base: Some(frozen) };
         let mut gpu = GpuReplica::new(device, spec, trained, &parameters, optimizer.clone(), 2, &options)?;
         let mut host = HostReplica::new(Box::new(model), parameters, optimizer, usize::MAX);
         for seed in [1, 7] {
@@ -302,12 +335,12 @@ fn stages_on_gpus_train_with_the_bits_of_one_gpu() -> Result<()> {
             let model = Transformer::of_stage(&spec, stage.clone());
             let (base, weights) = (model.layout().clone(), model.initial_parameters(1));
             let (trained, parameters) = if is_adapted {
-                let folded = Adapters::new(device.clone(), &base, &weights, &adapters, precision.into())?;
+                let frozen = Frozen::new(&*device, &base, &weights, &adapters, precision.into())?;
                 let layout = Arc::new(crate::model::lora::lora_layout(&base, &adapters));
                 let parameters = crate::model::lora::initial_adapters(&layout, 1);
-                (Trained { stage, layout, adapters: Some(folded) }, parameters)
+                (Trained { stage, layout, base: Some(frozen) }, parameters)
             } else {
-                (Trained { stage, layout: base, adapters: None }, weights)
+                (Trained { stage, layout: base, base: None }, weights)
             };
             GpuReplica::new(device.clone(), &spec, trained, &parameters, optimizer.clone(), 1, &options)
         };

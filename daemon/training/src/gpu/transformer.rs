@@ -10,7 +10,7 @@ use std::sync::Arc;
 use candle_core::{Result, bail};
 use murmur_protocol::manifest::ModelSpec;
 
-use super::weights::Weights;
+use super::weights::{Adapter, Gradient, Weights};
 use super::{Accelerator, Argument, HEAD_COLUMNS, Kind, Matrix, Memory, Product, Span, THREADS};
 use super::{bytes_of, of_kind, size};
 use crate::data::TokenBatch;
@@ -43,6 +43,8 @@ pub(crate) struct GpuTransformer {
     vocabulary: usize,
     context: usize,
     epsilon: f32,
+    /// Of adapters; 0 without.
+    rank: usize,
     /// Of a stage that embeds.
     embedding: Option<Range<usize>>,
     /// The last norm and the head, of a stage that predicts.
@@ -112,8 +114,7 @@ impl GpuTransformer {
         device: Arc<dyn Accelerator>,
         spec: &ModelSpec,
         stage: &StageSpec,
-        kind: Kind,
-        recompute: bool,
+        (kind, recompute, rank): (Kind, bool, usize),
     ) -> Result<GpuTransformer> {
         let layout = stage_layout(spec, stage);
         let find = |name: &str| layout.tensor(name).map(|tensor| tensor.range());
@@ -162,6 +163,7 @@ impl GpuTransformer {
             vocabulary: spec.vocabulary as usize,
             context,
             epsilon: spec.norm_epsilon as f32,
+            rank,
             end,
             embedding,
             blocks: stage.layers.clone().map(block).collect(),
@@ -230,14 +232,14 @@ impl GpuTransformer {
         self.workspace.as_ref().expect("a batch has begun")
     }
 
-    /// Adds the gradient of `share` times the sum of losses to the flat `gradient`. The losses are left in
+    /// Adds the gradient of `share` times the sum of losses to `gradient`. The losses are left in
     /// [`GpuTransformer::losses`].
     pub(crate) fn add_gradient(
         &mut self,
-        weights: Weights,
+        weights: &Weights,
         batch: &TokenBatch,
         share: f32,
-        gradient: Span,
+        gradient: Gradient,
     ) -> Result<()> {
         let frame = self.begin(batch)?;
         self.forward(frame, weights)?;
@@ -246,7 +248,7 @@ impl GpuTransformer {
     }
 
     /// Leaves the losses and hits of a batch.
-    pub(crate) fn evaluate(&mut self, weights: Weights, batch: &TokenBatch) -> Result<()> {
+    pub(crate) fn evaluate(&mut self, weights: &Weights, batch: &TokenBatch) -> Result<()> {
         let frame = self.begin(batch)?;
         self.forward(frame, weights)?;
         self.predict(frame, weights, None)
@@ -262,10 +264,10 @@ impl GpuTransformer {
         self.work().hits.span().first(rows)
     }
 
-    fn forward(&self, frame: Frame, weights: Weights) -> Result<()> {
+    fn forward(&self, frame: Frame, weights: &Weights) -> Result<()> {
         if let Some(embedding) = &self.embedding {
             let pass = self.pass();
-            let spans = [weights.exact.part(embedding.clone()), pass.tokens.span(), pass.streams[0].span()];
+            let spans = [weights.exact(embedding), pass.tokens.span(), pass.streams[0].span()];
             let arguments = [&spans.map(Argument::from)[..], &[size(self.width)]].concat();
             self.device.launch("embed", frame.rows, &arguments)?;
         }
@@ -286,18 +288,15 @@ impl GpuTransformer {
     }
 
     /// All of a block that its backward needs, from its stream, which has been normalised.
-    fn activate(&self, frame: Frame, weights: Weights, layer: usize) -> Result<()> {
-        let (block, kept) = (&self.blocks[layer], self.kept(layer));
-        let (rows, width, queries) = (frame.rows, self.width, self.query_width());
+    fn activate(&self, frame: Frame, weights: &Weights, layer: usize) -> Result<()> {
+        let (block, kept, added) = (&self.blocks[layer], self.kept(layer), self.work().added.span());
         let stream = self.pass().streams[layer].span();
         self.project(frame, weights, &self.joint(block))?;
         self.add_joint_biases(frame, weights, block)?;
         self.normalise_heads(frame, weights, block, kept)?;
         self.turn_heads(frame, layer, &kept.heads, false)?;
         self.attend(frame, kept)?;
-        let weight = Matrix::new(weights.for_products.part(block.output.clone()), queries).transposed();
-        let (attended, added) = (Matrix::new(kept.attended.span(), queries), self.work().added.span());
-        self.multiply(Product::new(attended, weight, Matrix::new(added, width), [rows, width, queries]))?;
+        self.project(frame, weights, &self.output(block, kept, added))?;
         self.add_output_bias(frame, weights, block, added)?;
         self.add_and_normalise(frame, weights, [stream, added, kept.middle.span()], Some(&block.second_norm))?;
         self.project(frame, weights, &self.gate_up(block, kept))?;
@@ -305,18 +304,15 @@ impl GpuTransformer {
     }
 
     /// The block's output from what was kept; where there is a next norm, also that.
-    fn finish(&self, frame: Frame, weights: Weights, layer: usize, next_norm: Option<&Range<usize>>) -> Result<()> {
-        let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width, output) = (frame.rows, self.width, self.pass().streams[layer + 1].span());
-        let weight = Matrix::new(weights.for_products.part(block.down.clone()), self.inner).transposed();
-        let (hidden, added) = (Matrix::new(work.hidden.span(), self.inner), work.added.span());
-        self.multiply(Product::new(hidden, weight, Matrix::new(added, width), [rows, width, self.inner]))?;
+    fn finish(&self, frame: Frame, weights: &Weights, layer: usize, next_norm: Option<&Range<usize>>) -> Result<()> {
+        let (block, kept, added) = (&self.blocks[layer], self.kept(layer), self.work().added.span());
+        let output = self.pass().streams[layer + 1].span();
+        self.project(frame, weights, &self.down(block, added))?;
         self.add_and_normalise(frame, weights, [kept.middle.span(), added, output], next_norm)
     }
 
     fn joint(&self, block: &Block) -> Projection {
-        let (place, columns) = (block.joint.clone(), self.joint_width());
-        Projection { place, results: Matrix::new(self.work().joint.span(), columns), columns }
+        self.of_normalised(&block.joint, self.work().joint.span(), self.joint_width())
     }
 
     /// Columns of queries, keys and values in a joint row.
@@ -326,15 +322,49 @@ impl GpuTransformer {
     }
 
     fn gate_up(&self, block: &Block, kept: &Kept) -> Projection {
-        let (place, columns) = (block.gate_up.clone(), 2 * self.inner);
-        Projection { place, results: Matrix::new(kept.gate_up.span(), columns), columns }
+        self.of_normalised(&block.gate_up, kept.gate_up.span(), 2 * self.inner)
     }
 
-    fn project(&self, frame: Frame, weights: Weights, projection: &Projection) -> Result<()> {
-        let normalised = Matrix::new(self.work().normalised.span(), self.width);
-        let weight = Matrix::new(weights.for_products.part(projection.place.clone()), self.width).transposed();
-        let shape = [frame.rows, projection.columns, self.width];
-        self.multiply(Product::new(normalised, weight, projection.results, shape))
+    fn of_normalised(&self, place: &Range<usize>, results: Span, outputs: usize) -> Projection {
+        let (inputs, results) = (Matrix::new(self.work().normalised.span(), self.width), Matrix::new(results, outputs));
+        Projection { place: place.clone(), inputs, results, shape: [outputs, self.width] }
+    }
+
+    /// From what was attended to `results` in the stream's width.
+    fn output(&self, block: &Block, kept: &Kept, results: Span) -> Projection {
+        self.to_stream(&block.output, Matrix::new(kept.attended.span(), self.query_width()), results)
+    }
+
+    /// From `hidden` to `results` in the stream's width.
+    fn down(&self, block: &Block, results: Span) -> Projection {
+        self.to_stream(&block.down, Matrix::new(self.work().hidden.span(), self.inner), results)
+    }
+
+    fn to_stream(&self, place: &Range<usize>, inputs: Matrix, results: Span) -> Projection {
+        let (place, shape) = (place.clone(), [self.width, inputs.columns()]);
+        Projection { place, inputs, results: Matrix::new(results, self.width), shape }
+    }
+
+    /// Fills the results.
+    fn project(&self, frame: Frame, weights: &Weights, projection: &Projection) -> Result<()> {
+        let (rows, [outputs, width]) = (frame.rows, projection.shape);
+        let weight = weights.matrix(&projection.place, width).transposed();
+        self.multiply(Product::new(projection.inputs, weight, projection.results, [rows, outputs, width]))?;
+        for adapter in weights.adapters_in(&projection.place) {
+            let (low, results) = (self.lowered(frame, projection, &adapter)?, projection.results_of(&adapter));
+            let shape = [rows, adapter.places.outputs(), adapter.places.rank()];
+            self.multiply(Product::new(low, adapter.up.transposed(), results, shape).scaled(adapter.scale).adds())?;
+        }
+        Ok(())
+    }
+
+    /// The inputs times Aᵀ: `[rows, rank]`.
+    fn lowered(&self, frame: Frame, projection: &Projection, adapter: &Adapter) -> Result<Matrix> {
+        let (rank, width) = (adapter.places.rank(), adapter.places.inputs());
+        let low = Matrix::new(self.work().low.span(), rank);
+        let down = adapter.down.transposed();
+        self.multiply(Product::new(projection.inputs, down, low, [frame.rows, rank, width]))?;
+        Ok(low)
     }
 
     fn multiply(&self, product: Product) -> Result<()> {
@@ -342,8 +372,8 @@ impl GpuTransformer {
     }
 
     /// Fills `normalised`.
-    fn normalise(&self, frame: Frame, weights: Weights, stream: Span, scale: &Range<usize>) -> Result<()> {
-        let (scale, output) = (weights.exact.part(scale.clone()), self.work().normalised.span());
+    fn normalise(&self, frame: Frame, weights: &Weights, stream: Span, scale: &Range<usize>) -> Result<()> {
+        let (scale, output) = (weights.exact(scale), self.work().normalised.span());
         let arguments = [stream.into(), scale.into(), output.into(), size(self.width), self.epsilon.into()];
         self.device.launch(&of_kind("rms_norm", self.kind), frame.rows, &arguments)
     }
@@ -352,11 +382,11 @@ impl GpuTransformer {
     fn add_and_normalise(
         &self,
         frame: Frame,
-        weights: Weights,
+        weights: &Weights,
         [stream, added, sum]: [Span; 3],
         scale: Option<&Range<usize>>,
     ) -> Result<()> {
-        let scale = scale.map_or(Argument::Pointer(0), |scale| weights.exact.part(scale.clone()).into());
+        let scale = scale.map(|scale| weights.exact(scale)).into();
         let spans = [stream.into(), added.into(), sum.into(), scale, self.work().normalised.span().into()];
         let arguments = [&spans[..], &[size(self.width), self.epsilon.into()]].concat();
         self.device.launch(&of_kind("add_and_norm", self.kind), frame.rows, &arguments)
@@ -369,12 +399,12 @@ impl GpuTransformer {
     }
 
     /// Fills losses and hits; with a share and a gradient, adds to it, and fills the gradient of the stream.
-    fn predict(&self, frame: Frame, weights: Weights, backward: Option<(f32, Span)>) -> Result<()> {
+    fn predict(&self, frame: Frame, weights: &Weights, backward: Option<(f32, Gradient)>) -> Result<()> {
         let (work, width, vocabulary) = (self.work(), self.width, self.vocabulary);
         let [last_norm, head] = self.end.as_ref().expect("only a stage with a head predicts");
         let stream = self.pass().streams[self.blocks.len()].span();
         self.normalise(frame, weights, stream, last_norm)?;
-        let weight = Matrix::new(weights.for_products.part(head.clone()), width);
+        let weight = weights.matrix(head, width);
         let at_once = logit_rows_at_once(self.vocabulary, frame.rows);
         for first in (0..frame.rows).step_by(at_once) {
             let rows = at_once.min(frame.rows - first);
@@ -388,9 +418,10 @@ impl GpuTransformer {
             let arguments = [&spans[..], &[size(vocabulary), share.into()]].concat();
             self.device.launch(&of_kind("cross_entropy", self.kind), rows, &arguments)?;
             let Some((_, gradient)) = backward else { continue };
-            let to_weight = Matrix::new(gradient.part(head.clone()), width);
-            let shape = [vocabulary, width, rows];
-            self.multiply(Product::new(logits.transposed(), normalised, to_weight, shape).adds())?;
+            if let Some(to_weight) = gradient.of(head) {
+                let (to_weight, shape) = (Matrix::new(to_weight, width), [vocabulary, width, rows]);
+                self.multiply(Product::new(logits.transposed(), normalised, to_weight, shape).adds())?;
+            }
             let to_normalised = work.to_normalised.span().part(first * width..(first + rows) * width);
             let to_normalised = Matrix::new(to_normalised, width);
             self.multiply(Product::new(logits, weight, to_normalised, [rows, width, vocabulary]))?;
@@ -413,9 +444,19 @@ fn adjacent<const N: usize>(places: [Range<usize>; N]) -> Range<usize> {
     places[0].start..places[N - 1].end
 }
 
-/// A product of what was normalised and the weight at a place in flat vectors.
+/// `results` `[rows, outputs]` = `inputs` `[rows, width]` · Wᵀ. In backward the results are replaced by their gradient.
 struct Projection {
+    /// Of W, which may be several matrices one below the other, in the model's layout.
     place: Range<usize>,
+    inputs: Matrix,
     results: Matrix,
-    columns: usize,
+    /// `[outputs, width]`.
+    shape: [usize; 2],
+}
+
+impl Projection {
+    /// The columns of the matrix that an adapter is beside.
+    fn results_of(&self, adapter: &Adapter) -> Matrix {
+        self.results.columns_from(adapter.places.first_output(&self.place))
+    }
 }

@@ -1,17 +1,86 @@
-//! A flat vector of weights in a GPU's memory, also as matrix products read it.
+//! A flat vector of weights in a GPU's memory, also as matrix products read it; and what a transformer computes with.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Result;
 
-use super::{Accelerator, Kind, Memory, Span, bytes_of, count, launch_for_each};
+use super::adapters::Frozen;
+use super::{Accelerator, Kind, Matrix, Memory, Span, bytes_of, count, launch_for_each};
+use crate::model::adapter_places::AdapterPlaces;
 
-/// What a transformer computes with: the same span twice where products read `f32`.
-#[derive(Clone, Copy)]
+/// What a transformer computes with: trained weights, or a frozen base with adapters beside it. Places are those of the model's
+/// layout.
+#[derive(Clone)]
 pub(crate) struct Weights {
-    pub(crate) exact: Span,
-    pub(crate) for_products: Span,
+    /// Of what is trained, in 32 bits and as products read it: the same span twice where that is in 32 bits.
+    exact: Span,
+    for_products: Span,
+    base: Option<Arc<Frozen>>,
 }
 
-/// The memory of [`Weights`].
+/// One adapter beside a part of a matrix.
+pub(super) struct Adapter<'a> {
+    pub(super) places: &'a AdapterPlaces,
+    pub(super) scale: f32,
+    /// B `[outputs, rank]` and A `[rank, inputs]`.
+    pub(super) up: Matrix,
+    pub(super) down: Matrix,
+}
+
+impl Weights {
+    /// With adapters that are trained beside this base.
+    pub(crate) fn beside(self, base: Arc<Frozen>) -> Weights {
+        Weights { base: Some(base), ..self }
+    }
+
+    /// In 32 bits.
+    pub(super) fn exact(&self, place: &Range<usize>) -> Span {
+        self.base.as_ref().map_or_else(|| self.exact.part(place.clone()), |base| base.exact(place))
+    }
+
+    /// For products, with so many columns.
+    pub(super) fn matrix(&self, place: &Range<usize>, columns: usize) -> Matrix {
+        let all = self.base.as_ref().map_or(self.for_products, |base| base.for_products());
+        Matrix::new(all.part(place.clone()), columns)
+    }
+
+    /// Of the matrices in a place.
+    pub(super) fn adapters_in(&self, place: &Range<usize>) -> impl Iterator<Item = Adapter<'_>> {
+        let base =
+            self.base.iter().flat_map(|base| base.adapters_in(place).iter().map(|places| (places, base.scale())));
+        base.map(|(places, scale)| {
+            let (up, down) = places.matrices(self.for_products);
+            Adapter { places, scale, up, down }
+        })
+    }
+}
+
+/// Where a transformer adds its gradient.
+#[derive(Clone, Copy)]
+pub(crate) struct Gradient {
+    /// Flat in the order of what is trained.
+    values: Span,
+    is_of_adapters: bool,
+}
+
+impl Gradient {
+    pub(crate) fn new(values: Span, is_of_adapters: bool) -> Gradient {
+        Gradient { values, is_of_adapters }
+    }
+
+    /// Of weights at a place of the model's layout; `None` where these are frozen.
+    pub(super) fn of(&self, place: &Range<usize>) -> Option<Span> {
+        (!self.is_of_adapters).then(|| self.values.part(place.clone()))
+    }
+
+    /// Of an adapter's B and A.
+    pub(super) fn of_adapter(&self, places: &AdapterPlaces) -> (Matrix, Matrix) {
+        places.matrices(self.values)
+    }
+}
+
+/// The memory of what is trained.
 pub(crate) struct WeightMemory {
     exact: Memory,
     /// Where products do not read `f32`.
@@ -31,7 +100,7 @@ impl WeightMemory {
 
     pub(crate) fn weights(&self) -> Weights {
         let exact = self.exact();
-        Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span) }
+        Weights { exact, for_products: self.rounded.as_ref().map_or(exact, Memory::span), base: None }
     }
 
     pub(crate) fn upload(&self, device: &dyn Accelerator, values: &[f32]) -> Result<()> {

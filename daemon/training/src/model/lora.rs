@@ -4,7 +4,7 @@
 //! alpha / rank`. Only `A` and `B` are parameters; `B` begins at zero, so training begins exactly at the base.
 //!
 //! The transformer computes with the base and the adapters beside it (`transformer/weights.rs`), so the base is held once and has
-//! no gradient. A GPU's kernels still fold the sum into one matrix: `gpu/adapters.rs`.
+//! no gradient; so do a GPU's kernels (`gpu/adapters.rs`). Candle's operations fold the sum into one matrix.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -31,19 +31,19 @@ impl Stage for GpuStage {
 
     fn begin(&mut self) -> Result<()> {
         self.replica.model.abandon();
-        self.replica.begin_gradient().map(drop)
+        self.replica.clear_gradient()
     }
 
     fn forward(&mut self, microbatch: &Microbatch, input: Option<Vec<f32>>) -> Result<Option<Vec<f32>>> {
         let weights = self.replica.weights();
-        self.replica.model.forward_stage(weights, microbatch.batch.tokens()?, input)
+        self.replica.model.forward_stage(&weights, microbatch.batch.tokens()?, input)
     }
 
     fn backward(&mut self, microbatch: &Microbatch, to_output: Option<Vec<f32>>, share: f32) -> Result<BackwardOutput> {
         assert_eq!(microbatch.lane, 0, "a GPU has one gradient");
         let predicts = to_output.is_none();
         let (weights, gradient) = (self.replica.weights(), self.replica.added_to());
-        let to_input = self.replica.model.backward_stage(weights, to_output, share, gradient)?;
+        let to_input = self.replica.model.backward_stage(&weights, to_output, share, gradient)?;
         let GpuReplica { model, device, sums, .. } = &self.replica;
         let losses = || sum(&**device, "sum_values", model.losses(microbatch.batch.predictions()), sums.span());
         Ok(BackwardOutput { loss: if predicts { losses()? } else { 0.0 }, to_input })
@@ -51,13 +51,12 @@ impl Stage for GpuStage {
 
     fn end(&mut self, lanes: usize) -> Result<()> {
         assert_eq!(lanes, 1, "a GPU has one gradient");
-        self.replica.end_gradient()
+        Ok(())
     }
 
     fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated> {
-        self.replica.fold()?;
         let weights = self.replica.weights();
-        match self.replica.model.evaluate_stage(weights, batch.tokens()?, input)? {
+        match self.replica.model.evaluate_stage(&weights, batch.tokens()?, input)? {
             Some(stream) => Ok(Evaluated::Stream(stream)),
             None => Ok(Evaluated::Evaluation(self.replica.evaluation(batch.predictions())?)),
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Result;
 
-use super::{Frame, GpuTransformer, Projection, Weights};
+use super::{Adapter, Frame, GpuTransformer, Gradient, Projection, Weights};
 use crate::gpu::{Argument, Kind, Matrix, NORM_STRIP, Product, Span, count, launch_for_each, of_kind, size};
 
 impl GpuTransformer {
@@ -12,16 +12,15 @@ impl GpuTransformer {
     pub(super) fn normalise_backward(
         &self,
         frame: Frame,
-        weights: Weights,
+        weights: &Weights,
         stream: Span,
         scale: &Range<usize>,
-        gradient: Span,
+        gradient: Gradient,
     ) -> Result<()> {
         let (to_output, to_stream) = (self.work().to_normalised.span(), self.work().to_stream.span());
-        let [exact, to_scale] = [weights.exact, gradient].map(|vector| vector.part(scale.clone()));
-        let spans = [stream, exact, to_output, to_stream, self.rounded_gradient(), to_scale].map(Argument::from);
+        let spans = [stream, weights.exact(scale), to_output, to_stream, self.rounded_gradient()].map(Argument::from);
         let sizes = [frame.rows, self.width].map(size);
-        let arguments = [&spans[..], &sizes[..], &[self.epsilon.into()]].concat();
+        let arguments = [&spans[..], &[gradient.of(scale).into()], &sizes[..], &[self.epsilon.into()]].concat();
         self.device.launch(&of_kind("rms_norm_backward", self.kind), frame.rows.div_ceil(NORM_STRIP), &arguments)
     }
 
@@ -44,7 +43,7 @@ impl GpuTransformer {
         )
     }
 
-    pub(super) fn backward(&self, frame: Frame, weights: Weights, gradient: Span) -> Result<()> {
+    pub(super) fn backward(&self, frame: Frame, weights: &Weights, gradient: Gradient) -> Result<()> {
         for layer in (0..self.blocks.len()).rev() {
             if self.recompute {
                 let stream = self.pass().streams[layer].span();
@@ -54,8 +53,8 @@ impl GpuTransformer {
             self.feed_forward_backward(frame, weights, layer, gradient)?;
             self.attention_backward(frame, weights, layer, gradient)?;
         }
-        let Some(embedding) = &self.embedding else { return Ok(()) };
-        let spans = [self.work().to_stream.span(), self.pass().tokens.span(), gradient.part(embedding.clone())];
+        let Some(to_table) = self.embedding.as_ref().and_then(|place| gradient.of(place)) else { return Ok(()) };
+        let spans = [self.work().to_stream.span(), self.pass().tokens.span(), to_table];
         let arguments = [&spans.map(Argument::from)[..], &[size(self.width)]].concat();
         self.device.launch("embed_backward", frame.rows, &arguments)
     }
@@ -63,24 +62,18 @@ impl GpuTransformer {
     pub(super) fn feed_forward_backward(
         &self,
         frame: Frame,
-        weights: Weights,
+        weights: &Weights,
         layer: usize,
-        gradient: Span,
+        gradient: Gradient,
     ) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width, inner) = (frame.rows, self.width, self.inner);
-        let weight = |place: &Range<usize>, row: usize| Matrix::new(weights.for_products.part(place.clone()), row);
-        let to_weight = |place: &Range<usize>, row: usize| Matrix::new(gradient.part(place.clone()), row);
-        let to_output = Matrix::new(self.rounded_gradient(), width);
+        let (inner, down) = (self.inner, self.down(block, self.rounded_gradient()));
         let [hidden, to_hidden] = [work.hidden.span(), work.to_hidden.span()];
-        let product =
-            Product::new(to_output, weight(&block.down, inner), Matrix::new(to_hidden, inner), [rows, inner, width]);
-        self.multiply(product)?;
+        self.project_back(frame, weights, &down, Matrix::new(to_hidden, inner))?;
         let spans = [kept.gate_up.span(), to_hidden, hidden].map(Argument::from);
         let arguments = [&spans[..], &[size(inner)]].concat();
-        self.device.launch(&of_kind("swiglu_backward", self.kind), rows, &arguments)?;
-        let (hidden, to_down) = (Matrix::new(hidden, inner), to_weight(&block.down, inner));
-        self.multiply(Product::new(to_output.transposed(), hidden, to_down, [width, inner, rows]).adds())?;
+        self.device.launch(&of_kind("swiglu_backward", self.kind), frame.rows, &arguments)?;
+        self.add_weights(frame, weights, &down, gradient)?;
         self.normalise(frame, weights, kept.middle.span(), &block.second_norm)?;
         self.project_backward(frame, weights, &self.gate_up(block, kept), gradient)?;
         self.normalise_backward(frame, weights, kept.middle.span(), &block.second_norm, gradient)
@@ -89,23 +82,17 @@ impl GpuTransformer {
     pub(super) fn attention_backward(
         &self,
         frame: Frame,
-        weights: Weights,
+        weights: &Weights,
         layer: usize,
-        gradient: Span,
+        gradient: Gradient,
     ) -> Result<()> {
         let (work, block, kept) = (self.work(), &self.blocks[layer], self.kept(layer));
-        let (rows, width, queries) = (frame.rows, self.width, self.query_width());
-        let weight = Matrix::new(weights.for_products.part(block.output.clone()), queries);
-        let to_weight = Matrix::new(gradient.part(block.output.clone()), queries);
-        let to_output = Matrix::new(self.rounded_gradient(), width);
-        let attended = Matrix::new(kept.attended.span(), queries);
-        let product = Product::new(to_output.transposed(), attended, to_weight, [width, queries, rows]);
-        self.multiply(product.adds())?;
+        let output = self.output(block, kept, self.rounded_gradient());
+        self.add_weights(frame, weights, &output, gradient)?;
         self.output_bias_backward(frame, block, gradient)?;
         // What was normalised is computed again below.
         let to_attended = work.normalised.span();
-        let product = Product::new(to_output, weight, Matrix::new(to_attended, queries), [rows, queries, width]);
-        self.multiply(product)?;
+        self.project_back(frame, weights, &output, Matrix::new(to_attended, self.query_width()))?;
         self.attend_backward(frame, kept, to_attended)?;
         self.turn_heads(frame, layer, &work.to_heads, true)?;
         self.head_norm_backward(frame, weights, block, kept, gradient)?;
@@ -115,15 +102,56 @@ impl GpuTransformer {
         self.project_backward(frame, weights, &self.joint(block), gradient)?;
         self.normalise_backward(frame, weights, stream, &block.first_norm, gradient)
     }
-    /// From the gradient of a projection to that of its weight, and fills `to_normalised`.
-    fn project_backward(&self, frame: Frame, weights: Weights, projection: &Projection, gradient: Span) -> Result<()> {
-        let (work, rows, width) = (self.work(), frame.rows, self.width);
-        let Projection { place, results: to_results, columns } = projection;
-        let normalised = Matrix::new(work.normalised.span(), width);
-        let to_weight = Matrix::new(gradient.part(place.clone()), width);
-        self.multiply(Product::new(to_results.transposed(), normalised, to_weight, [*columns, width, rows]).adds())?;
-        let weight = Matrix::new(weights.for_products.part(place.clone()), width);
-        let to_normalised = Matrix::new(work.to_normalised.span(), width);
-        self.multiply(Product::new(*to_results, weight, to_normalised, [rows, width, *columns]))
+
+    /// From the gradient of a projection of what was normalised to that of its weights, and fills `to_normalised`.
+    fn project_backward(
+        &self,
+        frame: Frame,
+        weights: &Weights,
+        projection: &Projection,
+        gradient: Gradient,
+    ) -> Result<()> {
+        self.add_weights(frame, weights, projection, gradient)?;
+        self.project_back(frame, weights, projection, Matrix::new(self.work().to_normalised.span(), self.width))
+    }
+
+    /// Adds the gradient of a projection's weights, or of the adapters beside them.
+    fn add_weights(&self, frame: Frame, weights: &Weights, projection: &Projection, gradient: Gradient) -> Result<()> {
+        let (rows, [outputs, width], inputs) = (frame.rows, projection.shape, projection.inputs);
+        if let Some(to_weight) = gradient.of(&projection.place) {
+            let (to_results, to_weight) = (projection.results.transposed(), Matrix::new(to_weight, width));
+            return self.multiply(Product::new(to_results, inputs, to_weight, [outputs, width, rows]).adds());
+        }
+        for adapter in weights.adapters_in(&projection.place) {
+            let (outputs, rank) = (adapter.places.outputs(), adapter.places.rank());
+            let (to_up, to_down) = gradient.of_adapter(adapter.places);
+            let (low, to_results) = (self.lowered(frame, projection, &adapter)?, projection.results_of(&adapter));
+            let product = Product::new(to_results.transposed(), low, to_up, [outputs, rank, rows]);
+            self.multiply(product.scaled(adapter.scale).adds())?;
+            let to_low = self.lowered_gradient(frame, projection, &adapter)?;
+            self.multiply(Product::new(to_low.transposed(), inputs, to_down, [rank, width, rows]).adds())?;
+        }
+        Ok(())
+    }
+
+    /// From the gradient of a projection to that of its inputs.
+    fn project_back(&self, frame: Frame, weights: &Weights, projection: &Projection, to_inputs: Matrix) -> Result<()> {
+        let (rows, [outputs, width]) = (frame.rows, projection.shape);
+        let weight = weights.matrix(&projection.place, width);
+        self.multiply(Product::new(projection.results, weight, to_inputs, [rows, width, outputs]))?;
+        for adapter in weights.adapters_in(&projection.place) {
+            let (to_low, rank) = (self.lowered_gradient(frame, projection, &adapter)?, adapter.places.rank());
+            self.multiply(Product::new(to_low, adapter.down, to_inputs, [rows, width, rank]).adds())?;
+        }
+        Ok(())
+    }
+
+    /// The gradient of the inputs times Aᵀ, `[rows, rank]`: that of the results times `s·B`.
+    fn lowered_gradient(&self, frame: Frame, projection: &Projection, adapter: &Adapter) -> Result<Matrix> {
+        let (outputs, rank) = (adapter.places.outputs(), adapter.places.rank());
+        let to_low = Matrix::new(self.work().to_low.span(), rank);
+        let product = Product::new(projection.results_of(adapter), adapter.up, to_low, [frame.rows, rank, outputs]);
+        self.multiply(product.scaled(adapter.scale))?;
+        Ok(to_low)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::{Frame, GpuTransformer, Weights};
+use super::{Frame, GpuTransformer, Gradient, Weights};
 use crate::data::TokenBatch;
 use crate::gpu::{Span, bytes_of, bytes_of_mut};
 
@@ -11,7 +11,7 @@ impl GpuTransformer {
     /// its backward needs is kept.
     pub(crate) fn forward_stage(
         &mut self,
-        weights: Weights,
+        weights: &Weights,
         batch: &TokenBatch,
         input: Option<Vec<f32>>,
     ) -> Result<Option<Vec<f32>>> {
@@ -25,10 +25,10 @@ impl GpuTransformer {
     /// gradient of the output. Returns that of the input where there is one.
     pub(crate) fn backward_stage(
         &mut self,
-        weights: Weights,
+        weights: &Weights,
         to_output: Option<Vec<f32>>,
         share: f32,
-        gradient: Span,
+        gradient: Gradient,
     ) -> Result<Option<Vec<f32>>> {
         let (frame, pass) = self.waiting.pop_front().expect("a backward comes after its forward");
         self.work_mut().pass = Some(pass);
@@ -55,7 +55,7 @@ impl GpuTransformer {
     /// The output stream of a batch, or its losses and hits, which are left as by [`GpuTransformer::evaluate`].
     pub(crate) fn evaluate_stage(
         &mut self,
-        weights: Weights,
+        weights: &Weights,
         batch: &TokenBatch,
         input: Option<Vec<f32>>,
     ) -> Result<Option<Vec<f32>>> {
@@ -68,7 +68,7 @@ impl GpuTransformer {
 
     fn through(
         &mut self,
-        weights: Weights,
+        weights: &Weights,
         batch: &TokenBatch,
         input: Option<Vec<f32>>,
     ) -> Result<(Frame, Option<Vec<f32>>)> {

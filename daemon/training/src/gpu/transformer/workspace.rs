@@ -42,6 +42,9 @@ pub(super) struct Workspace {
     /// `[rows, inner]`, and its gradient.
     pub(super) hidden: Memory,
     pub(super) to_hidden: Memory,
+    /// `[rows, rank]`: what an adapter multiplies by A, and its gradient.
+    pub(super) low: Memory,
+    pub(super) to_low: Memory,
     /// Where attention is one kernel, of each query's output and its gradient `[sequences, heads, length]`.
     pub(super) products: Memory,
     pub(super) logits: Memory,
@@ -111,13 +114,13 @@ pub(super) fn logit_rows_at_once(vocabulary: usize, rows: usize) -> usize {
 }
 
 /// What a batch of so many whole windows takes beside parameters, gradient and moments, in values of four bytes, in a stage
-/// that has so many microbatches under way: the sizes of a [`Workspace`] and of its [`Pass`]es.
+/// that has so many microbatches under way, with adapters of a rank (0: without): the sizes of a [`Workspace`] and of its [`Pass`]es.
 pub(crate) fn activation_values(
     spec: &ModelSpec,
     (stage, passes): (&StageSpec, usize),
     sequences: usize,
     precision: Precision,
-    recompute: bool,
+    (recompute, rank): (bool, usize),
 ) -> usize {
     let [width, inner, length] = [spec.width, spec.feed_forward, spec.context].map(|size| size as usize);
     let [heads, vocabulary] = [spec.heads, spec.vocabulary].map(|size| size as usize);
@@ -137,7 +140,7 @@ pub(crate) fn activation_values(
     let exact = rows * (passes * of_pass + width + sums + 2) + tables * length * head_width;
     let scores = units_at_once(key_heads, sequences, length) * unit_scores(length);
     let scores = if is_fused { 0 } else { scores };
-    let of_batch = width.max(queries) + in_heads + 3 * width + 2 * joint + 2 * inner;
+    let of_batch = width.max(queries) + in_heads + 3 * width + 2 * joint + 2 * inner + 2 * rank;
     let rounded = rows * (passes * kept * (joint + raw + queries + 2 * inner) + of_batch);
     let rounded = rounded + 2 * scores;
     let rounded = rounded + if stage.predicts { vocabulary * logit_rows_at_once(vocabulary, rows) } else { 0 };
@@ -205,6 +208,8 @@ impl GpuTransformer {
             to_scores: rounded(scores)?,
             hidden: rounded(rows * self.inner)?,
             to_hidden: rounded(rows * self.inner)?,
+            low: rounded(rows * self.rank)?,
+            to_low: rounded(rows * self.rank)?,
             products: if is_fused { self.row_sums(rows) } else { exact(0) }?,
             logits: rounded(logits)?,
             to_stream: exact(rows * self.width)?,
