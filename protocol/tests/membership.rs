@@ -4,13 +4,14 @@
 mod overlay;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::overlay::{Overlay, second_eigenvalue, spread};
 use murmur_protocol::bounds::{AGE_MAX, CONNECTIONS_SURPLUS, CONNECTIONS_WANTED, SHUFFLE_PERIOD};
 use murmur_protocol::message::{Descriptor, KnownPeer};
 use murmur_protocol::profile::Profile;
-use murmur_protocol::{Event, Message};
+use murmur_protocol::{Bootstrap, Config, Effect, Event, Message, ModelLayout, NetworkOrder, Node, RunManifest, Time};
 
 fn minutes(count: u64) -> Duration {
     Duration::from_secs(60 * count)
@@ -76,6 +77,32 @@ fn a_node_whose_only_bootstrap_died_gets_in_by_members_that_it_remembers() {
     let late = overlay.add(Some(0), &[7, 8, 21]);
     overlay.run_for(minutes(2));
     assert!(overlay.connected(late).len() >= CONNECTIONS_WANTED - 1, "{:?}", overlay.connected(late));
+}
+
+/// A ticket names a member at several addresses, of which one may lead nowhere and be waited for: with a dial for each the
+/// others were refused meanwhile.
+#[test]
+fn all_addresses_of_a_ticket_s_member_are_dialed_together() {
+    let at = |peer, host| Bootstrap { peer, address: overlay::address(host) };
+    let (here, elsewhere) = (Some(overlay::peer(1)), Some(overlay::peer(2)));
+    let bootstrap = vec![at(here, 1), at(here, 2), at(elsewhere, 3), at(here, 4), at(None, 5), at(None, 6)];
+    for seed in 0..20 {
+        let config = Config { bootstrap: bootstrap.clone(), ..Config::founder(&RunManifest::default()) };
+        let layout = Arc::new(ModelLayout::new([("w".to_owned(), vec![8])]));
+        let mut node = Node::new(config, overlay::peer(0), layout, seed, Time::ZERO);
+        while node.poll_effect().is_some() {}
+        let first = node.next_deadline().expect("it looks for members");
+        node.handle(first, Event::TimePassed);
+        let mut dials = Vec::new();
+        while let Some(effect) = node.poll_effect() {
+            if let Effect::Network(NetworkOrder::Dial { peer, addresses }) = effect {
+                dials.push((peer, addresses.into_iter().collect::<BTreeSet<_>>()));
+            }
+        }
+        let of = |peer, hosts: &[usize]| (peer, hosts.iter().map(|host| overlay::address(*host)).collect());
+        let expected = [of(here, &[1, 2, 4]), of(elsewhere, &[3]), of(None, &[5]), of(None, &[6])];
+        assert!(dials.len() == 4 && expected.iter().all(|dial| dials.contains(dial)), "{dials:?}");
+    }
 }
 
 #[test]

@@ -51,11 +51,13 @@ pub(super) struct UnderWay {
     pub(super) target: Target,
     since: Time,
     pub(super) addresses: Vec<Address>,
+    /// Of the same dial as one before it: it brings no connection more.
+    is_further: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Dialing {
-    /// At most [`DIALS_MAX`].
+    /// At most [`DIALS_MAX`] dials.
     under_way: Vec<UnderWay>,
     bootstrap: Vec<Entry>,
     pub(super) last_failure: Option<String>,
@@ -82,12 +84,12 @@ impl Dialing {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.under_way.len() < DIALS_MAX
+        self.under_way_count() < DIALS_MAX
     }
 
     /// Dials that will bring one more connection each, if all goes well.
     pub(super) fn under_way_count(&self) -> usize {
-        self.under_way.len()
+        self.under_way.iter().filter(|under_way| !under_way.is_further).count()
     }
 
     pub(super) fn is_under_way(&self, target: Target) -> bool {
@@ -107,7 +109,13 @@ impl Dialing {
 
     pub(super) fn begin(&mut self, now: Time, target: Target, addresses: Vec<Address>) {
         debug_assert!(self.has_room());
-        self.under_way.push(UnderWay { target, since: now, addresses });
+        self.under_way.push(UnderWay { target, since: now, addresses, is_further: false });
+    }
+
+    /// Of the dial that has begun, another bootstrap address of the same member.
+    pub(super) fn dial_with_it(&mut self, now: Time, index: usize) {
+        let addresses = vec![self.bootstrap[index].configured.address.clone()];
+        self.under_way.push(UnderWay { target: Target::Bootstrap(index), since: now, addresses, is_further: true });
     }
 
     /// When the oldest dial counts as failed.

@@ -5,6 +5,7 @@
 //! parts are well connected, and only this brings them together again.
 
 use super::*;
+use crate::Bootstrap;
 use crate::random::RngExt;
 
 impl Membership {
@@ -116,10 +117,22 @@ impl Membership {
             if !self.dialing.has_room() {
                 return;
             }
+            if indices.is_empty() {
+                return;
+            }
             let index = indices.swap_remove(self.random.random_range(0..indices.len()));
-            let configured = &self.dialing.bootstrap()[index].configured;
-            let (peer, addresses) = (configured.peer, vec![configured.address.clone()]);
+            let Bootstrap { peer, address } = self.dialing.bootstrap()[index].configured.clone();
+            let mut addresses = vec![address];
             self.dialing.begin(now, Target::Bootstrap(index), addresses.clone());
+            // Where it is known who is there, the other addresses of that member are dialed with it: a dial for each would be
+            // refused while the first one waits for an answer.
+            let is_same =
+                |other: &mut usize| peer.is_some() && self.dialing.bootstrap()[*other].configured.peer == peer;
+            let others: Vec<usize> = indices.extract_if(.., is_same).collect();
+            for other in others {
+                addresses.push(self.dialing.bootstrap()[other].configured.address.clone());
+                self.dialing.dial_with_it(now, other);
+            }
             out.push(NetworkOrder::Dial { peer, addresses });
         }
     }
