@@ -152,6 +152,8 @@ def main():
     parser.add_argument("--rates", help="learning rates of the steps as a JSON list; the last one stays")
     parser.add_argument("--steps", type=int, help="take so many steps, print, end")
     options = parser.parse_args()
+    if options.graphs and not options.compile:
+        parser.error("--graphs needs --compile")
     spec, settings = json.loads(options.model), json.loads(options.optimizer)
     for key, plain in PLAIN.items():
         if spec.get(key, plain) != plain:

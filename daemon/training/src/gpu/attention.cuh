@@ -122,6 +122,20 @@ __device__ inline Place place_of_queries(u32 length, u32 heads, u32 key_heads, u
     return place;
 }
 
+/// Begins to copy the keys and values of the tile after this one, where there is one, and waits for this one's.
+template <u32 WIDTH, u32 TILE>
+__device__ void arrive_at_tile(bf16 (&keys)[2][TILE * PADDED(WIDTH)], bf16 (&values)[2][TILE * PADDED(WIDTH)],
+                               const bf16 *key, const bf16 *value, u32 tile, u32 tiles, u32 length) {
+    u32 next = tile + 1;
+    if (next < tiles) {
+        begin_tile<WIDTH, TILE>(keys[next % 2], key, next * TILE, length, WIDTH);
+        begin_tile<WIDTH, TILE>(values[next % 2], value, next * TILE, length, WIDTH);
+    }
+    end_copies();
+    wait_for_copies_but_last();
+    __syncthreads();
+}
+
 /// Fills `output` and `log_sums` [units, length]: log₂ of each row's sum of e^score.
 template <u32 WIDTH, u32 TILE>
 __device__ void attend(const bf16 *query, const bf16 *key, const bf16 *value, bf16 *output, float *log_sums, u32 length,
@@ -138,13 +152,7 @@ __device__ void attend(const bf16 *query, const bf16 *key, const bf16 *value, bf
     end_copies();
     for (u32 tile = 0; tile < place.tiles; ++tile) {
         u32 begin = tile * TILE;
-        if (tile + 1 < place.tiles) {
-            begin_tile<WIDTH, TILE>(keys[(tile + 1) % 2], key, begin + TILE, length, WIDTH);
-            begin_tile<WIDTH, TILE>(values[(tile + 1) % 2], value, begin + TILE, length, WIDTH);
-        }
-        end_copies();
-        wait_for_copies_but_last();
-        __syncthreads();
+        arrive_at_tile<WIDTH, TILE>(keys, values, key, value, tile, place.tiles, length);
         if (begin <= place.first + 15) {
             float scores[TILE / 8][4];
             multiply_transposed<WIDTH, TILE>(scores, queries, keys[tile % 2]);
@@ -239,13 +247,7 @@ __device__ void attend_backward_queries(const bf16 *query, const bf16 *key, cons
     float sums[WIDTH / 8][4] = {}, factor = scale * LOG2_E;
     for (u32 tile = 0; tile < place.tiles; ++tile) {
         u32 begin = tile * TILE;
-        if (tile + 1 < place.tiles) {
-            begin_tile<WIDTH, TILE>(keys[(tile + 1) % 2], key, begin + TILE, length, WIDTH);
-            begin_tile<WIDTH, TILE>(values[(tile + 1) % 2], value, begin + TILE, length, WIDTH);
-        }
-        end_copies();
-        wait_for_copies_but_last();
-        __syncthreads();
+        arrive_at_tile<WIDTH, TILE>(keys, values, key, value, tile, place.tiles, length);
         if (begin <= place.first + 15) {
             float scores[TILE / 8][4], gradients[TILE / 8][4];
             multiply_transposed<WIDTH, TILE>(scores, queries, keys[tile % 2]);

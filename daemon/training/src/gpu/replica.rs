@@ -106,7 +106,10 @@ impl GpuReplica {
     /// What the transformer computes with.
     fn weights(&self) -> Weights {
         let trained = self.parameters.weights();
-        self.base.iter().cloned().fold(trained, Weights::beside)
+        match &self.base {
+            Some(base) => trained.beside(base.clone()),
+            None => trained,
+        }
     }
 
     /// Where the transformer adds its gradient.

@@ -332,15 +332,15 @@ impl GpuTransformer {
 
     /// From what was attended to `results` in the stream's width.
     fn output(&self, block: &Block, kept: &Kept, results: Span) -> Projection {
-        self.to_stream(&block.output, Matrix::new(kept.attended.span(), self.query_width()), results)
+        self.onto_stream(&block.output, Matrix::new(kept.attended.span(), self.query_width()), results)
     }
 
     /// From `hidden` to `results` in the stream's width.
     fn down(&self, block: &Block, results: Span) -> Projection {
-        self.to_stream(&block.down, Matrix::new(self.work().hidden.span(), self.inner), results)
+        self.onto_stream(&block.down, Matrix::new(self.work().hidden.span(), self.inner), results)
     }
 
-    fn to_stream(&self, place: &Range<usize>, inputs: Matrix, results: Span) -> Projection {
+    fn onto_stream(&self, place: &Range<usize>, inputs: Matrix, results: Span) -> Projection {
         let (place, shape) = (place.clone(), [self.width, inputs.columns()]);
         Projection { place, inputs, results: Matrix::new(results, self.width), shape }
     }
