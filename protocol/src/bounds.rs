@@ -88,6 +88,10 @@ pub const OBJECTIONS_MAX: usize = 2;
 /// is 2.5 usual distances).
 pub const SPOT_CHECK_FACTOR: f64 = 4.0;
 
+/// An old copy may be further from a second peer's model, but by no more than this share of its own length. Two models that
+/// have nothing in common are further apart than either is long.
+pub const AGED_SHARE: f64 = 0.5;
+
 /// Shards of a corpus that nodes share: their hashes are in the manifest, 67 bytes each, which travels in every
 /// handshake; and a node tells what it holds as bits of a `u128`.
 pub const SHARDS_MAX: usize = 128;

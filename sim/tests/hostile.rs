@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use murmur_protocol::Phase;
 use murmur_protocol::random::{Generator, RngExt, stream};
 use murmur_sim::checks::*;
-use murmur_sim::{Disk, HostIndex, Incident, LatencySpec, NetworkSpec, NodePlan, Scenario, Swarm};
+use murmur_sim::{Disk, HostIndex, Incident, LatencySpec, Lie, NetworkSpec, NodePlan, Scenario, Swarm};
 
 /// Chaos, then averaging alone, then silence.
 const LEARNING_SECONDS: u64 = 40;
@@ -148,4 +149,28 @@ fn nobody_is_accused_on_a_bad_network() {
     });
     let found: Vec<String> = accusations.collect();
     assert!(found.is_empty(), "{} of 100 schedules:\n{}", found.len(), found.join("\n"));
+}
+
+/// A donor gives a model drowned in noise away as 900 steps old. A check allows for what an old model lacks, but not for
+/// one that is none of this run's.
+#[test]
+fn a_random_model_said_to_be_old_is_not_believed() {
+    const JOINS: f64 = 60.0;
+    const JOINER: HostIndex = 4;
+    for seed in 0..20 {
+        let mut scenario = Scenario::calm(4);
+        scenario.nodes[3].lie = Some(Lie::Noise);
+        scenario.nodes.push(NodePlan::joiner(seconds(JOINS), vec![3, 0]));
+        let mut swarm = Swarm::new(scenario, seed);
+        let mut time = JOINS;
+        while swarm.status(JOINER).is_none_or(|status| status.phase == Phase::Joining) {
+            time += 0.05;
+            swarm.run_until(seconds(time));
+            assert!(time < JOINS + 120.0, "seed {seed}: it does not join");
+        }
+        let record = swarm.record();
+        let joined = record.lives.iter().find(|life| life.host == JOINER).expect("it lives");
+        let (loss, first) = (joined.loss, record.first_loss);
+        assert!(loss < 0.1 * first, "seed {seed}: it trains on a model of loss {loss}; the run began at {first}");
+    }
 }

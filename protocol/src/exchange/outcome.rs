@@ -16,14 +16,27 @@ pub(crate) struct Ended {
 pub(crate) enum Outcome {
     /// Merged, this many own steps after the proposal.
     Merged { steps: u64 },
-    /// The distance is known, but where a block was beyond the grid.
-    Probed { distance: Option<f64>, partner_clip: f64, progress_difference: f64 },
+    /// A probe was answered.
+    Probed(Probed),
     /// The partner would not; another may.
     Rejected,
     /// The partner never answered.
     Unanswered,
     /// It broke off later.
     BrokenOff,
+}
+
+/// What a probe says of this node's model and the partner's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probed {
+    /// `None` where a block was beyond the grid.
+    pub(crate) distance: Option<f64>,
+    /// The length of this node's model.
+    pub(crate) norm: f64,
+    /// How far apart the partner's own exchanges may be.
+    pub(crate) partner_clip: f64,
+    /// Steps by which the partner's progress is ahead.
+    pub(crate) progress_difference: f64,
 }
 
 /// What an own exchange sends.

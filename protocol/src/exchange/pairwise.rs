@@ -7,7 +7,7 @@ use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
 use super::averaging::{Averaging, LINK_INFLUENCE_MIN, LastMerges};
-use super::outcome::{Ended, Outcome, Way};
+use super::outcome::{Ended, Outcome, Probed, Way};
 use super::responder::{Admission, Responder};
 use super::starter::Starter;
 use crate::bounds::*;
@@ -357,7 +357,7 @@ impl Pairwise {
                 }
             }
             Outcome::Unanswered | Outcome::BrokenOff => self.averaging.cadence.on_failure(),
-            Outcome::Merged { .. } | Outcome::Rejected | Outcome::Probed { .. } => {}
+            Outcome::Merged { .. } | Outcome::Rejected | Outcome::Probed(_) => {}
         }
     }
 
@@ -372,12 +372,14 @@ impl Pairwise {
         self.averaging.progress_missed(others)
     }
 
-    /// Whether a probe shows a model of this swarm. `partner_clip` is how far apart the partner's own may be; the two
-    /// models' progress differs by `progress_difference` steps.
-    pub(crate) fn is_near(&self, distance: Option<f64>, partner_clip: f64, progress_difference: f64) -> bool {
-        // The donor's model has aged on its way; by how much it says itself, so that this must be plausible.
+    /// Whether a probe shows a model of this swarm.
+    pub(crate) fn is_near(&self, probed: Probed) -> bool {
+        let Probed { distance, norm, partner_clip, progress_difference } = probed;
+        let near = SPOT_CHECK_FACTOR * partner_clip;
+        // The donor's model has aged on its way. By how much it says itself, so that this must be plausible, and what is no
+        // model of this run is not near at any age: it is at least its own length away.
         let rounds = progress_difference.abs() / self.averaging.cadence.interval();
-        let allowed = SPOT_CHECK_FACTOR * partner_clip * (1.0 + rounds);
+        let allowed = near.max((near * (1.0 + rounds)).min(AGED_SHARE * norm));
         // The grid of a check comes from the copy itself and reaches 32 times its values, so a block beyond it is none of
         // this run's.
         let is_close = distance.is_some_and(|it| it <= allowed || partner_clip == 0.0);

@@ -2,7 +2,7 @@
 
 use super::averaging::{Averaging, Circumstances, answer_timeout};
 use super::outbound::Outbound;
-use super::outcome::{Ended, Outcome, Way};
+use super::outcome::{Ended, Outcome, Probed, Way};
 use super::terms::{Terms, screen_accept};
 use super::timeout::TimeoutEstimator;
 use crate::bounds::*;
@@ -417,11 +417,12 @@ impl Starter {
                 averaging.timeout.record(now - *began);
                 averaging.complete(&merged, terms, *about, reputation, out);
                 let outcome = if terms.is_probe() {
-                    Outcome::Probed {
+                    Outcome::Probed(Probed {
                         distance: (merged.masked_blocks == 0).then_some(merged.distance),
+                        norm: about.norm,
                         partner_clip: terms.partner_clip,
                         progress_difference: terms.progress_difference,
-                    }
+                    })
                 } else {
                     averaging.counters.completed_as_starter += 1;
                     Outcome::Merged { steps: averaging.training.steps - began_at_steps }

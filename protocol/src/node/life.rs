@@ -129,10 +129,10 @@ impl Node {
 
     fn on_check_ended(&mut self, now: Time, checker: PeerId, part: Part, outcome: Outcome) {
         match outcome {
-            Outcome::Probed { distance, partner_clip, progress_difference } => {
+            Outcome::Probed(probed) => {
                 let witness = Witness { peer: checker, range: self.membership.range(checker) };
-                if self.pairwise.is_near(distance, partner_clip, progress_difference) {
-                    self.joining.on_near(part.fragment.index, partner_clip, witness);
+                if self.pairwise.is_near(probed) {
+                    self.joining.on_near(part.fragment.index, probed.partner_clip, witness);
                 } else {
                     self.joining.object(witness);
                 }
