@@ -266,6 +266,14 @@ impl Correction {
         &self.0.scales
     }
 
+    /// The codes as they lie in memory, one or two bytes each.
+    pub fn code_bytes(&self) -> &[u8] {
+        match &self.0.codes {
+            PooledCodes::Narrow(codes) => bytemuck::cast_slice(codes),
+            PooledCodes::Wide(codes) => bytemuck::cast_slice(codes),
+        }
+    }
+
     /// Number of parameters.
     pub fn len(&self) -> usize {
         match &self.0.codes {

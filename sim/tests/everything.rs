@@ -9,7 +9,7 @@ use murmur_sim::runner::{Trace, run_seeds};
 
 /// Seeds on each push. With `MURMUR_TEST_SCALE=nightly` twenty times as many; the command line runs thousands:
 /// `murmur sim run everything --seeds 0..20000`.
-const SEEDS: u64 = 25;
+const SEEDS: u64 = 16;
 
 fn seeds(on_each_push: u64) -> u64 {
     let is_nightly = std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
@@ -60,7 +60,7 @@ fn the_first_seeds_hold() {
 fn the_first_seeds_hold_on_links() {
     let mut file = file();
     file.gossip.kind = vec![GossipKind::Links];
-    assert_first_seeds_hold(&file, seeds(12));
+    assert_first_seeds_hold(&file, seeds(8));
     file.swarm.nodes = Drawn { from: 8, to: 24 };
     (file.swarm.parameters, file.gossip.fragments) = (Drawn { from: 300, to: 3000 }, Drawn { from: 1, to: 3 });
     assert_first_seeds_hold(&file, seeds(4));

@@ -7,13 +7,13 @@ pub mod disk;
 pub mod fake_mlflow;
 pub mod fake_store;
 pub mod gaps;
-
 pub mod lender;
 pub mod netns;
 pub mod process;
 pub mod siege;
 pub mod slow_join;
 pub mod swarm;
+pub mod turn;
 
 pub use daemon::{Daemon, Finished};
 pub use lender::Helper;
@@ -74,6 +74,11 @@ final_exchanges = 4
 /// Of the time, in percent, that daemons under test train: their steps take a millisecond, so without a limit each takes a
 /// core for itself, and tests that run side by side wait for each other.
 const TRAINING_PERCENT: &str = "25";
+
+/// Whether this run takes its time: with `MURMUR_TEST_SCALE=nightly` what a push repeats a few times is repeated often.
+pub fn is_nightly() -> bool {
+    std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly")
+}
 
 /// A program under test with the settings of the developer's own environment taken away. Only `MURMUR_LOG` stays: what
 /// daemons write with it is shown when a test waits in vain.

@@ -69,6 +69,7 @@ fn a_joiner_of_a_run_on_a_base_takes_it_from_peers() {
 
 #[test]
 fn adapters_are_trained_on_the_same_base_by_everybody() {
+    let _turn = murmur_tests::turn::computes();
     let folder = &tempfile::tempdir().expect("a temporary directory");
     let [base, other] = std::thread::scope(|scope| {
         let seeds = [0, 1].map(|seed| scope.spawn(move || base(folder.path(), seed)));

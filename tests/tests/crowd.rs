@@ -13,11 +13,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How many join, three a second: `MURMUR_TEST_SCALE=nightly` makes it thirty. Either is several times as many as get the model
 /// at once.
 fn joiners() -> usize {
-    if std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly") { 30 } else { 15 }
+    if murmur_tests::is_nightly() { 30 } else { 15 }
 }
 
 #[test]
 fn a_crowd_that_joins_within_seconds_all_trains_within_a_minute() {
+    let _turn = murmur_tests::turn::computes();
     let joiners = joiners();
     let crowd = watch_crowd(MURMUR, TINY_RUN, joiners, Duration::from_secs(joiners as u64 / 3), LIMIT);
     let latest = |seconds: &[f64]| seconds.iter().copied().fold(0.0, f64::max);

@@ -84,6 +84,7 @@ fn wait_for(address: &str, path: &str, what: &str, holds: impl Fn(&Value) -> boo
 
 #[test]
 fn every_answer_has_the_shape_that_the_openapi_file_says() {
+    let _turn = murmur_tests::turn::computes();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let daemons = swarm(folder.path(), 2);
     let address = daemons[0].status_address();

@@ -10,6 +10,7 @@ use crate::MURMUR;
 
 #[test]
 fn a_local_swarm_ends_with_a_summary_of_every_node() {
+    let _turn = murmur_tests::turn::computes();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run_file = write_run(folder.path(), TINY_RUN);
     let mut command = murmur(MURMUR);

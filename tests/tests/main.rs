@@ -1,6 +1,6 @@
 //! Several real daemons: end to end, command line, structure. One binary, because each would link all of the daemon, and
-//! because tests that wait run beside tests that compute. They run in the order of their names, as many at once as there are
-//! cores: the scenarios in `network` take turns, and so have names of their own, between those of others.
+//! because tests that wait run beside tests that compute. They begin in the order of their names. As many of those that compute
+//! run at once as there are cores, and the scenarios in `network` take turns; see [`murmur_tests::turn`].
 
 mod base;
 mod circles;

@@ -58,6 +58,7 @@ fn every_type_of_the_package_is_told() {
 
 #[test]
 fn the_example_of_the_guide_runs() {
+    let _turn = murmur_tests::turn::computes();
     let text = std::fs::read_to_string(root().join("GUIDE.md")).expect("there");
     let example = text.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let folder = tempfile::tempdir().expect("a temporary directory");

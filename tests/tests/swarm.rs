@@ -32,6 +32,7 @@ fn folder() -> tempfile::TempDir {
 
 #[test]
 fn three_daemons_learn_and_agree() {
+    let _turn = murmur_tests::turn::computes();
     let folder = folder();
     let run_file = write_run(folder.path(), &TINY_RUN.replace("total_steps = 100000", "total_steps = 800"));
     let founder = start(&folder, "node-0", &["start", run_file.to_str().expect("UTF-8")]);

@@ -64,6 +64,7 @@ fn one_node_with_all_batches(manifest: &RunManifest, nodes: &[PeerId]) -> Vec<f3
 
 #[test]
 fn four_daemons_train_as_one_node_with_all_their_batches_does() {
+    let _turn = murmur_tests::turn::computes();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let at = |number: usize| folder.path().join(number.to_string());
     let steps = 100;
@@ -103,6 +104,7 @@ fn four_daemons_train_as_one_node_with_all_their_batches_does() {
 
 #[test]
 fn members_that_come_die_and_stand_still_cost_a_deadline_and_replicas_stay_one() {
+    let _turn = murmur_tests::turn::computes();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| folder.path().join(name);
     let run_path = run_file(folder.path(), 0, "topology = \"halving-doubling\"\n", "");

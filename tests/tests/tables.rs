@@ -121,6 +121,7 @@ fn two_members_learn_from_rows_that_stay_with_each_and_predict_new_ones() {
 /// Four members with unlike shares of the digits table, against scikit-learn's MLP on all rows and each member alone.
 #[test]
 fn a_swarm_with_unlike_shares_predicts_as_well_as_scikit_learn_with_all_rows() {
+    let _turn = murmur_tests::turn::computes();
     let python = std::env::var("MURMUR_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     if !Command::new(&python).args(["-c", "import sklearn"]).output().is_ok_and(|output| output.status.success()) {
         println!("skipped: {python} has no scikit-learn; set MURMUR_TEST_PYTHON to one that has");

@@ -123,6 +123,7 @@ fn trains_with_the_bits_of_one_machine(with_base: bool) {
 
 #[test]
 fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_on() {
+    let _turn = murmur_tests::turn::computes();
     let place = Place::new();
     let base = place.base();
     let (run_file, port) = (place.run_file(ADAPTERS), Helper::free_port());
@@ -273,6 +274,7 @@ fn traffic_keeps_to_the_cap(name: &str, [of_captain, of_helper]: [&[&str]; 2]) {
 
 #[test]
 fn the_doctor_compares_a_team_with_one_machine_and_does_not_recommend_a_slower_one() {
+    let _turn = murmur_tests::turn::computes();
     let place = Place::new();
     let run_file = place.run_file("");
     let doctor = |lines: &[&str]| {

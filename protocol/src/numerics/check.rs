@@ -7,9 +7,23 @@
 //! unseen. Each exchange has weights of its own: whatever wraps slip through one check (one set in 65,536) would slip
 //! through the same check for ever, and two models stay apart whose distance nobody sees.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::grid::{Indices, hash};
 use super::width::CodeWidth;
 use crate::bulk::BLOCK;
+
+/// Exchanges whose weights a thread keeps: those of one are used at least twice, to encode and to merge, and a simulator has
+/// many under way.
+const KEPT: usize = 256;
+
+/// An exchange's nonce, and its weights.
+type Known = Option<(u64, Rc<Weights>)>;
+
+thread_local! {
+    static RECENT: RefCell<Vec<Known>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The weights of one exchange.
 pub(super) struct Weights {
@@ -19,8 +33,20 @@ pub(super) struct Weights {
 }
 
 impl Weights {
+    /// Those of the exchange with this nonce.
+    pub(super) fn of(nonce: u64) -> Rc<Weights> {
+        RECENT.with_borrow_mut(|recent| {
+            recent.resize(KEPT, None);
+            let place = &mut recent[nonce as usize % KEPT];
+            match place {
+                Some((known, weights)) if *known == nonce => weights.clone(),
+                _ => place.insert((nonce, Rc::new(Weights::new(nonce)))).1.clone(),
+            }
+        })
+    }
+
     /// In the lower nine bits the odd numbers in a random order, above them six random bits.
-    pub(super) fn new(nonce: u64) -> Weights {
+    fn new(nonce: u64) -> Weights {
         // Numbers that the grid does not use: it counts up from zero, and down from the largest.
         let mut drawn: [u64; BLOCK] = std::array::from_fn(|position| hash(nonce, (1 << 62) + position as u64));
         // The low byte tells positions apart, so that the order is one of them; it comes from no random bits.

@@ -119,7 +119,7 @@ impl<C: Code> Kernel for Pass<'_, C> {
     #[inline(always)]
     fn run(self) -> Differences {
         let Pass { comparison: Comparison { terms, own, partner, .. }, output } = self;
-        let weights = Weights::new(terms.nonce);
+        let weights = Weights::of(terms.nonce);
         let mut result = Differences::default();
         let (mut ours, mut theirs) = ([C::default(); BLOCK], [C::default(); BLOCK]);
         let outputs = output.differences.chunks_mut(BLOCK).zip(output.new_scales.iter_mut());

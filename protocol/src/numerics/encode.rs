@@ -100,7 +100,7 @@ impl<C: Code> Kernel for Encoding<'_, C> {
     #[inline(always)]
     fn run(self) {
         let Encoding { values, nonce, width, mut scales, checks, codes: output, .. } = self;
-        let (grid, weights) = (Grid::new(nonce), Weights::new(nonce));
+        let (grid, weights) = (Grid::new(nonce), Weights::of(nonce));
         let blocks = Blocks::new(values);
         let (mut indices, mut codes): (Indices, _) = ([0; BLOCK], [C::default(); BLOCK]);
         let packed = output.chunks_mut(width.packed_bytes(BLOCK));

@@ -1,17 +1,14 @@
 //! A network of a few hosts around one bridge.
 
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
 
 use super::leftovers;
 use super::router::{self, PortForwarding};
 use super::tools::{call, missing, must, say_skipped};
+use crate::turn::{self, Turn};
 
 /// More daemons than this starve each other on two cores.
 pub const HOSTS_MAX: usize = 8;
-
-/// Networks whose daemons compute are loud: each takes the processor for itself, so the tests of one program take turns.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// What addresses a network has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +38,7 @@ pub struct Lan {
     name: String,
     family: Family,
     hosts: Vec<Host>,
-    _turn: Option<MutexGuard<'static, ()>>,
+    _turn: Option<Turn>,
 }
 
 /// One host: a namespace with loopback and one link, `eth0`.
@@ -63,8 +60,7 @@ impl Lan {
     /// # Panics
     /// When more than [`HOSTS_MAX`] are asked for, or a link cannot be made although the first one could.
     pub fn new(family: Family, hosts: usize) -> Option<Lan> {
-        // The network of a test that panicked is gone all the same.
-        Lan::at(Some(TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())), family, hosts)
+        Lan::at(Some(turn::has_a_network()), family, hosts)
     }
 
     /// The same beside other networks, for daemons that wait most of the time.
@@ -75,7 +71,7 @@ impl Lan {
         Lan::at(None, family, hosts)
     }
 
-    fn at(turn: Option<MutexGuard<'static, ()>>, family: Family, hosts: usize) -> Option<Lan> {
+    fn at(turn: Option<Turn>, family: Family, hosts: usize) -> Option<Lan> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "{hosts} hosts");
         leftovers::remove_those_of_the_dead();
         let name = leftovers::fresh_name();

@@ -1,4 +1,4 @@
-//! Thirty kills in a row: what is lost is what the killed ones did since their last checkpoints.
+//! Kills in a row: what is lost is what the killed ones did since their last checkpoints.
 
 use murmur::observe::report::NodeReport;
 use murmur_tests::netns::{Family, Lan};
@@ -7,7 +7,11 @@ use murmur_tests::swarm::{CALM_RUN, Swarm, watch};
 use crate::MURMUR;
 
 const DAEMONS: usize = 5;
-const KILLS: usize = 30;
+
+/// `MURMUR_TEST_SCALE=nightly` kills thirty times.
+fn kills() -> usize {
+    if murmur_tests::is_nightly() { 30 } else { 12 }
+}
 
 /// Seconds between two checkpoints of each daemon.
 const CHECKPOINT_SECONDS: f64 = 1.0;
@@ -17,13 +21,13 @@ const CHECKPOINT_SECONDS: f64 = 1.0;
 const LOST_SECONDS_MAX: f64 = CHECKPOINT_SECONDS + 3.0;
 
 #[test]
-fn thirty_kills_cost_only_the_last_steps_of_the_killed() {
+fn kills_cost_only_the_last_steps_of_the_killed() {
     let Some(lan) = Lan::new(Family::V4, DAEMONS) else { return };
     let settings = format!("[checkpoint]\nevery_seconds = {CHECKPOINT_SECONDS}\n[training]\nevaluate_every = 0\n");
     let mut swarm = Swarm::with_settings(MURMUR, lan, DAEMONS, CALM_RUN, &settings);
     swarm.wait_until_all_average();
     let mut dice = Dice(20_261_121);
-    for kill in 0..KILLS {
+    for kill in 0..kills() {
         let victim = dice.below(DAEMONS);
         let helper = (victim + 1 + dice.below(DAEMONS - 1)) % DAEMONS;
         // Somewhere between two checkpoints, and after the first one of this life.
@@ -48,7 +52,7 @@ fn thirty_kills_cost_only_the_last_steps_of_the_killed() {
     let reports: Vec<NodeReport> = all.iter().map(|daemon| daemon.latest().expect("it reported")).collect();
     let progress = reports.iter().map(|report| report.progress);
     let (least, most) = (progress.clone().fold(f64::MAX, f64::min), progress.fold(0.0, f64::max));
-    println!("after {KILLS} kills: progress {least:.0} to {most:.0}");
+    println!("after {} kills: progress {least:.0} to {most:.0}", kills());
     assert!(least > 0.9 * most, "they agree about how far they are: {reports:#?}");
     for report in &reports {
         let ratio = report.disagreement_ratio.expect("it has averaged");
