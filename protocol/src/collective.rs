@@ -38,11 +38,11 @@ mod agreement;
 mod ending;
 mod executor;
 mod members;
-mod patience;
 pub mod schedule;
 mod stall;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 
 use std::ops::Add;
 use std::time::Duration;
@@ -54,8 +54,8 @@ use crate::peer::PeerId;
 pub use executor::Collective;
 pub(crate) use executor::SLACK;
 pub use members::Members;
-pub use patience::{Beginning, Patience, Split};
 pub use schedule::{Action, Move, Schedule, Shape, Slices};
+pub use timeouts::{Beginning, Split, Timeouts};
 
 /// The most members of a group: as many as a node is connected to at most, and a set of them fits a control message.
 pub const MEMBERS_MAX: usize = 64;
@@ -84,9 +84,9 @@ impl PartialOrd for Epoch {
     }
 }
 
-/// Names a member's state: two members with the same standing have the same bits.
+/// Names a member's state: two members with the same version have the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
-pub struct Standing {
+pub struct Version {
     /// Operations finished.
     pub operations: u64,
     /// The epoch in which the last one was.
@@ -107,10 +107,10 @@ pub enum Word {
         /// The members of that epoch.
         members: Members,
         /// How far it is.
-        standing: Standing,
+        version: Version,
     },
     /// The sender contributes no more, and is so far. It gives its state to who is behind.
-    Ended(Standing),
+    Ended(Version),
 }
 
 /// How a member stands that takes part in no operation.
@@ -121,7 +121,7 @@ pub struct Stalled {
     /// The members of that epoch; nobody where it seeks a group.
     pub members: Members,
     /// How far it is; `None` where it has no state.
-    pub standing: Option<Standing>,
+    pub version: Option<Version>,
     /// Digest of its state; 0 where it does not know it.
     pub digest: u64,
     /// Whom it reaches directly, itself among them.
@@ -136,7 +136,7 @@ pub struct Announced {
     /// Who takes part.
     pub members: Members,
     /// With which state they go on.
-    pub standing: Standing,
+    pub version: Version,
     /// Who has that state; the lowest of them gives it to the others.
     pub current: Members,
 }
@@ -145,17 +145,17 @@ impl Word {
     /// Whether its sets are sets and its numbers within bounds.
     pub fn is_sound(&self) -> bool {
         let bounded = |epoch: &Epoch| epoch.number < EPOCH_NUMBER_MAX;
-        let sound = |standing: &Standing| bounded(&standing.epoch) && standing.operations < EPOCH_NUMBER_MAX;
+        let sound = |version: &Version| bounded(&version.epoch) && version.operations < EPOCH_NUMBER_MAX;
         match self {
-            Word::Stalled(Stalled { epoch, members, standing, digest: _, reaches }) => {
-                bounded(epoch) && members.is_sound() && reaches.is_sound() && standing.as_ref().is_none_or(sound)
+            Word::Stalled(Stalled { epoch, members, version, digest: _, reaches }) => {
+                bounded(epoch) && members.is_sound() && reaches.is_sound() && version.as_ref().is_none_or(sound)
             }
-            Word::Announced(Announced { epoch, members, standing, current }) => {
+            Word::Announced(Announced { epoch, members, version, current }) => {
                 let all_known = current.without(members).is_empty() && !current.is_empty();
-                bounded(epoch) && members.is_sound() && current.is_sound() && all_known && sound(standing)
+                bounded(epoch) && members.is_sound() && current.is_sound() && all_known && sound(version)
             }
-            Word::Running { epoch, members, standing } => bounded(epoch) && members.is_sound() && sound(standing),
-            Word::Ended(standing) => sound(standing),
+            Word::Running { epoch, members, version } => bounded(epoch) && members.is_sound() && sound(version),
+            Word::Ended(version) => sound(version),
         }
     }
 }
@@ -207,7 +207,7 @@ pub enum Order {
         /// Which operation.
         operation: u64,
         /// The state that the member then has.
-        standing: Standing,
+        version: Version,
         /// Whose contributions are in it, each once.
         members: Members,
     },
@@ -216,14 +216,14 @@ pub enum Order {
         /// The member that receives it.
         to: PeerId,
         /// The state's name.
-        standing: Standing,
+        version: Version,
         /// For which epoch.
         epoch: Epoch,
     },
     /// Put a copy of another member's state, which has arrived, in the place of the own one.
     TakeState {
         /// The state's name.
-        standing: Standing,
+        version: Version,
         /// For which epoch it came.
         epoch: Epoch,
     },

@@ -212,7 +212,7 @@ pub enum TransferHeader {
         /// The epoch that it takes part in with it.
         epoch: Epoch,
         /// Names the replica.
-        standing: collective::Standing,
+        version: collective::Version,
     },
 }
 
@@ -268,8 +268,8 @@ mod tests {
         let at = collective::Standing { operations: 7, epoch };
         let members: Members = [peer].into_iter().collect();
         let reaches = members.clone();
-        let stalled = Stalled { epoch, members: members.clone(), standing: Some(at), digest: 5, reaches };
-        let announced = Announced { epoch, members: members.clone(), standing: at, current: members.clone() };
+        let stalled = Stalled { epoch, members: members.clone(), version: Some(at), digest: 5, reaches };
+        let announced = Announced { epoch, members: members.clone(), version: at, current: members.clone() };
         let reason = Comparison { members: 3, together: 1.5, alone: 1.0, worth: 2.0 };
         let state = TransferHeader::State { request: 1, chunk: 9, progress: 2.0, layout: [3; 32] };
         let encoded = [
@@ -301,10 +301,10 @@ mod tests {
             codec::encode(&Answer::Entered),
             codec::encode(&Message::Synchronous(Word::Stalled(stalled))),
             codec::encode(&Message::Synchronous(Word::Announced(announced))),
-            codec::encode(&Message::Synchronous(Word::Running { epoch, members, standing: at })),
+            codec::encode(&Message::Synchronous(Word::Running { epoch, members, version: at })),
             codec::encode(&Message::Synchronous(Word::Ended(at))),
             codec::encode(&TransferHeader::Slices(SliceName { epoch, operation: 7, line: 2, digest: 300 })),
-            codec::encode(&TransferHeader::Replica { epoch, standing: at }),
+            codec::encode(&TransferHeader::Replica { epoch, version: at }),
             codec::encode(&Message::Costs(Costs { step_seconds: 0.5, uplink: 1e6, round_trip: 0.25, drifts: true })),
             codec::encode(&Message::Scheme(SchemeOrder { serial: 300, by: peer, scheme: Scheme::AllReduce, reason })),
         ];

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::Time;
-use crate::collective::{Patience, SLACK};
+use crate::collective::{SLACK, Timeouts};
 use crate::exchange::TimeoutEstimator;
 use crate::random::{RngExt, stream};
 
@@ -61,12 +61,12 @@ pub enum Met {
 
 impl Meeting {
     /// At the beginning of round 0.
-    pub fn new(patience: Patience) -> Meeting {
+    pub fn new(timeouts: Timeouts) -> Meeting {
         Meeting {
             round: 0,
             since: None,
             arrived: BTreeSet::new(),
-            timeout: TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX),
+            timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX),
             missed: 0,
             ignored: 0,
             waited: Duration::ZERO,
@@ -146,9 +146,9 @@ mod tests {
     #[test]
     fn a_round_ends_once_with_the_partner_or_at_its_deadline() {
         let at = |seconds| Time::from_start(Duration::from_secs(seconds));
-        let patience =
-            Patience { initial: Duration::from_secs(4), floor: Duration::from_secs(1), ..Patience::default() };
-        let mut meeting = Meeting::new(patience);
+        let timeouts =
+            Timeouts { initial: Duration::from_secs(4), floor: Duration::from_secs(1), ..Timeouts::default() };
+        let mut meeting = Meeting::new(timeouts);
         assert!(meeting.received(1) && !meeting.received(1), "early, and twice");
         assert_eq!(meeting.ready(at(10)), None);
         assert_eq!((meeting.try_end(at(13)), meeting.next_deadline()), (None, Some(at(14))));

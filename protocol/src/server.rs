@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Time;
-use crate::collective::{Patience, SLACK};
+use crate::collective::{SLACK, Timeouts};
 use crate::exchange::TimeoutEstimator;
 use crate::pairs::Place;
 
@@ -82,8 +82,8 @@ pub struct Server {
 impl Server {
     /// A server of so many `workers`, numbered from 0, that all begin with its parameters. `bound`: how many ticks a worker may be ahead; `None` for
     /// as many as it likes.
-    pub fn new(workers: Place, bound: Option<u64>, patience: Patience) -> Server {
-        let timeout = TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX);
+    pub fn new(workers: Place, bound: Option<u64>, timeouts: Timeouts) -> Server {
+        let timeout = TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX);
         let worker = |place| {
             let timeout = timeout.clone();
             (place, Worker { tick: 0, pulled_at: 0, heard: Time::ZERO, waits: false, counts: true, timeout })
@@ -210,9 +210,9 @@ mod tests {
     }
 
     fn server(workers: usize, bound: Option<u64>) -> Server {
-        let patience =
-            Patience { initial: Duration::from_secs(5), floor: Duration::from_millis(500), ..Patience::default() };
-        Server::new(workers as Place, bound, patience)
+        let timeouts =
+            Timeouts { initial: Duration::from_secs(5), floor: Duration::from_millis(500), ..Timeouts::default() };
+        Server::new(workers as Place, bound, timeouts)
     }
 
     fn orders(server: &mut Server) -> Vec<ServerOrder> {

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::{
-    Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, Patience, SliceName, Split,
-    Standing, Word,
+    Beginning, Collective, Counts, EPOCH_NUMBER_MAX, Epoch, MEMBERS_MAX, Members, Order, SliceName, Split, Timeouts,
+    Version, Word,
 };
 use crate::config::{Config, Start};
 use crate::effect::TransferId;
@@ -83,9 +83,9 @@ pub(crate) struct Synchronous {
     /// Slices by name, and who sent them, until they are absorbed.
     kept: BTreeMap<SliceName, (PeerId, Payload)>,
     /// Replicas that have come, and who sent them.
-    replicas: BTreeMap<(Epoch, Standing), (PeerId, Payload)>,
+    replicas: BTreeMap<(Epoch, Version), (PeerId, Payload)>,
     /// Who is given the copy of the replica that has been ordered.
-    giving: VecDeque<(PeerId, Epoch, Standing)>,
+    giving: VecDeque<(PeerId, Epoch, Version)>,
     sending: Sending,
     is_resting: bool,
     /// What this node went through before it looked for this group.
@@ -127,18 +127,18 @@ impl Synchronous {
         let shape = spec.topology.shape()?;
         let epoch = Epoch { number: epoch, leader: me };
         let operations = progress.map(|progress| (progress.max(0.0) / f64::from(spec.every_steps)) as u64);
-        let patience = Patience {
+        let timeouts = Timeouts {
             listening: Some(LISTENING),
             split: Split::EachGoesOn,
             members_min: spec.members_min as usize,
-            ..Patience::default()
+            ..Timeouts::default()
         };
         let beginning = Beginning::Seeking { epoch, operations, until };
         Some(Synchronous {
             codec: spec.codec(),
             spec,
             parameters,
-            collective: Collective::new(shape, me, beginning, patience),
+            collective: Collective::new(shape, me, beginning, timeouts),
             told: Members::default(),
             work: VecDeque::new(),
             contribution: None,
@@ -240,14 +240,14 @@ impl Synchronous {
                 self.kept.insert(*name, (peer, payload));
                 self.collective.slice_received(now, *name);
             }
-            TransferHeader::Replica { epoch, standing } => {
+            TransferHeader::Replica { epoch, version } => {
                 let present = self.collective.epoch();
                 self.replicas.retain(|(of, _), _| *of >= present);
                 if self.is_resting || self.replicas.len() >= REPLICAS_MAX {
                     return Ok(());
                 }
-                self.replicas.insert((*epoch, *standing), (peer, payload));
-                self.collective.state_received(now, *epoch, *standing);
+                self.replicas.insert((*epoch, *version), (peer, payload));
+                self.collective.state_received(now, *epoch, *version);
             }
             _ => {}
         }
@@ -267,7 +267,7 @@ impl Synchronous {
                 if number == self.contribution_number {
                     self.time_contribution(now);
                     self.contribution = Some(contribution);
-                    self.collective.contributed(now, self.collective.standing().operations, digest);
+                    self.collective.contributed(now, self.collective.version().operations, digest);
                 }
                 Replied::Taken
             }
@@ -333,7 +333,7 @@ impl Synchronous {
         let counts = self.counts(now);
         status.synchronous = Some(SynchronousStatus {
             members: if self.collective.is_stalled() { 0 } else { self.collective.members().len() },
-            operations: self.collective.standing().operations,
+            operations: self.collective.version().operations,
             finished: counts.finished,
             waited: counts.waited,
             awaited: self.collective.awaited(),
@@ -418,8 +418,8 @@ impl Synchronous {
     }
 
     /// Swarm progress of a state, in steps.
-    fn progress(&self, standing: Standing) -> f64 {
-        standing.operations as f64 * f64::from(self.spec.every_steps)
+    fn progress(&self, version: Version) -> f64 {
+        version.operations as f64 * f64::from(self.spec.every_steps)
     }
 
     fn tell_members(&mut self, out: &mut Outbox) {

@@ -59,7 +59,7 @@ pub mod schedule;
 mod work;
 
 pub use captain::Captain;
-pub use config::{CaptainConfig, HelperConfig, TeamPatience};
+pub use config::{CaptainConfig, HelperConfig, TeamTimeouts};
 pub use cut::{Cut, CutStage, LayerCosts, Link, ModelCosts, Place};
 pub use effect::{CaptainEffect, HelperEffect};
 pub use event::{CaptainEvent, HelperEvent, Loading};

@@ -29,7 +29,7 @@ fn a_node_alone_with_a_damaged_checkpoint_stops_with_the_choice_and_begins_anew_
     let start =
         |more: &[&str]| Daemon::spawn(MURMUR, &node, &[&["start", run_file.to_str().expect("UTF-8")], more].concat());
     let daemon = start(&[]);
-    let before = daemon.wait_for("3,000 steps", |report| report.steps >= 3000);
+    let before = daemon.wait_for("1,000 steps", |report| report.steps >= 1000);
     daemon.stop();
     damage(&node);
     // Asking twice changes nothing.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use murmur_network::team::{DialError, TeamLink, dial};
 use murmur_network::{Caps, Keypair, Throttle, TrafficCounter, peer_id};
 use murmur_protocol::team::bounds::{FRAME_BYTES_MAX, HELPERS_MAX};
-use murmur_protocol::team::{Link, Place, TeamNotice, TeamPatience, Wire};
+use murmur_protocol::team::{Link, Place, TeamNotice, TeamTimeouts, Wire};
 use murmur_protocol::{HelperLine, RunManifest};
 use murmur_training::measure::timed_product;
 use murmur_training::ops::Kernels;
@@ -227,7 +227,7 @@ pub(crate) fn prepare(own: &Own<'_>, lines: Vec<HelperLine>) -> anyhow::Result<(
         place,
         epoch: seconds << 20,
         helpers_wanted,
-        patience: TeamPatience { floor: PATIENCE_MIN, ..TeamPatience::default() },
+        timeouts: TeamTimeouts { floor: PATIENCE_MIN, ..TeamTimeouts::default() },
         carrier: Box::new(carrier),
         facts: (told, heard),
         view: view.clone(),

@@ -1,7 +1,7 @@
 //! Agreement on who goes on, after an operation has taken too long or somebody has come.
 //!
 //! Safety rests on two rules. With [`Split::Quorum`] an epoch needs a quorum of the latest epoch that any of its members
-//! knows, so two epochs over one group share a member. And whoever begins an operation has the same [`Standing`], which
+//! knows, so two epochs over one group share a member. And whoever begins an operation has the same [`Version`], which
 //! names the epoch of the last operation, so a member that finished one that the others did not copies their state, or they
 //! its. With [`Split::EachGoesOn`] the second rule alone holds: two parts then have states of two names.
 
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::ending::ended_ahead;
 use super::executor::Phase;
-use super::patience::Split;
 use super::stall::Stall;
-use super::{Announced, Collective, Epoch, Members, Order, Stalled, Standing, Word};
+use super::timeouts::Split;
+use super::{Announced, Collective, Epoch, Members, Order, Stalled, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -49,7 +49,7 @@ impl Collective {
         Word::Stalled(Stalled {
             epoch: self.epoch,
             members: self.members.clone(),
-            standing: self.has_state.then_some(self.standing),
+            version: self.has_state.then_some(self.version),
             digest: self.digest,
             reaches: self.everybody.clone(),
         })
@@ -57,7 +57,7 @@ impl Collective {
 
     /// How long is listened to others before a decision.
     pub(super) fn listening(&self) -> Duration {
-        self.patience.listening.unwrap_or_else(|| self.limit())
+        self.timeouts.listening.unwrap_or_else(|| self.limit())
     }
 
     fn believed(&self) -> Duration {
@@ -68,7 +68,7 @@ impl Collective {
         // Where it had ended, it has begun anew.
         self.ended.remove(&from);
         if self.is_over {
-            return self.invite_who_is_behind(now, from, said.standing, said.epoch.number);
+            return self.invite_who_is_behind(now, from, said.version, said.epoch.number);
         }
         if !self.everybody.contains(from) || from == self.me {
             self.counts.ignored += 1;
@@ -84,7 +84,7 @@ impl Collective {
         }
         // It has left this epoch to seek another group: nobody is to wait for its slices.
         let has_left = said.members.is_empty() && said.epoch >= self.epoch && self.members.contains(from);
-        if has_left && !self.is_stalled() && self.patience.split == Split::EachGoesOn {
+        if has_left && !self.is_stalled() && self.timeouts.split == Split::EachGoesOn {
             self.members.remove(from);
             self.stall(now);
         }
@@ -93,7 +93,7 @@ impl Collective {
             self.decide_early(now);
         } else if !self.members.contains(from) || said.members.is_empty() {
             self.outside.insert(from, (now, said.epoch.number));
-            if self.patience.split == Split::EachGoesOn {
+            if self.timeouts.split == Split::EachGoesOn {
                 self.say_running(from);
             }
         } else if let Some(word) = self.announced.clone().filter(|_| said.epoch < self.epoch) {
@@ -103,14 +103,8 @@ impl Collective {
     }
 
     /// Somebody of another group, or of a later epoch of this one, works.
-    pub(super) fn on_running(
-        &mut self,
-        now: Time,
-        from: PeerId,
-        epoch: Epoch,
-        (members, standing): (Members, Standing),
-    ) {
-        if self.patience.split == Split::Quorum || !self.everybody.contains(from) || self.is_over {
+    pub(super) fn on_running(&mut self, now: Time, from: PeerId, epoch: Epoch, (members, version): (Members, Version)) {
+        if self.timeouts.split == Split::Quorum || !self.everybody.contains(from) || self.is_over {
             return;
         }
         if self.members.contains(from) {
@@ -125,7 +119,7 @@ impl Collective {
         }
         if let Phase::Stalled(stall) = &mut self.phase {
             stall.running = Some((now, from));
-        } else if (members.len(), standing) > (self.members.len(), self.standing) {
+        } else if (members.len(), version) > (self.members.len(), self.version) {
             self.give_way(now);
         } else {
             self.say_running(from);
@@ -134,7 +128,7 @@ impl Collective {
 
     /// Members of the epoch before take no part in this one: they are not to wait for this member.
     pub(super) fn tell_left_behind(&mut self, before: &Members) {
-        if self.patience.split == Split::EachGoesOn {
+        if self.timeouts.split == Split::EachGoesOn {
             let is_left = |peer: &PeerId| *peer != self.me && self.everybody.contains(*peer);
             let left: Members = before.without(&self.members).iter().filter(is_left).collect();
             left.iter().for_each(|to| self.say_running(to));
@@ -142,7 +136,7 @@ impl Collective {
     }
 
     pub(super) fn say_running(&mut self, to: PeerId) {
-        let word = Word::Running { epoch: self.epoch, members: self.members.clone(), standing: self.standing };
+        let word = Word::Running { epoch: self.epoch, members: self.members.clone(), version: self.version };
         self.order(Order::Say { to, word });
     }
 
@@ -152,7 +146,7 @@ impl Collective {
         let is_heard = |peer: PeerId| peer == self.me || stall.heard.contains_key(&peer);
         let is_lowest = stall.heard.keys().next().is_none_or(|lowest| *lowest > self.me);
         let are_all_heard = !self.members.is_empty() && self.members.iter().all(is_heard);
-        if self.patience.split == Split::EachGoesOn && is_lowest && are_all_heard {
+        if self.timeouts.split == Split::EachGoesOn && is_lowest && are_all_heard {
             self.decide(now);
         }
     }
@@ -165,7 +159,7 @@ impl Collective {
             stall.heard.remove(&peer);
             stall.forget_running(peer);
         }
-        if !self.members.contains(peer) || self.patience.split == Split::Quorum || self.is_over {
+        if !self.members.contains(peer) || self.timeouts.split == Split::Quorum || self.is_over {
             return;
         }
         // Those left need not wait for it when they agree.
@@ -190,27 +184,27 @@ impl Collective {
         let present = mutually_reached(&all().map(|(peer, said)| (peer, &said.reaches)).collect());
         let here = || all().filter(|(peer, _)| present.contains(*peer));
         let latest = here().map(|(_, said)| said).max_by_key(|said| said.epoch).expect("this member itself");
-        let may_go_on = match self.patience.split {
+        let may_go_on = match self.timeouts.split {
             Split::Quorum => present.is_quorum_of(&latest.members),
             Split::EachGoesOn => !is_awaited,
         };
         // Who belongs to a group has more to lose than who seeks one.
         let furthest = here()
-            .filter_map(|(_, said)| said.standing.map(|standing| (!said.members.is_empty(), standing)))
+            .filter_map(|(_, said)| said.version.map(|version| (!said.members.is_empty(), version)))
             .max()
-            .map(|(_, standing)| standing);
-        let (Some(standing), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {
+            .map(|(_, version)| version);
+        let (Some(version), true) = (furthest, may_go_on && present.lowest() == Some(self.me)) else {
             return self.stall(now);
         };
-        if present.len() + ended_ahead(&self.ended, &present, standing) < self.patience.members_min {
+        if present.len() + ended_ahead(&self.ended, &present, version) < self.timeouts.members_min {
             return self.stall(now);
         }
-        let with_it = || here().filter(|(_, said)| said.standing == Some(standing));
+        let with_it = || here().filter(|(_, said)| said.version == Some(version));
         let digest = most_common(with_it().map(|(_, said)| said.digest));
         let is_current = |said: &Stalled| said.digest == digest || said.digest == 0 || digest == 0;
         let current: Members = with_it().filter(|(_, said)| is_current(said)).map(|(peer, _)| peer).collect();
         let epoch = Epoch { number: latest.epoch.number + 1, leader: self.me };
-        self.announce(now, Announced { epoch, members: present, standing, current });
+        self.announce(now, Announced { epoch, members: present, version, current });
     }
 
     /// The leader takes in who has come. Once the work is over, one of those that have ended gives them the state.
@@ -228,7 +222,7 @@ impl Collective {
             let epoch = Epoch { number, leader: self.me };
             let stay = if self.is_over { [self.me].into_iter().collect() } else { self.members.without(&back) };
             let (members, current) = (stay.union(&back), stay);
-            self.announce(now, Announced { epoch, members, standing: self.standing, current });
+            self.announce(now, Announced { epoch, members, version: self.version, current });
         }
     }
 
@@ -245,10 +239,10 @@ impl Collective {
             return;
         }
         // The announcer has just finished the operation that is still under way here.
-        let next = Standing { operations: self.standing.operations + 1, epoch: self.epoch };
-        if matches!(self.phase, Phase::Reducing(_)) && announced.standing == next {
+        let next = Version { operations: self.version.operations + 1, epoch: self.epoch };
+        if matches!(self.phase, Phase::Reducing(_)) && announced.version == next {
             self.deferred = Some(announced);
-        } else if self.standing > announced.standing && !self.seeks {
+        } else if self.version > announced.version && !self.seeks {
             // This member has finished what the announcer has not heard of: it takes another agreement.
             (self.epoch, self.members) = (announced.epoch, announced.members);
             self.stall(now);

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::executor::Phase;
-use super::patience::Split;
-use super::{Collective, MEMBERS_MAX, Members, Order, Standing, Word};
+use super::timeouts::Split;
+use super::{Collective, MEMBERS_MAX, Members, Order, Version, Word};
 use crate::Time;
 use crate::peer::PeerId;
 
@@ -23,7 +23,7 @@ impl Collective {
         self.behind = self.members.clone();
         self.behind.remove(self.me);
         self.needed_until = Some(now + self.farewell());
-        self.say_to_all(&self.everybody.clone(), &Word::Ended(self.standing));
+        self.say_to_all(&self.everybody.clone(), &Word::Ended(self.version));
         self.invite_those_outside(now);
     }
 
@@ -36,7 +36,7 @@ impl Collective {
 
     /// The longest that a member which has ended stays for others, a copy of its state included.
     pub fn farewell_max(&self) -> Duration {
-        self.farewell() + self.limit().max(self.patience.initial)
+        self.farewell() + self.limit().max(self.timeouts.initial)
     }
 
     /// From the end until everybody who has missed something has said so.
@@ -45,8 +45,8 @@ impl Collective {
     }
 
     /// Somebody stands still. Where it is behind, it is to have the state.
-    pub(super) fn invite_who_is_behind(&mut self, now: Time, from: PeerId, standing: Option<Standing>, epoch: u64) {
-        if standing.is_some_and(|standing| standing.operations >= self.standing.operations) {
+    pub(super) fn invite_who_is_behind(&mut self, now: Time, from: PeerId, version: Option<Version>, epoch: u64) {
+        if version.is_some_and(|version| version.operations >= self.version.operations) {
             self.counts.ignored += 1;
             return;
         }
@@ -59,17 +59,17 @@ impl Collective {
     /// Of those that have ended the lowest one in reach gives the state.
     pub(super) fn gives_at_the_end(&self) -> bool {
         let is_there = |peer: &PeerId| self.everybody.contains(*peer);
-        let is_as_far = |standing: &Standing| standing.operations >= self.standing.operations;
-        let others = self.ended.iter().filter(|(peer, standing)| is_there(peer) && is_as_far(standing));
+        let is_as_far = |version: &Version| version.operations >= self.version.operations;
+        let others = self.ended.iter().filter(|(peer, version)| is_there(peer) && is_as_far(version));
         others.map(|(peer, _)| *peer).all(|other| self.me < other)
     }
 
-    pub(super) fn on_ended(&mut self, now: Time, from: PeerId, standing: Standing) {
+    pub(super) fn on_ended(&mut self, now: Time, from: PeerId, version: Version) {
         if from == self.me || (self.ended.len() >= MEMBERS_MAX && !self.ended.contains_key(&from)) {
             self.counts.ignored += 1;
             return;
         }
-        self.ended.insert(from, standing);
+        self.ended.insert(from, version);
         if !self.is_over && matches!(self.phase, Phase::Reducing(_) | Phase::Stalled(_)) {
             self.go_on_without_ended(now);
         }
@@ -77,11 +77,10 @@ impl Collective {
 
     /// Drops those that take no part in the next operation, because they have ended before it; `false` where there are none.
     pub(super) fn go_on_without_ended(&mut self, now: Time) -> bool {
-        let takes_no_part = |peer: PeerId| {
-            self.ended.get(&peer).is_some_and(|standing| standing.operations <= self.standing.operations)
-        };
+        let takes_no_part =
+            |peer: PeerId| self.ended.get(&peer).is_some_and(|version| version.operations <= self.version.operations);
         let gone: Members = self.members.iter().filter(|peer| takes_no_part(*peer)).collect();
-        if gone.is_empty() || self.patience.split == Split::Quorum {
+        if gone.is_empty() || self.timeouts.split == Split::Quorum {
             return false;
         }
         self.members = self.members.without(&gone);
@@ -95,13 +94,13 @@ impl Collective {
     /// Tells somebody who has come that this member has ended.
     pub(super) fn say_ended(&mut self, to: PeerId) {
         if self.is_over {
-            self.order(Order::Say { to, word: Word::Ended(self.standing) });
+            self.order(Order::Say { to, word: Word::Ended(self.version) });
         }
     }
 }
 
 /// How many beside those present have ended with the operation that follows this state behind them.
-pub(super) fn ended_ahead(ended: &BTreeMap<PeerId, Standing>, present: &Members, standing: Standing) -> usize {
-    let is_ahead = |one: &Standing| one.operations > standing.operations;
+pub(super) fn ended_ahead(ended: &BTreeMap<PeerId, Version>, present: &Members, version: Version) -> usize {
+    let is_ahead = |one: &Version| one.operations > version.operations;
     ended.iter().filter(|(peer, one)| is_ahead(one) && !present.contains(**peer)).count()
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::patience::{Beginning, Patience};
 use super::stall::Stall;
-use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Standing, Word};
+use super::timeouts::{Beginning, Timeouts};
+use super::{Announced, Counts, Epoch, Members, Order, Schedule, Shape, SliceName, Version, Word};
 use crate::Time;
 use crate::exchange::TimeoutEstimator;
 use crate::peer::PeerId;
@@ -27,7 +27,7 @@ pub(super) enum Phase {
     /// The schedule runs.
     Reducing(Reduction),
     /// It missed an operation and waits for a copy of the state.
-    Copying { since: Time, standing: Standing },
+    Copying { since: Time, version: Version },
     /// It has dropped the operation and seeks agreement on a new epoch.
     Stalled(Stall),
 }
@@ -51,7 +51,7 @@ pub struct Collective {
     pub(super) members: Members,
     shape: Shape,
     schedule: Schedule,
-    pub(super) standing: Standing,
+    pub(super) version: Version,
     /// Whether there is a state; a member that has just come has none.
     pub(super) has_state: bool,
     /// Digest of the state; 0 until the owner has told it.
@@ -61,7 +61,7 @@ pub struct Collective {
     /// No operation begins any more: the owner has ended its work.
     pub(super) is_over: bool,
     /// Who has said that it has ended, and how far it was; at most [`MEMBERS_MAX`](super::MEMBERS_MAX).
-    pub(super) ended: BTreeMap<PeerId, Standing>,
+    pub(super) ended: BTreeMap<PeerId, Version>,
     /// Once the work is over: who took part last, and who has been found behind since.
     pub(super) behind: Members,
     /// Once the work is over: until when others may say that they are behind.
@@ -77,12 +77,12 @@ pub struct Collective {
     /// An announcement that waits for the end of the operation under way.
     pub(super) deferred: Option<Announced>,
     /// States that came before their announcement.
-    early_states: BTreeMap<Epoch, Standing>,
+    early_states: BTreeMap<Epoch, Version>,
     /// Members outside of the epoch that have said so: when, and the number of their epoch.
     pub(super) outside: BTreeMap<PeerId, (Time, u64)>,
     /// What this member has announced for the present epoch, to be said again to who has missed it.
     pub(super) announced: Option<Word>,
-    pub(super) patience: Patience,
+    pub(super) timeouts: Timeouts,
     /// Since when the owner has had nothing to compute.
     pub(super) idle_since: Option<Time>,
     /// Somebody copies the state first, in this epoch's first operation.
@@ -97,7 +97,7 @@ impl Collective {
     ///
     /// # Panics
     /// When `me` is not among those that begin together.
-    pub fn new(shape: Shape, me: PeerId, beginning: Beginning, patience: Patience) -> Collective {
+    pub fn new(shape: Shape, me: PeerId, beginning: Beginning, timeouts: Timeouts) -> Collective {
         let (everybody, epoch, members, operations) = match &beginning {
             Beginning::Together(members) => {
                 assert!(members.contains(me), "a member begins with its group");
@@ -115,7 +115,7 @@ impl Collective {
             schedule: shape.schedule(members.len().max(1)),
             members,
             shape,
-            standing: Standing { operations: operations.unwrap_or(0), epoch },
+            version: Version { operations: operations.unwrap_or(0), epoch },
             has_state: operations.is_some(),
             digest: 0,
             seeks: false,
@@ -132,10 +132,10 @@ impl Collective {
             early_states: BTreeMap::new(),
             outside: BTreeMap::new(),
             announced: None,
-            patience,
+            timeouts,
             idle_since: None,
             is_somebody_copying: false,
-            timeout: TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX),
+            timeout: TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX),
             counts: Counts::default(),
             orders: VecDeque::new(),
         };
@@ -214,8 +214,8 @@ impl Collective {
     }
 
     /// How far this member is.
-    pub fn standing(&self) -> Standing {
-        self.standing
+    pub fn version(&self) -> Version {
+        self.version
     }
 
     /// What this member went through up to now.
@@ -242,7 +242,7 @@ impl Collective {
 
     /// The contribution that was ordered is there. `digest`: of the state from which it was computed, not 0.
     pub fn contributed(&mut self, now: Time, operation: u64, digest: u64) {
-        if operation != self.standing.operations || !self.is_contributing {
+        if operation != self.version.operations || !self.is_contributing {
             return;
         }
         (self.is_contributing, self.has_contribution) = (false, true);
@@ -255,9 +255,9 @@ impl Collective {
     /// Slices have arrived; the owner keeps them until it is told to absorb them.
     pub fn slice_received(&mut self, now: Time, name: SliceName) {
         let is_old = name.epoch < self.epoch
-            || (name.epoch == self.epoch && name.operation < self.standing.operations)
+            || (name.epoch == self.epoch && name.operation < self.version.operations)
             || (name.epoch == self.epoch
-                && name.operation == self.standing.operations
+                && name.operation == self.version.operations
                 && self.absorbed.contains(&(name.line as usize)));
         if is_old || self.arrived.len() >= EARLY_MAX || !self.arrived.insert(name) {
             self.counts.ignored += 1;
@@ -267,13 +267,13 @@ impl Collective {
     }
 
     /// A copy of another member's state has arrived; the owner keeps it until it is told to take it.
-    pub fn state_received(&mut self, now: Time, epoch: Epoch, standing: Standing) {
+    pub fn state_received(&mut self, now: Time, epoch: Epoch, version: Version) {
         match self.phase {
-            Phase::Copying { standing: awaited, .. } if standing == awaited && epoch == self.epoch => {
-                self.take_up(now, standing);
+            Phase::Copying { version: awaited, .. } if version == awaited && epoch == self.epoch => {
+                self.take_up(now, version);
             }
             _ if epoch > self.epoch && self.early_states.len() < EARLY_MAX => {
-                self.early_states.insert(epoch, standing);
+                self.early_states.insert(epoch, version);
             }
             _ => self.counts.ignored += 1,
         }
@@ -284,8 +284,8 @@ impl Collective {
         match word {
             Word::Stalled(said) => self.on_stalled(now, from, said),
             Word::Announced(announced) => self.on_announced(now, announced),
-            Word::Running { epoch, members, standing } => self.on_running(now, from, epoch, (members, standing)),
-            Word::Ended(standing) => self.on_ended(now, from, standing),
+            Word::Running { epoch, members, version } => self.on_running(now, from, epoch, (members, version)),
+            Word::Ended(version) => self.on_ended(now, from, version),
         }
     }
 
@@ -307,7 +307,7 @@ impl Collective {
     /// How long to wait now. A copy of a state takes longer than what was learned of operations.
     pub(super) fn limit(&self) -> Duration {
         let learned = self.timeout.limit();
-        if self.is_somebody_copying { learned.max(self.patience.initial) } else { learned }
+        if self.is_somebody_copying { learned.max(self.timeouts.initial) } else { learned }
     }
 
     pub(super) fn order(&mut self, order: Order) {
@@ -316,7 +316,7 @@ impl Collective {
 
     /// From now on these take part. Begins anew what was under way, or copies the state where others are further.
     pub(super) fn adopt(&mut self, now: Time, announced: Announced) {
-        let Announced { epoch, members, standing, current } = announced;
+        let Announced { epoch, members, version, current } = announced;
         let idle_since = match &self.phase {
             Phase::Reducing(reduction) => Some(reduction.begun),
             Phase::Copying { since, .. } => Some(*since),
@@ -335,10 +335,10 @@ impl Collective {
         (self.epoch, self.deferred, self.seeks) = (epoch, None, false);
         self.announced = self.announced.take().filter(|_| epoch.leader == self.me);
         self.is_somebody_copying = members != current;
-        let is_current = self.has_state && self.standing == standing && current.contains(self.me);
+        let is_current = self.has_state && self.version == version && current.contains(self.me);
         if is_current && current.lowest() == Some(self.me) {
             for to in members.without(&current).iter() {
-                self.order(Order::GiveState { to, standing, epoch });
+                self.order(Order::GiveState { to, version, epoch });
             }
         }
         let before = std::mem::replace(&mut self.members, members);
@@ -352,16 +352,16 @@ impl Collective {
             }
         } else {
             self.idle_since = self.idle_since.or(self.has_state.then_some(now));
-            self.phase = Phase::Copying { since: now, standing };
-            if self.early_states.remove(&epoch) == Some(standing) {
-                self.take_up(now, standing);
+            self.phase = Phase::Copying { since: now, version };
+            if self.early_states.remove(&epoch) == Some(version) {
+                self.take_up(now, version);
             }
         }
     }
 
-    fn take_up(&mut self, now: Time, standing: Standing) {
-        self.order(Order::TakeState { standing, epoch: self.epoch });
-        (self.standing, self.has_state, self.digest) = (standing, true, 0);
+    fn take_up(&mut self, now: Time, version: Version) {
+        self.order(Order::TakeState { version, epoch: self.epoch });
+        (self.version, self.has_state, self.digest) = (version, true, 0);
         (self.has_contribution, self.is_contributing) = (false, false);
         self.counts.copied += 1;
         self.phase = Phase::Contributing;
@@ -375,12 +375,12 @@ impl Collective {
         }
         if !self.is_over {
             self.is_contributing = true;
-            self.order(Order::Contribute { operation: self.standing.operations });
+            self.order(Order::Contribute { operation: self.version.operations });
         }
     }
 
     fn begin(&mut self, now: Time) {
-        self.order(Order::Begin { operation: self.standing.operations });
+        self.order(Order::Begin { operation: self.version.operations });
         self.absorbed.clear();
         self.phase = Phase::Reducing(Reduction { begun: now, round: 0, expected: VecDeque::new() });
         self.enter_round(0);
@@ -448,9 +448,9 @@ impl Collective {
         if let Phase::Reducing(reduction) = &self.phase {
             self.timeout.record(SLACK * now.saturating_since(reduction.begun));
         }
-        let operation = self.standing.operations;
-        self.standing = Standing { operations: operation + 1, epoch: self.epoch };
-        self.order(Order::Finish { operation, standing: self.standing, members: self.members.clone() });
+        let operation = self.version.operations;
+        self.version = Version { operations: operation + 1, epoch: self.epoch };
+        self.order(Order::Finish { operation, version: self.version, members: self.members.clone() });
         self.digest = 0;
         self.counts.finished += 1;
         self.is_somebody_copying = false;
@@ -466,6 +466,6 @@ impl Collective {
 
     fn name(&self, line: usize) -> SliceName {
         let line = u32::try_from(line).expect("a schedule has a few thousand lines");
-        SliceName { epoch: self.epoch, operation: self.standing.operations, line, digest: self.digest }
+        SliceName { epoch: self.epoch, operation: self.version.operations, line, digest: self.digest }
     }
 }

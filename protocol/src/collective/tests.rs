@@ -166,7 +166,7 @@ fn members_that_come_at_once_are_one_group_soon() {
     for seed in 0..40u64 {
         let shape = Shape::ALL[seed as usize % 4];
         let mut world = World::with(shape, 0, seed, Sabotage::None, Split::EachGoesOn);
-        world.patience.initial = seconds(60);
+        world.timeouts.initial = seconds(60);
         let mut at = 0;
         for _ in 0..8 {
             at += world.dice.random_range(0..250);

@@ -46,30 +46,30 @@ impl Synchronous {
                     self.lose_state(now);
                 }
             }
-            Order::Finish { operation, standing, members } => {
-                self.kept.retain(|name, _| name.operation > operation || name.epoch > standing.epoch);
+            Order::Finish { operation, version, members } => {
+                self.kept.retain(|name, _| name.operation > operation || name.epoch > version.epoch);
                 (self.contribution, self.written) = (None, None);
-                let progress = self.progress(standing);
+                let progress = self.progress(version);
                 if let Some(Accumulator { sum, residual }) = self.accumulator.take() {
                     self.residual = residual;
                     out.push(TrainerOrder::TakeUp { sum, members: members.len() as u32, progress });
                 }
             }
-            Order::GiveState { to, standing, epoch } => {
+            Order::GiveState { to, version, epoch } => {
                 if self.giving.is_empty() {
                     let selection = Selection::Replica;
                     out.request(Purpose::ReplicaCopy, |request| TrainerOrder::TakeSnapshot { request, selection });
                 }
-                self.giving.push_back((to, epoch, standing));
+                self.giving.push_back((to, epoch, version));
             }
-            Order::TakeState { standing, epoch } => {
-                let replica = self.replicas.remove(&(epoch, standing));
+            Order::TakeState { version, epoch } => {
+                let replica = self.replicas.remove(&(epoch, version));
                 self.replicas.clear();
                 // It is of contributions that another replica has not had.
                 self.residual = Snapshot::from(Vec::new());
                 match replica {
                     Some((from, replica)) => {
-                        let progress = self.progress(standing);
+                        let progress = self.progress(version);
                         let purpose = Purpose::ReplicaLoad(from);
                         out.request(purpose, |request| TrainerOrder::LoadReplica { request, replica, progress });
                     }
@@ -111,9 +111,9 @@ impl Synchronous {
 
     /// Sends the copy to all that it was made for and that still belong to the epoch.
     pub(super) fn give(&mut self, replica: &Snapshot) {
-        for (to, epoch, standing) in std::mem::take(&mut self.giving) {
+        for (to, epoch, version) in std::mem::take(&mut self.giving) {
             if epoch == self.collective.epoch() {
-                self.sending.push(to, TransferHeader::Replica { epoch, standing }, replica.to_payload());
+                self.sending.push(to, TransferHeader::Replica { epoch, version }, replica.to_payload());
             }
         }
     }

@@ -101,9 +101,9 @@ impl Captain {
         assert!((1..=LAYERS_MAX).contains(&config.model.layers), "a model of layers");
         let bytes = StreamCodec::new(config.wire, config.width as usize).bytes(config.rows_max as usize);
         assert!(bytes as u64 <= FRAME_BYTES_MAX, "streams of {bytes} bytes");
-        let phase = Phase::Waiting(Waiting::gathering(now + config.patience.gathering));
+        let phase = Phase::Waiting(Waiting::gathering(now + config.timeouts.gathering));
         Captain {
-            roster: Roster::new(config.patience),
+            roster: Roster::new(config.timeouts),
             next_number: config.epoch.max(1),
             epoch: 0,
             cut: None,

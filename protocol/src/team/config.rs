@@ -34,15 +34,15 @@ pub struct CaptainConfig {
     pub run: String,
     /// Whether helpers send their training state after every step: with adapters it is small.
     pub copies_after_steps: bool,
-    /// Helpers with which the first cut is made at once, at least 1; with fewer after [`TeamPatience::gathering`].
+    /// Helpers with which the first cut is made at once, at least 1; with fewer after [`TeamTimeouts::gathering`].
     pub helpers_wanted: usize,
     /// How long to wait for what.
-    pub patience: TeamPatience,
+    pub timeouts: TeamTimeouts,
 }
 
 /// How long a captain waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TeamPatience {
+pub struct TeamTimeouts {
     /// For a piece of work of a helper, before anything is known of it.
     pub initial: Duration,
     /// The least ever, for a piece of work.
@@ -55,10 +55,10 @@ pub struct TeamPatience {
     pub gathering: Duration,
 }
 
-impl Default for TeamPatience {
+impl Default for TeamTimeouts {
     /// Guesses: a minute for the first piece of work, two seconds at least, ten minutes to load, five seconds to return, twenty to gather.
-    fn default() -> TeamPatience {
-        TeamPatience {
+    fn default() -> TeamTimeouts {
+        TeamTimeouts {
             initial: Duration::from_secs(60),
             floor: Duration::from_secs(2),
             loading: Duration::from_secs(600),

@@ -6,7 +6,7 @@ use murmur_protocol::team::bounds::NUMBER_MAX;
 use murmur_protocol::team::{
     Assign, BatchKind, Captain, CaptainConfig, CaptainEffect, CaptainEvent, Direction, FailureCause, Frame, Helper,
     HelperConfig, HelperEffect, HelperEvent, Holding, Lanes, LayerCosts, LayerRange, Link, Loading, ModelCosts, Offer,
-    Outcome, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage, TeamPatience, Wire,
+    Outcome, Place, StateHeader, StateKind, StepFactors, Stream, TeamCounts, TeamMessage, TeamTimeouts, Wire,
 };
 use murmur_protocol::{Payload, PeerId, Time};
 
@@ -139,7 +139,7 @@ fn captain() -> Captain {
         run: String::new(),
         copies_after_steps: true,
         helpers_wanted: 2,
-        patience: TeamPatience { gathering: Duration::from_secs(1), ..TeamPatience::default() },
+        timeouts: TeamTimeouts { gathering: Duration::from_secs(1), ..TeamTimeouts::default() },
     };
     Captain::new(config, Time::ZERO)
 }

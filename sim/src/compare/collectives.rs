@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use murmur_protocol::collective::{Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Standing, Word};
+use murmur_protocol::collective::{Beginning, Collective, Epoch, Members, Order, Shape, SliceName, Version, Word};
 use murmur_protocol::manifest::GossipSpec;
 use murmur_protocol::numerics::{Accumulator, ReduceJob, ReduceStep, SliceCodec, reduce};
 use murmur_protocol::{Payload, PeerId, Snapshot, Time};
@@ -43,7 +43,7 @@ struct Member {
     /// What rounding took away in the last operation.
     residual: Snapshot,
     kept: BTreeMap<SliceName, Payload>,
-    states: BTreeMap<(Epoch, Standing), StateCopy>,
+    states: BTreeMap<(Epoch, Version), StateCopy>,
     /// The operation that it computes a contribution to.
     operation: u64,
     /// Operations taken up, for the law that each is once.
@@ -80,8 +80,8 @@ pub(super) struct Collectives {
     is_diloco: bool,
     codec: SliceCodec,
     sabotage: Option<Sabotage>,
-    /// BLAKE3 of the parameters with each standing.
-    replicas: BTreeMap<Standing, blake3::Hash>,
+    /// BLAKE3 of the parameters with each version.
+    replicas: BTreeMap<Version, blake3::Hash>,
     violations: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Collectives {
             _ => (Shape::Ring, false, SliceCodec::Float32),
         };
         let interval = if is_diloco { method::INTERVAL } else { 1 };
-        let patience = setting.patience();
+        let timeouts = setting.timeouts();
         let everybody: Members = (0..setting.nodes).map(id).collect();
         let member = |node: usize| {
             let learner = Learner::new(setting, node);
@@ -103,7 +103,7 @@ impl Collectives {
                 ..GossipSpec::default()
             };
             Member {
-                collective: Collective::new(shape, id(node), Beginning::Together(everybody.clone()), patience),
+                collective: Collective::new(shape, id(node), Beginning::Together(everybody.clone()), timeouts),
                 outer: is_diloco.then(|| OuterMomentum::new(&gossip, learner.parameters())),
                 learner,
                 contribution: nothing(),
@@ -160,23 +160,23 @@ impl Collectives {
                 let accumulator = member.take_accumulator();
                 member.reduce(self.codec, ReduceStep::Absorb { accumulator, range, received, action: what.action });
             }
-            Order::Finish { operation, standing, members } => {
+            Order::Finish { operation, version, members } => {
                 self.finish(node, operation, members.len());
-                self.check(node, operation, standing);
+                self.check(node, operation, version);
             }
-            Order::GiveState { to, standing, epoch } => {
+            Order::GiveState { to, version, epoch } => {
                 let outer =
                     member.outer.as_ref().map(|outer| (outer.slow_weights().to_vec(), outer.momentum().to_vec()));
                 let replica = member.learner.replica();
-                world.send(node, node_of(to), Parcel::State { epoch, standing, replica, outer });
+                world.send(node, node_of(to), Parcel::State { epoch, version, replica, outer });
             }
-            Order::TakeState { standing, epoch } => {
-                let (replica, outer) = member.states.remove(&(epoch, standing)).expect("kept until it is taken");
+            Order::TakeState { version, epoch } => {
+                let (replica, outer) = member.states.remove(&(epoch, version)).expect("kept until it is taken");
                 member.learner.take(replica);
                 if let (Some(own), Some((slow, momentum))) = (&mut member.outer, outer) {
                     own.restore(slow, momentum);
                 }
-                (member.taken_up, member.residual) = (standing.operations, nothing());
+                (member.taken_up, member.residual) = (version.operations, nothing());
                 member.states.clear();
             }
             Order::Say { to, word } => world.say(node, node_of(to), word),
@@ -208,7 +208,7 @@ impl Collectives {
     }
 
     /// The laws: each result once, and one replica everywhere.
-    fn check(&mut self, node: usize, operation: u64, standing: Standing) {
+    fn check(&mut self, node: usize, operation: u64, version: Version) {
         let member = &self.members[node];
         if member.taken_up != operation + 1 {
             self.violations
@@ -216,7 +216,7 @@ impl Collectives {
             self.members[node].taken_up = operation + 1;
         }
         let hash = digest(self.members[node].learner.parameters());
-        if *self.replicas.entry(standing).or_insert(hash) != hash {
+        if *self.replicas.entry(version).or_insert(hash) != hash {
             self.violations.push(format!("node {node} has another model after operation {operation}"));
         }
     }
@@ -248,9 +248,9 @@ impl Machine for Collectives {
                 member.kept.insert(name, payload);
                 member.collective.slice_received(now, name);
             }
-            Parcel::State { epoch, standing, replica, outer } => {
-                member.states.insert((epoch, standing), (replica, outer));
-                member.collective.state_received(now, epoch, standing);
+            Parcel::State { epoch, version, replica, outer } => {
+                member.states.insert((epoch, version), (replica, outer));
+                member.collective.state_received(now, epoch, version);
             }
             _ => {}
         }
@@ -272,7 +272,7 @@ impl Machine for Collectives {
     }
 
     fn progress(&self, node: usize) -> f64 {
-        (self.members[node].collective.standing().operations * self.interval) as f64
+        (self.members[node].collective.version().operations * self.interval) as f64
     }
 
     /// With an outer optimizer its slow weights, which are the same everywhere.

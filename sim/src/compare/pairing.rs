@@ -53,12 +53,12 @@ pub(super) struct Pairing {
 
 impl Pairing {
     pub(super) fn new(setting: &Setting) -> Pairing {
-        let patience = setting.patience();
+        let timeouts = setting.timeouts();
         let member = |node: usize| {
             let learner = Learner::new(setting, node);
             let slow = learner.parameters();
             Member {
-                meeting: Meeting::new(patience),
+                meeting: Meeting::new(timeouts),
                 steps: 0,
                 partner: None,
                 momentum: vec![0.0; slow.len()],

@@ -51,7 +51,7 @@ impl Servers {
         let kept = bound.filter(|_| setting.sabotage != Some(Sabotage::ForgetsTheBound));
         let members = setting.nodes as Place;
         let shard = |node| Shard {
-            server: Server::new(members, kept, setting.patience()),
+            server: Server::new(members, kept, setting.timeouts()),
             optimizer: Learner::new(setting, node),
             gradients: BTreeMap::new(),
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use murmur_protocol::collective::Patience;
+use murmur_protocol::collective::Timeouts;
 
 use super::Method;
 use crate::{LatencySpec, NetworkSpec, NodePlan, TransformerSpec};
@@ -166,8 +166,8 @@ impl Setting {
     }
 
     /// Before anything is learned a member waits as long as 30 steps take; never less than two steps.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { initial: self.step_time * 30, floor: self.step_time * 2, ..Patience::default() }
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        Timeouts { initial: self.step_time * 30, floor: self.step_time * 2, ..Timeouts::default() }
     }
 
     /// Bytes, tokens or images of one step.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use murmur_protocol::collective::{Epoch, SliceName, Standing, Word};
+use murmur_protocol::collective::{Epoch, SliceName, Version, Word};
 use murmur_protocol::{Payload, Time};
 
 use super::learner::{Replica, digest};
@@ -38,7 +38,7 @@ pub(super) enum Parcel {
     /// Slices of a sum, as the codec writes them.
     Slices { name: SliceName, payload: Payload },
     /// A replica, and the outer optimizer's φ and u where there is one.
-    State { epoch: Epoch, standing: Standing, replica: Replica, outer: Option<(Vec<f32>, Vec<f32>)> },
+    State { epoch: Epoch, version: Version, replica: Replica, outer: Option<(Vec<f32>, Vec<f32>)> },
     /// A worker's gradient for a shard.
     Gradient { shard: usize, tick: u64, values: Vec<f32> },
     /// A shard's parameters for a worker.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use murmur_protocol::random::{Generator, RngExt};
 use murmur_protocol::team::{
     BatchOutcome, Captain, CaptainConfig, CaptainEffect, CaptainEvent, Cut, DropReason, Lanes, LayerCosts, LayerRange,
-    Link, ModelCosts, Outcome, Place, StateKind, StepFactors, TeamPatience, Wire, Work, WorkKind, WriteOutcome,
+    Link, ModelCosts, Outcome, Place, StateKind, StepFactors, TeamTimeouts, Wire, Work, WorkKind, WriteOutcome,
 };
 use murmur_protocol::{Payload, Time};
 
@@ -157,7 +157,7 @@ impl Owner {
             run: "a run".to_owned(),
             copies_after_steps: plan.copies_after_steps,
             helpers_wanted: plan.helpers.len().max(1),
-            patience: TeamPatience {
+            timeouts: TeamTimeouts {
                 initial: Duration::from_secs(4),
                 floor: Duration::from_millis(200),
                 loading: Duration::from_secs(20),

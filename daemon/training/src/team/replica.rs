@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use candle_core::{Device, Error, Result};
 use murmur_protocol::team::{
-    BatchOutcome, CaptainConfig, CaptainEvent, DropReason, Place, StepFactors, TeamPatience, Wire,
+    BatchOutcome, CaptainConfig, CaptainEvent, DropReason, Place, StepFactors, TeamTimeouts, Wire,
 };
 use murmur_protocol::{ModelLayout, RunManifest};
 
@@ -43,7 +43,7 @@ pub struct TeamOptions {
     /// Helpers with which the first cut is made at once.
     pub helpers_wanted: usize,
     /// How long to wait for what.
-    pub patience: TeamPatience,
+    pub timeouts: TeamTimeouts,
     /// Carries words to helpers.
     pub carrier: Box<dyn TeamWire>,
     /// Where the team's facts come together: the wire tells its own there.
@@ -70,7 +70,7 @@ impl TeamReplica {
         options: TrainingOptions,
         team: TeamOptions,
     ) -> TeamReplica {
-        let TeamOptions { device, threads, wire, place, view, epoch, helpers_wanted, patience, .. } = team;
+        let TeamOptions { device, threads, wire, place, view, epoch, helpers_wanted, timeouts, .. } = team;
         let is_on_cpu = device.is_cpu();
         let parts = InParts::of(manifest, &options, is_on_cpu);
         let spec = &manifest.model;
@@ -97,7 +97,7 @@ impl TeamReplica {
             run: manifest.canonical_text(),
             copies_after_steps,
             helpers_wanted,
-            patience,
+            timeouts,
         };
         let setup = Setup { config, facts: team.facts, carrier: team.carrier, on_notice: team.on_notice };
         let model = CaptainModel::new(manifest.clone(), base, (device, threads), options, wire);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use murmur_protocol::bulk::{BLOCK, Codes};
 use murmur_protocol::manifest::{LoraSpec, ModelSpec, OptimizerKind, OptimizerSpec};
 use murmur_protocol::team::{
-    HelperConfig, LayerRange, Link, Offer, Place, StateHeader, TeamNotice, TeamPatience, Wire,
+    HelperConfig, LayerRange, Link, Offer, Place, StateHeader, TeamNotice, TeamTimeouts, Wire,
 };
 use murmur_protocol::{Correction, Part, Payload, PeerId, RunManifest};
 
@@ -178,10 +178,10 @@ impl Team {
             epoch: 1 << 20,
             helpers_wanted: gathers,
             // On a machine that does other things, a thread may not run for seconds.
-            patience: TeamPatience {
+            timeouts: TeamTimeouts {
                 grace: Duration::from_millis(300),
                 floor: Duration::from_secs(60),
-                ..TeamPatience::default()
+                ..TeamTimeouts::default()
             },
             carrier: Box::new(Plugged { me: peer(CAPTAIN), board, manner: Manner::default() }),
             facts: (told, heard),

@@ -38,7 +38,7 @@ pub(super) enum Sabotage {
 pub(super) enum Happening {
     Contributed { at: Place, operation: u64 },
     Slices { at: Place, name: SliceName, values: Vec<i64> },
-    State { at: Place, epoch: Epoch, standing: Standing, state: i64 },
+    State { at: Place, epoch: Epoch, version: Version, state: i64 },
     Word { at: Place, from: Place, word: Word },
     Look { at: Place },
 }
@@ -49,7 +49,7 @@ pub(super) struct Owner {
     pub(super) kept: BTreeMap<SliceName, Vec<i64>>,
     /// Stands for a model: a digest of all sums taken up.
     pub(super) state: i64,
-    pub(super) states: BTreeMap<(Epoch, Standing), i64>,
+    pub(super) states: BTreeMap<(Epoch, Version), i64>,
     pub(super) is_dead: bool,
 }
 
@@ -65,8 +65,8 @@ pub(super) struct World {
     pub(super) lost: f64,
     pub(super) sabotage: Sabotage,
     pub(super) shape: Shape,
-    pub(super) patience: Patience,
-    pub(super) states: BTreeMap<Standing, i64>,
+    pub(super) timeouts: Timeouts,
+    pub(super) states: BTreeMap<Version, i64>,
     pub(super) broken: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ impl World {
     }
 
     pub(super) fn with(shape: Shape, members: usize, seed: u64, sabotage: Sabotage, split: Split) -> World {
-        let patience = Patience {
+        let timeouts = Timeouts {
             initial: Duration::from_secs(5),
             floor: Duration::from_millis(500),
             listening: (split == Split::EachGoesOn).then_some(Duration::from_millis(300)),
@@ -94,7 +94,7 @@ impl World {
         };
         let all: Members = (0..members as Place).map(id).collect();
         let owner = |place| Owner {
-            collective: Collective::new(shape, id(place), Beginning::Together(all.clone()), patience),
+            collective: Collective::new(shape, id(place), Beginning::Together(all.clone()), timeouts),
             sum: vec![0; LENGTH],
             kept: BTreeMap::new(),
             state: 1,
@@ -112,7 +112,7 @@ impl World {
             lost: 0.0,
             sabotage,
             shape,
-            patience,
+            timeouts,
             states: BTreeMap::new(),
             broken: Vec::new(),
         };
@@ -125,9 +125,9 @@ impl World {
         let place = self.owners.len() as Place;
         let epoch = Epoch { number: 1_000_000 + u64::from(place), leader: id(place) };
         let beginning = Beginning::Seeking { epoch, operations, until: self.now };
-        let patience = self.patience;
+        let timeouts = self.timeouts;
         self.owners.push(Owner {
-            collective: Collective::new(self.shape, id(place), beginning, patience),
+            collective: Collective::new(self.shape, id(place), beginning, timeouts),
             sum: vec![0; LENGTH],
             kept: BTreeMap::new(),
             state: 1000 + i64::from(place),
@@ -221,9 +221,9 @@ impl World {
                 owner.kept.insert(name, values);
                 owner.collective.slice_received(now, name);
             }
-            Happening::State { epoch, standing, state, .. } => {
-                owner.states.insert((epoch, standing), state);
-                owner.collective.state_received(now, epoch, standing);
+            Happening::State { epoch, version, state, .. } => {
+                owner.states.insert((epoch, version), state);
+                owner.collective.state_received(now, epoch, version);
             }
             Happening::Word { from, word, .. } => owner.collective.word_received(now, id(from), word),
             Happening::Look { .. } => {
@@ -273,7 +273,7 @@ impl World {
                     };
                 }
             }
-            Order::Finish { operation, standing, members } => {
+            Order::Finish { operation, version, members } => {
                 let expected: Vec<i64> = (0..LENGTH)
                     .map(|element| members.iter().map(|member| contribution(place(member), operation)[element]).sum())
                     .collect();
@@ -288,17 +288,17 @@ impl World {
                 if sabotage == Sabotage::FlipsABit && at == 2 && operation == 5 {
                     owner.state ^= 1 << 40;
                 }
-                if *self.states.entry(standing).or_insert(state) != state {
-                    self.broken.push(format!("{at}: two states of {standing:?}"));
+                if *self.states.entry(version).or_insert(state) != state {
+                    self.broken.push(format!("{at}: two states of {version:?}"));
                 }
             }
-            Order::GiveState { to, standing, epoch } => {
+            Order::GiveState { to, version, epoch } => {
                 let (state, to) = (owner.state, place(to));
-                self.travel(at, to, Happening::State { at: to, epoch, standing, state }, false);
+                self.travel(at, to, Happening::State { at: to, epoch, version, state }, false);
             }
-            Order::TakeState { standing, epoch } => {
+            Order::TakeState { version, epoch } => {
                 if sabotage != Sabotage::KeepsItsOldState {
-                    owner.state = owner.states[&(epoch, standing)];
+                    owner.state = owner.states[&(epoch, version)];
                 }
             }
             Order::Say { to, word } => {
@@ -314,6 +314,6 @@ impl World {
     }
 
     pub(super) fn finished(&self, place: usize) -> u64 {
-        self.owners[place].collective.standing().operations
+        self.owners[place].collective.version().operations
     }
 }

@@ -82,7 +82,7 @@ impl Captain {
             _ => self.cut.iter().flat_map(Cut::of_helpers).map(|(_, helper, _)| helper).collect(),
         };
         expected.insert(helper);
-        self.phase = Phase::Waiting(Waiting { until: now + self.config.patience.grace, missing_bytes: 0, expected });
+        self.phase = Phase::Waiting(Waiting { until: now + self.config.timeouts.grace, missing_bytes: 0, expected });
     }
 
     /// The captain's own machine, as fast as it was measured.
@@ -253,7 +253,7 @@ impl Captain {
                 self.go_back(layers);
                 if let Some(known) = self.roster.get_mut(helper) {
                     known.held = None;
-                    known.forget_work(&self.config.patience);
+                    known.forget_work(&self.config.timeouts);
                 }
             }
         }

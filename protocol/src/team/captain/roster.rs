@@ -7,7 +7,7 @@ use super::band::Band;
 use crate::exchange::TimeoutEstimator;
 use crate::peer::PeerId;
 use crate::team::bounds::HELPERS_KNOWN_MAX;
-use crate::team::config::TeamPatience;
+use crate::team::config::TeamTimeouts;
 use crate::team::cut::{Link, Place};
 use crate::team::message::{Holding, Offer};
 
@@ -42,13 +42,13 @@ impl Task {
     const ALL: [Task; 8] =
         [Task::Forward, Task::Backward, Task::Evaluate, Task::Sum, Task::Step, Task::Load, Task::Copy, Task::Write];
 
-    fn wait(self, patience: &TeamPatience) -> Wait {
+    fn wait(self, timeouts: &TeamTimeouts) -> Wait {
         let timeout = match self {
             Task::Forward | Task::Backward | Task::Evaluate | Task::Sum | Task::Step => {
-                TimeoutEstimator::new(patience.initial, patience.floor, DOUBLINGS_MAX)
+                TimeoutEstimator::new(timeouts.initial, timeouts.floor, DOUBLINGS_MAX)
             }
             Task::Load | Task::Copy | Task::Write => {
-                TimeoutEstimator::new(patience.loading, patience.initial.min(patience.loading), DOUBLINGS_MAX)
+                TimeoutEstimator::new(timeouts.loading, timeouts.initial.min(timeouts.loading), DOUBLINGS_MAX)
             }
         };
         Wait { timeout, is_known: false, in_vain: 0 }
@@ -73,8 +73,8 @@ impl Wait {
 
     /// The same kind of work with other layers. What was too short stays so, or a helper that is given layers again and again would
     /// never have the time for its first piece of work.
-    fn anew(&self, task: Task, patience: &TeamPatience) -> Wait {
-        let mut wait = task.wait(patience);
+    fn anew(&self, task: Task, timeouts: &TeamTimeouts) -> Wait {
+        let mut wait = task.wait(timeouts);
         (0..self.in_vain).for_each(|_| wait.record_in_vain());
         wait
     }
@@ -132,7 +132,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    fn new(patience: &TeamPatience) -> Known {
+    fn new(timeouts: &TeamTimeouts) -> Known {
         Known {
             is_connected: false,
             offer: None,
@@ -143,7 +143,7 @@ impl Known {
             speed: Speed::default(),
             strikes: 0,
             not_finite: 0,
-            waits: Task::ALL.iter().map(|task| task.wait(patience)).collect(),
+            waits: Task::ALL.iter().map(|task| task.wait(timeouts)).collect(),
             bands: Default::default(),
         }
     }
@@ -173,9 +173,9 @@ impl Known {
     }
 
     /// It has other layers: what was learned of its work says little of the new.
-    pub(super) fn forget_work(&mut self, patience: &TeamPatience) {
+    pub(super) fn forget_work(&mut self, timeouts: &TeamTimeouts) {
         for task in [Task::Forward, Task::Backward, Task::Evaluate, Task::Sum, Task::Step, Task::Copy, Task::Write] {
-            self.waits[task as usize] = self.waits[task as usize].anew(task, patience);
+            self.waits[task as usize] = self.waits[task as usize].anew(task, timeouts);
         }
         self.bands = Default::default();
     }
@@ -218,13 +218,13 @@ impl Known {
 /// All helpers that were ever heard of, up to a bound.
 #[derive(Debug)]
 pub(super) struct Roster {
-    patience: TeamPatience,
+    timeouts: TeamTimeouts,
     known: BTreeMap<PeerId, Known>,
 }
 
 impl Roster {
-    pub(super) fn new(patience: TeamPatience) -> Roster {
-        Roster { patience, known: BTreeMap::new() }
+    pub(super) fn new(timeouts: TeamTimeouts) -> Roster {
+        Roster { timeouts, known: BTreeMap::new() }
     }
 
     /// A helper is connected; `None` where there are too many.
@@ -234,7 +234,7 @@ impl Roster {
             let gone = self.known.iter().find(|(_, known)| may_go(known)).map(|(helper, _)| *helper)?;
             self.known.remove(&gone);
         }
-        let known = self.known.entry(helper).or_insert_with(|| Known::new(&self.patience));
+        let known = self.known.entry(helper).or_insert_with(|| Known::new(&self.timeouts));
         (known.is_connected, known.leaves) = (true, false);
         (known.offer, known.held, known.is_assigned) = (None, None, false);
         Some(known)

@@ -7,7 +7,7 @@ use crate::Time;
 
 /// How long a member waits for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// For the first operation, before anything is known.
     pub initial: Duration,
     /// The least ever.
@@ -20,10 +20,10 @@ pub struct Patience {
     pub members_min: usize,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     /// Guesses: half a minute, and a second.
-    fn default() -> Patience {
-        Patience {
+    fn default() -> Timeouts {
+        Timeouts {
             initial: Duration::from_secs(30),
             floor: Duration::from_secs(1),
             listening: None,
