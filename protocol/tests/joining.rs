@@ -3,27 +3,20 @@
 
 mod checking;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use murmur_protocol::bounds::{STATE_COPY_KEPT, STATE_COPY_STEPS, STATE_PARTS_SENT_MAX};
 use murmur_protocol::message::{Chunks, Message, TransferHeader};
 use murmur_protocol::{
-    Config, Effect, Event, ModelLayout, NetworkOrder, Node, Notice, Payload, PeerId, RequestId, RunManifest, Selection,
-    Snapshot, Start, Time, TrainerOrder, TrainingReport,
+    Config, Effect, Event, NetworkOrder, Notice, Payload, PeerId, RequestId, RunManifest, Selection, Snapshot, Start,
+    TrainerOrder, TrainingReport,
 };
+
+use crate::driven::{Driven, layout, peer};
 
 const PARAMETERS: usize = 95;
 const CHUNK: usize = 10;
 const CHUNKS: u32 = 10;
-
-fn peer(key: u8) -> PeerId {
-    PeerId::from_public_key([key; 32])
-}
-
-fn layout() -> Arc<ModelLayout> {
-    Arc::new(ModelLayout::new([("weights".to_owned(), vec![PARAMETERS])]))
-}
 
 /// The values of some chunks: each its own place in the model.
 fn part(first: u32, chunks: u32) -> Payload {
@@ -33,47 +26,24 @@ fn part(first: u32, chunks: u32) -> Payload {
     Snapshot::from(values).to_payload()
 }
 
-struct Setting {
-    node: Node,
-    now: Time,
+/// A node that is connected to this many peers.
+fn connected(start: Start, peers: u8) -> (Driven, Vec<Effect>) {
+    of_life(start, peers, 0)
 }
 
-impl Setting {
-    /// A node that is connected to this many peers.
-    fn new(start: Start, peers: u8) -> (Setting, Vec<Effect>) {
-        Setting::of_life(start, peers, 0)
-    }
+fn of_life(start: Start, peers: u8, first_number: u64) -> (Driven, Vec<Effect>) {
+    let manifest = RunManifest::default();
+    let config = Config { start, first_number, state_chunk: CHUNK, ..Config::founder(&manifest) };
+    Driven::with(config, PARAMETERS, peers)
+}
 
-    fn of_life(start: Start, peers: u8, first_number: u64) -> (Setting, Vec<Effect>) {
-        let manifest = RunManifest::default();
-        let config = Config { start, first_number, state_chunk: CHUNK, ..Config::founder(&manifest) };
-        let node = Node::new(config, peer(100), layout(), 1, Time::ZERO);
-        let mut setting = Setting { node, now: Time::ZERO };
-        let mut effects = Vec::new();
-        for key in 1..=peers {
-            effects.extend(setting.tell(Event::PeerConnected { peer: peer(key), addresses: vec![] }));
-        }
-        (setting, effects)
-    }
-
-    fn tell(&mut self, event: Event) -> Vec<Effect> {
-        let mut effects: Vec<Effect> = std::iter::from_fn(|| self.node.poll_effect()).collect();
-        self.node.handle(self.now, event);
-        effects.extend(std::iter::from_fn(|| self.node.poll_effect()));
-        effects
-    }
-
-    fn wait(&mut self, time: Duration) -> Vec<Effect> {
-        self.now = self.now + time;
-        self.tell(Event::TimePassed)
-    }
-
-    fn receive(&mut self, from: PeerId, request: u64, chunk: u32) -> Vec<Effect> {
+impl Driven {
+    fn receive_chunk(&mut self, from: PeerId, request: u64, chunk: u32) -> Vec<Effect> {
         self.receive_part(from, request, chunk, 1)
     }
 
     fn receive_part(&mut self, from: PeerId, request: u64, chunk: u32, chunks: u32) -> Vec<Effect> {
-        let header = TransferHeader::State { request, chunk, progress: 7.0, layout: *layout().digest() };
+        let header = TransferHeader::State { request, chunk, progress: 7.0, layout: *layout(PARAMETERS).digest() };
         self.tell(Event::TransferReceived { peer: from, header, payload: part(chunk, chunks) })
     }
 
@@ -82,7 +52,7 @@ impl Setting {
         let mut effects = Vec::new();
         for (from, request, chunks) in requests {
             for chunk in chunks.first..chunks.first + chunks.count {
-                effects.extend(self.receive(*from, *request, chunk));
+                effects.extend(self.receive_chunk(*from, *request, chunk));
             }
         }
         effects
@@ -146,9 +116,9 @@ fn whole_model() -> Vec<f32> {
 
 #[test]
 fn a_model_comes_from_several_donors_each_sending_its_share() {
-    let (mut setting, _) = Setting::new(Start::FromPeer, 8);
+    let (mut driven, _) = connected(Start::FromPeer, 8);
     // The first peer was asked for all of it, before anybody else was there.
-    let lost = setting.tell(Event::PeerDisconnected { peer: peer(1) });
+    let lost = driven.tell(Event::PeerDisconnected { peer: peer(1) });
     let requests = requests(&lost);
     assert_eq!(requests.len(), 3, "half of seven, so that others are left to compare the copy with: {requests:?}");
     assert_eq!(chunks_of(&requests), (0..CHUNKS).collect::<Vec<_>>(), "every chunk once");
@@ -156,32 +126,32 @@ fn a_model_comes_from_several_donors_each_sending_its_share() {
     donors.sort();
     donors.dedup();
     assert_eq!(donors.len(), 3);
-    assert_eq!(loaded(&setting.serve(&requests)), Some(whole_model()));
+    assert_eq!(loaded(&driven.serve(&requests)), Some(whole_model()));
 }
 
 #[test]
 fn what_a_donor_has_sent_stays_when_it_leaves() {
-    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let (mut driven, first) = connected(Start::FromPeer, 2);
     let [(donor, request, chunks)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
     assert_eq!(chunks, Chunks { first: 0, count: CHUNKS });
-    (0..4).for_each(|chunk| assert!(loaded(&setting.receive(donor, request, chunk)).is_none()));
-    let status = setting.node.status().copying.expect("a copy is under way");
+    (0..4).for_each(|chunk| assert!(loaded(&driven.receive_chunk(donor, request, chunk)).is_none()));
+    let status = driven.node.status().copying.expect("a copy is under way");
     assert_eq!((status.chunks, status.of, &status.donors[..]), (4, 10, &[donor][..]));
-    let effects = setting.tell(Event::PeerDisconnected { peer: donor });
+    let effects = driven.tell(Event::PeerDisconnected { peer: donor });
     let rest = requests(&effects);
     assert_eq!(chunks_of(&rest), (4..CHUNKS).collect::<Vec<_>>());
     assert!(rest.iter().all(|(other, ..)| *other != donor));
-    assert_eq!(loaded(&setting.serve(&rest)), Some(whole_model()));
+    assert_eq!(loaded(&driven.serve(&rest)), Some(whole_model()));
 }
 
 #[test]
 fn a_donor_that_stands_still_is_helped_out_by_another() {
-    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let (mut driven, first) = connected(Start::FromPeer, 2);
     let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
-    setting.receive(slow, request, 0);
-    let early = setting.wait(Duration::from_millis(100));
+    driven.receive_chunk(slow, request, 0);
+    let early = driven.wait(Duration::from_millis(100));
     assert!(requests(&early).is_empty(), "{early:?}");
-    let effects: Vec<Effect> = (0..11).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let effects: Vec<Effect> = (0..11).flat_map(|_| driven.wait(Duration::from_secs(1))).collect();
     let told: Vec<_> = requests(&effects).into_iter().filter(|(peer, ..)| *peer == slow).collect();
     assert_eq!(told, [(slow, request, Chunks { first: 0, count: 6 })], "it need not send the rest");
     // Repeated while it is not answered.
@@ -191,9 +161,9 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
     // Nothing comes any more; the helper has half of the rest again and again, and at last the last one.
     let (mut asked, mut model) = (chunks_of(&helper), None);
     while model.is_none() {
-        let mut effects = setting.serve(&helper);
+        let mut effects = driven.serve(&helper);
         model = loaded(&effects);
-        effects.extend((0..20).flat_map(|_| setting.wait(Duration::from_secs(1))));
+        effects.extend((0..20).flat_map(|_| driven.wait(Duration::from_secs(1))));
         helper = requests(&effects).into_iter().filter(|(peer, ..)| *peer != slow).collect();
         helper.dedup();
         asked.extend(chunks_of(&helper));
@@ -206,74 +176,74 @@ fn a_donor_that_stands_still_is_helped_out_by_another() {
 /// On a slow and busy line all of it came twice, for both began with the first chunk.
 #[test]
 fn a_donor_that_is_late_to_begin_is_left_the_first_half() {
-    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let (mut driven, first) = connected(Start::FromPeer, 2);
     let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
-    let effects: Vec<Effect> = (0..11).flat_map(|_| setting.wait(Duration::from_secs(1))).collect();
+    let effects: Vec<Effect> = (0..11).flat_map(|_| driven.wait(Duration::from_secs(1))).collect();
     let mut asked = requests(&effects);
     asked.retain(|(peer, ..)| *peer != slow);
     assert_eq!(chunks_of(&asked[..1]), [5, 6, 7, 8, 9]);
-    assert!(loaded(&setting.serve(&asked[..1])).is_none());
-    assert_eq!(loaded(&setting.serve(&[(slow, request, Chunks { first: 0, count: 5 })])), Some(whole_model()));
+    assert!(loaded(&driven.serve(&asked[..1])).is_none());
+    assert_eq!(loaded(&driven.serve(&[(slow, request, Chunks { first: 0, count: 5 })])), Some(whole_model()));
 }
 
 /// Two donors with two chunks of 4 MiB each could not be in time on a slow line, and all of it was thrown away.
 #[test]
 fn what_comes_after_its_donor_was_given_up_is_kept() {
-    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let (mut driven, first) = connected(Start::FromPeer, 2);
     let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
     for key in 1..=2 {
         // Nobody else has a model.
-        setting.wait(Duration::from_secs(1));
+        driven.wait(Duration::from_secs(1));
         if peer(key) != slow {
-            setting.tell(Event::PeerDisconnected { peer: peer(key) });
+            driven.tell(Event::PeerDisconnected { peer: peer(key) });
         }
     }
-    (0..130).for_each(|_| drop(setting.wait(Duration::from_secs(1))));
-    setting.receive_part(slow, request, 2, 7);
-    let status = setting.node.status();
+    (0..130).for_each(|_| drop(driven.wait(Duration::from_secs(1))));
+    driven.receive_part(slow, request, 2, 7);
+    let status = driven.node.status();
     assert_eq!(status.copying.expect("a copy is under way").chunks, 7);
     assert!(status.misbehaviours.is_empty());
     // The last one is half as long as the others.
-    setting.receive(slow, request, 9);
-    assert_eq!(loaded(&setting.receive_part(slow, request, 0, 3)), Some(whole_model()));
+    driven.receive_chunk(slow, request, 9);
+    assert_eq!(loaded(&driven.receive_part(slow, request, 0, 3)), Some(whole_model()));
 }
 
 #[test]
 fn who_has_nothing_to_do_sends_half_of_what_keeps_somebody_busy_for_long() {
-    let (mut setting, first) = Setting::new(Start::FromPeer, 1);
+    let (mut driven, first) = connected(Start::FromPeer, 1);
     let [(donor, request, _)] = requests(&first)[..] else { panic!("the only peer: {first:?}") };
     // 2 s a chunk: eight of them take longer than is worth a second donor.
     let busy: Vec<Effect> = (0..2)
         .flat_map(|chunk| {
-            setting.wait(Duration::from_secs(2));
-            setting.receive(donor, request, chunk)
+            driven.wait(Duration::from_secs(2));
+            driven.receive_chunk(donor, request, chunk)
         })
         .collect();
     assert!(requests(&busy).is_empty(), "{busy:?}");
     for key in 2..=4 {
-        setting.tell(Event::PeerConnected { peer: peer(key), addresses: vec![] });
+        driven.tell(Event::PeerConnected { peer: peer(key), addresses: vec![] });
     }
-    let asked = requests(&setting.wait(Duration::from_secs(1)));
+    let asked = requests(&driven.wait(Duration::from_secs(1)));
     let [told, helper] = asked[..] else { panic!("one more donor, half of four: {asked:?}") };
     assert_eq!(told, (donor, request, Chunks { first: 0, count: 6 }));
     assert_eq!(helper.2, Chunks { first: 6, count: 4 });
-    assert!(loaded(&setting.serve(&[(donor, request, Chunks { first: 2, count: 4 })])).is_none());
-    assert_eq!(loaded(&setting.serve(&[helper])), Some(whole_model()));
+    assert!(loaded(&driven.serve(&[(donor, request, Chunks { first: 2, count: 4 })])).is_none());
+    assert_eq!(loaded(&driven.serve(&[helper])), Some(whole_model()));
 }
 
 #[test]
 fn a_helper_that_refuses_is_not_the_last() {
-    let (mut setting, first) = Setting::new(Start::FromPeer, 2);
+    let (mut driven, first) = connected(Start::FromPeer, 2);
     let [(slow, request, _)] = requests(&first)[..] else { panic!("one of two peers: {first:?}") };
-    setting.receive(slow, request, 0);
+    driven.receive_chunk(slow, request, 0);
     let mut asked = Vec::new();
     // Less than the minute after which the slow one is given up.
     for _ in 0..50 {
-        let effects = setting.wait(Duration::from_secs(1));
+        let effects = driven.wait(Duration::from_secs(1));
         for (helper, request, _) in requests(&effects).into_iter().filter(|(helper, ..)| *helper != slow) {
             asked.push(request);
             let refusal = Message::RefuseState { request, retry_after_ms: 500 };
-            setting.tell(Event::MessageReceived { peer: helper, message: refusal });
+            driven.tell(Event::MessageReceived { peer: helper, message: refusal });
         }
     }
     asked.dedup();
@@ -282,15 +252,15 @@ fn a_helper_that_refuses_is_not_the_last() {
 
 /// What a donor sends to a joiner that takes so long for each chunk, as lengths in chunks.
 fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
-    let (mut setting, _) = Setting::new(Start::WithModel, 1);
+    let (mut driven, _) = connected(Start::WithModel, 1);
     let ask = |request, first, count| Event::MessageReceived {
         peer: peer(1),
         message: Message::RequestState { request, chunks: Chunks { first, count } },
     };
-    let effects = setting.tell(ask(0, 1, 9));
+    let effects = driven.tell(ask(0, 1, 9));
     let request = snapshot_wanted(&effects).expect("a snapshot");
     let snapshot = Snapshot::from(whole_model());
-    let mut effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
+    let mut effects = driven.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
     let (mut sent, mut lengths) = (Vec::new(), Vec::new());
     loop {
         let started = effects.iter().filter_map(|effect| match effect {
@@ -311,8 +281,8 @@ fn parts_sent(seconds_per_chunk: f64) -> Vec<u32> {
         let chunks = (bytes.len() as u32).div_ceil(4 * CHUNK as u32);
         assert_eq!(bytes, part(chunk, chunks));
         lengths.push(chunks);
-        setting.wait(Duration::from_secs_f64(seconds_per_chunk * f64::from(chunks)));
-        effects = setting.tell(Event::TransferFinished { transfer });
+        driven.wait(Duration::from_secs_f64(seconds_per_chunk * f64::from(chunks)));
+        effects = driven.tell(Event::TransferFinished { transfer });
     }
     let told = |effect: &Effect| matches!(effect, Effect::Notice(Notice::StateSent { chunks: 9, of: 10, .. }));
     assert!(effects.iter().any(told), "{effects:?}");
@@ -327,98 +297,98 @@ fn a_donor_sends_three_parts_at_a_time_each_of_about_two_seconds() {
 
 #[test]
 fn a_donor_leaves_out_what_another_sends() {
-    let (mut setting, _) = Setting::new(Start::WithModel, 1);
+    let (mut driven, _) = connected(Start::WithModel, 1);
     let ask = |count| Event::MessageReceived {
         peer: peer(1),
         message: Message::RequestState { request: 3, chunks: Chunks { first: 0, count } },
     };
-    let request = snapshot_wanted(&setting.tell(ask(10))).expect("a snapshot");
+    let request = snapshot_wanted(&driven.tell(ask(10))).expect("a snapshot");
     let snapshot = Snapshot::from(whole_model());
-    let effects = setting.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
+    let effects = driven.tell(Event::SnapshotTaken { request, snapshot, report: TrainingReport::default() });
     assert_eq!(chunks_sent(&effects).len(), 3);
-    setting.tell(ask(4));
+    driven.tell(ask(4));
     let finished = |transfer| Event::TransferFinished { transfer: murmur_protocol::TransferId(transfer) };
-    assert_eq!(chunks_sent(&setting.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [3]);
-    assert!(chunks_sent(&setting.tell(finished(1))).is_empty());
+    assert_eq!(chunks_sent(&driven.tell(finished(0))).iter().map(|sent| sent.1).collect::<Vec<_>>(), [3]);
+    assert!(chunks_sent(&driven.tell(finished(1))).is_empty());
 }
 
 /// The donor does not know yet that the joiner was killed, and comes back with what that one had asked for.
 #[test]
 fn chunks_for_an_earlier_life_are_nobodys_fault() {
-    let (mut setting, effects) = Setting::of_life(Start::FromPeer, 1, 1000);
+    let (mut driven, effects) = of_life(Start::FromPeer, 1, 1000);
     let is_accused = |effects: &[Effect]| {
         effects.iter().any(|effect| matches!(effect, Effect::Notice(Notice::PeerMisbehaved { .. })))
     };
     let asked = requests(&effects);
     let (_, request, chunks) = asked.first().expect("it asks at once");
-    assert!(!is_accused(&setting.receive(peer(1), 7, 0)), "an old request");
-    assert!(is_accused(&setting.receive(peer(1), request + 1, 0)), "no request at all");
-    assert!(chunks.count > 0 && !is_accused(&setting.receive(peer(1), *request, chunks.first)));
+    assert!(!is_accused(&driven.receive_chunk(peer(1), 7, 0)), "an old request");
+    assert!(is_accused(&driven.receive_chunk(peer(1), request + 1, 0)), "no request at all");
+    assert!(chunks.count > 0 && !is_accused(&driven.receive_chunk(peer(1), *request, chunks.first)));
 }
 
 #[test]
 fn joiners_share_one_copy_of_the_state_for_a_while() {
-    let (mut setting, _) = Setting::new(Start::WithModel, 3);
+    let (mut driven, _) = connected(Start::WithModel, 3);
     let taken = |request, progress| Event::SnapshotTaken {
         request,
         snapshot: Snapshot::from(whole_model()),
         report: TrainingReport { progress, ..TrainingReport::default() },
     };
-    let wanted = snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).expect("the first copy");
-    assert_eq!(snapshot_wanted(&setting.tell(asks(peer(2), 0, 4))), None, "it is on its way");
-    let sent = chunks_sent(&setting.tell(taken(wanted, 1.0)));
+    let wanted = snapshot_wanted(&driven.tell(asks(peer(1), 0, 0))).expect("the first copy");
+    assert_eq!(snapshot_wanted(&driven.tell(asks(peer(2), 0, 4))), None, "it is on its way");
+    let sent = chunks_sent(&driven.tell(taken(wanted, 1.0)));
     assert_eq!(sent, [(peer(1), 0, 1.0), (peer(2), 4, 1.0)]);
-    setting.wait(STATE_COPY_KEPT / 2);
-    let effects = setting.tell(asks(peer(3), 0, 9));
+    driven.wait(STATE_COPY_KEPT / 2);
+    let effects = driven.tell(asks(peer(3), 0, 9));
     assert_eq!((snapshot_wanted(&effects), chunks_sent(&effects)), (None, vec![(peer(3), 9, 1.0)]));
-    setting.wait(STATE_COPY_KEPT / 2);
-    let effects = setting.tell(asks(peer(3), 1, 8));
+    driven.wait(STATE_COPY_KEPT / 2);
+    let effects = driven.tell(asks(peer(3), 1, 8));
     assert!(chunks_sent(&effects).is_empty(), "the copy is too old: {effects:?}");
     let wanted = snapshot_wanted(&effects).expect("a new copy");
-    assert_eq!(chunks_sent(&setting.tell(taken(wanted, 2.0))), [(peer(3), 8, 2.0)]);
+    assert_eq!(chunks_sent(&driven.tell(taken(wanted, 2.0))), [(peer(3), 8, 2.0)]);
 }
 
 /// A tiny model takes thousands of steps while the copy of a large one is still fresh.
 #[test]
 fn a_copy_that_is_many_steps_old_is_not_given() {
     for (steps, is_fresh) in [(STATE_COPY_STEPS, true), (STATE_COPY_STEPS + 1, false)] {
-        let (mut setting, _) = Setting::new(Start::WithModel, 2);
-        let request = snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).expect("a copy");
+        let (mut driven, _) = connected(Start::WithModel, 2);
+        let request = snapshot_wanted(&driven.tell(asks(peer(1), 0, 0))).expect("a copy");
         let (snapshot, report) = (Snapshot::from(whole_model()), TrainingReport::default());
-        setting.tell(Event::SnapshotTaken { request, snapshot, report });
-        setting.tell(Event::StepsCompleted(TrainingReport { steps, ..report }));
-        let effects = setting.tell(asks(peer(2), 0, 4));
+        driven.tell(Event::SnapshotTaken { request, snapshot, report });
+        driven.tell(Event::StepsCompleted(TrainingReport { steps, ..report }));
+        let effects = driven.tell(asks(peer(2), 0, 4));
         assert_eq!((chunks_sent(&effects).len(), snapshot_wanted(&effects).is_none()), (is_fresh.into(), is_fresh));
     }
 }
 
 #[test]
 fn who_waits_for_a_copy_that_failed_may_ask_again() {
-    let (mut setting, _) = Setting::new(Start::WithModel, 1);
-    let request = snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).expect("a copy");
-    setting.tell(Event::RequestFailed { request });
-    assert!(snapshot_wanted(&setting.tell(asks(peer(1), 0, 0))).is_some());
+    let (mut driven, _) = connected(Start::WithModel, 1);
+    let request = snapshot_wanted(&driven.tell(asks(peer(1), 0, 0))).expect("a copy");
+    driven.tell(Event::RequestFailed { request });
+    assert!(snapshot_wanted(&driven.tell(asks(peer(1), 0, 0))).is_some());
 }
 
 #[test]
 fn chunks_that_no_state_has_are_misbehaviour() {
     for chunks in [(0, 0), (9, 2), (0, 33), (u32::MAX, 1), (3, u32::MAX)] {
-        let (mut setting, _) = Setting::new(Start::WithModel, 1);
+        let (mut driven, _) = connected(Start::WithModel, 1);
         let chunks = Chunks { first: chunks.0, count: chunks.1 };
         let message = Message::RequestState { request: 0, chunks };
-        let effects = setting.tell(Event::MessageReceived { peer: peer(1), message });
+        let effects = driven.tell(Event::MessageReceived { peer: peer(1), message });
         assert!(
             !effects.iter().any(|effect| matches!(effect, Effect::Trainer(TrainerOrder::TakeSnapshot { .. }))),
             "{chunks:?}"
         );
-        assert_eq!(setting.node.status().misbehaviours.values().sum::<u64>(), 1, "{chunks:?}");
+        assert_eq!(driven.node.status().misbehaviours.values().sum::<u64>(), 1, "{chunks:?}");
     }
 }
 
 #[test]
 fn who_has_no_model_yet_gives_none() {
-    let (mut setting, _) = Setting::new(Start::FromPeer, 2);
-    let effects = setting.tell(asks(peer(2), 0, 0));
+    let (mut driven, _) = connected(Start::FromPeer, 2);
+    let effects = driven.tell(asks(peer(2), 0, 0));
     let refuses = |effect: &Effect| {
         matches!(effect, Effect::Network(NetworkOrder::Send { message: Message::RefuseState { .. }, .. }))
     };

@@ -1,6 +1,7 @@
 //! The core from outside: one program for all tests but the one that counts allocations.
 
 mod copying_anew;
+mod driven;
 mod hostile_peer;
 mod joining;
 mod membership;

@@ -6,7 +6,7 @@ use murmur_protocol::message::{Reject, RejectReason};
 
 use super::*;
 
-impl Setting {
+impl Driven {
     /// Sends all that was asked for, and has the model loaded.
     fn copy(&mut self, requests: &[(PeerId, u64, Chunks)]) -> Vec<Effect> {
         let effects = self.serve(requests);
@@ -66,18 +66,18 @@ fn trains(effects: &[Effect]) -> bool {
 #[test]
 fn a_model_that_nobody_checks_is_copied_again_and_then_trained_on_with_a_warning() {
     for answer in [None, Some(RejectReason::Busy)] {
-        let (mut setting, mut effects) = Setting::new(Start::FromPeer, 4);
+        let (mut driven, mut effects) = connected(Start::FromPeer, 4);
         let mut verdicts = Vec::new();
         for _ in 0..2 {
             let asked = requests(&effects);
-            let loaded = setting.copy(&asked);
+            let loaded = driven.copy(&asked);
             assert!(!trains(&loaded), "before it is checked");
-            effects = setting.answer_checks(loaded, answer);
+            effects = driven.answer_checks(loaded, answer);
             verdicts.extend(unchecked(&effects));
             if verdicts.len() < 2 {
                 assert!(!trains(&effects), "{answer:?}");
                 assert!(proposals(&effects).len() >= 3, "{answer:?}");
-                effects = effects.into_iter().chain(setting.wait(Duration::from_secs(1))).collect();
+                effects = effects.into_iter().chain(driven.wait(Duration::from_secs(1))).collect();
                 let others = requests(&effects);
                 assert!(others.iter().all(|(donor, ..)| *donor != asked[0].0), "another donor: {others:?}");
             }
@@ -89,9 +89,9 @@ fn a_model_that_nobody_checks_is_copied_again_and_then_trained_on_with_a_warning
 
 #[test]
 fn members_without_a_model_cannot_check_one_and_that_is_told() {
-    let (mut setting, effects) = Setting::new(Start::FromPeer, 3);
-    let loaded = setting.copy(&requests(&effects));
-    let effects = setting.answer_checks(loaded, Some(RejectReason::Joining));
+    let (mut driven, effects) = connected(Start::FromPeer, 3);
+    let loaded = driven.copy(&requests(&effects));
+    let effects = driven.answer_checks(loaded, Some(RejectReason::Joining));
     assert_eq!((unchecked(&effects), trains(&effects)), (Some((Unchecked::NobodyElse, false)), true));
     assert_eq!(proposals(&effects).len(), 2, "each of the two others was asked once");
 }
@@ -99,12 +99,12 @@ fn members_without_a_model_cannot_check_one_and_that_is_told() {
 /// Whatever it has copied, it counts for little at first.
 #[test]
 fn the_weight_of_a_joiner_begins_small() {
-    let (mut setting, effects) = Setting::new(Start::FromPeer, 1);
-    let effects = setting.copy(&requests(&effects));
+    let (mut driven, effects) = connected(Start::FromPeer, 1);
+    let effects = driven.copy(&requests(&effects));
     assert!(trains(&effects), "nobody else is there: {effects:?}");
     let tokens_per_second = 600.0;
     let report = TrainingReport { steps: 1000, progress: 1000.0, tokens_per_second, ..TrainingReport::default() };
-    let effects = setting.tell(Event::StepsCompleted(report));
+    let effects = driven.tell(Event::StepsCompleted(report));
     let weights: Vec<f32> = effects
         .iter()
         .filter_map(|effect| match effect {
