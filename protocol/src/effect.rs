@@ -1,5 +1,7 @@
 //! Orders of the [`Node`](crate::Node) to the outside, in the imperative.
 
+use bincode::{Decode, Encode};
+
 use crate::bulk::{Correction, Payload, Snapshot};
 use crate::finish::FinishOrder;
 use crate::message::{Message, TransferHeader};
@@ -10,11 +12,11 @@ use crate::peer::{Address, PeerId};
 use crate::scheme::Scheme;
 
 /// Names an order whose reply is awaited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct RequestId(pub u64);
 
 /// Names an outgoing transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct TransferId(pub u64);
 
 /// An order. What comes back is told in the table of the [crate documentation](crate).

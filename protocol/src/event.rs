@@ -1,5 +1,7 @@
 //! Facts that the outside tells the [`Node`](crate::Node), in the past tense.
 
+use bincode::{Decode, Encode};
+
 use crate::bulk::{Payload, Snapshot};
 use crate::effect::{RequestId, TransferId};
 use crate::finish::FinishOrder;
@@ -8,9 +10,11 @@ use crate::message::{KnownPeer, Message, TransferHeader};
 use crate::misbehaviour::Misbehaviour;
 use crate::numerics::{Encoded, Merged, Reduced};
 use crate::peer::{Address, AddressRange, PeerId};
+use crate::stand_ins::StandIns;
 
 /// A fact. Replies to an [`Effect`](crate::Effect) carry its request; late and duplicate ones are counted and ignored.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
+#[bincode(decode_context = "StandIns")]
 pub enum Event {
     /// A peer of this run passed the handshake; messages can flow.
     PeerConnected {
@@ -196,7 +200,7 @@ pub enum Event {
 }
 
 /// Where the trainer stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
 pub struct TrainingReport {
     /// Steps done by this node since the run began for it.
     pub steps: u64,

@@ -71,6 +71,7 @@ pub mod scheme;
 pub mod secret;
 pub mod server;
 pub mod shards;
+mod stand_ins;
 pub mod status;
 mod synchronous;
 pub mod team;

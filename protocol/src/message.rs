@@ -265,7 +265,7 @@ mod tests {
         let manifest = || "a".to_owned();
         let addresses = || vec![address.clone()];
         let epoch = Epoch { number: 3, leader: PeerId::from_public_key([8; 32]) };
-        let at = collective::Standing { operations: 7, epoch };
+        let at = collective::Version { operations: 7, epoch };
         let members: Members = [peer].into_iter().collect();
         let reaches = members.clone();
         let stalled = Stalled { epoch, members: members.clone(), version: Some(at), digest: 5, reaches };

@@ -13,7 +13,6 @@
 //! but no key, ticket or membership secret: no event carries one.
 
 mod effect;
-mod event;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use bincode::{Decode, Encode};
 
 use crate::config::{Bootstrap, Config, Start};
 use crate::effect::Effect;
-use crate::event::Event;
+use crate::event::{Event, TrainingReport};
 use crate::finish::{FinishOrder, RunEnd};
 use crate::handshake::PROTOCOL_VERSION;
 use crate::layout::ModelLayout;
@@ -32,10 +31,9 @@ use crate::message::KnownPeer;
 use crate::node::Node;
 use crate::peer::{Address, PeerId};
 use crate::profile::Name;
+use crate::stand_ins::StandIns;
 use crate::time::Time;
 pub use effect::{digest, outline};
-pub use event::Told;
-use event::{ReportFields, StandIns, fields, report};
 
 /// How every recording begins.
 const MAGIC: &[u8] = b"murmur core 1\n";
@@ -138,7 +136,7 @@ struct Beginning {
     name: Option<Name>,
     order: Option<FinishOrder>,
     has_model: bool,
-    training: ReportFields,
+    training: TrainingReport,
     bootstrap: Vec<(Option<PeerId>, Address)>,
     remembered: Vec<KnownPeer>,
     first_number: u64,
@@ -154,7 +152,8 @@ enum Entry {
     /// An event at a time in nanoseconds, the digests of its effects, and the node's deadline after them.
     Event {
         now: u64,
-        told: Told,
+        /// None where the node was made.
+        told: Option<Told>,
         effects: Vec<u32>,
         deadline: Option<u64>,
     },
@@ -187,7 +186,7 @@ impl Recording {
             name: config.name.clone(),
             order: config.end.order.clone(),
             has_model: config.start == Start::WithModel,
-            training: fields(&config.training),
+            training: config.training,
             bootstrap: config.bootstrap.iter().map(|first| (first.peer, first.address.clone())).collect(),
             remembered: config.remembered.clone(),
             first_number: config.first_number,
@@ -204,8 +203,8 @@ impl Recording {
     /// The bytes of an event, or of the node's making where there is none: its time, the digests of its effects in their
     /// order, and the deadline of the node after them.
     pub fn event(&mut self, now: Time, event: Option<Told>, effects: Vec<u32>, deadline: Option<Time>) -> Vec<u8> {
-        let told = event.unwrap_or_else(Told::made);
-        self.piece(&Entry::Event { now: nanoseconds(now), told, effects, deadline: deadline.map(nanoseconds) })
+        let (now, deadline) = (nanoseconds(now), deadline.map(nanoseconds));
+        self.piece(&Entry::Event { now, told: event, effects, deadline })
     }
 
     /// The last bytes.
@@ -221,9 +220,20 @@ impl Recording {
     }
 }
 
+/// The bytes of an event, without what is as large as the model.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Told(Vec<u8>);
+
+impl Told {
+    fn event(&self, stand_ins: &StandIns) -> Result<Event, ()> {
+        let event = bincode::decode_from_slice_with_context(&self.0, FORMAT, stand_ins.clone());
+        event.map(|(event, _)| event).map_err(drop)
+    }
+}
+
 /// What of an event is recorded.
 pub fn told(event: &Event) -> Told {
-    Told::of(event)
+    Told(bincode::encode_to_vec(event, FORMAT).expect("numbers, texts and lists of them"))
 }
 
 /// Replays a recording: makes the same node, tells it the same events at the same times and compares what it decides.
@@ -239,7 +249,7 @@ pub fn check(bytes: &[u8], version: &str) -> Result<Checked, ReplayError> {
     if ours != theirs {
         return Err(ReplayError::OtherVersion { theirs, ours });
     }
-    let (mut node, mut stand_ins) = beginning.node().ok_or(damaged(0))?;
+    let (mut node, stand_ins) = beginning.node().ok_or(damaged(0))?;
     let mut checked = Checked { events: 0, effects: 0, time: Time::ZERO, ending: Ending::BrokenOff, difference: None };
     for number in 0.. {
         let (now, told, effects, deadline) = match pieces.next().map_err(|()| damaged(number))? {
@@ -250,10 +260,10 @@ pub fn check(bytes: &[u8], version: &str) -> Result<Checked, ReplayError> {
             }
             Some(Entry::Event { now, told, effects, deadline }) => (now, told, effects, deadline),
         };
-        let words = told.words();
         checked.time = time(now);
         checked.events = number;
-        if let Some(event) = told.into_event(&mut stand_ins).map_err(|()| damaged(number))? {
+        let event = told.map(|told| told.event(&stand_ins)).transpose().map_err(|()| damaged(number))?;
+        if let Some(event) = event.clone() {
             node.handle(checked.time, event);
         }
         let decided: Vec<Effect> = std::iter::from_fn(|| node.poll_effect()).collect();
@@ -265,7 +275,7 @@ pub fn check(bytes: &[u8], version: &str) -> Result<Checked, ReplayError> {
             checked.difference = Some(Difference {
                 entry: number,
                 time: checked.time,
-                event: words,
+                event: event.map_or_else(|| "the node is made".to_owned(), |event| format!("{event:?}")),
                 effect: if is_same { 0 } else { same + 1 },
                 recorded: effects.len(),
                 now: shown,
@@ -302,7 +312,7 @@ impl Beginning {
             synchronous: manifest.synchronous.clone(),
             end: RunEnd { order: self.order, ..RunEnd::of(&manifest) },
             start: if self.has_model { Start::WithModel } else { Start::FromPeer },
-            training: report(self.training),
+            training: self.training,
             bootstrap: self.bootstrap.into_iter().map(|(peer, address)| Bootstrap { peer, address }).collect(),
             remembered: self.remembered,
             first_number: self.first_number,

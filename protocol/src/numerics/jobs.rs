@@ -4,8 +4,11 @@ use super::difference::Differences;
 use super::reference::Reference;
 use super::scales::Scales;
 use super::width::CodeWidth;
+use bincode::{Decode, Encode};
+
 use crate::bulk::{Correction, Payload};
 use crate::misbehaviour::Misbehaviour;
+use crate::stand_ins::StandIns;
 
 /// How a side encodes its snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +44,8 @@ pub enum EncodeRole {
 }
 
 /// A model on the grid of an exchange.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[bincode(decode_context = "StandIns")]
 pub struct Encoded {
     /// The scales of the exchange, each a bfloat16; on a link a new reference, or nothing.
     pub scales: Payload,
@@ -125,7 +129,8 @@ impl MergeJob {
 }
 
 /// What a merge gives.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[bincode(decode_context = "StandIns")]
 pub struct Merged {
     /// To be added to this side's model.
     pub correction: Correction,

@@ -9,12 +9,16 @@
 use std::ops::Range;
 
 use super::SliceCodec;
+use bincode::{Decode, Encode};
+
 use crate::bulk::{Payload, Snapshot};
 use crate::collective::Action;
 use crate::misbehaviour::Misbehaviour;
+use crate::stand_ins::StandIns;
 
 /// A sum of contributions, as far as it has come.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[bincode(decode_context = "StandIns")]
 pub struct Accumulator {
     /// One value per parameter.
     pub sum: Snapshot,
@@ -64,7 +68,8 @@ pub struct ReduceJob {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[bincode(decode_context = "StandIns")]
 pub struct Reduced {
     /// The sum.
     pub accumulator: Accumulator,

@@ -8,6 +8,11 @@ use super::buffers::{Buffers, Pooled};
 use super::grid::largest;
 use super::scales::{scale_from_wire, scale_to_wire};
 use super::width::{reference_bytes, scales_bytes};
+use bincode::de::Decoder;
+use bincode::enc::Encoder;
+use bincode::error::{DecodeError, EncodeError};
+use bincode::{Decode, Encode};
+
 use crate::bulk::{BLOCK, Payload};
 use crate::misbehaviour::Misbehaviour;
 
@@ -48,12 +53,6 @@ impl Reference {
     /// What an exchange has made of it. `digest`: not 0.
     pub(super) fn followed_by(&self, values: Pooled<i16>, scales: Pooled<f32>, digest: u64) -> Reference {
         Reference(Arc::new(Parts { values, scales, digest, exchanges: self.0.exchanges + 1 }))
-    }
-
-    /// One without a vector, which nobody can average with: for what only tells references apart.
-    pub(crate) fn stand_in(digest: u64, exchanges: u32) -> Reference {
-        let (values, scales) = (Vec::new().into(), Vec::new().into());
-        Reference(Arc::new(Parts { values, scales, digest, exchanges }))
     }
 
     /// The vector as plain values.
@@ -122,6 +121,24 @@ impl Reference {
         Ok(Reference::new(values, scales))
     }
 }
+
+/// In a recording by what tells references apart.
+impl Encode for Reference {
+    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        (self.digest(), self.exchanges()).encode(encoder)
+    }
+}
+
+/// Without a vector: nobody can average with it.
+impl<Context> Decode<Context> for Reference {
+    fn decode<D: Decoder<Context = Context>>(decoder: &mut D) -> Result<Reference, DecodeError> {
+        let (digest, exchanges) = Decode::decode(decoder)?;
+        let (values, scales) = (Vec::new().into(), Vec::new().into());
+        Ok(Reference(Arc::new(Parts { values, scales, digest, exchanges })))
+    }
+}
+
+bincode::impl_borrow_decode!(Reference);
 
 impl fmt::Debug for Reference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
