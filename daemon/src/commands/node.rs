@@ -7,21 +7,21 @@ use murmur_protocol::{Bootstrap, RunManifest, Secret};
 use murmur_training::PretrainedBase;
 
 use super::membership;
-use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
+use crate::cli::{MachineOptions, NodeOptions};
 use crate::console::Console;
 use crate::daemon::{AskedLength, Plan};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::process::memory;
-use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
+use crate::settings::{NodeSettings, OutOfRange, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
 use crate::team;
 
-/// defaults < file < environment and flags (clap has already put flags before the environment).
+/// defaults < file < environment < flags.
 pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(&options.machine)?;
-    take_machine(&mut settings, &options.machine);
-    take_daemon(&mut settings, &options.daemon);
+    options.machine.settings.take_into(&mut settings);
+    options.daemon.settings.take_into(&mut settings);
     // A wrong line is told before anything is loaded.
     team::captain::lines(&settings)?;
     valid(settings)
@@ -30,7 +30,7 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
 /// The same of a machine on which no daemon is to run.
 pub(super) fn machine_settings(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(options)?;
-    take_machine(&mut settings, options);
+    options.settings.take_into(&mut settings);
     valid(settings)
 }
 
@@ -38,112 +38,14 @@ fn from_file(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     options.node.as_deref().map_or_else(|| Ok(NodeSettings::default()), load_node_settings)
 }
 
+/// The file's own values have been checked with it, so a wrong one comes from an option.
 fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
-    settings.validate().map_err(|(field, value, rule)| {
-        // The file's own values have been checked with it, so this one comes from an option.
-        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range"))
-            .hint(format!("--{} takes {rule}", option_of(field)))
+    settings.validate().map_err(|OutOfRange { key, option, value, takes }| {
+        let option = option.map_or(key.to_owned(), |option| format!("--{option}"));
+        Failure::new(ExitCode::Settings, format!("{key} = {value} is out of range"))
+            .hint(format!("{option} takes {takes}"))
     })?;
     Ok(settings)
-}
-
-/// The option that sets a field: most are named alike.
-fn option_of(field: &str) -> String {
-    match field {
-        "training.devices" => "device".to_owned(),
-        "tensorboard.directory" => "tensorboard".to_owned(),
-        "status.address" => "status-address".to_owned(),
-        _ => field.rsplit('.').next().unwrap_or(field).replace('_', "-"),
-    }
-}
-
-fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
-    let NodeSettings { training, model, data, privacy, network, checkpoint, limits, .. } = settings;
-    if let Some(directory) = &options.data_dir {
-        checkpoint.directory = directory.clone();
-    }
-    if let Some(device) = &options.device {
-        let names: Vec<String> = device.split(',').map(|name| name.trim().to_owned()).collect();
-        (training.device, training.devices) = match names.as_slice() {
-            [one] => (one.clone(), Vec::new()),
-            _ => (training.device.clone(), names),
-        };
-    }
-    training.split = options.split.unwrap_or(training.split);
-    training.threads = options.threads.unwrap_or(training.threads);
-    if let Some(base) = &options.base {
-        model.base = base.clone();
-    }
-    if !options.data.is_empty() {
-        data.files = options.data.clone();
-    }
-    data.accept_remote |= options.accept_remote;
-    if let Some(tokenizer) = &options.tokenizer {
-        data.tokenizer = tokenizer.clone();
-    }
-    if let Some(cache) = &options.data_cache {
-        data.cache = cache.clone();
-    }
-    if !options.listen.is_empty() {
-        network.listen = options.listen.clone();
-    }
-    if let Some(port) = options.port {
-        (network.listen, network.port) = (Vec::new(), port);
-    }
-    if !options.bootstrap.is_empty() {
-        network.bootstrap = options.bootstrap.clone();
-    }
-    if let Some(file) = &options.secret_file {
-        network.secret_file = file.clone();
-    }
-    privacy.epsilon = options.epsilon.unwrap_or(privacy.epsilon);
-    privacy.delta = options.delta.unwrap_or(privacy.delta);
-    privacy.clip = options.clip.unwrap_or(privacy.clip);
-    privacy.noise = options.noise.unwrap_or(privacy.noise);
-    options.caps.take_into(limits);
-}
-
-fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
-    let NodeSettings { training, network, tensorboard, mlflow, status, limits, stay, .. } = settings;
-    if !options.helpers.is_empty() {
-        training.helpers.clone_from(&options.helpers);
-    }
-    training.steps = options.steps.unwrap_or(training.steps);
-    if options.exit {
-        training.after_completion = AfterCompletion::Exit;
-    }
-    if let Some(address) = &options.status_address {
-        status.address = if address == "off" { String::new() } else { address.clone() };
-    }
-    if let Some(name) = &options.name {
-        network.name.clone_from(name);
-    }
-    if let Some(directory) = &options.tensorboard {
-        tensorboard.directory.clone_from(directory);
-    }
-    if let Some(url) = &options.mlflow {
-        mlflow.url.clone_from(url);
-    }
-    network.closed |= options.closed;
-    if !options.allow.is_empty() {
-        network.allow = options.allow.clone();
-    }
-    if !options.block.is_empty() {
-        network.block = options.block.clone();
-    }
-    limits.training_percent = options.training_percent.unwrap_or(limits.training_percent);
-    limits.daily_gigabytes = options.daily_gigabytes.unwrap_or(limits.daily_gigabytes);
-    if let Some(hours) = &options.quiet_hours {
-        limits.quiet_hours = hours.clone();
-    }
-    if let Some(zone) = &options.time_zone {
-        limits.time_zone = zone.clone();
-    }
-    if let Some(until) = &options.until {
-        stay.until.clone_from(until);
-    }
-    stay.max_hours = options.max_hours.unwrap_or(stay.max_hours);
-    stay.max_gigabytes = options.max_gigabytes.unwrap_or(stay.max_gigabytes);
 }
 
 /// Opens the data directory of a node that joins a run.
