@@ -19,6 +19,7 @@ use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
 use crate::team;
+use asking::Asking;
 
 /// More than the longest ticket.
 const INPUT_BYTES_MAX: u64 = 8192;
@@ -44,7 +45,8 @@ pub(super) struct Reached {
 impl Destination {
     /// The run there, from a member that answers or is found.
     pub(super) fn fetch(&mut self, settings: &NodeSettings) -> Result<Reached, Failure> {
-        let told = asking::ask(self, settings).or_else(|unanswered| asking::search(self, settings, unanswered))?;
+        let asking = Asking::begin(settings)?;
+        let told = asking.ask(self, settings).or_else(|unanswered| asking.search(self, settings, unanswered))?;
         Ok(self.reached(told))
     }
 
@@ -102,7 +104,8 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     }
     let run = destination.credentials.as_ref().map(|credentials| credentials.run);
     let known = |Reached { manifest, secret, .. }| (manifest, secret);
-    let (manifest, secret) = match (asking::ask(&destination, &settings), claimed_run(&settings, run)) {
+    let asking = Asking::begin(&settings)?;
+    let (manifest, secret) = match (asking.ask(&destination, &settings), claimed_run(&settings, run)) {
         (Ok(told), _) => known(destination.reached(told)),
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
         (Err(unanswered), Some(manifest)) => {
@@ -111,10 +114,11 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
             (manifest, None)
         }
         (Err(unanswered), None) => {
-            let told = asking::search(&mut destination, &settings, unanswered)?;
+            let told = asking.search(&mut destination, &settings, unanswered)?;
             known(destination.reached(told))
         }
     };
+    drop(asking);
     tracing::debug!("the run is known");
     team::captain::check(&manifest, &settings)?;
     let early = remote::is_wanted(&settings, &manifest).then(|| node::directory_to_join(&settings, &manifest));
