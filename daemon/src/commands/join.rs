@@ -12,6 +12,7 @@ use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::note;
+use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::remote::{self, Allowance};
@@ -135,17 +136,9 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
         Some(directory) => directory,
         None => node::directory_to_join(&settings, &manifest)?,
     };
-    let entry = node::Entry {
-        bootstrap: destination.bootstrap,
-        joins: true,
-        begins_anew: false,
-        length: None,
-        secret,
-        base,
-        loaded,
-        stay,
-    };
-    node::run(manifest, settings, directory, entry, &options.node)
+    let entry =
+        Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, base, loaded, stay };
+    node::run(manifest, settings, directory, (entry, secret), &options.node)
 }
 
 /// Neither a ticket nor an address was given, nor does the node file name one.

@@ -4,14 +4,12 @@ use std::path::Path;
 
 use murmur_network::{IdentityError, Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
-use murmur_training::PretrainedBase;
 
 use super::membership;
 use crate::cli::{MachineOptions, NodeOptions};
 use crate::console::Console;
-use crate::daemon::{AskedLength, Plan};
+use crate::daemon::{Entry, Plan};
 use crate::failure::{ExitCode, Failure};
-use crate::limits::stay::Stay;
 use crate::process::memory;
 use crate::settings::{NodeSettings, OutOfRange, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
@@ -24,7 +22,11 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     options.daemon.settings.take_into(&mut settings);
     // A wrong line is told before anything is loaded.
     team::captain::lines(&settings)?;
-    valid(settings)
+    let settings = valid(settings)?;
+    // Before anything is computed, for the first who computes makes the pool. A second one in a process is refused; the first
+    // then serves both.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
+    Ok(settings)
 }
 
 /// The same of a machine on which no daemon is to run.
@@ -92,35 +94,14 @@ pub(super) fn bootstrap(addresses: &[String]) -> Result<Vec<Bootstrap>, Failure>
     addresses.iter().map(parse).collect()
 }
 
-/// How a node comes to a swarm.
-pub(super) struct Entry {
-    /// Members to dial first.
-    pub(super) bootstrap: Vec<Bootstrap>,
-    /// Whether to copy a peer's model where there is no checkpoint.
-    pub(super) joins: bool,
-    /// Whether to begin at step 0 where no checkpoint can be used.
-    pub(super) begins_anew: bool,
-    /// How long the whole run is to be.
-    pub(super) length: Option<AskedLength>,
-    /// From a ticket that a member has honoured.
-    pub(super) secret: Option<Secret>,
-    /// The base model, where it has been read already.
-    pub(super) base: Option<PretrainedBase>,
-    /// Bytes of remote data and models that were loaded for it.
-    pub(super) loaded: u64,
-    /// How long it stays; begun before anything was loaded.
-    pub(super) stay: Stay,
-}
-
 /// Everything is known: run the daemon.
 pub(super) fn run(
     manifest: RunManifest,
     settings: NodeSettings,
     directory: DataDirectory,
-    entry: Entry,
+    (entry, secret): (Entry, Option<Secret>),
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, begins_anew, length, secret, base, loaded, stay } = entry;
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -135,13 +116,7 @@ pub(super) fn run(
         directory,
         identity,
         secret,
-        bootstrap,
-        joins,
-        begins_anew,
-        length,
-        base,
-        loaded,
-        stay,
+        entry,
         console: options.machine.format.unwrap_or(Console::Text),
         in_background: options.daemon.in_background,
         record_core: options.daemon.record_core.clone(),

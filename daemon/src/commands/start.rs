@@ -8,7 +8,7 @@ use murmur_training::DataPlace;
 
 use super::{join, node};
 use crate::cli::StartOptions;
-use crate::daemon::AskedLength;
+use crate::daemon::{AskedLength, Entry};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
 use crate::remote::{self, Allowance};
@@ -62,9 +62,8 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
             .into());
     }
     let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
-    let entry =
-        node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base, loaded, stay };
-    node::run(manifest, settings, directory, entry, &options.node)
+    let entry = Entry { bootstrap, joins, begins_anew: options.begin_anew, length, base, loaded, stay };
+    node::run(manifest, settings, directory, (entry, None), &options.node)
 }
 
 /// A run file leaves open who founds the run. In a directory that belongs to the run it is known, with members to dial
