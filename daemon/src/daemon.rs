@@ -1,5 +1,5 @@
-//! One daemon from start to end: a [`Plan`] of what it is to do becomes `Prepared`, a model on its devices with its data, and that
-//! `Running`, until the node has left its swarm.
+//! One daemon from start to end: a [`Plan`] of what it is to do becomes `Prepared`, a model on its devices with its data, and
+//! that `Running`, until the node has left its swarm.
 
 pub mod blocking;
 mod configured;

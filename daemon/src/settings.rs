@@ -4,11 +4,12 @@
 
 mod declaration;
 mod file;
-mod flags;
+mod flag;
 mod limits;
 mod network;
 mod node;
 mod places;
+mod precedence;
 mod privacy;
 mod range;
 mod stay;
@@ -17,16 +18,17 @@ mod tests;
 mod training;
 mod typed;
 
-pub use declaration::{Declared, Taker};
+pub use declaration::Declared;
 pub(crate) use file::{line_of_field, nearest, of_other_kind, parse};
 pub use file::{load_node_settings, load_run_manifest};
-pub use flags::{Bench, Daemon, Flags, Lend, Local, Machine, Takes};
+pub use flag::Taker;
 pub use limits::LimitsSettings;
 pub use network::{DEFAULT_PORT, DEFAULT_STATUS_PORT, NetworkSettings, StatusSettings};
 pub use node::{NodeSettings, OutOfRange, as_typed, declared};
 pub use places::{
     CheckpointSettings, DataSettings, JournalSettings, MlflowSettings, ModelSettings, TensorBoardSettings,
 };
+pub use precedence::{Bench, Daemon, Flags, Lend, Local, Machine, Takes};
 pub use privacy::PrivacySettings;
 pub(crate) use privacy::{DELTA, EPSILON};
 pub use range::{Number, Range};

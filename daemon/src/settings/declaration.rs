@@ -10,6 +10,7 @@ use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 
+use super::flag::{Flag, Taker};
 use super::range::{Number, Range, Short};
 use super::typed::Typed;
 
@@ -20,7 +21,7 @@ use super::typed::Typed;
 ///     /// What the section is about.
 ///     pub struct LimitsSettings {
 ///         /// The first paragraph is what `--help` says.
-///         upload_mbit: f64 = 0.0 => range(CAP), flag(Flag::new("upload-mbit", "MBIT", LIMITS).of(&NODE));
+///         upload_mbit: f64 = 0.0 => range(CAP), flag(Flag::new("upload-mbit", "MBIT", LIMITS).of(&[Machine, Lend]));
 ///     }
 /// }
 /// ```
@@ -61,98 +62,6 @@ macro_rules! section {
 }
 pub(super) use section;
 
-/// Commands that take options of a node's settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taker {
-    /// `start`, `join` and `doctor`: the machine as a daemon would use it.
-    Machine,
-    /// `start` and `join`: the running daemon.
-    Daemon,
-    /// `lend`.
-    Lend,
-    /// `bench`.
-    Bench,
-    /// `local`, for all of its daemons.
-    Local,
-}
-
-/// How a setting is typed.
-pub(super) struct Flag {
-    name: &'static str,
-    value_name: &'static str,
-    heading: &'static str,
-    takers: &'static [Taker],
-    /// Takers that do not read the environment: what is meant for the user's own daemon must not reach them.
-    without_variable: &'static [Taker],
-    /// Instead of the setting's own text.
-    text: Option<&'static str>,
-    /// The same for one command.
-    text_of: Option<(Taker, &'static str)>,
-    /// Where 0 cannot be typed: what to do instead.
-    zero_is_left_out: Option<&'static str>,
-    /// An option that means something else, so that not both can be typed.
-    instead_of: Option<&'static str>,
-    shape: fn(Arg) -> Arg,
-}
-
-impl Flag {
-    /// An option `--name VALUE_NAME` of `start` and `join`, below a heading of `--help`.
-    pub(super) const fn new(name: &'static str, value_name: &'static str, heading: &'static str) -> Flag {
-        Flag {
-            name,
-            value_name,
-            heading,
-            takers: &[Taker::Daemon],
-            without_variable: &[],
-            text: None,
-            text_of: None,
-            zero_is_left_out: None,
-            instead_of: None,
-            shape: |arg| arg,
-        }
-    }
-
-    /// An option `--name` without a value, for what is true or false.
-    pub(super) const fn switch(name: &'static str, heading: &'static str) -> Flag {
-        Flag::new(name, "", heading)
-    }
-
-    /// Of these commands.
-    pub(super) const fn of(self, takers: &'static [Taker]) -> Flag {
-        Flag { takers, ..self }
-    }
-
-    /// Without an environment variable in these commands.
-    pub(super) const fn without_variable_in(self, takers: &'static [Taker]) -> Flag {
-        Flag { without_variable: takers, ..self }
-    }
-
-    /// With this text in `--help`.
-    pub(super) const fn says(self, text: &'static str) -> Flag {
-        Flag { text: Some(text), ..self }
-    }
-
-    /// With this text in the `--help` of one command.
-    pub(super) const fn says_of(self, taker: Taker, text: &'static str) -> Flag {
-        Flag { text_of: Some((taker, text)), ..self }
-    }
-
-    /// Not 0, whatever the file takes; `instead` is told who types it.
-    pub(super) const fn without_zero(self, instead: &'static str) -> Flag {
-        Flag { zero_is_left_out: Some(instead), ..self }
-    }
-
-    /// Not beside another option.
-    pub(super) const fn instead_of(self, other: &'static str) -> Flag {
-        Flag { instead_of: Some(other), ..self }
-    }
-
-    /// With what else clap is to know.
-    pub(super) const fn shaped(self, shape: fn(Arg) -> Arg) -> Flag {
-        Flag { shape, ..self }
-    }
-}
-
 /// The part of a value that is wrong, as it is shown.
 type BrokenBy<Value> = Box<dyn Fn(&Value) -> Option<String> + Send + Sync>;
 
@@ -162,18 +71,21 @@ struct Rule<Value> {
     broken_by: BrokenBy<Value>,
 }
 
-/// What is typed for a number, in words, and what reads it, with what to do instead where 0 is not taken.
+/// A number as it is typed, with what to do instead where 0 is not taken: what it takes, in words, and what reads it.
 type Reading = Box<dyn Fn(Option<&'static str>) -> (String, ValueParser)>;
 /// What is wrong with a section's value: the value, and what it has to be.
 type Check<Section> = Box<dyn Fn(&Section) -> Option<(String, String)> + Send + Sync>;
 type Take<Section> = Box<dyn Fn(&ArgMatches, &mut Section) + Send + Sync>;
 type Words<Section> = Box<dyn Fn(&Section) -> Vec<OsString> + Send + Sync>;
-type Places<Section, Value> = (fn(&Section) -> &Value, fn(&mut Section) -> &mut Value);
+/// Where a part of a whole lies: to read and to write.
+pub(super) type Places<Section, Value> = (fn(&Section) -> &Value, fn(&mut Section) -> &mut Value);
 
 /// How a setting is typed and taken.
 struct Typing<Section> {
     flag: Flag,
     argument: Arg,
+    /// The environment variable that says the same.
+    variable: &'static str,
     /// Takes what was typed.
     take: Take<Section>,
     /// The words that say the section's value; none where it is the default.
@@ -190,6 +102,8 @@ pub(super) struct Setting<Section, Value> {
     /// Of numbers: what it takes, in words.
     range: Option<String>,
     reading: Option<Reading>,
+    /// Of numbers: the default, where it is not 0.
+    default_number: Option<String>,
     examples: &'static [&'static str],
     set_by: Option<&'static str>,
     typing: Option<Typing<Section>>,
@@ -203,8 +117,19 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
         default: Value,
         places: Places<Section, Value>,
     ) -> Setting<Section, Value> {
-        let (rules, range, reading, examples) = (Vec::new(), None, None, &[] as &[_]);
-        Setting { key, text, default, places, rules, range, reading, examples, set_by: None, typing: None }
+        Setting {
+            key,
+            text,
+            default,
+            places,
+            rules: Vec::new(),
+            range: None,
+            reading: None,
+            default_number: None,
+            examples: &[],
+            set_by: None,
+            typing: None,
+        }
     }
 
     /// What a value has to be, and what tells which part of one is wrong.
@@ -236,8 +161,21 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
         set: impl Fn(&mut Section, Given) + Send + Sync + 'static,
     ) -> Self {
         let name = flag.name;
+        // clap wants names that live as long as the process, and so does a declaration.
+        let variable = format!("MURMUR_{}", name.to_uppercase().replace('-', "_")).leak();
+        let take = move |matches: &ArgMatches, section: &mut Section| {
+            if let Some(given) = Given::typed(matches, name) {
+                set(section, given);
+            }
+        };
+        let (take, words) = (Box::new(take), Box::new(|_: &Section| Vec::new()));
+        self.typing = Some(Typing { argument: Given::shape(Arg::new(name).long(name)), flag, variable, take, words });
+        self
+    }
+
+    /// The option with all that is known of the setting.
+    fn argument(&self, flag: &Flag, mut argument: Arg) -> Arg {
         let mut help = flag.text.map_or_else(|| first_paragraph(self.text), str::to_owned);
-        let mut argument = Given::shape(Arg::new(name).long(name));
         if argument.get_action().takes_values() {
             argument = argument.value_name(flag.value_name);
         }
@@ -246,18 +184,23 @@ impl<Section: 'static, Value: Send + Sync + 'static> Setting<Section, Value> {
             help += &format!(" [takes: {takes}]");
             argument = argument.value_parser(parser);
         }
-        let argument = (flag.shape)(argument.help(help).help_heading(flag.heading));
-        let take = move |matches: &ArgMatches, section: &mut Section| {
-            if let Some(given) = Given::typed(matches, name) {
-                set(section, given);
-            }
-        };
-        self.typing = Some(Typing { flag, argument, take: Box::new(take), words: Box::new(|_| Vec::new()) });
-        self
+        if let Some(default) = &self.default_number {
+            help += &format!(" [default: {default}]");
+        }
+        (flag.shape)(argument.help(help).help_heading(flag.heading))
     }
 
-    pub(super) fn declared(self) -> Declared<Section> {
-        let Setting { key, places: (value, _), rules, range, examples, set_by, typing, .. } = self;
+    /// All that follows.
+    pub(super) fn declared(mut self) -> Declared<Section> {
+        let typing = self.typing.take();
+        let typing = typing.map(|Typing { flag, argument, variable, take, words }| Typing {
+            argument: self.argument(&flag, argument),
+            flag,
+            variable,
+            take,
+            words,
+        });
+        let Setting { key, places: (value, _), rules, range, examples, set_by, .. } = self;
         let check = move |section: &Section| {
             let broken = rules.iter().find_map(|rule| Some((rule, (rule.broken_by)(value(section))?)));
             broken.map(|(rule, value)| (value, rule.text.clone()))
@@ -284,12 +227,9 @@ impl<Section: 'static, Value: Number> Setting<Section, Value> {
     /// A number in a range.
     pub(super) fn range(mut self, range: Range<Value>) -> Self {
         self.range = Some(range.to_string());
-        let default = match self.default == Value::default() {
-            true => String::new(),
-            false => format!("] [default: {}", Short(self.default)),
-        };
+        self.default_number = (self.default != Value::default()).then(|| Short(self.default).to_string());
         self.reading = Some(Box::new(move |zero_is_left_out| match zero_is_left_out {
-            None => (format!("{range}{default}"), range.parser("")),
+            None => (range.to_string(), range.parser("")),
             Some(instead) => (range.without_zero().to_string(), range.without_zero().parser(instead)),
         }));
         self.checked(range.to_string(), move |number| (!range.holds(*number)).then(|| number.to_string()))
@@ -374,9 +314,10 @@ impl<Section: 'static> Declared<Section> {
         (part, place): Places<Whole, Section>,
     ) -> Declared<Whole> {
         let Declared { key, range, examples, set_by, check, typing } = self;
-        let typing = typing.map(|Typing { flag, argument, take, words }| Typing {
+        let typing = typing.map(|Typing { flag, argument, variable, take, words }| Typing {
             flag,
             argument,
+            variable,
             take: Box::new(move |matches, whole: &mut Whole| take(matches, place(whole))),
             words: Box::new(move |whole: &Whole| words(part(whole))),
         });
@@ -391,17 +332,13 @@ impl<Section: 'static> Declared<Section> {
 
     /// Its option, for a command that takes it.
     pub(super) fn argument(&self, taker: Taker) -> Option<Arg> {
-        let Typing { flag, argument, .. } = self.typing.as_ref().filter(|_| self.is_of(taker))?;
+        let Typing { flag, argument, variable, .. } = self.typing.as_ref().filter(|_| self.is_of(taker))?;
         let argument = match flag.text_of {
             Some((one, text)) if one == taker => argument.clone().help(text),
             _ => argument.clone(),
         };
-        if flag.without_variable.contains(&taker) {
-            return Some(argument);
-        }
-        // clap wants names that live as long as the process. They are made once for each command.
-        let variable: &'static str = format!("MURMUR_{}", flag.name.to_uppercase().replace('-', "_")).leak();
-        Some(argument.env(variable))
+        let has_variable = !flag.without_variable.contains(&taker);
+        Some(if has_variable { argument.env(*variable) } else { argument })
     }
 
     /// Takes what was typed, or what the environment says, in place of what was set.

@@ -1,7 +1,8 @@
 //! `[limits]` of a node file: what a node takes of a machine and of a network that it shares with others.
 
-use super::declaration::Taker::{Daemon, Lend, Machine};
-use super::declaration::{Flag, section};
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::{Daemon, Lend, Machine};
 use super::range::Range;
 use crate::cli::headings::LIMITS;
 use crate::limits::quiet_hours::{QuietHours, parse_time_zone};

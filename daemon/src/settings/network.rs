@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use murmur_network::Connectivity;
 
-use super::declaration::Taker::{Daemon, Machine};
-use super::declaration::{Flag, section};
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::{Daemon, Machine};
 use super::range::Range;
 use crate::cli::headings::{NETWORK, PRIVACY};
 

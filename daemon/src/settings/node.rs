@@ -5,7 +5,8 @@
 use std::ffi::OsString;
 use std::sync::LazyLock;
 
-use super::declaration::{Declared, Taker};
+use super::declaration::{Declared, Places};
+use super::flag::Taker;
 use super::limits::LimitsSettings;
 use super::network::{NetworkSettings, StatusSettings};
 use super::places::{
@@ -28,9 +29,10 @@ macro_rules! sections {
         pub fn declared() -> &'static [Declared<NodeSettings>] {
             static ALL: LazyLock<Vec<Declared<NodeSettings>>> = LazyLock::new(|| {
                 let mut all = Vec::new();
-                $(all.extend($type::declared().into_iter().map(|setting| {
-                    setting.within(stringify!($section), (|all: &NodeSettings| &all.$section, |all: &mut NodeSettings| &mut all.$section))
-                }));)*
+                $(
+                    let places: Places<NodeSettings, $type> = (|all| &all.$section, |all| &mut all.$section);
+                    all.extend($type::declared().into_iter().map(|of| of.within(stringify!($section), places)));
+                )*
                 all
             });
             &ALL

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use murmur_training::DataPlace;
 
-use super::declaration::Taker::{Daemon, Local, Machine};
-use super::declaration::{Flag, section};
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::{Daemon, Local, Machine};
 use super::range::Range;
 use crate::cli::headings::{DATA, TRACKING, TRAINING};
 

@@ -5,8 +5,9 @@
 
 use murmur_training::privacy::{Budget, PrivateSteps};
 
-use super::declaration::Taker::Machine;
-use super::declaration::{Flag, section};
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::Machine;
 use super::range::Range;
 use crate::cli::headings::PRIVACY;
 

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::declaration::Taker::Daemon;
-use super::declaration::{Flag, section};
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::Daemon;
 use super::range::Range;
 use crate::cli::headings::STAY;
 use crate::limits::quiet_hours::parse_time;

@@ -6,8 +6,9 @@ use clap::{Arg, ValueEnum, value_parser};
 use murmur_training::{DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
 
-use super::declaration::Taker::{Bench, Daemon, Lend, Machine};
-use super::declaration::{Flag, section};
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::{Bench, Daemon, Lend, Machine};
 use super::range::Range;
 use super::typed::{Typed, option};
 use crate::cli::headings::TRAINING;

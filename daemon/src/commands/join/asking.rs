@@ -71,8 +71,8 @@ impl From<Unanswered> for Failure {
     }
 }
 
-/// Who asks, and what carries it. One for all questions of a process; dropping it closes their sockets at once, so that the daemon
-/// can listen where a search has listened.
+/// Who asks, and what carries it. One for all questions before a daemon; dropping it closes their sockets at once, so that
+/// the daemon can listen where a search has listened.
 pub(super) struct Asking {
     identity: Keypair,
     runtime: Runtime,

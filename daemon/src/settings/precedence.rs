@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::declaration::Taker;
+use super::flag::Taker;
 use super::node::{NodeSettings, declared};
 use crate::cli::headings;
 
