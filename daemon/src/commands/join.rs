@@ -9,13 +9,13 @@ use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
+use super::node::Coming;
 use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::note;
 use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
-use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
@@ -122,20 +122,9 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     drop(asking);
     tracing::debug!("the run is known");
     team::captain::check(&manifest, &settings)?;
-    let early = remote::is_wanted(&settings, &manifest).then(|| node::directory_to_join(&settings, &manifest));
-    let early = early.transpose()?;
-    let loaded = match &early {
-        Some(directory) => {
-            let allowance = Allowance::of(&settings.limits, directory.traffic_path());
-            remote::bring(&mut settings, &manifest, false, allowance)?
-        }
-        None => 0,
-    };
+    let brought = node::bring(&mut settings, &manifest, Coming::Joins)?;
     let base = base_model::joined(&manifest, &settings)?;
-    let directory = match early {
-        Some(directory) => directory,
-        None => node::directory_to_join(&settings, &manifest)?,
-    };
+    let (directory, loaded) = brought.directory(&settings, &manifest, Coming::Joins)?;
     let entry =
         Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, base, loaded, stay };
     node::run(manifest, settings, directory, (entry, secret), &options.node)

@@ -11,6 +11,7 @@ use crate::console::Console;
 use crate::daemon::{Entry, Plan};
 use crate::failure::{ExitCode, Failure};
 use crate::process::memory;
+use crate::remote::{self, Allowance};
 use crate::settings::{NodeSettings, OutOfRange, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
 use crate::team;
@@ -50,21 +51,56 @@ fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
     Ok(settings)
 }
 
-/// Opens the data directory of a node that joins a run.
-pub(super) fn directory_to_join(settings: &NodeSettings, manifest: &RunManifest) -> anyhow::Result<DataDirectory> {
+/// Whether a node has the run's file, or is told the run by a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coming {
+    Founds,
+    Joins,
+}
+
+/// What was loaded for a run before it is known what it begins from.
+pub(super) struct Brought {
+    /// Taken for what was loaded, which counts in the node's day; `None` where nothing was.
+    directory: Option<DataDirectory>,
+    /// In bytes.
+    loaded: u64,
+}
+
+/// Loads what is remote: its places in the settings are on this machine then.
+pub(super) fn bring(settings: &mut NodeSettings, manifest: &RunManifest, coming: Coming) -> anyhow::Result<Brought> {
+    if !remote::is_wanted(settings, manifest) {
+        return Ok(Brought { directory: None, loaded: 0 });
+    }
+    let directory = directory(settings, manifest, coming)?;
+    let allowance = Allowance::of(&settings.limits, directory.traffic_path());
+    let loaded = remote::bring(settings, manifest, coming == Coming::Founds, allowance)?;
+    Ok(Brought { directory: Some(directory), loaded })
+}
+
+impl Brought {
+    /// The data directory, opened now where it is not, and the bytes that were loaded.
+    pub(super) fn directory(
+        self,
+        settings: &NodeSettings,
+        manifest: &RunManifest,
+        coming: Coming,
+    ) -> anyhow::Result<(DataDirectory, u64)> {
+        let opened = self.directory.map_or_else(|| directory(settings, manifest, coming), Ok);
+        Ok((opened?, self.loaded))
+    }
+}
+
+/// Opens the data directory of a run. Who joins finds the one that the run has on this machine already.
+fn directory(settings: &NodeSettings, manifest: &RunManifest, coming: Coming) -> anyhow::Result<DataDirectory> {
     let configured = &settings.checkpoint.directory;
     if !configured.as_os_str().is_empty() {
         return DataDirectory::open(configured);
     }
-    let earlier = DataDirectory::default_of_run(manifest.run_id());
-    DataDirectory::open(&earlier.unwrap_or_else(|| DataDirectory::default_path_to_join(manifest)))
-}
-
-/// Opens the data directory of a run that is called `name`.
-pub(super) fn directory(settings: &NodeSettings, name: &str) -> anyhow::Result<DataDirectory> {
-    let configured = &settings.checkpoint.directory;
-    let root = if configured.as_os_str().is_empty() { DataDirectory::default_path(name) } else { configured.clone() };
-    DataDirectory::open(&root)
+    DataDirectory::open(&match coming {
+        Coming::Founds => DataDirectory::default_path(&manifest.run.name),
+        Coming::Joins => DataDirectory::default_of_run(manifest.run_id())
+            .unwrap_or_else(|| DataDirectory::default_path_to_join(manifest)),
+    })
 }
 
 pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
