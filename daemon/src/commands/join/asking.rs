@@ -79,6 +79,8 @@ pub(super) struct Asking {
 }
 
 impl Asking {
+    /// Makes what questions need: the node's own identity, where it has one, and a thread.
+    ///
     /// # Errors
     /// When the system gives no threads.
     pub(super) fn begin(settings: &NodeSettings) -> Result<Asking, Failure> {
