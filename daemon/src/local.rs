@@ -79,8 +79,8 @@ pub fn run(options: LocalOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Trains a swarm on files as a part of something larger, which tells what came of it. With `twins`, its daemons are those of another
-/// swarm's folder, each for itself. `None` where Ctrl-C has ended it.
+/// Trains a swarm on files as a part of something larger, which tells what came of it. With `twins`, its daemons are those of
+/// another swarm's folder, each for itself. `None` where Ctrl-C has ended it.
 ///
 /// # Errors
 /// As [`run`].

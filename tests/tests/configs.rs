@@ -26,6 +26,25 @@ fn every_node_file_is_valid() {
     }
 }
 
+/// A run's id is a hash of its file in canonical form, and members of one run know each other by it: a field that is written in
+/// another way makes strangers of them. What adds a field to run files changes these ids, and says so here.
+#[test]
+fn the_ids_of_the_run_files_are_what_they_were() {
+    let ids = |(name, _): (&'static str, &str)| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/runs").join(format!("{name}.toml"));
+        let manifest = load_run_manifest(&path).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        (name, manifest.run_id().to_string())
+    };
+    let expected = [
+        ("digits", "0c0edfd3a060b5fd"),
+        ("stories", "3c767b0b899ebb05"),
+        ("table", "a4272b26744026d7"),
+        ("text", "5dffdf725601f66e"),
+    ];
+    assert_eq!(configs("runs").len(), expected.len());
+    assert_eq!(expected.map(ids), expected.map(|(name, id)| (name, id.to_owned())));
+}
+
 /// The annotated files show every key with its default, so that a reader need not look anywhere else.
 #[test]
 fn the_annotated_files_hold_every_key_at_its_default() {

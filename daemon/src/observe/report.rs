@@ -379,7 +379,7 @@ fn peak_memory_bytes() -> u64 {
 mod tests {
     use super::*;
 
-    /// The keys of `murmur status --format json`, in their order. Programs of others read them: they are added to, and nothing else.
+    /// The keys of `murmur status --format json`, in their order. Programs of others read them: some may come, and none may go.
     const KEYS: [&str; 52] = [
         "peer",
         "name",
