@@ -23,31 +23,30 @@ pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     options.daemon.settings.take_into(&mut settings);
     // A wrong line is told before anything is loaded.
     team::captain::lines(&settings)?;
-    let settings = valid(settings)?;
-    // Before anything is computed, for the first who computes makes the pool. A second one in a process is refused; the first
-    // then serves both.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
-    Ok(settings)
+    settled(settings)
 }
 
 /// The same of a machine on which no daemon is to run.
 pub(super) fn machine_settings(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(options)?;
     options.settings.take_into(&mut settings);
-    valid(settings)
+    settled(settings)
 }
 
 fn from_file(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     options.node.as_deref().map_or_else(|| Ok(NodeSettings::default()), load_node_settings)
 }
 
-/// The file's own values have been checked with it, so a wrong one comes from an option.
-fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
+/// Checks settings, and takes the threads that they ask for: before anything is computed, for the first who computes makes the
+/// pool. A second one in a process is refused; the first then serves both.
+fn settled(settings: NodeSettings) -> Result<NodeSettings, Failure> {
+    // The file's own values have been checked with it, so a wrong one comes from an option.
     settings.validate().map_err(|OutOfRange { key, option, value, takes }| {
         let option = option.map_or(key.to_owned(), |option| format!("--{option}"));
         Failure::new(ExitCode::Settings, format!("{key} = {value} is out of range"))
             .hint(format!("{option} takes {takes}"))
     })?;
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     Ok(settings)
 }
 
