@@ -5,10 +5,9 @@
 mod asking;
 mod background;
 mod bench;
-mod caps;
 mod checkpoints;
 mod compare;
-mod headings;
+pub(crate) mod headings;
 mod lend;
 mod local;
 mod node;

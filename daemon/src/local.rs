@@ -15,6 +15,7 @@ mod tracking;
 mod trial;
 mod view;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ use crate::console::{Console, Given, next_commands, note, print_line};
 use crate::failure::{ExitCode, Failure};
 use crate::process::signal::Signals;
 use crate::remote::{self, Allowance};
-use crate::settings::{NodeSettings, load_run_manifest};
+use crate::settings::{NodeSettings, as_typed, load_run_manifest};
 use crate::setup::corpus::{corpus_failure, open_corpus};
 use crate::store::{Series, remember};
 use child::{Child, Line, Said};
@@ -62,10 +63,10 @@ const VIEW_PERIOD: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 /// When the run, the data or the folder is wrong, or no daemon comes through.
-pub fn run(mut options: LocalOptions) -> anyhow::Result<()> {
-    let settings = settings(&mut options)?;
+pub fn run(options: LocalOptions) -> anyhow::Result<()> {
+    let settings = brought(&options, options.settings.settings())?;
     let manifest = manifest(&options, &settings)?;
-    tracking::check(&options);
+    tracking::check(&settings);
     if options.against.is_some() {
         return against::run(&options, &settings, &manifest);
     }
@@ -78,18 +79,20 @@ pub fn run(mut options: LocalOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Trains a swarm as a part of something larger, which tells what came of it. With `twins`, its daemons are those of another
-/// swarm's folder, each for itself. `None` where Ctrl-C has ended it.
+/// Trains a swarm on files as a part of something larger, which tells what came of it. With `twins`, its daemons are those of
+/// another swarm's folder, each for itself. `None` where Ctrl-C has ended it.
 ///
 /// # Errors
 /// As [`run`].
 pub(crate) fn train(
-    mut options: LocalOptions,
-    folder: &Path,
-    twins: Option<&Path>,
+    options: LocalOptions,
+    files: Vec<PathBuf>,
+    (folder, twins): (&Path, Option<&Path>),
     trial: Trial<'_>,
 ) -> anyhow::Result<Option<Ended>> {
-    let settings = settings(&mut options)?;
+    let mut settings = NodeSettings::default();
+    settings.data.files = files;
+    let settings = brought(&options, settings)?;
     let manifest = manifest(&options, &settings)?;
     let swarms = Swarms { series: None, twins: twins.map(Path::to_owned), trial: Some(trial) };
     run_in(options, &settings, manifest, folder.to_owned(), swarms)
@@ -145,24 +148,18 @@ fn run_in(
     let floor = floor?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let begin = Instant::now();
-    let swarm = Swarm { options, manifest, folder, is_new, twins, trial, run_file, floor, begin };
+    let settings = settings.clone();
+    let swarm = Swarm { options, settings, manifest, folder, is_new, twins, trial, run_file, floor, begin };
     runtime.block_on(swarm.run())
 }
 
-/// Where the daemons' data lies. What is remote is loaded once, and then local for all of them.
-fn settings(options: &mut LocalOptions) -> anyhow::Result<NodeSettings> {
-    let mut settings = NodeSettings::default();
-    settings.data.files.clone_from(&options.data);
-    settings.data.accept_remote = options.accept_remote;
-    settings.data.tokenizer = options.tokenizer.clone().unwrap_or_default();
-    settings.model.base = options.base.clone().unwrap_or_default();
+/// What holds for all daemons. What is remote is loaded once, and then local for all of them.
+fn brought(options: &LocalOptions, mut settings: NodeSettings) -> anyhow::Result<NodeSettings> {
     let manifest = options.run.as_deref().map(load_run_manifest).transpose()?.unwrap_or_default();
     if remote::is_wanted(&settings, &manifest) {
         remote::bring(&mut settings, &manifest, true, Allowance::unlimited())?;
-        options.data.clone_from(&settings.data.files);
-        options.base = settings.model.base().map(Path::to_owned);
-        options.tokenizer = options.tokenizer.is_some().then(|| settings.data.tokenizer.clone());
     }
+    settings.data.accept_remote = false;
     Ok(settings)
 }
 
@@ -176,12 +173,12 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
         manifest.schedule.total_steps = STEPS;
     }
     let complete = |manifest| settings.data.place(None).complete(manifest).map_err(|error| corpus_failure(&error));
-    if !options.data.is_empty() {
+    if !settings.data.files.is_empty() {
         if manifest.data.source == DataSource::Grammar {
             manifest.data.source = DataSource::Files;
         }
         manifest.data.digest =
-            Corpus::digest_of(manifest.data.source, &options.data).map_err(|error| corpus_failure(&error))?;
+            Corpus::digest_of(manifest.data.source, &settings.data.files).map_err(|error| corpus_failure(&error))?;
         manifest = complete(manifest)?;
     }
     if let Some(steps) = options.steps {
@@ -193,6 +190,8 @@ fn manifest(options: &LocalOptions, settings: &NodeSettings) -> anyhow::Result<R
 
 struct Swarm<'hosts> {
     options: LocalOptions,
+    /// Of all daemons.
+    settings: NodeSettings,
     manifest: RunManifest,
     folder: PathBuf,
     /// Whether this process has made the folder.
@@ -299,48 +298,32 @@ impl Swarm<'_> {
         if let Some(twins) = &self.twins {
             against::share_identity(&twins.join(format!("node-{number}")), &directory)?;
         }
-        let steps = self.manifest.schedule.total_steps.to_string();
-        let threads = threads.to_string();
-        let mut arguments: Vec<&std::ffi::OsStr> = Vec::new();
-        match founder {
-            None => arguments.extend([std::ffi::OsStr::new("start"), self.run_file.as_os_str()]),
-            Some(address) => arguments.extend(["join", "--bootstrap", address].map(std::ffi::OsStr::new)),
-        }
-        arguments.extend(["--threads", &threads].map(std::ffi::OsStr::new));
         let hosts = self.trial.as_ref().and_then(|trial| trial.hosts);
         let address = hosts.map_or("127.0.0.1".to_owned(), |_| Hosts::address(number));
-        let listen = format!("/ip4/{address}/tcp/0");
-        arguments.extend(["--listen", &listen, "--status-address", "127.0.0.1:0"].map(std::ffi::OsStr::new));
+        let mut own = self.settings.clone();
+        own.training.threads = threads;
+        own.training.helpers = helpers.iter().map(|helper| helper.line.clone()).collect();
+        own.network.listen = vec![format!("/ip4/{address}/tcp/0")];
+        own.data.cache = prepared(&self.folder);
+        own.checkpoint.directory.clone_from(&directory);
+        // Where the run shares its data, the founder's files reach the others through the swarm.
+        if founder.is_some() && self.manifest.data.share {
+            own.data.files.clear();
+        }
         // In a trial what ends the run is the swarm's progress, as in the simulator: who came late or is slow has no more to do.
         let pace = self.trial.as_ref().map(|trial| trial.paces[number % trial.paces.len()].typed());
-        arguments.extend(match &pace {
-            Some(pace) => ["--pace", pace].map(std::ffi::OsStr::new),
-            None => ["--steps", &steps].map(std::ffi::OsStr::new),
-        });
-        arguments.extend(["--format", "json", "--until-stdin-closes", "--data-dir"].map(std::ffi::OsStr::new));
-        arguments.push(directory.as_os_str());
-        // Where the run shares its data, the founder's files reach the others through the swarm.
-        let with_files = founder.is_none() || !self.manifest.data.share;
-        for file in self.options.data.iter().filter(|_| with_files) {
-            arguments.extend([std::ffi::OsStr::new("--data"), file.as_os_str()]);
+        if pace.is_none() {
+            own.training.steps = self.manifest.schedule.total_steps;
         }
-        if let Some(base) = &self.options.base {
-            arguments.extend([std::ffi::OsStr::new("--base"), base.as_os_str()]);
-        }
-        if let Some(tokenizer) = &self.options.tokenizer {
-            arguments.extend([std::ffi::OsStr::new("--tokenizer"), tokenizer.as_os_str()]);
-        }
-        if let Some(folder) = &self.options.tensorboard {
-            arguments.extend([std::ffi::OsStr::new("--tensorboard"), folder.as_os_str()]);
-        }
-        if let Some(url) = &self.options.mlflow {
-            arguments.extend(["--mlflow", url].map(std::ffi::OsStr::new));
-        }
-        for helper in helpers {
-            arguments.extend(["--helper", &helper.line].map(std::ffi::OsStr::new));
-        }
-        let prepared = prepared(&self.folder);
-        arguments.extend([std::ffi::OsStr::new("--data-cache"), prepared.as_os_str()]);
+        let mut arguments: Vec<OsString> = match founder {
+            None => vec!["start".into(), self.run_file.clone().into()],
+            Some(address) => ["join", "--bootstrap", address].map(OsString::from).to_vec(),
+        };
+        arguments.extend(
+            ["--status-address", "127.0.0.1:0", "--format", "json", "--until-stdin-closes"].map(OsString::from),
+        );
+        arguments.extend(pace.iter().flat_map(|pace| ["--pace", pace]).map(OsString::from));
+        arguments.extend(as_typed(&own));
         Child::spawn(number, &directory, (&arguments, &settings), hosts, lines.clone())
     }
 
@@ -428,13 +411,13 @@ impl Swarm<'_> {
             return Ok(summary);
         }
         view.show_summary(&summary);
-        if let Some((number, text)) = summary::sample(children, self.options.base.as_deref()) {
+        if let Some((number, text)) = summary::sample(children, self.settings.model.base()) {
             view.show_sample(number, &text);
         }
         if let Some(child) = children.iter().find(|child| child.last.is_some()) {
             note("next:");
-            let LocalOptions { base, tokenizer, data, .. } = &self.options;
-            let given = Given { base: base.as_deref(), tokenizer: tokenizer.as_deref(), files: data };
+            let NodeSettings { model, data, .. } = &self.settings;
+            let given = Given { base: model.base(), tokenizer: data.tokenizer(), files: &data.files };
             for command in next_commands(&child.directory, &self.manifest, &given) {
                 note(&format!("  {command}"));
             }

@@ -21,9 +21,12 @@ const GAP_MAX: Duration = Duration::from_secs(3);
 /// # Panics
 /// Where it may have waited, or has not trained.
 pub fn assert_never_waited(report: &NodeReport) {
-    assert!(report.seconds_in_training > 0.0 && report.median_step_seconds > 0.0, "it has trained: {report:?}");
+    assert!(
+        report.times.seconds_in_training > 0.0 && report.times.median_step_seconds > 0.0,
+        "it has trained: {report:?}"
+    );
     assert_share(report.boundary_share(), report);
-    let (gap, median) = (report.longest_gap_seconds, report.median_step_seconds);
+    let (gap, median) = (report.times.longest_gap_seconds, report.times.median_step_seconds);
     assert!(gap < GAP_MAX.as_secs_f64(), "{gap} s between two steps, where a step takes {median} s: {report:?}");
 }
 
@@ -32,9 +35,9 @@ pub fn assert_never_waited(report: &NodeReport) {
 /// # Panics
 /// As [`assert_never_waited`].
 pub fn assert_never_waited_between(before: &NodeReport, after: &NodeReport) {
-    let training = after.seconds_in_training - before.seconds_in_training;
+    let training = after.times.seconds_in_training - before.times.seconds_in_training;
     assert!(training > 0.0, "it has trained meanwhile: {after:?}");
-    assert_share((after.seconds_at_boundaries - before.seconds_at_boundaries) / training, after);
+    assert_share((after.times.seconds_at_boundaries - before.times.seconds_at_boundaries) / training, after);
     assert_never_waited(after);
 }
 
@@ -42,9 +45,9 @@ fn assert_share(share: f64, report: &NodeReport) {
     println!(
         "boundaries {:.2} %, longest gap {:.1} ms, median step {:.2} ms, {:.1} s in training",
         100.0 * share,
-        1e3 * report.longest_gap_seconds,
-        1e3 * report.median_step_seconds,
-        report.seconds_in_training
+        1e3 * report.times.longest_gap_seconds,
+        1e3 * report.times.median_step_seconds,
+        report.times.seconds_in_training
     );
     assert!(share < SHARE_MAX, "{:.1} % of its time went by at boundaries: {report:?}", 100.0 * share);
 }

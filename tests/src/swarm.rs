@@ -150,7 +150,8 @@ pub fn watch(daemons: &[&Daemon], seconds: f64) -> Vec<Stretch> {
     let over = |(daemon, before): (&&Daemon, &NodeReport)| {
         // Of a short stretch an evaluation may take all; a wait would show in the longest gap.
         let after = daemon.wait_for("time to pass, and a step", |report| {
-            report.seconds >= before.seconds + seconds && report.seconds_in_training > before.seconds_in_training
+            report.seconds >= before.seconds + seconds
+                && report.times.seconds_in_training > before.times.seconds_in_training
         });
         assert_never_waited_between(before, &after);
         Stretch {

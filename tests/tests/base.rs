@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use murmur_tests::{Daemon, TINY_RUN, run, write_run};
+use murmur_tests::{Daemon, TINY_RUN, murmur, run, write_run};
 use serde_json::Value;
 
 use crate::MURMUR;
@@ -57,8 +57,14 @@ fn a_joiner_of_a_run_on_a_base_takes_it_from_peers() {
     let base = base(folder.path(), 0);
     let run_file = write_run(folder.path(), TINY_RUN);
     let (founder, joiner) = (folder.path().join("founder"), folder.path().join("joiner"));
-    let founder = Daemon::spawn(MURMUR, &founder, &["start", text(&run_file), "--base", text(&base)]);
+    let mut command = murmur(MURMUR);
+    command.args(["start", text(&run_file), "--base", text(&base)]).env("RAYON_NUM_THREADS", "32");
+    let founder = Daemon::spawn_with(command, &founder);
     let first = founder.wait_for("a step", |report| report.steps > 0);
+    // Whether the model fits is asked before it is read, and who asks must not choose the threads: it was told to take one.
+    if let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", founder.process_id())) {
+        assert!(threads.count() < 32, "it trains with other threads than it was told");
+    }
     // Three hundred steps are behind it: bytes at random have a loss of 5.5.
     assert!(first.loss < Some(4.0), "{first:?}");
     let joiner = Daemon::spawn(MURMUR, &joiner, &["join", &founder.ticket()]);

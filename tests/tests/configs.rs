@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use murmur::settings::{NodeSettings, load_node_settings, load_run_manifest};
+use murmur::settings::{NodeSettings, declared, load_node_settings, load_run_manifest};
 use murmur_protocol::RunManifest;
 
 fn configs(kind: &str) -> Vec<PathBuf> {
@@ -26,6 +26,25 @@ fn every_node_file_is_valid() {
     }
 }
 
+/// A run's id is a hash of its file in canonical form, and members of one run know each other by it: a field that is written in
+/// another way makes strangers of them. What adds a field to run files changes these ids, and says so here.
+#[test]
+fn the_ids_of_the_run_files_are_what_they_were() {
+    let ids = |(name, _): (&'static str, &str)| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/runs").join(format!("{name}.toml"));
+        let manifest = load_run_manifest(&path).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        (name, manifest.run_id().to_string())
+    };
+    let expected = [
+        ("digits", "0c0edfd3a060b5fd"),
+        ("stories", "3c767b0b899ebb05"),
+        ("table", "a4272b26744026d7"),
+        ("text", "5dffdf725601f66e"),
+    ];
+    assert_eq!(configs("runs").len(), expected.len());
+    assert_eq!(expected.map(ids), expected.map(|(name, id)| (name, id.to_owned())));
+}
+
 /// The annotated files show every key with its default, so that a reader need not look anywhere else.
 #[test]
 fn the_annotated_files_hold_every_key_at_its_default() {
@@ -35,4 +54,36 @@ fn the_annotated_files_hold_every_key_at_its_default() {
     };
     assert_eq!(read("runs/stories.toml"), toml::Table::try_from(RunManifest::default()).expect("a table"));
     assert_eq!(read("nodes/default.toml"), toml::Table::try_from(NodeSettings::default()).expect("a table"));
+}
+
+/// The comments above a key, of which several keys may have the same.
+fn comment_above(text: &str, key: &str) -> String {
+    let (section, name) = key.split_once('.').expect("a section and a key");
+    let (_, below) = text.split_once(&format!("\n[{section}]\n")).unwrap_or_else(|| panic!("no [{section}]"));
+    let (mut comment, mut is_in_comment) = (String::new(), false);
+    for line in below.lines() {
+        match line.strip_prefix('#') {
+            Some(words) if is_in_comment => comment += words,
+            Some(words) => comment = words.to_owned(),
+            None if line.starts_with(&format!("{name} = ")) => return comment,
+            None => {}
+        }
+        is_in_comment = line.starts_with('#');
+    }
+    panic!("no {key}")
+}
+
+#[test]
+fn the_annotated_node_file_says_every_range_as_messages_do() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/nodes/default.toml");
+    let text = std::fs::read_to_string(path).expect("there");
+    let ranges: Vec<(&str, &str)> =
+        declared().iter().filter_map(|setting| Some((setting.key(), setting.range()?))).collect();
+    assert!(ranges.len() > 15, "{} settings with a range", ranges.len());
+    let untold: Vec<String> = ranges
+        .into_iter()
+        .filter(|(key, range)| !comment_above(&text, key).contains(range))
+        .map(|(key, range)| format!("{key}: {range}"))
+        .collect();
+    assert!(untold.is_empty(), "configs/nodes/default.toml does not say\n{}", untold.join("\n"));
 }

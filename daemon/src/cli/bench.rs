@@ -4,12 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use murmur_training::Precision;
-
 use super::headings::{DATA, OUTPUT, TRAINING};
 use super::numbers::whole;
 use crate::console::Console;
-use crate::settings::THREADS_MAX;
+use crate::settings::{Bench, Flags};
 
 /// Options of `bench`.
 #[derive(Debug, Default, Args)]
@@ -19,20 +17,13 @@ pub struct BenchOptions {
     /// auto, cpu or cuda:N.
     #[arg(long, env = "MURMUR_DEVICE", default_value = "auto", help_heading = TRAINING)]
     pub device: String,
-    /// In what matrices are multiplied: f32 or bf16.
-    #[arg(long, default_value = "f32", help_heading = TRAINING)]
-    pub precision: Precision,
-    /// CPU threads; 0 takes all cores.
-    #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
-        value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
-    pub threads: Option<usize>,
+    /// What of it is a setting.
+    #[command(flatten)]
+    pub settings: Flags<Bench>,
     /// Steps of each of the five rounds.
     #[arg(long, value_name = "N", default_value = "10", help_heading = TRAINING,
         value_parser = whole::<u64>(1..=100_000, ""))]
     pub steps: u64,
-    /// Compute activations again in the backward: less memory, more arithmetic.
-    #[arg(long, help_heading = TRAINING)]
-    pub recompute: bool,
     /// Sequences computed at once [default: as the engine likes it].
     #[arg(long, value_name = "N", help_heading = TRAINING, value_parser = whole::<usize>(1..=1_000_000, ""))]
     pub micro_batch: Option<usize>,

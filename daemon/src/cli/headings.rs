@@ -1,21 +1,24 @@
 //! The sections in which `--help` lists options, and what it shows below them.
 
 /// What is trained, on what, and for how long.
-pub(super) const TRAINING: &str = "Training";
+pub(crate) const TRAINING: &str = "Training";
 /// Files that are read and written.
-pub(super) const DATA: &str = "Data";
+pub(crate) const DATA: &str = "Data";
 /// Whom it talks to.
-pub(super) const NETWORK: &str = "Network";
+pub(crate) const NETWORK: &str = "Network";
 /// What it takes of the network, and when.
-pub(super) const LIMITS: &str = "Limits";
+pub(crate) const LIMITS: &str = "Limits";
 /// When it leaves by itself.
-pub(super) const STAY: &str = "Stay";
+pub(crate) const STAY: &str = "Stay";
 /// Who may take part.
-pub(super) const PRIVACY: &str = "Privacy";
+pub(crate) const PRIVACY: &str = "Privacy";
 /// Programs that draw how it goes.
-pub(super) const TRACKING: &str = "Tracking";
+pub(crate) const TRACKING: &str = "Tracking";
 /// What is printed.
-pub(super) const OUTPUT: &str = "Output";
+pub(crate) const OUTPUT: &str = "Output";
+
+/// The sections that have settings of a node, in the order in which they are shown.
+pub(crate) const OF_SETTINGS: [&str; 7] = [TRAINING, DATA, NETWORK, LIMITS, PRIVACY, STAY, TRACKING];
 
 /// Below `murmur --help`.
 pub(super) const MURMUR: &str = "\

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use murmur_training::Precision;
-
-use super::caps::CapOptions;
 use super::headings::{DATA, NETWORK, OUTPUT, TRAINING};
-use super::numbers::{decimal, whole};
+use super::numbers::decimal;
 use crate::console::Console;
-use crate::settings::THREADS_MAX;
+use crate::settings::{Flags, Lend};
 
 /// Options of `lend`.
 #[derive(Debug, Args)]
@@ -21,23 +18,13 @@ pub struct LendOptions {
     /// auto, cpu or cuda:N.
     #[arg(long, env = "MURMUR_DEVICE", default_value = "auto", help_heading = TRAINING)]
     pub device: String,
-    /// CPU threads that compute; 0 takes all cores.
-    #[arg(long, env = "MURMUR_THREADS", value_name = "N", help_heading = TRAINING,
-        value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
-    pub threads: Option<usize>,
-    /// In what matrices are multiplied: f32 or bf16.
-    #[arg(long, default_value = "f32", help_heading = TRAINING)]
-    pub precision: Precision,
-    /// Compute activations again in the backward: less memory, a third more arithmetic.
-    #[arg(long, help_heading = TRAINING)]
-    pub recompute: bool,
+    /// What of it is a setting.
+    #[command(flatten)]
+    pub settings: Flags<Lend>,
     /// Address to listen on, such as /ip4/0.0.0.0/tcp/4712; may be repeated [default: TCP and QUIC on port 4712, or the next
     /// free one].
     #[arg(long, env = "MURMUR_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', help_heading = NETWORK)]
     pub listen: Vec<String>,
-    /// What it takes of its lines.
-    #[command(flatten)]
-    pub caps: CapOptions,
     /// Minutes for which layers are kept when the captain is gone.
     #[arg(long, value_name = "N", default_value = "10", help_heading = NETWORK,
         value_parser = decimal(|minutes| (0.0..=10_080.0).contains(&minutes), "minutes: 0 to 10080 (a week)"))]

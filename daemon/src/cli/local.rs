@@ -6,10 +6,10 @@ use clap::builder::{ArgPredicate, Resettable};
 use clap::{Args, FromArgMatches};
 use murmur_protocol::team::bounds::HELPERS_MAX;
 
-use super::headings::{DATA, OUTPUT, TRACKING, TRAINING};
+use super::headings::{DATA, OUTPUT, TRAINING};
 use super::numbers::whole;
 use crate::console::Console;
-use crate::settings::THREADS_MAX;
+use crate::settings::{Flags, Local, THREADS};
 
 /// What a local swarm is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -44,29 +44,14 @@ pub struct LocalOptions {
     pub seeds: u64,
     /// CPU threads of each daemon [default: the cores, shared out].
     #[arg(long, value_name = "N", help_heading = TRAINING,
-        value_parser = whole::<usize>(0..=THREADS_MAX as u64, "; 0 takes all cores"))]
+        value_parser = THREADS.parser(""))]
     pub threads: Option<usize>,
-    /// Folder of a model of Hugging Face to begin from, or hf://OWNER/NAME.
-    #[arg(long, value_name = "FOLDER", help_heading = TRAINING)]
-    pub base: Option<PathBuf>,
-    /// Files and folders to train on; with the built-in run, texts to read instead of its stories.
-    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = DATA)]
-    pub data: Vec<PathBuf>,
-    /// Load what the run names (data.remote, base.remote), without your keys.
-    #[arg(long, env = "MURMUR_ACCEPT_REMOTE", help_heading = DATA)]
-    pub accept_remote: bool,
-    /// The tokenizer.json of a run that has one.
-    #[arg(long, env = "MURMUR_TOKENIZER", value_name = "FILE", help_heading = DATA)]
-    pub tokenizer: Option<PathBuf>,
+    /// What of it is a setting of all daemons.
+    #[command(flatten)]
+    pub settings: Flags<Local>,
     /// Where the daemons keep their data [default: a new folder in the user's data directory].
     #[arg(long, value_name = "FOLDER", help_heading = DATA)]
     pub directory: Option<PathBuf>,
-    /// Write event files for TensorBoard into a folder of each daemon below this one.
-    #[arg(long, env = "MURMUR_TENSORBOARD", value_name = "FOLDER", help_heading = TRACKING)]
-    pub tensorboard: Option<PathBuf>,
-    /// Address of an MLflow server that is told how each daemon does, such as http://127.0.0.1:5000.
-    #[arg(long, env = "MURMUR_MLFLOW", value_name = "URL", help_heading = TRACKING)]
-    pub mlflow: Option<String>,
     /// text: a view for people; json: one object a line.
     #[arg(long, value_enum, default_value = "text", help_heading = OUTPUT, hide_possible_values = true)]
     pub format: Console,

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::headings::{DATA, OUTPUT, PRIVACY};
-use super::numbers::decimal;
 use crate::console::Console;
-use crate::settings::PrivacySettings;
+use crate::settings::{DELTA, EPSILON};
 
 /// Options of `predict`.
 #[derive(Debug, Args)]
@@ -32,10 +31,10 @@ pub struct StatisticsOptions {
     pub data: Vec<PathBuf>,
     /// Add noise, so that they tell of each row no more than this; it adds to what training spends. 0 adds none.
     #[arg(long, env = "MURMUR_EPSILON", default_value = "0", value_name = "E", help_heading = PRIVACY,
-        hide_default_value = true, value_parser = decimal(PrivacySettings::is_epsilon, PrivacySettings::EPSILON_RULE))]
+        hide_default_value = true, value_parser = EPSILON.parser(""))]
     pub epsilon: f64,
     /// δ of that ε [default: 0.00001].
     #[arg(long, env = "MURMUR_DELTA", default_value = "0.00001", value_name = "D", help_heading = PRIVACY,
-        hide_default_value = true, value_parser = decimal(PrivacySettings::is_delta, PrivacySettings::DELTA_RULE))]
+        hide_default_value = true, value_parser = DELTA.parser(""))]
     pub delta: f64,
 }

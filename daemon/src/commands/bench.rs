@@ -83,14 +83,14 @@ pub(super) fn run(options: &mut BenchOptions) -> anyhow::Result<()> {
     remote::bring_paths(&mut options.data, None, None)?;
     let options = &*options;
     let manifest = manifest(options)?;
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+    let settings = settings(options);
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build_global();
     if options.python.is_some() && !is_plain_adamw(&manifest.optimizer) {
         let message = "PyTorch is measured with AdamW alone, and the run has another optimizer";
         return Err(Failure::new(ExitCode::CommandLine, message)
             .hint("without --python the run is measured by itself")
             .into());
     }
-    let settings = settings(options);
     let devices = Devices::open(&settings)?;
     if let Some(warning) = &devices.warning {
         note(&format!("warning: {warning}"));
@@ -104,7 +104,7 @@ pub(super) fn run(options: &mut BenchOptions) -> anyhow::Result<()> {
             python,
             &manifest,
             engine(&manifest, options, &device)?,
-            (&device, options.precision),
+            (&device, settings.precision),
             threads,
             PARITY_STEPS,
         )?;
@@ -126,14 +126,8 @@ fn is_plain_adamw(optimizer: &OptimizerSpec) -> bool {
 
 /// The same choices as of a node that trains.
 fn settings(options: &BenchOptions) -> TrainingSettings {
-    let BenchOptions { device, recompute, micro_batch, precision, .. } = options;
-    TrainingSettings {
-        device: device.clone(),
-        recompute: *recompute,
-        micro_batch: micro_batch.unwrap_or(0),
-        precision: *precision,
-        ..TrainingSettings::default()
-    }
+    let BenchOptions { device, micro_batch, settings, .. } = options;
+    TrainingSettings { device: device.clone(), micro_batch: micro_batch.unwrap_or(0), ..settings.settings().training }
 }
 
 fn manifest(options: &BenchOptions) -> anyhow::Result<RunManifest> {
@@ -159,6 +153,7 @@ fn engine(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> an
 fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> anyhow::Result<Report> {
     let free_before = free_memory(device);
     let (mut engine, steps) = (engine(manifest, options, device)?, options.steps as usize);
+    let precision = settings(options).precision;
     for step in 0..WARM_UP_STEPS {
         engine.timed_step(step as f64)?;
     }
@@ -178,7 +173,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
             other.order_steps(WARM_UP_STEPS)?;
             Ok(other)
         };
-        let ways = Way::all(device, options.precision, forces_mkl);
+        let ways = Way::all(device, precision, forces_mkl);
         let started: Vec<(Way, anyhow::Result<PyTorch>)> = ways.into_iter().map(|way| (way, start(way))).collect();
         for (way, started) in started {
             match started.and_then(|mut other| other.taken_steps().map(|_| other)) {
@@ -197,7 +192,7 @@ fn measure(manifest: &RunManifest, options: &BenchOptions, device: &Device) -> a
             // The matrices that are multiplied below are no part of training, which takes no more after a few steps.
             peak_bytes = peak_memory();
         }
-        let (duration, operations) = timed_product(&manifest.model, tokens as usize, device, options.precision)?;
+        let (duration, operations) = timed_product(&manifest.model, tokens as usize, device, precision)?;
         products.push(operations / duration.as_secs_f64() / 1e9);
         for (_, other, results) in &mut others {
             results.push(other.take_steps(steps)?);
@@ -340,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_small_model_is_measured() {
-        let options = BenchOptions { steps: 1, threads: Some(1), ..BenchOptions::default() };
+        let options = BenchOptions { steps: 1, ..BenchOptions::default() };
         let mut manifest = RunManifest::default();
         (manifest.model.layers, manifest.model.width, manifest.model.context) = (1, 16, 16);
         let report = measure(&manifest, &options, &Device::Cpu).expect("a report");

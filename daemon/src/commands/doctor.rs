@@ -56,7 +56,6 @@ pub(super) fn run(options: &DoctorOptions) -> anyhow::Result<()> {
             (manifest, found)
         }
     };
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     if manifest.data.share && settings.data.files.is_empty() {
         findings.push(Finding::good("data", "comes from the swarm".to_owned()));
         if settings.privacy.is_on() {

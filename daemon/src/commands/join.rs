@@ -9,16 +9,18 @@ use murmur_network::Told;
 use murmur_protocol::handshake::{ClockOffset, Credentials};
 use murmur_protocol::{Bootstrap, RunId, RunManifest, Secret, Ticket};
 
+use super::node::Coming;
 use super::{membership, node};
 use crate::cli::JoinOptions;
 use crate::console::note;
+use crate::daemon::Entry;
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
-use crate::remote::{self, Allowance};
 use crate::settings::NodeSettings;
 use crate::setup::base_model;
 use crate::store::{DataDirectory, SECRET_FILE};
 use crate::team;
+use asking::Asking;
 
 /// More than the longest ticket.
 const INPUT_BYTES_MAX: u64 = 8192;
@@ -44,7 +46,8 @@ pub(super) struct Reached {
 impl Destination {
     /// The run there, from a member that answers or is found.
     pub(super) fn fetch(&mut self, settings: &NodeSettings) -> Result<Reached, Failure> {
-        let told = asking::ask(self, settings).or_else(|unanswered| asking::search(self, settings, unanswered))?;
+        let asking = Asking::begin(settings)?;
+        let told = asking.ask(self, settings).or_else(|unanswered| asking.search(self, settings, unanswered))?;
         Ok(self.reached(told))
     }
 
@@ -102,7 +105,8 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
     }
     let run = destination.credentials.as_ref().map(|credentials| credentials.run);
     let known = |Reached { manifest, secret, .. }| (manifest, secret);
-    let (manifest, secret) = match (asking::ask(&destination, &settings), claimed_run(&settings, run)) {
+    let asking = Asking::begin(&settings)?;
+    let (manifest, secret) = match (asking.ask(&destination, &settings), claimed_run(&settings, run)) {
         (Ok(told), _) => known(destination.reached(told)),
         // Any node may vanish, the ticket's too: a member that comes back knows the run and its other peers.
         (Err(unanswered), Some(manifest)) => {
@@ -111,37 +115,19 @@ pub(super) fn run(options: JoinOptions) -> anyhow::Result<()> {
             (manifest, None)
         }
         (Err(unanswered), None) => {
-            let told = asking::search(&mut destination, &settings, unanswered)?;
+            let told = asking.search(&mut destination, &settings, unanswered)?;
             known(destination.reached(told))
         }
     };
+    drop(asking);
     tracing::debug!("the run is known");
     team::captain::check(&manifest, &settings)?;
-    let early = remote::is_wanted(&settings, &manifest).then(|| node::directory_to_join(&settings, &manifest));
-    let early = early.transpose()?;
-    let loaded = match &early {
-        Some(directory) => {
-            let allowance = Allowance::of(&settings.limits, directory.traffic_path());
-            remote::bring(&mut settings, &manifest, false, allowance)?
-        }
-        None => 0,
-    };
+    let brought = node::bring(&mut settings, &manifest, Coming::Joins)?;
     let base = base_model::joined(&manifest, &settings)?;
-    let directory = match early {
-        Some(directory) => directory,
-        None => node::directory_to_join(&settings, &manifest)?,
-    };
-    let entry = node::Entry {
-        bootstrap: destination.bootstrap,
-        joins: true,
-        begins_anew: false,
-        length: None,
-        secret,
-        base,
-        loaded,
-        stay,
-    };
-    node::run(manifest, settings, directory, entry, &options.node)
+    let (directory, loaded) = brought.directory(&settings, &manifest, Coming::Joins)?;
+    let entry =
+        Entry { bootstrap: destination.bootstrap, joins: true, begins_anew: false, length: None, base, loaded, stay };
+    node::run(manifest, settings, directory, (entry, secret), &options.node)
 }
 
 /// Neither a ticket nor an address was given, nor does the node file name one.

@@ -19,7 +19,7 @@ use crate::daemon::ports;
 use crate::daemon::stop::watch_for_end;
 use crate::failure::{ExitCode, Failure};
 use crate::process::stats::available_memory;
-use crate::settings::{LimitsSettings, NetworkSettings, TrainingSettings};
+use crate::settings::{NetworkSettings, NodeSettings, TrainingSettings};
 use crate::setup::devices::Devices;
 use crate::store::{DataDirectory, LENDING};
 use crate::team::lending::{Helper, Lending, secret_at};
@@ -41,25 +41,19 @@ pub(super) fn run(options: &LendOptions) -> anyhow::Result<()> {
         "warning: whoever has the line below computes on this machine, and this machine sees activations of their text: lend \
          only to your own machines or to friends",
     );
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+    let NodeSettings { training: settings, limits, .. } = options.settings.settings();
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build_global();
     let root = options.data_dir.clone().unwrap_or_else(|| DataDirectory::default_base().join(LENDING));
     let directory = DataDirectory::open(&root)?;
     let identity = node::identity(&directory)?;
     let secret = secret_at(&directory.secret_path(), |secret| directory.keep_secret(secret))?;
-    let settings = TrainingSettings {
-        device: options.device.clone(),
-        precision: options.precision,
-        recompute: options.recompute,
-        ..TrainingSettings::default()
-    };
+    let settings = TrainingSettings { device: options.device.clone(), ..settings };
     let devices = Devices::open(&settings)?;
     if let Some(warning) = &devices.warning {
         note(&format!("warning: {warning}"));
     }
     let device = &devices.all[0];
     let training = devices.options(&settings);
-    let mut limits = LimitsSettings::default();
-    options.caps.take_into(&mut limits);
     let caps = limits.caps();
     let offer = offer(options, device, &training, caps);
     let threads = rayon::current_num_threads();

@@ -4,163 +4,102 @@ use std::path::Path;
 
 use murmur_network::{IdentityError, Keypair, parse_address};
 use murmur_protocol::{Bootstrap, RunManifest, Secret};
-use murmur_training::PretrainedBase;
 
 use super::membership;
-use crate::cli::{DaemonOptions, MachineOptions, NodeOptions};
+use crate::cli::{MachineOptions, NodeOptions};
 use crate::console::Console;
-use crate::daemon::{AskedLength, Plan};
+use crate::daemon::{Entry, Plan};
 use crate::failure::{ExitCode, Failure};
-use crate::limits::stay::Stay;
 use crate::process::memory;
-use crate::settings::{AfterCompletion, NodeSettings, load_node_settings};
+use crate::remote::{self, Allowance};
+use crate::settings::{NodeSettings, OutOfRange, load_node_settings};
 use crate::store::{DataDirectory, make_private, remember};
 use crate::team;
 
-/// defaults < file < environment and flags (clap has already put flags before the environment).
+/// defaults < file < environment < flags.
 pub(super) fn settings(options: &NodeOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(&options.machine)?;
-    take_machine(&mut settings, &options.machine);
-    take_daemon(&mut settings, &options.daemon);
+    options.machine.settings.take_into(&mut settings);
+    options.daemon.settings.take_into(&mut settings);
     // A wrong line is told before anything is loaded.
     team::captain::lines(&settings)?;
-    valid(settings)
+    settled(settings)
 }
 
 /// The same of a machine on which no daemon is to run.
 pub(super) fn machine_settings(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     let mut settings = from_file(options)?;
-    take_machine(&mut settings, options);
-    valid(settings)
+    options.settings.take_into(&mut settings);
+    settled(settings)
 }
 
 fn from_file(options: &MachineOptions) -> Result<NodeSettings, Failure> {
     options.node.as_deref().map_or_else(|| Ok(NodeSettings::default()), load_node_settings)
 }
 
-fn valid(settings: NodeSettings) -> Result<NodeSettings, Failure> {
-    settings.validate().map_err(|(field, value, rule)| {
-        // The file's own values have been checked with it, so this one comes from an option.
-        Failure::new(ExitCode::Settings, format!("{field} = {value} is out of range"))
-            .hint(format!("--{} takes {rule}", option_of(field)))
+/// Checks settings, and takes the threads that they ask for: before anything is computed, for the first who computes makes the
+/// pool. A second one in a process is refused; the first then serves both.
+fn settled(settings: NodeSettings) -> Result<NodeSettings, Failure> {
+    // The file's own values have been checked with it, so a wrong one comes from an option.
+    settings.validate().map_err(|OutOfRange { key, option, value, takes }| {
+        let option = option.map_or(key.to_owned(), |option| format!("--{option}"));
+        Failure::new(ExitCode::Settings, format!("{key} = {value} is out of range"))
+            .hint(format!("{option} takes {takes}"))
     })?;
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(settings.training.threads).build_global();
     Ok(settings)
 }
 
-/// The option that sets a field: most are named alike.
-fn option_of(field: &str) -> String {
-    match field {
-        "training.devices" => "device".to_owned(),
-        "tensorboard.directory" => "tensorboard".to_owned(),
-        "status.address" => "status-address".to_owned(),
-        _ => field.rsplit('.').next().unwrap_or(field).replace('_', "-"),
+/// Whether a node has the run's file, or is told the run by a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coming {
+    Founds,
+    Joins,
+}
+
+/// What was loaded for a run before it is known what it begins from.
+pub(super) struct Brought {
+    /// Taken for what was loaded, which counts in the node's day; `None` where nothing was.
+    directory: Option<DataDirectory>,
+    /// In bytes.
+    loaded: u64,
+}
+
+/// Loads what is remote: its places in the settings are on this machine then.
+pub(super) fn bring(settings: &mut NodeSettings, manifest: &RunManifest, coming: Coming) -> anyhow::Result<Brought> {
+    if !remote::is_wanted(settings, manifest) {
+        return Ok(Brought { directory: None, loaded: 0 });
+    }
+    let directory = directory(settings, manifest, coming)?;
+    let allowance = Allowance::of(&settings.limits, directory.traffic_path());
+    let loaded = remote::bring(settings, manifest, coming == Coming::Founds, allowance)?;
+    Ok(Brought { directory: Some(directory), loaded })
+}
+
+impl Brought {
+    /// The data directory, opened now where it is not, and the bytes that were loaded.
+    pub(super) fn directory(
+        self,
+        settings: &NodeSettings,
+        manifest: &RunManifest,
+        coming: Coming,
+    ) -> anyhow::Result<(DataDirectory, u64)> {
+        let opened = self.directory.map_or_else(|| directory(settings, manifest, coming), Ok);
+        Ok((opened?, self.loaded))
     }
 }
 
-fn take_machine(settings: &mut NodeSettings, options: &MachineOptions) {
-    let NodeSettings { training, model, data, privacy, network, checkpoint, limits, .. } = settings;
-    if let Some(directory) = &options.data_dir {
-        checkpoint.directory = directory.clone();
-    }
-    if let Some(device) = &options.device {
-        let names: Vec<String> = device.split(',').map(|name| name.trim().to_owned()).collect();
-        (training.device, training.devices) = match names.as_slice() {
-            [one] => (one.clone(), Vec::new()),
-            _ => (training.device.clone(), names),
-        };
-    }
-    training.split = options.split.unwrap_or(training.split);
-    training.threads = options.threads.unwrap_or(training.threads);
-    if let Some(base) = &options.base {
-        model.base = base.clone();
-    }
-    if !options.data.is_empty() {
-        data.files = options.data.clone();
-    }
-    data.accept_remote |= options.accept_remote;
-    if let Some(tokenizer) = &options.tokenizer {
-        data.tokenizer = tokenizer.clone();
-    }
-    if let Some(cache) = &options.data_cache {
-        data.cache = cache.clone();
-    }
-    if !options.listen.is_empty() {
-        network.listen = options.listen.clone();
-    }
-    if let Some(port) = options.port {
-        (network.listen, network.port) = (Vec::new(), port);
-    }
-    if !options.bootstrap.is_empty() {
-        network.bootstrap = options.bootstrap.clone();
-    }
-    if let Some(file) = &options.secret_file {
-        network.secret_file = file.clone();
-    }
-    privacy.epsilon = options.epsilon.unwrap_or(privacy.epsilon);
-    privacy.delta = options.delta.unwrap_or(privacy.delta);
-    privacy.clip = options.clip.unwrap_or(privacy.clip);
-    privacy.noise = options.noise.unwrap_or(privacy.noise);
-    options.caps.take_into(limits);
-}
-
-fn take_daemon(settings: &mut NodeSettings, options: &DaemonOptions) {
-    let NodeSettings { training, network, tensorboard, mlflow, status, limits, stay, .. } = settings;
-    if !options.helpers.is_empty() {
-        training.helpers.clone_from(&options.helpers);
-    }
-    training.steps = options.steps.unwrap_or(training.steps);
-    if options.exit {
-        training.after_completion = AfterCompletion::Exit;
-    }
-    if let Some(address) = &options.status_address {
-        status.address = if address == "off" { String::new() } else { address.clone() };
-    }
-    if let Some(name) = &options.name {
-        network.name.clone_from(name);
-    }
-    if let Some(directory) = &options.tensorboard {
-        tensorboard.directory.clone_from(directory);
-    }
-    if let Some(url) = &options.mlflow {
-        mlflow.url.clone_from(url);
-    }
-    network.closed |= options.closed;
-    if !options.allow.is_empty() {
-        network.allow = options.allow.clone();
-    }
-    if !options.block.is_empty() {
-        network.block = options.block.clone();
-    }
-    limits.training_percent = options.training_percent.unwrap_or(limits.training_percent);
-    limits.daily_gigabytes = options.daily_gigabytes.unwrap_or(limits.daily_gigabytes);
-    if let Some(hours) = &options.quiet_hours {
-        limits.quiet_hours = hours.clone();
-    }
-    if let Some(zone) = &options.time_zone {
-        limits.time_zone = zone.clone();
-    }
-    if let Some(until) = &options.until {
-        stay.until.clone_from(until);
-    }
-    stay.max_hours = options.max_hours.unwrap_or(stay.max_hours);
-    stay.max_gigabytes = options.max_gigabytes.unwrap_or(stay.max_gigabytes);
-}
-
-/// Opens the data directory of a node that joins a run.
-pub(super) fn directory_to_join(settings: &NodeSettings, manifest: &RunManifest) -> anyhow::Result<DataDirectory> {
+/// Opens the data directory of a run. Who joins finds the one that the run has on this machine already.
+fn directory(settings: &NodeSettings, manifest: &RunManifest, coming: Coming) -> anyhow::Result<DataDirectory> {
     let configured = &settings.checkpoint.directory;
     if !configured.as_os_str().is_empty() {
         return DataDirectory::open(configured);
     }
-    let earlier = DataDirectory::default_of_run(manifest.run_id());
-    DataDirectory::open(&earlier.unwrap_or_else(|| DataDirectory::default_path_to_join(manifest)))
-}
-
-/// Opens the data directory of a run that is called `name`.
-pub(super) fn directory(settings: &NodeSettings, name: &str) -> anyhow::Result<DataDirectory> {
-    let configured = &settings.checkpoint.directory;
-    let root = if configured.as_os_str().is_empty() { DataDirectory::default_path(name) } else { configured.clone() };
-    DataDirectory::open(&root)
+    DataDirectory::open(&match coming {
+        Coming::Founds => DataDirectory::default_path(&manifest.run.name),
+        Coming::Joins => DataDirectory::default_of_run(manifest.run_id())
+            .unwrap_or_else(|| DataDirectory::default_path_to_join(manifest)),
+    })
 }
 
 pub(super) fn identity(directory: &DataDirectory) -> Result<Keypair, Failure> {
@@ -190,35 +129,14 @@ pub(super) fn bootstrap(addresses: &[String]) -> Result<Vec<Bootstrap>, Failure>
     addresses.iter().map(parse).collect()
 }
 
-/// How a node comes to a swarm.
-pub(super) struct Entry {
-    /// Members to dial first.
-    pub(super) bootstrap: Vec<Bootstrap>,
-    /// Whether to copy a peer's model where there is no checkpoint.
-    pub(super) joins: bool,
-    /// Whether to begin at step 0 where no checkpoint can be used.
-    pub(super) begins_anew: bool,
-    /// How long the whole run is to be.
-    pub(super) length: Option<AskedLength>,
-    /// From a ticket that a member has honoured.
-    pub(super) secret: Option<Secret>,
-    /// The base model, where it has been read already.
-    pub(super) base: Option<PretrainedBase>,
-    /// Bytes of remote data and models that were loaded for it.
-    pub(super) loaded: u64,
-    /// How long it stays; begun before anything was loaded.
-    pub(super) stay: Stay,
-}
-
 /// Everything is known: run the daemon.
 pub(super) fn run(
     manifest: RunManifest,
     settings: NodeSettings,
     directory: DataDirectory,
-    entry: Entry,
+    (entry, secret): (Entry, Option<Secret>),
     options: &NodeOptions,
 ) -> anyhow::Result<()> {
-    let Entry { bootstrap, joins, begins_anew, length, secret, base, loaded, stay } = entry;
     directory.check_owner(&manifest)?;
     let secret = membership::resolve(&directory, &settings.network, secret)?;
     let identity = identity(&directory)?;
@@ -233,13 +151,7 @@ pub(super) fn run(
         directory,
         identity,
         secret,
-        bootstrap,
-        joins,
-        begins_anew,
-        length,
-        base,
-        loaded,
-        stay,
+        entry,
         console: options.machine.format.unwrap_or(Console::Text),
         in_background: options.daemon.in_background,
         record_core: options.daemon.record_core.clone(),

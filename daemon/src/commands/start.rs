@@ -6,12 +6,13 @@ use murmur_network::{Keypair, peer_id};
 use murmur_protocol::RunManifest;
 use murmur_training::DataPlace;
 
+use super::node::Coming;
 use super::{join, node};
 use crate::cli::StartOptions;
-use crate::daemon::AskedLength;
+use crate::daemon::{AskedLength, Entry};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::stay::Stay;
-use crate::remote::{self, Allowance};
+use crate::remote;
 use crate::settings::{NodeSettings, load_run_manifest};
 use crate::setup::base_model;
 use crate::setup::corpus::corpus_failure;
@@ -29,16 +30,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
         None => DataDirectory::claimed_manifest(&settings.checkpoint.directory).unwrap_or_default(),
     };
     team::captain::check(&manifest, &settings)?;
-    // What is remote counts in the node's day, so it takes the directory first.
-    let early = remote::is_wanted(&settings, &manifest).then(|| node::directory(&settings, &manifest.run.name));
-    let early = early.transpose()?;
-    let loaded = match &early {
-        Some(directory) => {
-            let allowance = Allowance::of(&settings.limits, directory.traffic_path());
-            remote::bring(&mut settings, &manifest, true, allowance)?
-        }
-        None => 0,
-    };
+    let brought = node::bring(&mut settings, &manifest, Coming::Founds)?;
     let (manifest, base) = base_model::found(remote::describe(manifest, &settings)?, &settings)?;
     let place = DataPlace {
         statistics: options.statistics.clone(),
@@ -48,10 +40,7 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
     let manifest = place.complete(manifest).map_err(|error| corpus_failure(&error))?;
     let manifest = sharing::list(manifest, &settings)?;
     let bootstrap = node::bootstrap(&settings.network.bootstrap)?;
-    let directory = match early {
-        Some(directory) => directory,
-        None => node::directory(&settings, &manifest.run.name)?,
-    };
+    let (directory, loaded) = brought.directory(&settings, &manifest, Coming::Founds)?;
     let identity = node::identity(&directory)?;
     let manifest = with_founder(manifest, &directory, &identity, &settings)?;
     let joins = !bootstrap.is_empty();
@@ -62,9 +51,8 @@ pub(super) fn run(options: StartOptions) -> anyhow::Result<()> {
             .into());
     }
     let length = options.hours.map(AskedLength::Hours).or(options.tokens.map(AskedLength::Tokens));
-    let entry =
-        node::Entry { bootstrap, joins, begins_anew: options.begin_anew, length, secret: None, base, loaded, stay };
-    node::run(manifest, settings, directory, entry, &options.node)
+    let entry = Entry { bootstrap, joins, begins_anew: options.begin_anew, length, base, loaded, stay };
+    node::run(manifest, settings, directory, (entry, None), &options.node)
 }
 
 /// A run file leaves open who founds the run. In a directory that belongs to the run it is known, with members to dial

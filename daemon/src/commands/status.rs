@@ -81,8 +81,8 @@ pub(super) fn run(options: &StatusOptions) -> anyhow::Result<()> {
     print_line(&format!(
         "boundaries   {:.1} % of training between steps · longest gap {:.0} ms · median step {:.1} ms",
         100.0 * report.boundary_share(),
-        1e3 * report.longest_gap_seconds,
-        1e3 * report.median_step_seconds
+        1e3 * report.times.longest_gap_seconds,
+        1e3 * report.times.median_step_seconds
     ));
     if let Some(rate) = report.uplink_bytes_per_second {
         print_line(&format!(

@@ -11,7 +11,7 @@ use crate::store::{PrivacyLedger, known_end};
 
 /// Without a checkpoint, but with a swarm that it belongs to, a cold start would drag that swarm back.
 pub(super) fn start(plan: &Plan, resumed: bool) -> Start {
-    let has_swarm = plan.joins || (!plan.begins_anew && !plan.directory.remembered_peers().is_empty());
+    let has_swarm = plan.entry.joins || (!plan.entry.begins_anew && !plan.directory.remembered_peers().is_empty());
     if !resumed && has_swarm { Start::FromPeer } else { Start::WithModel }
 }
 
@@ -25,7 +25,7 @@ pub(super) fn node_config(plan: &Plan, resumed: bool, training: TrainingReport) 
         end: known_end(plan.directory.root(), &plan.manifest),
         start: start(plan, resumed),
         training,
-        bootstrap: plan.bootstrap.clone(),
+        bootstrap: plan.entry.bootstrap.clone(),
         remembered,
         first_number: u64::try_from(microseconds).unwrap_or(u64::MAX / 2),
         state_chunk: bounds::STATE_CHUNK_VALUES,

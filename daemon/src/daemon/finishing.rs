@@ -127,7 +127,7 @@ impl Finisher {
 
 /// Members of a synchronous run step together: all must know of the end before it changes a step. 0 for others.
 fn steps_until_all_have_heard(report: &NodeReport) -> f64 {
-    let step_seconds = report.median_step_seconds.max(report.step_seconds);
+    let step_seconds = report.times.median_step_seconds.max(report.step_seconds);
     let is_synchronous = report.synchronous.is_some() && step_seconds > 0.0;
     if is_synchronous { (HEARD_WITHIN.as_secs_f64() / step_seconds).ceil() } else { 0.0 }
 }

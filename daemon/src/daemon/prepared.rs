@@ -11,11 +11,12 @@ use super::configured::start;
 use crate::console::{Console, FinishedRun, note};
 use crate::failure::{ExitCode, Failure};
 use crate::limits::{daily_traffic, memory_check};
-use crate::setup::arrangement::{Arranged, arrange};
+use crate::setup::arrangement::{Arranged, Fitted, arrange};
+use crate::setup::base_model::{self, ReadBase};
 use crate::setup::corpus::open_corpus;
 use crate::setup::devices::Devices;
+use crate::setup::privacy;
 use crate::setup::sharing::{self, SharedData};
-use crate::setup::{base_model, privacy};
 use crate::store::{Checkpoint, PrivacyLedger, Refused, known_end, load_latest};
 use crate::team::captain::{self, Helpers, Own};
 
@@ -38,18 +39,21 @@ pub(super) struct Prepared {
     pub(super) helpers: Option<Helpers>,
 }
 
-/// Opens devices, data and the newest checkpoint, and sets up the model; `base` where it has been read already.
+/// Opens devices, data and the newest checkpoint, and sets up the model, with what is there already.
 ///
 /// # Errors
 /// Whatever of these is missing, damaged, too large or not the run's, with its remedy.
-pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Result<Prepared> {
+pub(super) fn prepare(plan: &Plan, ReadBase { weights: base, fitted }: ReadBase) -> anyhow::Result<Prepared> {
     let training = &plan.settings.training;
-    let devices = Devices::open(training)?;
+    let (devices, arranged) = match fitted {
+        Some(Fitted { devices, arranged }) => (devices, Some(arranged)),
+        None => (Devices::open(training)?, None),
+    };
     if let Some(warning) = &devices.warning {
         note(&format!("warning: {warning}"));
     }
     let shared = sharing::open(&plan.manifest, &plan.settings, &plan.directory)?;
-    if !plan.joins && shared.as_ref().is_some_and(|shared| shared.held.is_empty()) {
+    if !plan.entry.joins && shared.as_ref().is_some_and(|shared| shared.held.is_empty()) {
         note("warning: none of this run's data is here");
         note("hint: give its files with --data FILE…; until then members that have it are waited for");
     }
@@ -64,7 +68,7 @@ pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Resu
     let options = TrainingOptions { weightless: has_model, ..options };
     let lines = captain::lines(&plan.settings)?;
     let (mut engine, helpers) = if lines.is_empty() {
-        (whole(plan, base, &devices, corpus, options)?, None)
+        (whole(plan, base, (&devices, arranged), corpus, options)?, None)
     } else {
         let (engine, helpers) = in_team(plan, base, &devices, (corpus, lines), options)?;
         (engine, Some(helpers))
@@ -86,11 +90,12 @@ pub(super) fn prepare(plan: &Plan, base: Option<PretrainedBase>) -> anyhow::Resu
 fn whole(
     plan: &Plan,
     base: Option<PretrainedBase>,
-    devices: &Devices,
+    (devices, arranged): (&Devices, Option<Arranged>),
     corpus: Corpus,
     options: TrainingOptions,
 ) -> anyhow::Result<Engine> {
-    let Arranged { arrangement, line } = arrange(&plan.manifest, &plan.settings.training, devices)?;
+    let arrange = || arrange(&plan.manifest, &plan.settings.training, devices);
+    let Arranged { arrangement, line } = arranged.map_or_else(arrange, Ok)?;
     line.iter().for_each(|line| note(line));
     check_disk(plan, &options)?;
     if plan.console == Console::Text {
@@ -149,7 +154,7 @@ fn latest_checkpoint(plan: &Plan) -> Result<Option<Checkpoint>, Failure> {
     let way = match &checkpoint {
         Some(_) => "the one before it is used",
         None if start(plan, false) == Start::FromPeer => "there is no other one; the model is copied from a member",
-        None if plan.begins_anew => "there is no other one; the run begins anew at step 0",
+        None if plan.entry.begins_anew => "there is no other one; the run begins anew at step 0",
         None => {
             let message = format!("no checkpoint in {} can be used", folder.display());
             return Err(Failure::new(ExitCode::Files, message).hint(format!(

@@ -131,7 +131,7 @@ impl StayFacts {
         let hours = report.seconds / 3600.0;
         let steps = report.steps.saturating_sub(self.first_step) as f64;
         let tokens = steps * report.tokens_per_second * report.step_seconds;
-        let training = 100.0 * (report.seconds_in_training / report.seconds.max(1e-9)).min(1.0);
+        let training = 100.0 * (report.times.seconds_in_training / report.seconds.max(1e-9)).min(1.0);
         let predictions = examples(&report.prediction);
         let bytes = human_bytes(report.bytes_sent + report.bytes_received);
         let mut text = format!(
@@ -163,6 +163,7 @@ fn next(minute: u32, now: &Zoned) -> Option<Zoned> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::StepTimes;
 
     fn stay(settings: StaySettings, now: &str) -> Stay {
         let limits = LimitsSettings { time_zone: "Europe/Berlin".to_owned(), ..LimitsSettings::default() };
@@ -221,7 +222,7 @@ mod tests {
     fn what_a_machine_has_done_is_told_with_what_it_costs() {
         let report = NodeReport {
             seconds: 7200.0,
-            seconds_in_training: 6480.0,
+            times: StepTimes { seconds_in_training: 6480.0, ..StepTimes::default() },
             steps: 1500,
             tokens_per_second: 2000.0,
             step_seconds: 0.5,

@@ -1,6 +1,6 @@
 //! One daemon as a child process: its lines, its last report, its end.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -57,7 +57,7 @@ impl Child {
     pub(super) fn spawn(
         number: usize,
         directory: &Path,
-        (arguments, settings): (&[&OsStr], &str),
+        (arguments, settings): (&[OsString], &str),
         hosts: Option<&Hosts>,
         lines: mpsc::Sender<Line>,
     ) -> anyhow::Result<Child> {

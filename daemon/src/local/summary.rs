@@ -97,10 +97,10 @@ impl Summary {
             bytes_received: report.bytes_received,
             exchanges_completed: report.exchanges_completed,
             exchanges_failed: report.exchanges_failed,
-            seconds_in_training: report.seconds_in_training,
-            seconds_at_boundaries: report.seconds_at_boundaries,
-            longest_gap_seconds: report.longest_gap_seconds,
-            median_step_seconds: report.median_step_seconds,
+            seconds_in_training: report.times.seconds_in_training,
+            seconds_at_boundaries: report.times.seconds_at_boundaries,
+            longest_gap_seconds: report.times.longest_gap_seconds,
+            median_step_seconds: report.times.median_step_seconds,
             peak_memory_bytes: report.peak_memory_bytes,
         };
         let models: Vec<Vec<f32>> = children

@@ -15,13 +15,13 @@ fn a_new_folder_goes_where_nothing_begins_in_it_and_one_that_was_there_stays() {
     let there = folder.path().join("there");
     std::fs::create_dir(&there).expect("created");
     for place in [folder.path().join("new"), there.clone()] {
-        let options = options(&place, &nothing);
+        let options = options(&place);
         assert!(run_in(options, &settings, manifest.clone(), place, Swarms::default()).is_err(), "no such data");
     }
     assert!(there.exists() && !folder.path().join("new").exists());
 }
 
-fn options(directory: &Path, data: &[PathBuf]) -> LocalOptions {
-    let (directory, data) = (Some(directory.to_owned()), data.to_vec());
-    LocalOptions { nodes: 2, data, directory, format: Console::Json, ..LocalOptions::default() }
+fn options(directory: &Path) -> LocalOptions {
+    let directory = Some(directory.to_owned());
+    LocalOptions { nodes: 2, directory, format: Console::Json, ..LocalOptions::default() }
 }

@@ -2,20 +2,21 @@
 
 use std::path::Path;
 
-use crate::cli::LocalOptions;
 use crate::console::note;
+use crate::settings::NodeSettings;
 use crate::tracking::mlflow;
 
 /// Says what is wrong with them. The swarm trains all the same.
-pub(super) fn check(options: &LocalOptions) {
-    if let Some(folder) = &options.tensorboard
+pub(super) fn check(settings: &NodeSettings) {
+    let folder = &settings.tensorboard.directory;
+    if !folder.as_os_str().is_empty()
         && let Err(error) = try_folder(folder)
     {
         note(&format!("warning: cannot write TensorBoard's files in {}: {error}; training goes on", folder.display()));
         note("hint: --tensorboard takes a folder that this user may write; it is made where it is missing");
     }
-    if let Some(url) = &options.mlflow {
-        mlflow::check_address(url);
+    if !settings.mlflow.url.is_empty() {
+        mlflow::check_address(&settings.mlflow.url);
     }
 }
 

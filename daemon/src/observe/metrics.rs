@@ -55,15 +55,15 @@ impl Page {
         );
         self.gauge("tokens_per_second", "Tokens or images a second, lately", None, report.tokens_per_second);
         self.gauge("step", "Time of a step, lately", Some(Unit::Seconds), report.step_seconds);
-        let gap = report.longest_gap_seconds;
+        let gap = report.times.longest_gap_seconds;
         self.gauge("longest_gap", "Longest gap between two steps", Some(Unit::Seconds), gap);
         let times = [
-            ("training", "Time since the first step", report.seconds_in_training),
-            ("boundaries", "Time between two steps, where models are averaged", report.seconds_at_boundaries),
+            ("training", "Time since the first step", report.times.seconds_in_training),
+            ("boundaries", "Time between two steps, where models are averaged", report.times.seconds_at_boundaries),
             (
                 "aside",
                 "Time in evaluations, copies for checkpoints, and pauses that limits ask for",
-                report.seconds_aside,
+                report.times.seconds_aside,
             ),
         ];
         for (name, help, seconds) in times {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::ReachabilityReport;
 use crate::console::figures::{counted, human_bytes};
-use crate::drivers::{DataReport, PrivacyReport, TrainingView};
+use crate::drivers::{DataReport, PrivacyReport, StepTimes, TrainingView};
 use crate::engine::PeerTraffic;
 use crate::limits::rest::RestView;
 use crate::observe::outlook::OutlookReport;
@@ -126,17 +126,9 @@ pub struct NodeReport {
     pub bytes_sent: u64,
     /// Bytes received on the wire.
     pub bytes_received: u64,
-    /// Seconds from the begin of the first step of this process to the end of its last one.
-    pub seconds_in_training: f64,
-    /// Seconds of these in the gaps between two steps, whatever they went to, without evaluations and checkpoints: what
-    /// gossip costs training.
-    pub seconds_at_boundaries: f64,
-    /// The longest such gap, in seconds.
-    pub longest_gap_seconds: f64,
-    /// Median time from the begin of a step to the begin of the next, over the last 255, in seconds.
-    pub median_step_seconds: f64,
-    /// Seconds in evaluations, copies for checkpoints, and the pauses that `limits.training_percent` asks for.
-    pub seconds_aside: f64,
+    /// Where the time in training went.
+    #[serde(flatten)]
+    pub times: StepTimes,
     /// Parameters of the model.
     pub parameters: usize,
     /// Misbehaviours seen, over all peers.
@@ -279,11 +271,7 @@ impl NodeReport {
             bytes_today: surroundings.rest.bytes_today,
             bytes_sent: surroundings.bytes_sent,
             bytes_received: surroundings.bytes_received,
-            seconds_in_training: training.times.seconds_in_training,
-            seconds_at_boundaries: training.times.seconds_at_boundaries,
-            longest_gap_seconds: training.times.longest_gap_seconds,
-            median_step_seconds: training.times.median_step_seconds,
-            seconds_aside: training.times.seconds_aside,
+            times: training.times,
             parameters: surroundings.parameters,
             misbehaviours: status.misbehaviours.values().sum(),
             peak_memory_bytes: peak_memory_bytes(),
@@ -297,7 +285,7 @@ impl NodeReport {
 
     /// Share of the time in training that went by in gaps between two steps, 0 to 1; 0 before the first step.
     pub fn boundary_share(&self) -> f64 {
-        share_of(self.seconds_at_boundaries, self.seconds_in_training)
+        share_of(self.times.seconds_at_boundaries, self.times.seconds_in_training)
     }
 }
 
@@ -385,4 +373,78 @@ fn peak_memory_bytes() -> u64 {
     let kilobytes =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
     kilobytes.unwrap_or(0u64) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The keys of `murmur status --format json`, in their order. Programs of others read them: some may come, and none may go.
+    const KEYS: [&str; 52] = [
+        "peer",
+        "name",
+        "run",
+        "phase",
+        "doing",
+        "outlook",
+        "copying",
+        "steps",
+        "progress",
+        "ends_at",
+        "is_finishing",
+        "prediction",
+        "loss",
+        "validation_loss",
+        "accuracy",
+        "scores",
+        "tokens_per_second",
+        "swarm_tokens_per_second",
+        "members",
+        "step_seconds",
+        "peers",
+        "reachability",
+        "exchanges_completed",
+        "exchanges_coarse",
+        "exchanges_failed",
+        "disagreement",
+        "interval_steps",
+        "disagreement_ratio",
+        "uplink_bytes_per_second",
+        "gamma",
+        "delay_rounds",
+        "peers_banned",
+        "peers_distrusted",
+        "banned",
+        "distrusted",
+        "resting",
+        "bytes_today",
+        "bytes_sent",
+        "bytes_received",
+        "seconds_in_training",
+        "seconds_at_boundaries",
+        "longest_gap_seconds",
+        "median_step_seconds",
+        "seconds_aside",
+        "parameters",
+        "misbehaviours",
+        "peak_memory_bytes",
+        "seconds",
+        "data",
+        "synchronous",
+        "privacy",
+        "team",
+    ];
+
+    #[test]
+    fn a_report_has_the_keys_that_it_always_had_in_their_order_and_is_read_back() {
+        let times = StepTimes { seconds_in_training: 7.5, median_step_seconds: 0.25, ..StepTimes::default() };
+        let report = NodeReport { steps: u64::MAX, times, ..NodeReport::default() };
+        let text = serde_json::to_string(&report).expect("JSON");
+        let places = KEYS.map(|key| text.find(&format!("\"{key}\":")).unwrap_or_else(|| panic!("no {key}: {text}")));
+        assert!(places.is_sorted(), "{text}");
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).expect("an object");
+        assert_eq!(object.len(), KEYS.len(), "{text}");
+        assert!(text.contains("\"seconds_in_training\":7.5,\"seconds_at_boundaries\":0.0,"), "{text}");
+        assert_eq!(serde_json::from_str::<NodeReport>(&text).expect("a report"), report);
+    }
 }

@@ -43,7 +43,7 @@ pub fn load_node_settings(path: &Path) -> Result<NodeSettings, Failure> {
     let text = read(path, "node")?;
     let settings: NodeSettings =
         parse(path, &text, EXAMPLE).map_err(|failure| of_other_kind(path, &text, "node", failure))?;
-    settings.validate().map_err(|(field, value, rule)| out_of_range(path, &text, field, &value, rule))?;
+    settings.validate().map_err(|wrong| out_of_range(path, &text, wrong.key, &wrong.value, &wrong.takes))?;
     Ok(settings)
 }
 

@@ -4,50 +4,34 @@
 //! not know of it.
 
 use murmur_training::privacy::{Budget, PrivateSteps};
-use serde::{Deserialize, Serialize};
 
-/// What training may tell of each record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PrivacySettings {
-    /// ε at which own training ends; 0: training is not private.
-    pub epsilon: f64,
-    /// δ of that ε.
-    pub delta: f64,
-    /// The largest norm that the gradient of one record may have.
-    pub clip: f64,
-    /// The standard deviation of the noise, in clip norms.
-    pub noise: f64,
-}
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::Machine;
+use super::range::Range;
+use crate::cli::headings::PRIVACY;
 
-impl Default for PrivacySettings {
-    fn default() -> Self {
-        PrivacySettings { epsilon: 0.0, delta: 1e-5, clip: 1.0, noise: 1.0 }
+/// What ε can be.
+pub(crate) const EPSILON: Range<f64> = Range::new(0.01, 100.0).or_zero("not private");
+
+/// What δ can be.
+pub(crate) const DELTA: Range<f64> = Range::new(1e-12, 0.01);
+
+section! {
+    /// What training may tell of each record.
+    pub struct PrivacySettings {
+        /// What own training may tell of each record of the data, as differential privacy's epsilon; it ends there.
+        epsilon: f64 = 0.0 => range(EPSILON), flag(Flag::new("epsilon", "EPSILON", PRIVACY).of(&[Machine]));
+        /// The delta of that epsilon, below one in as many as there are records.
+        delta: f64 = 1e-5 => range(DELTA), flag(Flag::new("delta", "DELTA", PRIVACY).of(&[Machine]));
+        /// Norm to which the gradient of each record is clipped, where training is private.
+        clip: f64 = 1.0 => range(Range::new(1e-6, 1e6)), flag(Flag::new("clip", "NORM", PRIVACY).of(&[Machine]));
+        /// Noise of a private step, in clip norms.
+        noise: f64 = 1.0 => range(Range::new(0.1, 1000.0)), flag(Flag::new("noise", "SIGMA", PRIVACY).of(&[Machine]));
     }
 }
 
 impl PrivacySettings {
-    pub(crate) const EPSILON_RULE: &str = "0 (not private), or 0.01 to 100";
-    pub(crate) const DELTA_RULE: &str = "1e-12 to 0.01";
-    pub(crate) const CLIP_RULE: &str = "0.000001 to 1000000";
-    pub(crate) const NOISE_RULE: &str = "0.1 to 1000";
-
-    pub(crate) fn is_epsilon(value: f64) -> bool {
-        value == 0.0 || (0.01..=100.0).contains(&value)
-    }
-
-    pub(crate) fn is_delta(value: f64) -> bool {
-        (1e-12..=0.01).contains(&value)
-    }
-
-    pub(crate) fn is_clip(value: f64) -> bool {
-        (1e-6..=1e6).contains(&value)
-    }
-
-    pub(crate) fn is_noise(value: f64) -> bool {
-        (0.1..=1000.0).contains(&value)
-    }
-
     /// Whether training is to be private.
     pub fn is_on(&self) -> bool {
         self.epsilon > 0.0
@@ -62,30 +46,19 @@ impl PrivacySettings {
     pub fn steps(&self) -> PrivateSteps {
         PrivateSteps { clip: self.clip, noise: self.noise }
     }
-
-    pub(super) fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
-        let checks = [
-            ("privacy.epsilon", self.epsilon, Self::is_epsilon(self.epsilon), Self::EPSILON_RULE),
-            ("privacy.delta", self.delta, Self::is_delta(self.delta), Self::DELTA_RULE),
-            ("privacy.clip", self.clip, Self::is_clip(self.clip), Self::CLIP_RULE),
-            ("privacy.noise", self.noise, Self::is_noise(self.noise), Self::NOISE_RULE),
-        ];
-        match checks.into_iter().find(|(_, _, is_good, _)| !is_good) {
-            Some((field, value, _, rule)) => Err((field, value.to_string(), rule)),
-            None => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::NodeSettings;
 
     #[test]
     fn ranges_are_held() {
-        assert_eq!(PrivacySettings::default().validate(), Ok(()));
+        let of = |privacy: PrivacySettings| NodeSettings { privacy, ..NodeSettings::default() }.validate();
+        assert_eq!(of(PrivacySettings::default()), Ok(()));
         let on = PrivacySettings { epsilon: 3.0, ..PrivacySettings::default() };
-        assert!(on.is_on() && on.validate().is_ok() && !PrivacySettings::default().is_on());
+        assert!(on.is_on() && of(on.clone()).is_ok() && !PrivacySettings::default().is_on());
         let wrong = [
             (PrivacySettings { epsilon: -1.0, ..on.clone() }, "privacy.epsilon"),
             (PrivacySettings { epsilon: f64::NAN, ..on.clone() }, "privacy.epsilon"),
@@ -94,7 +67,7 @@ mod tests {
             (PrivacySettings { noise: 0.0, ..on }, "privacy.noise"),
         ];
         for (settings, field) in wrong {
-            assert_eq!(settings.validate().expect_err("out of range").0, field);
+            assert_eq!(of(settings).expect_err("out of range").key, field);
         }
     }
 }

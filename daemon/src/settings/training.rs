@@ -1,49 +1,91 @@
 //! `[training]` of a node file: how a machine trains, and with which others.
 
-use clap::ValueEnum;
+use std::ffi::OsString;
+
+use clap::{Arg, ValueEnum, value_parser};
 use murmur_training::{DeviceChoice, Precision, TrainingOptions};
 use serde::{Deserialize, Serialize};
+
+use super::declaration::section;
+use super::flag::Flag;
+use super::flag::Taker::{Bench, Daemon, Lend, Machine};
+use super::range::Range;
+use super::typed::{Typed, option};
+use crate::cli::headings::TRAINING;
 
 /// Workers of one node, at most.
 const DEVICES_MAX: usize = 64;
 
-/// Threads that train, at most.
-pub const THREADS_MAX: usize = 1024;
+/// Threads that train: more of them than any machine has cores are a mistake.
+pub(crate) const THREADS: Range<usize> = Range::new(0, 1024).or_zero("takes all cores");
 
-/// How a machine trains.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TrainingSettings {
-    /// "auto", "cpu" or "cuda:N".
-    pub device: String,
-    /// Several devices that train as one node, such as ["cuda:0", "cuda:1"]; where it is not empty, `device` is not read.
-    /// Each takes a batch of the run's size at every step.
-    pub devices: Vec<String>,
-    /// Whether several devices have all of the model each, or some of its layers each.
-    pub split: Split,
-    /// CPU threads that train; 0 takes all cores.
-    pub threads: usize,
-    /// Compute activations again in the backward instead of keeping them: less memory, a third more arithmetic.
-    pub recompute: bool,
-    /// Examples of a batch that are computed at once; 0 chooses. Fewer need less memory.
-    pub micro_batch: usize,
-    /// "f32" or "bf16": in what transformers multiply matrices.
-    pub precision: Precision,
-    /// Bits in which the optimizer's moments of matrices, but for the embedding, are kept: 8 or 32. Only on CPUs, and not where members
-    /// average gradients.
-    pub moment_bits: u32,
-    /// Lines of helpers, as `murmur lend` prints them: other machines that hold some of the model's layers.
-    pub helpers: Vec<String>,
-    /// Bits of a value of activations on their way to helpers and back: 8, or 32 for what is exact.
-    pub stream_bits: u32,
-    /// Gigabytes (10⁹ bytes) that a captain's own layers take at most; 0: what is free.
-    pub memory_gigabytes: f64,
-    /// Steps after which this node is done, whatever the swarm's progress; 0 sets no limit of its own.
-    pub steps: u64,
-    /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
-    pub evaluate_every: u64,
-    /// What to do once the run is complete.
-    pub after_completion: AfterCompletion,
+section! {
+    /// How a machine trains.
+    pub struct TrainingSettings {
+        /// auto, cpu or cuda:N; several as cuda:0,cuda:1 train as one node.
+        ///
+        /// A file names several in `devices`.
+        device: String = "auto".to_owned() =>
+            form("\"auto\", \"cpu\" or \"cuda:N\"", |text| text.parse::<DeviceChoice>().is_ok()),
+            such_as(&["cpu", "cuda:0", "cuda:1"]),
+            flag_as(Flag::new("device", "DEVICE", TRAINING).of(&[Machine]), set_devices);
+        /// Several devices that train as one node, such as ["cuda:0", "cuda:1"]; where it is not empty, `device` is not read.
+        /// Each takes a batch of the run's size at every step.
+        devices: Vec<String> = Vec::new() =>
+            each("a list of \"cpu\" and \"cuda:N\"", is_one_device), at_most(DEVICES_MAX), set_by("device");
+        /// Several devices have all of the model each (replicate), or some of its layers each (pipeline); auto cuts it where
+        /// it does not fit each.
+        split: Split = Split::Auto => flag(Flag::new("split", "HOW", TRAINING).of(&[Machine]));
+        /// CPU threads that train.
+        threads: usize = 0 => range(THREADS), flag(Flag::new("threads", "N", TRAINING).of(&[Machine, Lend, Bench]));
+        /// Compute activations again in the backward: less memory, a third more arithmetic.
+        recompute: bool = false =>
+            flag(Flag::switch("recompute", TRAINING).of(&[Lend, Bench]).without_variable_in(&[Lend, Bench]));
+        /// Examples of a batch that are computed at once; 0 chooses. Fewer need less memory.
+        micro_batch: usize = 0;
+        /// In what transformers multiply matrices: f32 or bf16 [default: f32].
+        precision: Precision = Precision::F32 =>
+            flag(Flag::new("precision", "PRECISION", TRAINING).of(&[Lend, Bench]).without_variable_in(&[Lend, Bench]));
+        /// Bits in which the optimizer's moments of matrices, but for the embedding, are kept. Only on CPUs, and not where
+        /// members average gradients.
+        moment_bits: u32 = 32 => either(8, 32);
+        /// The line that `murmur lend` printed on another machine, which is to hold some of the model's layers; may be repeated.
+        helpers: Vec<String> = Vec::new() => flag(Flag::new("helper", "LINE", TRAINING).of(&[Daemon]));
+        /// Bits of a value of activations on their way to helpers and back: 32 is exact.
+        stream_bits: u32 = 8 => either(8, 32);
+        /// Gigabytes (10⁹ bytes) that a captain's own layers take at most.
+        memory_gigabytes: f64 = 0.0 => range(Range::new(0.0, 1e6).or_zero("what is free"));
+        /// Own steps after which this node is done, whatever the swarm's progress; in a synchronous run no later than all.
+        steps: u64 = 0 =>
+            range(Range::new(1, u64::MAX).or_zero("sets no limit")),
+            flag(
+                Flag::new("steps", "N", TRAINING).of(&[Daemon]).without_zero("; leave it out to set no limit")
+                    .shaped(|arg| arg.display_order(0))
+            );
+        /// Steps between two evaluations on the held-out slice; 0 evaluates only at the end.
+        evaluate_every: u64 = 100;
+        /// What to do once the run is complete.
+        after_completion: AfterCompletion = AfterCompletion::Serve => flag_as(
+            Flag::switch("exit", TRAINING).of(&[Daemon])
+                .says("End once the run is complete, instead of staying to give the model to whoever joins; for scripts"),
+            |training, exits: bool| {
+                training.after_completion = if exits { AfterCompletion::Exit } else { AfterCompletion::Serve };
+            }
+        );
+    }
+}
+
+fn is_one_device(text: &str) -> bool {
+    text.parse().is_ok_and(|choice: DeviceChoice| choice != DeviceChoice::Auto)
+}
+
+/// One device takes the place of several, and several that of one.
+fn set_devices(training: &mut TrainingSettings, typed: String) {
+    let names: Vec<String> = typed.split(',').map(|name| name.trim().to_owned()).collect();
+    (training.device, training.devices) = match names.as_slice() {
+        [one] => (one.clone(), Vec::new()),
+        _ => (training.device.clone(), names),
+    };
 }
 
 /// How several devices of a node train one model.
@@ -82,55 +124,15 @@ impl TrainingSettings {
             kernels: None,
         }
     }
-
-    /// Checks what serde cannot: the first value out of its range, as (field, value, rule).
-    ///
-    /// # Errors
-    /// That value.
-    pub(super) fn validate(&self) -> Result<(), (&'static str, String, &'static str)> {
-        if self.device.parse::<DeviceChoice>().is_err() {
-            return Err(("training.device", format!("{:?}", self.device), "\"auto\", \"cpu\" or \"cuda:N\""));
-        }
-        let names = |text: &String| text.parse().is_ok_and(|choice: DeviceChoice| choice != DeviceChoice::Auto);
-        if let Some(bad) = self.devices.iter().find(|text| !names(text)) {
-            return Err(("training.devices", format!("{bad:?}"), "a list of \"cpu\" and \"cuda:N\""));
-        }
-        if self.devices.len() > DEVICES_MAX {
-            return Err(("training.devices", format!("{} of them", self.devices.len()), "at most 64"));
-        }
-        if ![8, 32].contains(&self.moment_bits) {
-            return Err(("training.moment_bits", self.moment_bits.to_string(), "8 or 32"));
-        }
-        if ![8, 32].contains(&self.stream_bits) {
-            return Err(("training.stream_bits", self.stream_bits.to_string(), "8 or 32"));
-        }
-        if !(0.0..=1e6).contains(&self.memory_gigabytes) {
-            return Err(("self.memory_gigabytes", self.memory_gigabytes.to_string(), "0 (what is free) to 1000000"));
-        }
-        if self.threads > THREADS_MAX {
-            return Err(("training.threads", self.threads.to_string(), "0 (all cores) to 1024"));
-        }
-        Ok(())
-    }
 }
 
-impl Default for TrainingSettings {
-    fn default() -> Self {
-        TrainingSettings {
-            device: "auto".to_owned(),
-            devices: Vec::new(),
-            split: Split::Auto,
-            threads: 0,
-            recompute: false,
-            micro_batch: 0,
-            precision: Precision::F32,
-            moment_bits: 32,
-            helpers: Vec::new(),
-            stream_bits: 8,
-            memory_gigabytes: 0.0,
-            steps: 0,
-            evaluate_every: 100,
-            after_completion: AfterCompletion::Serve,
-        }
+impl Typed for Split {
+    fn shape(argument: Arg) -> Arg {
+        argument.value_parser(value_parser!(Split)).hide_possible_values(true)
+    }
+
+    fn words(&self, name: &str) -> Vec<OsString> {
+        let value = self.to_possible_value().expect("none is hidden");
+        vec![option(name, value.get_name())]
     }
 }

@@ -31,6 +31,23 @@ pub(crate) struct Arranged {
     pub(crate) line: Option<String>,
 }
 
+/// Devices that are open, and how they train a run that fits them.
+pub(crate) struct Fitted {
+    pub(crate) devices: Devices,
+    pub(crate) arranged: Arranged,
+}
+
+impl Fitted {
+    /// Opens the devices and checks the memory of a run.
+    ///
+    /// # Errors
+    /// When there is no such device, or the run does not fit.
+    pub(crate) fn find(manifest: &RunManifest, settings: &TrainingSettings) -> Result<Fitted, Failure> {
+        let devices = Devices::open(settings)?;
+        Ok(Fitted { arranged: arrange(manifest, settings, &devices)?, devices })
+    }
+}
+
 impl Arrangement {
     /// The engine of a run.
     ///

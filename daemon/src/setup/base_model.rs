@@ -8,8 +8,7 @@ use murmur_training::{BaseWeights, Pretrained, PretrainedBase, PretrainedConfig,
 
 use crate::failure::{ExitCode, Failure};
 use crate::settings::NodeSettings;
-use crate::setup::arrangement::arrange;
-use crate::setup::devices::Devices;
+use crate::setup::arrangement::Fitted;
 use crate::store::Checkpoint;
 
 /// A folder that cannot be read, or not be written, with the remedy.
@@ -17,18 +16,28 @@ pub(crate) fn pretrained_failure(error: &PretrainedError) -> Failure {
     Failure::new(ExitCode::Files, error.to_string()).hint(error.remedy())
 }
 
+/// What was read and opened for a run's base before the daemon is prepared, so that nothing of it is done twice: a GPU takes
+/// minutes to open, and memory that the base takes already is none that it lacks.
+#[derive(Default)]
+pub struct ReadBase {
+    /// `None` where there is none, or other machines hold its layers.
+    pub(crate) weights: Option<PretrainedBase>,
+    /// `None` where nothing was opened.
+    pub(crate) fitted: Option<Fitted>,
+}
+
 /// Fills a founder's base, where it has one, into its manifest: its architecture and its digest.
 ///
 /// # Errors
 /// When it cannot be read, is not the one that the run calls for, or was trained with a shorter context.
-pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, Option<PretrainedBase>), Failure> {
+pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManifest, ReadBase), Failure> {
     let Some(folder) = settings.model.base() else {
         check_named(&manifest)?;
-        return Ok((manifest, None));
+        return Ok((manifest, ReadBase::default()));
     };
     let mut manifest = described(manifest, settings)?;
-    check_fit(&manifest, settings)?;
-    let (base, digest) = if is_shared_out(&manifest, settings) {
+    let fitted = fit(&manifest, settings)?;
+    let (weights, digest) = if is_shared_out(&manifest, settings) {
         (None, PretrainedBase::digest_of(folder).map_err(|error| pretrained_failure(&error))?)
     } else {
         let base = read_base(&manifest, folder)?;
@@ -40,24 +49,25 @@ pub fn found(manifest: RunManifest, settings: &NodeSettings) -> Result<(RunManif
     } else {
         check_digest(&manifest, folder, &digest)?;
     }
-    Ok((manifest, base))
+    Ok((manifest, ReadBase { weights, fitted }))
 }
 
 /// The base that a joiner needs, where the run trains adapters: read before anything of the run is written.
 ///
 /// # Errors
 /// When it is missing, cannot be read or is not the run's.
-pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<PretrainedBase>, Failure> {
+pub fn joined(manifest: &RunManifest, settings: &NodeSettings) -> Result<ReadBase, Failure> {
     if !manifest.lora.is_on() {
-        return Ok(None);
+        return Ok(ReadBase::default());
     }
-    check_fit(manifest, settings)?;
+    let fitted = fit(manifest, settings)?;
     if is_shared_out(manifest, settings) {
         let folder = needed(manifest, settings.model.base())?;
         let digest = PretrainedBase::digest_of(folder).map_err(|error| pretrained_failure(&error))?;
-        return check_digest(manifest, folder, &digest).map(|()| None);
+        return check_digest(manifest, folder, &digest).map(|()| ReadBase { weights: None, fitted });
     }
-    read_base_as_named(manifest, settings.model.base()).map(Some)
+    let weights = read_base_as_named(manifest, settings.model.base())?;
+    Ok(ReadBase { weights: Some(weights), fitted })
 }
 
 /// Whether no machine is to hold all of a frozen base: other machines hold the weights of their layers.
@@ -132,15 +142,10 @@ pub fn whole_model(checkpoint: &Checkpoint, folder: Option<&Path>) -> Result<Vec
     Ok(lora::merge(&layout, &manifest.lora, &base.parameters, parameters))
 }
 
-/// Sizes first: a model that is too large is not read.
-fn check_fit(manifest: &RunManifest, settings: &NodeSettings) -> Result<(), Failure> {
-    if !settings.training.helpers.is_empty() {
-        // Whether it fits is known once helpers are there.
-        return Ok(());
-    }
-    // A device that cannot be opened is told of later.
-    Devices::open(&settings.training)
-        .map_or(Ok(()), |devices| arrange(manifest, &settings.training, &devices).map(drop))
+/// Sizes first: a model that is too large is not read. `None` where it is known later whether it fits: once helpers are there.
+fn fit(manifest: &RunManifest, settings: &NodeSettings) -> Result<Option<Fitted>, Failure> {
+    let is_alone = settings.training.helpers.is_empty();
+    is_alone.then(|| Fitted::find(manifest, &settings.training)).transpose()
 }
 
 fn check_named(manifest: &RunManifest) -> Result<(), Failure> {

@@ -101,7 +101,8 @@ fn busy(daemon: &Daemon) -> (f64, f64) {
 
 /// Shares of the time at step boundaries and of the processor time that is not training's.
 fn cost(earlier: &(f64, f64), later: &(f64, f64), before: &NodeReport, after: &NodeReport) -> (f64, f64) {
-    let boundaries = (after.seconds_at_boundaries - before.seconds_at_boundaries) / (after.seconds - before.seconds);
+    let boundaries =
+        (after.times.seconds_at_boundaries - before.times.seconds_at_boundaries) / (after.seconds - before.seconds);
     let (training, others) = (later.0 - earlier.0, later.1 - earlier.1);
     (boundaries, others / (training + others))
 }

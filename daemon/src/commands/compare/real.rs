@@ -104,10 +104,10 @@ fn train(
     job: &Job,
     (folder, twins): (&Path, Option<&Path>),
 ) -> anyhow::Result<Measured> {
+    let files = options.data.iter().cloned().collect();
     let daemons = LocalOptions {
         run: Some(folder.with_extension("toml")),
         nodes: options.nodes as u16,
-        data: options.data.iter().cloned().collect(),
         directory: Some(folder.to_owned()),
         ..LocalOptions::default()
     };
@@ -118,7 +118,7 @@ fn train(
     let seconds = TIME_FACTOR_MAX * simulated_seconds(results, job.method, job.fault);
     let limit = Duration::from_secs_f64(seconds) + TIME_MORE;
     let trial = Trial { hosts, limit, ..trial(base, job.fault) };
-    let ended = local::train(daemons, folder, twins, trial)?.ok_or_else(no_comparison)?;
+    let ended = local::train(daemons, files, (folder, twins), trial)?.ok_or_else(no_comparison)?;
     Ok(measured(job.method, job.fault, ended, base))
 }
 

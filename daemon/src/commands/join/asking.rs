@@ -71,73 +71,83 @@ impl From<Unanswered> for Failure {
     }
 }
 
-fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
+/// Who asks, and what carries it. One for all questions before a daemon; dropping it closes their sockets at once, so that
+/// the daemon can listen where a search has listened.
+pub(super) struct Asking {
+    identity: Keypair,
+    runtime: Runtime,
 }
 
-/// Asks the members at the destination's addresses for the run.
-pub(super) fn ask(destination: &Destination, settings: &NodeSettings) -> Result<Told, Unanswered> {
-    let identity = asking_identity(settings);
-    let mut addresses: Vec<Multiaddr> = Vec::new();
-    for entry in &destination.bootstrap {
-        let text = match entry.peer {
-            Some(peer) => format!("{}/p2p/{peer}", entry.address),
-            None => entry.address.to_string(),
+impl Asking {
+    /// Makes what questions need: the node's own identity, where it has one, and a thread.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub(super) fn begin(settings: &NodeSettings) -> Result<Asking, Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let failed = |error| Failure::new(ExitCode::Failure, format!("cannot start the runtime: {error}"));
+        Ok(Asking { identity: asking_identity(settings), runtime: runtime.map_err(failed)? })
+    }
+
+    /// Asks the members at the destination's addresses for the run.
+    pub(super) fn ask(&self, destination: &Destination, settings: &NodeSettings) -> Result<Told, Unanswered> {
+        let mut addresses: Vec<Multiaddr> = Vec::new();
+        for entry in &destination.bootstrap {
+            let text = match entry.peer {
+                Some(peer) => format!("{}/p2p/{peer}", entry.address),
+                None => entry.address.to_string(),
+            };
+            addresses.extend(text.parse::<Multiaddr>());
+        }
+        let asking = ask_again_and_again(&self.identity, &addresses, destination.credentials.as_ref());
+        self.runtime.block_on(asking).map_err(|NoManifest { reasons, refusal, .. }| Unanswered {
+            asker: murmur_network::peer_id(&self.identity),
+            reasons,
+            refusal,
+            has_unused_secret: destination.credentials.is_none()
+                && !settings.network.secret_file.as_os_str().is_empty(),
+        })
+    }
+
+    /// Looks for other members where those of a ticket do not answer. Whom it finds becomes one whom to dial first.
+    ///
+    /// # Errors
+    /// Why nobody answers, with what was tried.
+    pub(super) fn search(
+        &self,
+        destination: &mut Destination,
+        settings: &NodeSettings,
+        unanswered: Unanswered,
+    ) -> Result<Told, Failure> {
+        let Some(credentials) = destination.credentials.clone() else { return Err(unanswered.into()) };
+        let listen = settings.network.listen_at(settings.network.usual_port());
+        let listen: Vec<Multiaddr> = listen.iter().filter_map(|text| text.parse().ok()).collect();
+        let search = Search {
+            identity: &self.identity,
+            ticket: &credentials,
+            known: &destination.bootstrap,
+            listen: &listen,
+            connectivity: settings.network.connectivity(),
+            answer_timeout: FETCH_TIMEOUT,
         };
-        addresses.extend(text.parse::<Multiaddr>());
-    }
-    let asking = ask_again_and_again(&identity, &addresses, destination.credentials.as_ref());
-    let asker = murmur_network::peer_id(&identity);
-    let has_unused_secret = destination.credentials.is_none() && !settings.network.secret_file.as_os_str().is_empty();
-    match runtime().map(|runtime| runtime.block_on(asking)) {
-        Ok(Ok(told)) => Ok(told),
-        Ok(Err(NoManifest { reasons, refusal, .. })) => Err(Unanswered { asker, reasons, refusal, has_unused_secret }),
-        Err(error) => {
-            let reasons = vec![format!("cannot start the runtime: {error}")];
-            Err(Unanswered { asker, reasons, refusal: None, has_unused_secret })
+        // Who does not let this node in may still answer lookups. A wrong secret is wrong for all members.
+        let answers = matches!(unanswered.refusal, Some(Refusal::NotAdmitted));
+        let is_hopeless = matches!(unanswered.refusal, Some(Refusal::OtherSecret | Refusal::Closed));
+        if is_hopeless || !murmur_network::is_promising(&search, answers) {
+            return Err(unanswered.into());
         }
-    }
-}
-
-/// Looks for other members where those of a ticket do not answer. Whom it finds becomes one whom to dial first.
-///
-/// # Errors
-/// Why nobody answers, with what was tried.
-pub(super) fn search(
-    destination: &mut Destination,
-    settings: &NodeSettings,
-    unanswered: Unanswered,
-) -> Result<Told, Failure> {
-    let Some(credentials) = destination.credentials.clone() else { return Err(unanswered.into()) };
-    let listen: Vec<Multiaddr> =
-        settings.network.listen_at(settings.network.usual_port()).iter().filter_map(|text| text.parse().ok()).collect();
-    let identity = asking_identity(settings);
-    let search = Search {
-        identity: &identity,
-        ticket: &credentials,
-        known: &destination.bootstrap,
-        listen: &listen,
-        connectivity: settings.network.connectivity(),
-        answer_timeout: FETCH_TIMEOUT,
-    };
-    // Who does not let this node in may still answer lookups. A wrong secret is wrong for all members.
-    let answers = matches!(unanswered.refusal, Some(Refusal::NotAdmitted));
-    let is_hopeless = matches!(unanswered.refusal, Some(Refusal::OtherSecret | Refusal::Closed));
-    if is_hopeless || !murmur_network::is_promising(&search, answers) {
-        return Err(unanswered.into());
-    }
-    note(&format!("unanswered  {}", unanswered.reasons.join("; ")));
-    let seconds = SEARCH_TIMEOUT.as_secs();
-    note(&format!("searching   other members of run {}, for {seconds} s at most", credentials.run));
-    let failed = |error: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("cannot search: {error}"));
-    let runtime = runtime().map_err(|error| failed(&error))?;
-    match runtime.block_on(search_member(search, SEARCH_TIMEOUT)).map_err(|error| failed(&error))? {
-        Ok(FoundMember { told, member }) => {
-            note(&format!("found       a member at {}", member.address));
-            destination.bootstrap.push(member);
-            Ok(told)
+        note(&format!("unanswered  {}", unanswered.reasons.join("; ")));
+        let seconds = SEARCH_TIMEOUT.as_secs();
+        note(&format!("searching   other members of run {}, for {seconds} s at most", credentials.run));
+        let failed = |error: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("cannot search: {error}"));
+        match self.runtime.block_on(search_member(search, SEARCH_TIMEOUT)).map_err(|error| failed(&error))? {
+            Ok(FoundMember { told, member }) => {
+                note(&format!("found       a member at {}", member.address));
+                destination.bootstrap.push(member);
+                Ok(told)
+            }
+            Err(nobody) => Err(unanswered.after_search(&nobody)),
         }
-        Err(nobody) => Err(unanswered.after_search(&nobody)),
     }
 }
 

@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use murmur_training::median;
+use serde::{Deserialize, Serialize};
 
 /// Steps that the median is taken over.
 const RECENT_MAX: usize = 255;
 
 /// What was measured since the first step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
     /// From the begin of the first step to the end of the last one, in seconds: steps, gaps, and what was aside.
     pub seconds_in_training: f64,

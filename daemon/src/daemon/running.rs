@@ -1,0 +1,373 @@
+//! A daemon that runs: the engine, and all that works beside it until the node has left its swarm.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use murmur_network::{Double, Multiaddr, Network, Traffic};
+use murmur_protocol::{Node, RunManifest, Time, bounds};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinHandle};
+
+use super::blocking::Blocker;
+use super::configured::{node_config, trainer_settings};
+use super::double::{self, watch_for_double};
+use super::finishing::Finisher;
+use super::invitation::Invitation;
+use super::leaving::{self, Hurry};
+use super::length::{finish_after, length};
+use super::networking::start_network;
+use super::observing::{self, Observing, Teller};
+use super::prepared::Prepared;
+use super::regular::{
+    Reporter, invitation, invite_regularly, keep_the_finish, remember_peers_regularly, report_regularly,
+};
+use super::stop::watch_for_stop;
+use super::{Plan, Ready, ports, recording};
+use crate::console::{Console, Given, next_commands, note};
+use crate::drivers::{DataDriver, Pages, ShelfParts, StatusServer, Trainer, Workers};
+use crate::engine::{Channels, Engine, Picture, Recorder, Stopped};
+use crate::failure::{ExitCode, Failure};
+use crate::limits::rest::Rest;
+use crate::limits::stay::StayFacts;
+use crate::observe::report::NodeReport;
+use crate::observe::source::record_events;
+use crate::process::background;
+use crate::process::service_manager::ServiceManager;
+use crate::settings::{AfterCompletion, NodeSettings};
+use crate::store::{Announcement, CheckpointWriter, DataDirectory, RunningDaemon, newest_checkpoint};
+use crate::team::captain::Helpers;
+use crate::web::About;
+
+/// Facts waiting for the engine, which takes microseconds for each.
+const EVENTS_MAX: usize = 1024;
+
+/// Notices kept for a slow console; older ones are lost to it.
+const NOTICES_MAX: usize = 256;
+
+/// Steps in progress, the last evaluation and the last checkpoint may take this long.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A daemon that shows itself to others.
+pub(super) struct Running {
+    manifest: RunManifest,
+    settings: NodeSettings,
+    console: Console,
+    directory: Arc<DataDirectory>,
+    engine: Engine,
+    /// Whether it is to leave.
+    stop: watch::Receiver<bool>,
+    /// How it leaves where it has little time for it.
+    hurry: Option<Hurry>,
+    reporter: Reporter,
+    observing: Observing,
+    resting: Resting,
+    /// End after the trainer, so that they hear that they are let go.
+    helpers: Option<Helpers>,
+    service_manager: Option<ServiceManager>,
+    double: watch::Receiver<Option<Double>>,
+    /// What has nothing to do any more once the engine has ended.
+    beside_engine: Vec<AbortHandle>,
+    /// What shows the last evaluation and the last checkpoint as well.
+    beside_end: Vec<AbortHandle>,
+    /// Answers until all is over.
+    _server: Option<StatusServer>,
+    announcement: Option<Announcement>,
+}
+
+/// What keeps the node's hours of rest and the bytes of its day.
+struct Resting {
+    task: JoinHandle<()>,
+    /// Dropping it ends the task.
+    end: oneshot::Sender<()>,
+}
+
+/// A task that ends with a daemon.
+fn beside(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    tokio::spawn(task).abort_handle()
+}
+
+impl Running {
+    /// Starts the drivers and all tasks, and says that the daemon is ready.
+    ///
+    /// # Errors
+    /// When it cannot listen, or its data directory belongs to another run.
+    pub(super) async fn start(plan: Plan, model: Prepared) -> anyhow::Result<Running> {
+        let clock = Instant::now();
+        let layout = model.engine.layout().clone();
+        let parameters = layout.parameters();
+        let first_step = model.engine.steps();
+        let (events, inbox) = mpsc::channel(EVENTS_MAX);
+        let shelf = model.shared.as_ref().map(|shared| ShelfParts::new(shared.held.clone()));
+        let network_shelf = shelf.as_ref().map(|parts| parts.shelf.clone());
+        let throttle = model.helpers.as_ref().map(Helpers::throttle);
+        let network = start_network(&plan, (network_shelf, throttle), events.clone()).await?;
+        plan.directory.claim(&plan.manifest)?;
+        let (me, resumed, progress) = (network.peer_id(), model.resumed, model.progress);
+        let mut helpers = model.helpers;
+        let keep = plan.settings.checkpoint.keep;
+        let writer = CheckpointWriter::start(plan.directory.checkpoints_path(), layout.clone(), keep);
+        let (arrivals, arriving) = mpsc::channel(bounds::SHARDS_MAX);
+        let private_end = model.privacy.as_ref().map(|ledger| first_step.saturating_add(ledger.steps_left()));
+        let trainer_settings = trainer_settings(&plan, progress, model.privacy);
+        let writing = writer.writing();
+        let trainer = Trainer::start(model.engine, trainer_settings, events.clone(), writer, arriving);
+        let workers = Workers::start(events.clone());
+        let (config, seed) = (node_config(&plan, resumed, trainer.report()), random_seed()?);
+        let recorder = recording::recorder(&plan, &config, (me, &layout, seed))?;
+        let node = Node::new(config, me, layout, seed, Time::ZERO);
+
+        let picture = Picture { status: node.status(), traffic: network.traffic(), peers: Default::default() };
+        let (pictures, picture_view) = watch::channel(picture);
+        let (notices, heard) = broadcast::channel(NOTICES_MAX);
+        let (training_view, checkpoints) = (trainer.view(), trainer.checkpoints());
+        let (reports, report_view) = watch::channel(NodeReport::default());
+        let fetching = model
+            .shared
+            .zip(shelf)
+            .map(|(shared, shelf)| DataDriver::start(shared, network.clone(), shelf, picture_view.clone(), arrivals));
+        let (data_view, fetching) = fetching.unzip();
+        let mut rest = Rest::new(&plan.settings.limits, plan.directory.traffic_path());
+        let (rest_sender, rest_view) = watch::channel(rest.look(SystemTime::now(), network.traffic()));
+        let (end, rest_end) = oneshot::channel();
+        let task = tokio::spawn(rest.watch(picture_view.clone(), events.clone(), rest_sender, rest_end));
+        let resting = Resting { task, end };
+        let own_steps = Some(plan.settings.training.steps).filter(|steps| *steps > 0);
+        let reporter = Reporter {
+            run: plan.manifest.run_id().to_string(),
+            name: plan.settings.network.name.trim().to_owned(),
+            stay: StayFacts::of(&plan.settings.stay, first_step),
+            own_steps: [own_steps, private_end].into_iter().flatten().min(),
+            state_bytes: bounds::state_bytes(parameters) as u64,
+            writing,
+            outlook: Arc::default(),
+            prediction: plan.manifest.prediction(),
+            parameters,
+            pictures: picture_view,
+            training: training_view.clone(),
+            data: data_view.clone(),
+            rest: rest_view,
+            reachability: network.reachability(),
+            network: network.clone(),
+            clock,
+            team: helpers.as_ref().map(Helpers::source),
+        };
+        let mut beside_engine: Vec<AbortHandle> = fetching.into_iter().collect();
+        let mut beside_end = vec![beside(report_regularly(reporter.clone(), reports))];
+        let Plan { manifest, settings, directory, identity, secret, console, entry, .. } = plan;
+        let directory = Arc::new(directory);
+        beside_engine.push(beside(remember_peers_regularly(directory.clone(), reporter.pictures.clone())));
+        beside_engine.push(beside(keep_the_finish(directory.clone(), reporter.pictures.clone())));
+        let secret_file = secret.is_some().then(|| directory.secret_path());
+        let run_id = manifest.run_id();
+        let invited = invitation(run_id, &network, secret_file.as_deref());
+        let ticket = invited.ticket(secret.clone()).map_or_else(String::new, |ticket| ticket.to_string());
+        let (invitations, invitation_view) = watch::channel(invited);
+        let pictures_to_invite = reporter.pictures.clone();
+        let inviting = invite_regularly(run_id, network.clone(), secret_file, pictures_to_invite, invitations);
+        beside_engine.push(beside(inviting));
+        let finisher = Finisher::new(&identity, &manifest, report_view.clone(), events);
+        if let Some(length) = length(entry.length, directory.root()) {
+            let root = directory.root().to_owned();
+            let ending = finish_after((length, first_step), root, report_view.clone(), finisher.clone());
+            beside_engine.push(beside(ending));
+        }
+        let blocker = Blocker::new(directory.root(), &settings.network, network.admission(), report_view.clone());
+        let from = (resumed.then_some(progress), first_step);
+        let price = settings.stay.price_per_hour;
+        let facts = observing::facts(&manifest, reporter.own_name(), from, parameters, (&model.device, price));
+        let teller = Teller { root: directory.root(), manifest: &manifest, settings: &settings, me, clock };
+        let observing = Observing::start(teller, facts, &report_view, &notices);
+        let (reports, hub) = (report_view.clone(), observing.hub());
+        let of_team = helpers.as_mut().and_then(Helpers::take_events);
+        of_team.map(|events| tokio::spawn(record_events(hub.clone(), events)));
+        let about = Arc::new(About {
+            manifest: manifest.clone(),
+            settings: settings.clone(),
+            root: directory.root().to_owned(),
+            secret: secret.clone(),
+        });
+        let requests = checkpoints.clone();
+        let pages = Pages { reports, invitations: invitation_view, checkpoints, finisher, blocker, hub, about };
+        let token = RunningDaemon::draw_token().context("the system gives no randomness")?;
+        let listener = ports::listen_for_status(&settings.status).await?;
+        let server = listener.map(|listener| StatusServer::start(listener, pages, &token)).transpose()?;
+        let status_address = server.as_ref().map(|server| server.address().to_string());
+        let announcement = announce(&directory, status_address.clone(), token);
+
+        let ready = Ready {
+            peer: me.to_string(),
+            name: reporter.own_name(),
+            run: reporter.run.clone(),
+            run_name: manifest.run.name.clone(),
+            addresses: network.listen_addresses().iter().map(|address| format!("{address}/p2p/{me}")).collect(),
+            ticket,
+            status_address,
+            parameters,
+            data_directory: directory.root().to_owned(),
+            device: model.device,
+        };
+        // The line with which others join comes last: it goes another way to a terminal than the lines before.
+        if let Some(finished) = &model.finished {
+            console.show_finished(finished, &manifest, directory.root(), &given(&settings));
+        }
+        console.show_ready(&ready, resumed.then_some(progress), !resumed && !entry.joins);
+        if plan.in_background {
+            background::detach(directory.root())?;
+        }
+        let service_manager = ServiceManager::from_environment();
+        service_manager.iter().for_each(ServiceManager::ready);
+        beside_end.extend(service_manager.clone().map(|manager| beside(live(manager))));
+        beside_engine.extend(data_view.map(|view| beside(console.show_fetching(view))));
+        beside_end.push(beside(console.follow(report_view.clone(), heard)));
+        let listen = network.listen_addresses();
+        let new_ticket = move |public: &[Multiaddr]| {
+            let ticket = Invitation::new(run_id, me, public, &listen).ticket(secret.clone());
+            ticket.map_or_else(String::new, |ticket| ticket.to_string())
+        };
+        beside_end.push(beside(console.follow_reachability(network.reachability(), new_ticket)));
+
+        let (stop, stop_view) = watch::channel(false);
+        let exits = settings.training.after_completion == AfterCompletion::Exit;
+        let double = network.double();
+        beside_engine.push(beside(watch_for_double(network.clone(), stop.clone())));
+        let stay = entry.stay.over(traffic(network.clone(), entry.loaded));
+        tokio::spawn(watch_for_stop(stop, plan.until_stdin_closes, training_view, exits, stay));
+        let leave_within = Some(settings.stay.leave_seconds).filter(|seconds| *seconds > 0.0);
+        let hurry =
+            leave_within.map(|limit| Hurry::prepare(stop_view.clone(), Duration::from_secs_f64(limit), requests));
+        let channels = Channels { events: inbox, pictures, notices, recorder };
+        let engine = Engine::new(node, network, trainer, workers, clock, channels);
+        Ok(Running {
+            manifest,
+            settings,
+            console,
+            directory,
+            engine,
+            stop: stop_view,
+            hurry,
+            reporter,
+            observing,
+            resting,
+            helpers,
+            service_manager,
+            double,
+            beside_engine,
+            beside_end,
+            _server: server,
+            announcement,
+        })
+    }
+
+    /// Runs until the node has left its swarm, and takes everything down in order.
+    ///
+    /// # Errors
+    /// A failure of the training, a last checkpoint that could not be written, another live node with this identity.
+    pub(super) async fn until_left(self) -> anyhow::Result<()> {
+        let Running { manifest, settings, console, directory, stop, reporter, observing, helpers, .. } = self;
+        let mut stopped = self.engine.run(stop.clone()).await;
+        stopped.recorder.take().into_iter().for_each(Recorder::end);
+        self.service_manager.iter().for_each(ServiceManager::stopping);
+        self.beside_engine.iter().for_each(AbortHandle::abort);
+        // Its last count is on the disk before this one.
+        drop(self.resting.end);
+        let _ = self.resting.task.await;
+        Rest::keep(&settings.limits, &directory.traffic_path(), &reporter.rest.borrow());
+        directory.remember_peers(&stopped.status.known);
+        let next = || next_commands(directory.root(), &manifest, &given(&settings));
+        let checkpoints = directory.checkpoints_path();
+        let known_end = stopped.status.end.clone();
+        let hurry = self.hurry.filter(|_| *stop.borrow());
+        let result = finish(stopped, &reporter, hurry, &console, (next, &checkpoints)).await;
+        let _ = tokio::task::spawn_blocking(move || drop(helpers)).await;
+        observing.end(reporter.outcome(&known_end)).await;
+        self.beside_end.iter().for_each(AbortHandle::abort);
+        drop(self.announcement);
+        result?;
+        Ok(double::verdict(*self.double.borrow(), &directory.identity_path())?)
+    }
+}
+
+/// Bytes of this process, with those of remote data and models that were loaded before.
+fn traffic(network: Network, loaded: u64) -> impl Fn() -> Traffic {
+    move || {
+        let Traffic { sent, received } = network.traffic();
+        Traffic { sent, received: received + loaded }
+    }
+}
+
+/// What this node was given beside its run file.
+pub(super) fn given(settings: &NodeSettings) -> Given<'_> {
+    Given { base: settings.model.base(), tokenizer: settings.data.tokenizer(), files: &settings.data.files }
+}
+
+/// Tells the service manager regularly that the daemon lives.
+async fn live(manager: ServiceManager) {
+    let Some(period) = manager.period() else { return };
+    let mut ticks = tokio::time::interval(period);
+    loop {
+        ticks.tick().await;
+        manager.alive();
+    }
+}
+
+/// Where it cannot be written, the daemon runs all the same, and is only harder to find.
+fn announce(directory: &DataDirectory, status_address: Option<String>, token: String) -> Option<Announcement> {
+    let announced = RunningDaemon::this(status_address, token).announce(directory.root());
+    announced.inspect_err(|error| note(&format!("warning: cannot write daemon.json: {error}"))).ok()
+}
+
+/// After the node has left: last evaluation and checkpoint (the latter alone in a `hurry`), then the network.
+async fn finish(
+    stopped: Stopped,
+    reporter: &Reporter,
+    hurry: Option<Hurry>,
+    console: &Console,
+    (next, checkpoints): (impl Fn() -> Vec<String>, &Path),
+) -> Result<(), Failure> {
+    let Stopped { trainer, network, has_trained, status, peers, recorder: _ } = stopped;
+    let view = trainer.view();
+    let (in_hurry, completes) = (hurry.is_some(), has_trained && hurry.is_none());
+    let kept = match hurry {
+        Some(hurry) => hurry.save().await,
+        None => Ok(()),
+    };
+    let finished = tokio::task::spawn_blocking(move || trainer.finish(completes));
+    let limit = if in_hurry { leaving::CLOSING } else { FINISH_TIMEOUT };
+    let saved = match tokio::time::timeout(limit, finished).await {
+        Ok(Ok(saved)) => saved,
+        Ok(Err(error)) => Err(error.to_string()),
+        // What was kept in time is known.
+        Err(_) if in_hurry => Ok(()),
+        Err(_) => Err(format!("the last checkpoint was not written within {} s", FINISH_TIMEOUT.as_secs())),
+    };
+    let report = reporter.report(&Picture { status, traffic: network.traffic(), peers });
+    network.close().await;
+    console.show_last(&report);
+    if *console == Console::Text {
+        if let Some(stay) = reporter.stay {
+            note(&format!("stay        {}", stay.described(&report)));
+        }
+        note("next:");
+        // Most of them read a checkpoint.
+        let are_all = newest_checkpoint(checkpoints).is_some();
+        let next = next().into_iter().filter(|command| are_all || command.starts_with("murmur start"));
+        next.for_each(|command| note(&format!("  {command}")));
+    }
+    if let Some(reason) = &view.borrow().failure {
+        return Err(Failure::new(ExitCode::Failure, format!("training has ended: {reason}")).hint(
+            "the last checkpoint is of before: `murmur export` it, and go on with --base and a lower learning rate",
+        ));
+    }
+    kept.and(saved).map_err(|reason| {
+        Failure::new(ExitCode::Files, reason)
+            .hint("is the disk full? a checkpoint from before, where there is one, is still there")
+    })
+}
+
+fn random_seed() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
