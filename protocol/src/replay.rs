@@ -111,7 +111,7 @@ pub struct Difference {
     pub entry: u64,
     /// When it happened.
     pub time: Time,
-    /// What was told, in words.
+    /// What was told, in words; of payloads and models only the lengths are true.
     pub event: String,
     /// The first effect of the event that differs, from 1; 0 where only the node's next deadline does.
     pub effect: usize,

@@ -279,7 +279,7 @@ impl Driver {
             }
             SwarmEvent::ListenerError { error, .. } => tracing::debug!(%error, "a listener reports an error"),
             SwarmEvent::Behaviour(BehaviourEvent::Ping(ping)) => self.on_ping(&ping),
-            other => self.on_surroundings(other),
+            other => self.on_discovery_event(other),
         }
     }
 

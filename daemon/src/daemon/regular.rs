@@ -16,7 +16,7 @@ use crate::limits::rest::RestView;
 use crate::limits::stay::StayFacts;
 use crate::observe::outlook::{Length, Outlook};
 use crate::observe::record::EndFacts;
-use crate::observe::report::{NodeReport, Surroundings};
+use crate::observe::report::{NodeReport, Outside};
 use crate::store::{DataDirectory, keep_finish};
 use crate::team::report::TeamSource;
 
@@ -87,7 +87,7 @@ impl Reporter {
         let mut outlook = self.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         NodeReport::new(
             &picture.status,
-            &Surroundings {
+            &Outside {
                 run: &self.run,
                 prediction: self.prediction,
                 parameters: self.parameters,

@@ -199,7 +199,7 @@ pub struct MemberReport {
 }
 
 /// Values that a report takes from outside the core.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct Outside<'a> {
     pub(crate) run: &'a str,
     pub(crate) prediction: &'a str,
     pub(crate) parameters: usize,
@@ -220,32 +220,32 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl NodeReport {
-    pub(crate) fn new(status: &Status, surroundings: &Surroundings<'_>) -> NodeReport {
-        let training = surroundings.training;
+    pub(crate) fn new(status: &Status, outside: &Outside<'_>) -> NodeReport {
+        let training = outside.training;
         let members: Vec<MemberReport> =
-            status.members.iter().map(|(peer, view)| member(peer, view, surroundings)).collect();
+            status.members.iter().map(|(peer, view)| member(peer, view, outside)).collect();
         let is_fresh = |member: &&MemberReport| member.age_seconds <= TOLD_SECONDS_MAX;
         let told = members.iter().filter(is_fresh).fold(0.0, |sum, member| sum + member.tokens_per_second);
         let own = if status.phase == Phase::Training { training.tokens_per_second } else { 0.0 };
         NodeReport {
-            name: (!surroundings.name.is_empty()).then(|| surroundings.name.to_owned()),
-            doing: doing(status, surroundings),
-            outlook: surroundings.outlook.clone(),
+            name: (!outside.name.is_empty()).then(|| outside.name.to_owned()),
+            doing: doing(status, outside),
+            outlook: outside.outlook.clone(),
             swarm_tokens_per_second: own + told,
             members,
             peer: status.me.to_string(),
-            run: surroundings.run.to_owned(),
+            run: outside.run.to_owned(),
             phase: phase_name(status.phase).to_owned(),
             copying: status.copying.as_ref().map(|copy| CopyReport {
                 share: copy.chunks as f64 / copy.of.max(1) as f64,
-                bytes: surroundings.state_bytes,
+                bytes: outside.state_bytes,
                 donors: copy.donors.iter().map(ToString::to_string).collect(),
             }),
             steps: training.steps,
             progress: training.progress,
             ends_at: status.end.at(),
             is_finishing: status.end.order.is_some(),
-            prediction: surroundings.prediction.to_owned(),
+            prediction: outside.prediction.to_owned(),
             loss: training.loss,
             validation_loss: training.validation_loss,
             accuracy: training.accuracy,
@@ -253,7 +253,7 @@ impl NodeReport {
             tokens_per_second: training.tokens_per_second,
             step_seconds: training.step_seconds,
             peers: status.connected.len(),
-            reachability: ReachabilityReport::new(surroundings.reachability),
+            reachability: ReachabilityReport::new(outside.reachability),
             exchanges_completed: status.exchanges.completed(),
             exchanges_coarse: status.exchanges.coarse,
             exchanges_failed: status.exchanges.failed(),
@@ -265,21 +265,21 @@ impl NodeReport {
             delay_rounds: status.delay_rounds,
             peers_banned: status.banned.len(),
             peers_distrusted: status.distrusted.len(),
-            banned: banned(status, surroundings.seconds),
+            banned: banned(status, outside.seconds),
             distrusted: status.distrusted.iter().map(distrusted).collect(),
-            resting: surroundings.rest.reason.clone(),
-            bytes_today: surroundings.rest.bytes_today,
-            bytes_sent: surroundings.bytes_sent,
-            bytes_received: surroundings.bytes_received,
+            resting: outside.rest.reason.clone(),
+            bytes_today: outside.rest.bytes_today,
+            bytes_sent: outside.bytes_sent,
+            bytes_received: outside.bytes_received,
             times: training.times,
-            parameters: surroundings.parameters,
+            parameters: outside.parameters,
             misbehaviours: status.misbehaviours.values().sum(),
             peak_memory_bytes: peak_memory_bytes(),
-            seconds: surroundings.seconds,
-            data: surroundings.data.cloned(),
+            seconds: outside.seconds,
+            data: outside.data.cloned(),
             synchronous: status.synchronous.as_ref().map(SynchronousReport::from),
             privacy: training.privacy,
-            team: surroundings.team.clone(),
+            team: outside.team.clone(),
         }
     }
 
@@ -294,9 +294,9 @@ pub(crate) fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-fn member(peer: &PeerId, view: &MemberView, surroundings: &Surroundings<'_>) -> MemberReport {
-    let traffic = surroundings.peers.get(peer);
-    let trip = surroundings.round_trips.get(peer).filter(|_| view.is_connected);
+fn member(peer: &PeerId, view: &MemberView, outside: &Outside<'_>) -> MemberReport {
+    let traffic = outside.peers.get(peer);
+    let trip = outside.round_trips.get(peer).filter(|_| view.is_connected);
     MemberReport {
         peer: peer.to_string(),
         name: view.profile.name.as_ref().map(ToString::to_string),
@@ -311,19 +311,19 @@ fn member(peer: &PeerId, view: &MemberView, surroundings: &Surroundings<'_>) -> 
 }
 
 /// What is going on now, for people.
-fn doing(status: &Status, surroundings: &Surroundings<'_>) -> String {
-    let training = surroundings.training;
+fn doing(status: &Status, outside: &Outside<'_>) -> String {
+    let training = outside.training;
     if let Some(copy) = status.copying.as_ref().filter(|copy| copy.chunks > 0 || !copy.donors.is_empty()) {
         let share = copy.chunks as f64 / copy.of.max(1) as f64;
-        let bytes = (share * surroundings.state_bytes as f64) as u64;
+        let bytes = (share * outside.state_bytes as f64) as u64;
         let members = counted(copy.donors.len() as u64, "member");
         return format!(
             "copying the model: {} of {} from {members}",
             human_bytes(bytes),
-            human_bytes(surroundings.state_bytes)
+            human_bytes(outside.state_bytes)
         );
     }
-    let of_team = surroundings.team.as_ref().and_then(TeamReport::doing);
+    let of_team = outside.team.as_ref().and_then(TeamReport::doing);
     if let Some(doing) = of_team.filter(|_| status.phase == Phase::Training) {
         return doing;
     }
@@ -331,7 +331,7 @@ fn doing(status: &Status, surroundings: &Surroundings<'_>) -> String {
     let doing = match status.phase {
         Phase::Joining => "looking for a member that gives the model",
         Phase::Training | Phase::Settling | Phase::Completed if training.is_evaluating => "evaluating",
-        Phase::Training | Phase::Settling | Phase::Completed if surroundings.is_writing => "writing a checkpoint",
+        Phase::Training | Phase::Settling | Phase::Completed if outside.is_writing => "writing a checkpoint",
         Phase::Training if is_seeking => "waiting for members to average with",
         Phase::Training => "training",
         Phase::Settling => "last exchanges",

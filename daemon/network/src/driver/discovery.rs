@@ -84,7 +84,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn on_surroundings(&mut self, event: SwarmEvent<BehaviourEvent>) {
+    pub(super) fn on_discovery_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::NewExternalAddrCandidate { address } if !is_circuit(&address) => {
                 self.nat.observe(split_peer(address).1);
