@@ -91,7 +91,7 @@ pub(crate) struct GpuTokens {
 pub(super) struct Scratch {
     rows: usize,
     length: usize,
-    /// `[rows, query | key | value]`.
+    /// `[rows, query | key | value]`: heads until they are turned, and their gradients once these are turned back.
     pub(super) joint: Memory,
     /// `[rows, width]`: what is to be added to the stream.
     pub(super) added: Memory,

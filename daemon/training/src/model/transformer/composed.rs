@@ -27,55 +27,55 @@ impl<'a, F: Fn(&str) -> Option<&'a Tensor>> Composed<'a, F> {
         positions: &RotaryTables,
         attend: impl Fn(u32, [Tensor; 3]) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let mut stream = embedding::composed(self.weight("model.embed_tokens"), tokens)?;
+        let mut stream = embedding::composed(self.weight("model.embed_tokens.weight"), tokens)?;
         for layer in 0..self.spec.layers {
-            let part = |part: &str| format!("model.layers.{layer}.{part}");
-            let normalised = self.normalised(&stream, &part("input_layernorm"))?;
-            let turned = |name: &str| {
-                let heads = self.project(&normalised, &part(&format!("self_attn.{name}_proj")))?;
+            let part = |part: &str| self.weight(&format!("model.layers.{layer}.{part}.weight"));
+            let normalised = self.normalised(&stream, part("input_layernorm"))?;
+            let turned = |projection: &str, norm: &str| {
+                let heads = self.project(layer, &normalised, projection)?;
                 let heads = if self.spec.head_norm {
-                    let scale = self.weight(&part(&format!("self_attn.{name}_norm")));
-                    head_norm::composed(&heads, scale, self.spec.norm_epsilon)?
+                    head_norm::composed(&heads, part(norm), self.spec.norm_epsilon)?
                 } else {
                     heads
                 };
                 if self.spec.has_rope(layer) { positions.composed(&heads) } else { Ok(heads) }
             };
-            let heads = [turned("q")?, turned("k")?, self.project(&normalised, &part("self_attn.v_proj"))?];
-            let added = self.project(&attend(layer, heads)?, &part("self_attn.o_proj"))?;
-            stream = (stream + added.to_dtype(DType::F32)?)?;
-            let normalised = self.normalised(&stream, &part("post_attention_layernorm"))?;
-            let inner = |name: &str| (self.multiply)(&normalised, self.weight(&part(name)));
-            let hidden = swiglu::composed(&inner("mlp.gate_proj")?, &inner("mlp.up_proj")?)?;
-            let added = (self.multiply)(&hidden, self.weight(&part("mlp.down_proj")))?;
-            stream = (stream + added.to_dtype(DType::F32)?)?;
+            let query = turned("self_attn.q_proj", "self_attn.q_norm")?;
+            let key = turned("self_attn.k_proj", "self_attn.k_norm")?;
+            let attended = attend(layer, [query, key, self.project(layer, &normalised, "self_attn.v_proj")?])?;
+            stream = (stream + self.project(layer, &attended, "self_attn.o_proj")?.to_dtype(DType::F32)?)?;
+            let normalised = self.normalised(&stream, part("post_attention_layernorm"))?;
+            let gate = (self.multiply)(&normalised, part("mlp.gate_proj"))?;
+            let hidden = swiglu::composed(&gate, &(self.multiply)(&normalised, part("mlp.up_proj"))?)?;
+            stream = (stream + (self.multiply)(&hidden, part("mlp.down_proj"))?.to_dtype(DType::F32)?)?;
         }
         Ok(stream)
     }
 
     /// The logits `[…, vocabulary]` of rows of the last stream.
     pub(crate) fn logits(&self, stream: &Tensor) -> Result<Tensor> {
-        let head = if self.spec.tied_head { "model.embed_tokens" } else { "lm_head" };
-        (self.multiply)(&self.normalised(stream, "model.norm")?, self.weight(head))?.to_dtype(DType::F32)
+        let head = if self.spec.tied_head { "model.embed_tokens.weight" } else { "lm_head.weight" };
+        let normalised = self.normalised(stream, self.weight("model.norm.weight"))?;
+        (self.multiply)(&normalised, self.weight(head))?.to_dtype(DType::F32)
     }
 
     /// Through one of attention's four projections.
-    fn project(&self, input: &Tensor, name: &str) -> Result<Tensor> {
-        let result = (self.multiply)(input, self.weight(name))?;
+    fn project(&self, layer: u32, input: &Tensor, name: &str) -> Result<Tensor> {
+        let result = (self.multiply)(input, self.weight(&format!("model.layers.{layer}.{name}.weight")))?;
         // Most models have none: nothing is looked up for them.
         let may_have = self.spec.attention_bias != AttentionBias::None;
-        match may_have.then(|| (self.weights)(&format!("{name}.bias"))).flatten() {
+        match may_have.then(|| (self.weights)(&format!("model.layers.{layer}.{name}.bias"))).flatten() {
             Some(bias) => bias::composed(&result, bias),
             None => Ok(result),
         }
     }
 
     /// What products read of the stream, which itself is `f32`.
-    fn normalised(&self, stream: &Tensor, scale: &str) -> Result<Tensor> {
-        rms_norm::composed(stream, self.weight(scale), self.spec.norm_epsilon)?.to_dtype(self.dtype)
+    fn normalised(&self, stream: &Tensor, scale: &Tensor) -> Result<Tensor> {
+        rms_norm::composed(stream, scale, self.spec.norm_epsilon)?.to_dtype(self.dtype)
     }
 
     fn weight(&self, name: &str) -> &'a Tensor {
-        (self.weights)(&format!("{name}.weight")).expect("the layout has every tensor of the model")
+        (self.weights)(name).expect("the layout has every tensor of the model")
     }
 }

@@ -149,7 +149,8 @@ pub(crate) trait Operations {
         to_heads: &mut Heads<Self>,
     ) -> Result<()>;
 
-    /// Turns queries and keys by their positions, where they are turned; backwards their gradients.
+    /// Turns queries and keys by their positions, where they are turned; backwards their gradients. It is the last step in which
+    /// heads are made, and the first one back, also where nothing turns: a device may hold them otherwise before.
     fn turn_heads(&self, weights: &HeadWeights, heads: &mut Heads<Self>, turn: Turn) -> Result<()>;
 
     /// Causal softmax attention.
