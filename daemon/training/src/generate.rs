@@ -140,6 +140,7 @@ mod tests {
     use murmur_protocol::manifest::AttentionBias;
 
     use super::*;
+    use crate::data::TokenBatch;
 
     fn spec() -> ModelSpec {
         ModelSpec { layers: 2, width: 16, heads: 4, feed_forward: 24, context: 24, ..ModelSpec::default() }
@@ -174,7 +175,10 @@ mod tests {
             for next in [5, 6, 7, 15, 16, text.len()] {
                 let logits = decoder.read(&text[read..next])?;
                 read = next;
-                let expected = reference.next_token_logits(&parameters, &text[..read])?;
+                let batch = TokenBatch { inputs: text[..read].to_vec(), targets: text[..read].to_vec(), sequences: 1 };
+                let expected =
+                    reference.logits(&tensors_of(reference.layout(), &parameters)?, &Batch::Tokens(batch))?;
+                let expected = expected.get(read - 1)?.to_vec1()?;
                 assert!(distance(&logits, &expected) < 1e-5, "{spec:?} {read}");
             }
         }

@@ -10,7 +10,7 @@ use crate::data::ImageShape;
 use crate::engine::options::{Precision, TrainingOptions};
 use crate::gpu;
 use crate::model::lora::{lora_layout, lora_targets_length};
-use crate::model::transformer::stage_layout;
+use crate::model::transformer::{row_values, stage_layout};
 use crate::model::{self, StageSpec};
 use crate::ops::Kernels;
 use crate::ops::base_weights::BLOCK;
@@ -144,8 +144,8 @@ impl MemoryEstimate {
                 gpu::activation_values(&manifest.model, part, sequences as usize, precision, (recompute, rank)) as u64
             }
             ModelKind::Transformer => {
-                let blocks = Blocks::of(&manifest.model, options.recompute, part, lanes);
-                transformer(&manifest.model, sequences, lanes, &blocks, kernels, threads as u64)
+                let (batch, recompute) = ((sequences, lanes), options.recompute);
+                transformer(&manifest.model, part, batch, recompute, kernels, threads as u64)
             }
             ModelKind::Mlp | ModelKind::Cnn => image_classifier(&manifest.model, sequences, kernels),
         };
@@ -237,54 +237,33 @@ fn image_classifier(spec: &ModelSpec, images: u64, kernels: Kernels) -> u64 {
     copies * images * (per_image + u64::from(spec.classes))
 }
 
-/// Of how many blocks a transformer on the CPU holds what.
-struct Blocks {
-    layers: u64,
-    /// Streams for each row, and blocks whose activations are kept for each.
-    streams: u64,
-    kept: u64,
-    predicts: bool,
-    /// The share of the rows that are computed at once in which there is scratch: a stage computes one lane at a time.
-    rows_divisor: u64,
-}
-
-impl Blocks {
-    fn of(spec: &ModelSpec, recompute: bool, part: Option<(&StageSpec, u64)>, lanes: u64) -> Blocks {
-        let (layers, under_way, predicts) = match part {
-            Some((stage, under_way)) => (stage.layers.len() as u64, under_way, stage.predicts),
-            None => (u64::from(spec.layers), 1, true),
-        };
-        Blocks {
-            layers,
-            streams: under_way * (layers + 1),
-            // Where activations are computed again, all blocks and microbatches take turns.
-            kept: if recompute { 1 } else { under_way * layers },
-            predicts,
-            rows_divisor: if part.is_some() { lanes } else { 1 },
-        }
-    }
-}
-
-/// Values of a transformer's activations.
-fn transformer(spec: &ModelSpec, sequences: u64, lanes: u64, blocks: &Blocks, kernels: Kernels, threads: u64) -> u64 {
-    let (width, inner, layers) = (u64::from(spec.width), u64::from(spec.feed_forward), blocks.layers);
+/// Values of a transformer's activations, or those of a stage that has so many microbatches under way.
+fn transformer(
+    spec: &ModelSpec,
+    part: Option<(&StageSpec, u64)>,
+    (sequences, lanes): (u64, u64),
+    recompute: bool,
+    kernels: Kernels,
+    threads: u64,
+) -> u64 {
+    let whole = StageSpec::whole(spec);
+    let (stage, under_way) = part.unwrap_or((&whole, 1));
     let (heads, context, vocabulary) = (u64::from(spec.heads), u64::from(spec.context), u64::from(spec.vocabulary));
-    let (queries, keys) = (u64::from(spec.query_width()), u64::from(spec.key_width()));
-    let joint = queries + 2 * keys;
-    let raw = if spec.head_norm { queries + keys } else { 0 };
     let rows = sequences * context;
     match kernels {
         Kernels::Fused => {
-            // As in `model/transformer/workspace.rs`: streams, what blocks keep, scratch.
-            let rows = rows / blocks.rows_divisor;
-            let lanes = lanes / blocks.rows_divisor;
-            let kept = blocks.kept * (joint + raw + queries + width + 2 * inner);
-            let per_row = blocks.streams * width + kept + 2 * width + width.max(queries) + joint + inner;
+            // A stage computes one lane at a time.
+            let (rows, lanes) = if part.is_some() { (rows / lanes, 1) } else { (rows, lanes) };
+            let (streams, others) = row_values(spec, stage.layers.len(), under_way as usize, recompute);
             let logits = lanes * vocabulary * (rows / lanes).min((LOGITS / vocabulary).max(LOGIT_ROWS));
-            let logits = if blocks.predicts { logits } else { 0 };
-            rows * per_row + logits + threads * (SCORE_ROWS * context + PACKED)
+            let logits = if stage.predicts { logits } else { 0 };
+            rows * (streams + others) as u64 + logits + threads * (SCORE_ROWS * context + PACKED)
         }
         Kernels::Composed | Kernels::Cuda => {
+            let (width, inner, layers) =
+                (u64::from(spec.width), u64::from(spec.feed_forward), stage.layers.len() as u64);
+            let (queries, keys) = (u64::from(spec.query_width()), u64::from(spec.key_width()));
+            let (joint, raw) = (queries + 2 * keys, if spec.head_norm { queries + keys } else { 0 });
             // Every operation keeps its result and its gradient, attention tables of all pairs of positions: measured.
             let per_row = layers * (20 * width + 8 * queries + 5 * joint + 8 * raw + 10 * inner) + 10 * vocabulary;
             rows * per_row + layers * 8 * sequences * heads * context * context

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use candle_core::{CpuStorage, D, DType, Device, Result, Storage, Tensor};
 use murmur_protocol::layout::ModelLayout;
-use murmur_protocol::manifest::{AttentionBias, ModelSpec};
+use murmur_protocol::manifest::ModelSpec;
 use rayon::prelude::*;
 
+use crate::model::transformer::composed::Composed;
 use crate::ops::exponential::dot;
+use crate::ops::linear;
 use crate::ops::rotary::RotaryTables;
 use crate::ops::vector::vectorised;
-use crate::ops::{bias, embedding, head_norm, linear, rms_norm, swiglu};
 
 /// Tokens of a prompt that go through the model at once: their attention scores take `heads · this · context` values.
 const PROMPT_TOKENS: usize = 128;
@@ -72,54 +73,18 @@ impl<'a> Decoder<'a> {
     }
 
     fn read_at_once(&self, tokens: &[u32]) -> Result<Vec<f32>> {
-        let table = self.weight("model.embed_tokens");
-        let count = tokens.len();
-        let mut stream = embedding::composed(table, &Tensor::from_slice(tokens, (1, count), table.device())?)?;
-        for (layer, cache) in (0..).zip(&self.layers) {
-            stream = (&stream + self.attend(layer, cache, &stream)?)?;
-            stream = (&stream + self.feed_forward(layer, &stream)?)?;
-        }
-        let last = self.normalise(&stream.narrow(1, count - 1, 1)?.contiguous()?, self.weight("model.norm"))?;
-        let head = if self.spec.tied_head { table } else { self.weight("lm_head") };
-        self.multiply(&last, head)?.flatten_all()?.to_vec1()
+        let weights = |name: &str| self.weights.get(name);
+        let composed = Composed { spec: self.spec, weights, dtype: DType::F32, multiply };
+        let (count, device) = (tokens.len(), self.layers[0].keys.device());
+        let positions = self.rotary.part(self.length..self.length + count);
+        let tokens = Tensor::from_slice(tokens, (1, count), device)?;
+        let stream = composed.stream(&tokens, &positions, |layer, heads| self.attend(layer, heads))?;
+        composed.logits(&stream.narrow(1, count - 1, 1)?.contiguous()?)?.flatten_all()?.to_vec1()
     }
 
-    fn weight(&self, name: &str) -> &Tensor {
-        &self.weights[format!("{name}.weight").as_str()]
-    }
-
-    /// Through one of attention's four projections: `q`, `k`, `v` or `o`.
-    fn project(&self, layer: u32, input: &Tensor, name: &str) -> Result<Tensor> {
-        let result = self.multiply(input, self.weight(&format!("model.layers.{layer}.self_attn.{name}_proj")))?;
-        // Most models have none: nothing is looked up for them.
-        let may_have = self.spec.attention_bias != AttentionBias::None;
-        let bias = || self.weights.get(format!("model.layers.{layer}.self_attn.{name}_proj.bias").as_str());
-        match may_have.then(bias).flatten() {
-            Some(bias) => bias::composed(&result, bias),
-            None => Ok(result),
-        }
-    }
-
-    /// Queries or keys, `q` or `k`, normalised and turned as the model has it.
-    fn heads(&self, layer: u32, input: &Tensor, name: &str, places: &RotaryTables) -> Result<Tensor> {
-        let heads = self.project(layer, input, name)?;
-        let heads = if self.spec.head_norm {
-            let scale = self.weight(&format!("model.layers.{layer}.self_attn.{name}_norm"));
-            head_norm::composed(&heads, scale, self.spec.norm_epsilon)?
-        } else {
-            heads
-        };
-        if self.spec.has_rope(layer) { places.composed(&heads) } else { Ok(heads) }
-    }
-
-    fn attend(&self, layer: u32, cache: &Cache, stream: &Tensor) -> Result<Tensor> {
-        let (_, count, _) = stream.dims3()?;
-        let norm = self.weight(&format!("model.layers.{layer}.input_layernorm"));
-        let normalised = self.normalise(stream, norm)?;
-        let places = self.rotary.part(self.length..self.length + count);
-        let (query, key) =
-            (self.heads(layer, &normalised, "q", &places)?, self.heads(layer, &normalised, "k", &places)?);
-        let value = self.project(layer, &normalised, "v")?;
+    /// Over all that has been read before, and these.
+    fn attend(&self, layer: u32, [query, key, value]: [Tensor; 3]) -> Result<Tensor> {
+        let (cache, count) = (&self.layers[layer as usize], query.dim(1)?);
         cache.keys.slice_set(&key.squeeze(0)?.contiguous()?, 0, self.length)?;
         cache.values.slice_set(&value.squeeze(0)?.contiguous()?, 0, self.length)?;
 
@@ -133,8 +98,7 @@ impl<'a> Decoder<'a> {
         let scores = (query.matmul(&seen(&cache.keys)?.transpose(1, 2)?)? * (1.0 / (head_width as f64).sqrt()))?;
         let probabilities = softmax(&self.hide_later(scores, count, sharing)?)?;
         let mixed = probabilities.matmul(&seen(&cache.values)?)?.reshape((groups, sharing, count, head_width))?;
-        let mixed = mixed.permute((2, 0, 1, 3))?.reshape((1, count, width))?;
-        self.project(layer, &mixed, "o")
+        mixed.permute((2, 0, 1, 3))?.reshape((1, count, width))
     }
 
     /// The first `total` rows as `[groups, total, head width]`.
@@ -157,36 +121,23 @@ impl<'a> Decoder<'a> {
         let mask = Tensor::from_iter(hidden, scores.device())?.reshape((1, sharing * count, total))?;
         scores.broadcast_add(&mask)
     }
+}
 
-    fn feed_forward(&self, layer: u32, stream: &Tensor) -> Result<Tensor> {
-        let weight = |part: &str| self.weight(&format!("model.layers.{layer}.{part}"));
-        let normalised = self.normalise(stream, weight("post_attention_layernorm"))?;
-        let gate = self.multiply(&normalised, weight("mlp.gate_proj"))?;
-        let up = self.multiply(&normalised, weight("mlp.up_proj"))?;
-        self.multiply(&swiglu::composed(&gate, &up)?, weight("mlp.down_proj"))
+/// `input · weightᵀ`. A product with a single row only reads the matrix once, so it is shared out by the matrix' rows.
+fn multiply(input: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let (outputs, inputs) = weight.dims2()?;
+    if !weight.device().is_cpu() || input.elem_count() != inputs {
+        return linear::composed(input, weight);
     }
-
-    fn normalise(&self, stream: &Tensor, scale: &Tensor) -> Result<Tensor> {
-        rms_norm::composed(stream, scale, self.spec.norm_epsilon)
-    }
-
-    /// `input · weightᵀ`. A product with a single row only reads the matrix once, so it is shared out by the matrix' rows.
-    fn multiply(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let (outputs, inputs) = weight.dims2()?;
-        if !weight.device().is_cpu() || input.elem_count() != inputs {
-            return linear::composed(input, weight);
-        }
-        let row = input.flatten_all()?.to_vec1::<f32>()?;
-        let (storage, layout) = weight.storage_and_layout();
-        let (Storage::Cpu(CpuStorage::F32(values)), Some((first, end))) = (&*storage, layout.contiguous_offsets())
-        else {
-            return linear::composed(input, weight);
-        };
-        let mut output = vec![0.0; outputs];
-        let tasks = output.par_chunks_mut(TASK_ROWS).zip(values[first..end].par_chunks(TASK_ROWS * inputs));
-        tasks.for_each(|(output, weight)| multiply_rows(output, weight, &row));
-        Tensor::from_vec(output, (1, 1, outputs), &Device::Cpu)
-    }
+    let row = input.flatten_all()?.to_vec1::<f32>()?;
+    let (storage, layout) = weight.storage_and_layout();
+    let (Storage::Cpu(CpuStorage::F32(values)), Some((first, end))) = (&*storage, layout.contiguous_offsets()) else {
+        return linear::composed(input, weight);
+    };
+    let mut output = vec![0.0; outputs];
+    let tasks = output.par_chunks_mut(TASK_ROWS).zip(values[first..end].par_chunks(TASK_ROWS * inputs));
+    tasks.for_each(|(output, weight)| multiply_rows(output, weight, &row));
+    Tensor::from_vec(output, (1, 1, outputs), &Device::Cpu)
 }
 
 vectorised! {

@@ -87,8 +87,7 @@ impl Frozen {
 
     /// Those of the matrices in a place of the base.
     pub(super) fn adapters_in(&self, place: &Range<usize>) -> &[AdapterPlaces] {
-        let before = |end: usize| self.places.partition_point(|places| places.target.range().start < end);
-        &self.places[before(place.start)..before(place.end)]
+        AdapterPlaces::within(&self.places, place)
     }
 
     /// Of every adapter.

@@ -473,7 +473,7 @@ template <u32 COUNT, typename T> __device__ void swiglu(const T *gate_up, T *hid
     }
 }
 
-/// Replaces `gate_up` by its gradient, and fills `hidden` again.
+/// Replaces `gate_up` by its gradient, and fills `hidden` again, which may be `to_hidden`: a thread reads before it writes.
 template <u32 COUNT, typename T> __device__ void swiglu_backward(T *gate_up, const T *to_hidden, T *hidden, u32 inner) {
     T *gates = gate_up + (size_t)blockIdx.x * 2 * inner, *ups = gates + inner;
     hidden += (size_t)blockIdx.x * inner, to_hidden += (size_t)blockIdx.x * inner;

@@ -154,7 +154,8 @@ impl Replica for GpuReplica {
         let (weights, gradient) = (self.weights(), self.added_to());
         let (mut loss, share) = (0.0, 1.0 / batch.predictions() as f32);
         for part in parts(batch, self.micro_batch) {
-            self.model.add_gradient(&weights, part.tokens()?, share, gradient)?;
+            self.model.forward(&weights, part.tokens()?, None)?;
+            self.model.backward(&weights, part.tokens()?, None, share, gradient)?;
             loss += sum(&*self.device, "sum_values", self.model.losses(part.predictions()), self.sums.span())?;
         }
         Ok(loss / batch.predictions() as f64)
@@ -219,7 +220,7 @@ impl Replica for GpuReplica {
     fn evaluate(&mut self, batch: &Batch) -> Result<Evaluation> {
         let (weights, mut evaluation) = (self.weights(), Evaluation::default());
         for part in parts(batch, self.micro_batch) {
-            self.model.evaluate(&weights, part.tokens()?)?;
+            self.model.evaluate(&weights, part.tokens()?, None)?;
             evaluation = evaluation.with(self.evaluation(part.predictions())?);
         }
         Ok(evaluation)

@@ -17,6 +17,12 @@ pub(crate) struct AdapterPlaces {
 }
 
 impl AdapterPlaces {
+    /// Of those of a base, which are sorted by their targets' places, those of the matrices that lie in `range`.
+    pub(crate) fn within<'a>(all: &'a [AdapterPlaces], range: &Range<usize>) -> &'a [AdapterPlaces] {
+        let before = |end: usize| all.partition_point(|places| places.target.range().start < end);
+        &all[before(range.start)..before(range.end)]
+    }
+
     pub(crate) fn rank(&self) -> usize {
         self.down.shape[0]
     }

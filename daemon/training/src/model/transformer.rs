@@ -5,66 +5,53 @@
 //! convention (halves of a head are paired), so that weights load here and elsewhere.
 //!
 //! It is cut at blocks: a [`Transformer`] is one stage of the model, and all of it where nobody cuts.
+//!
+//! What it computes is written once (`network.rs`, `block.rs`, `head.rs`), with the operations of any device
+//! (`operations.rs`): here with the processor's (`host.rs`), in [`crate::gpu`] with those of an NVIDIA GPU. `composed.rs`
+//! has it once more in candle's operations: what the others are checked against, and for other GPUs.
 
-use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 use murmur_protocol::layout::ModelLayout;
 use murmur_protocol::manifest::ModelSpec;
 
 use super::initial::initial_parameters;
 use super::stage::{BackwardOutput, Evaluated, StageSpec, Staged};
-use super::{Evaluation, Model, Task, Write};
+use super::{Evaluation, Model, Task};
 use crate::data::{Batch, TokenBatch};
 use crate::engine::options::Precision;
-use crate::ops::attention::Attention;
-use crate::ops::embedding;
-use crate::ops::product::Products;
 use crate::ops::rotary::RotaryTables;
+use crate::ops::{attention, linear};
 
 mod block;
-mod composed;
-mod frame;
+pub(crate) mod composed;
 mod head;
+mod host;
 mod layout;
+mod network;
+pub(crate) mod operations;
+mod passes;
 mod weights;
 mod workspace;
 
-use block::Block;
-use frame::Frame;
-use head::Head;
+use composed::Composed;
+use host::{HostMemory, HostModel};
 pub(crate) use layout::stage_layout;
 pub use layout::transformer_layout;
-use weights::Gradient;
+pub(crate) use network::Network;
+pub(crate) use passes::Passes;
 pub(crate) use weights::{Adapters, Weights};
-use workspace::{Pass, Workspace};
+pub(crate) use workspace::{kept_blocks, row_values};
 
 /// The architecture in one size, or one stage of it.
 pub struct Transformer {
-    spec: ModelSpec,
     pub(super) stage: StageSpec,
     layout: Arc<ModelLayout>,
-    rotary: RotaryTables,
-    /// Where the embedding lies, of a stage that embeds.
-    embedding: Option<Range<usize>>,
-    blocks: Vec<Block>,
-    /// Of a stage that predicts.
-    head: Option<Head>,
-    /// Whether the backward computes activations again.
-    recompute: bool,
-    /// What matrices are multiplied in.
-    precision: Precision,
-    /// From the microbatch before.
-    workspace: Option<Workspace>,
-    /// Forwards whose backward is to come, in order.
-    waiting: VecDeque<Pass>,
-    /// Buffers of passes that are over.
-    free: Vec<Pass>,
-    /// Of all gradients so far.
-    forward_time: Duration,
+    network: Network,
+    model: HostModel,
+    passes: Passes<HostMemory>,
 }
 
 impl Transformer {
@@ -80,19 +67,11 @@ impl Transformer {
     pub(crate) fn of_stage(spec: &ModelSpec, stage: StageSpec) -> Transformer {
         let layout = stage_layout(spec, &stage);
         Transformer {
-            rotary: RotaryTables::of(spec),
-            embedding: layout.tensor("model.embed_tokens.weight").map(|tensor| tensor.range()),
-            blocks: stage.layers.clone().map(|layer| Block::new(&layout, spec, layer)).collect(),
-            head: stage.predicts.then(|| Head::new(&layout)),
+            network: Network::new(spec, &stage, &layout),
             layout: Arc::new(layout),
             stage,
-            spec: spec.clone(),
-            recompute: false,
-            precision: Precision::F32,
-            workspace: None,
-            waiting: VecDeque::new(),
-            free: Vec::new(),
-            forward_time: Duration::ZERO,
+            model: HostModel { spec: spec.clone(), rotary: RotaryTables::of(spec), precision: Precision::F32 },
+            passes: Passes::new(false),
         }
     }
 
@@ -103,96 +82,12 @@ impl Transformer {
 
     /// Another one, to compute beside this one; `None` where activations are computed again.
     pub(super) fn beside(&self) -> Option<Transformer> {
-        let another =
-            || Transformer { precision: self.precision, ..Transformer::of_stage(&self.spec, self.stage.clone()) };
-        (!self.recompute).then(another)
-    }
-
-    /// Logits of the token after the last of `tokens`, for flat `parameters` on the CPU.
-    ///
-    /// # Errors
-    /// When there are no tokens, more than the context, or one outside of the vocabulary.
-    #[cfg(test)]
-    pub(crate) fn next_token_logits(&self, parameters: &[f32], tokens: &[u32]) -> Result<Vec<f32>> {
-        let batch = TokenBatch { inputs: tokens.to_vec(), targets: tokens.to_vec(), sequences: 1 };
-        let frame = self.frame(&batch)?;
-        let weights = Weights::of_trained(parameters);
-        let (pass, mut workspace) = self.forward_once(&frame, weights, tokens, None);
-        let stream = &pass.streams[self.blocks.len()][(tokens.len() - 1) * frame.width..];
-        let mut logits = vec![0.0; self.spec.vocabulary as usize];
-        let head = self.head.as_ref().expect("the whole model predicts");
-        head.predict(&frame, weights, stream, &mut logits, &mut workspace.scratch.normalised[..frame.width]);
-        Ok(logits)
-    }
-
-    /// What the blocks need to know of a batch that fits this model.
-    fn frame(&self, batch: &TokenBatch) -> Result<Frame<'_>> {
-        let (spec, length) = (&self.spec, batch.length());
-        if length == 0 || length > spec.context as usize {
-            bail!("a sequence of {length} tokens for a context of {}", spec.context);
-        }
-        let tokens = batch.inputs.iter().chain(&batch.targets);
-        if let Some(token) = tokens.max().filter(|token| **token >= spec.vocabulary) {
-            bail!("token {token} of a vocabulary of {}", spec.vocabulary);
-        }
-        let attention = Attention {
-            sequences: batch.sequences,
-            length,
-            heads: spec.heads as usize,
-            key_heads: spec.resolved_key_value_heads() as usize,
-            head_width: spec.resolved_head_width() as usize,
+        let another = || {
+            let mut another = Transformer::of_stage(&self.model.spec, self.stage.clone());
+            another.set_precision(self.model.precision);
+            another
         };
-        let (width, inner) = (spec.width as usize, spec.feed_forward as usize);
-        Ok(Frame {
-            attention,
-            width,
-            inner,
-            epsilon: spec.norm_epsilon as f32,
-            rotary: &self.rotary,
-            has_head_norm: spec.head_norm,
-            products: Products { threads: rayon::current_num_threads(), rounding: self.precision.rounding() },
-        })
-    }
-
-    /// Buffers for one microbatch at a time.
-    fn new_workspace(&self, frame: &Frame<'_>, shares_kept: bool) -> Workspace {
-        Workspace::new(frame, shares_kept, self.head.as_ref().map(|head| head.logits(frame.rows())))
-    }
-
-    /// Fills the streams, and what is kept of the blocks.
-    fn fill(
-        &self,
-        frame: &Frame<'_>,
-        weights: Weights<'_>,
-        tokens: &[u32],
-        input: Option<Vec<f32>>,
-        (pass, workspace): (&mut Pass, &mut Workspace),
-    ) {
-        match (&self.embedding, input) {
-            (Some(table), _) => weights.embed(table, tokens, &mut pass.streams[0]),
-            (None, Some(input)) if input.len() == frame.rows() * frame.width => pass.streams[0] = input,
-            (None, _) => panic!("a stage that does not embed reads a stream of the batch's size"),
-        }
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let kept = workspace.shared.as_mut().unwrap_or_else(|| &mut pass.kept[layer]);
-            let (before, after) = pass.streams.split_at_mut(layer + 1);
-            block.activate(frame, weights, &before[layer], kept, &mut workspace.scratch);
-            block.finish(frame, weights, kept, &mut after[0], &mut workspace.scratch);
-        }
-    }
-
-    /// A forward without a backward to come.
-    fn forward_once(
-        &self,
-        frame: &Frame<'_>,
-        weights: Weights<'_>,
-        tokens: &[u32],
-        input: Option<Vec<f32>>,
-    ) -> (Pass, Workspace) {
-        let mut workspace = self.new_workspace(frame, true);
-        let mut pass = Pass::new(frame, self.blocks.len(), 0, self.stage.embeds);
-        self.fill(frame, weights, tokens, input, (&mut pass, &mut workspace));
-        (pass, workspace)
+        (!self.passes.recompute()).then(another)
     }
 
     /// What a batch gives at the end of the stage.
@@ -202,36 +97,10 @@ impl Transformer {
         batch: &TokenBatch,
         input: Option<Vec<f32>>,
     ) -> Result<Evaluated> {
-        let frame = self.frame(batch)?;
-        let (mut pass, mut workspace) = self.forward_once(&frame, weights, &batch.inputs, input);
-        let stream = std::mem::take(&mut pass.streams[self.blocks.len()]);
-        let Some(head) = &self.head else { return Ok(Evaluated::Stream(stream)) };
-        let Workspace { logits, scratch, .. } = &mut workspace;
-        let ends = (&stream[..], &batch.targets[..]);
-        Ok(Evaluated::Evaluation(head.evaluate(&frame, weights, ends, (logits, scratch))))
-    }
-
-    /// Turns `to_stream` from the gradient of the last stream into that of the first, and writes that of the weights.
-    fn blocks_backward(
-        &self,
-        frame: &Frame<'_>,
-        weights: Weights<'_>,
-        gradient: &mut Gradient<'_>,
-        (pass, workspace): (&mut Pass, &mut Workspace),
-        to_stream: &mut [f32],
-    ) {
-        let Workspace { shared, scratch, .. } = workspace;
-        for (layer, block) in self.blocks.iter().enumerate().rev() {
-            let input = &pass.streams[layer];
-            let kept = match shared {
-                Some(shared) => {
-                    block.activate(frame, weights, input, shared, scratch);
-                    shared
-                }
-                None => &mut pass.kept[layer],
-            };
-            block.backward(frame, weights, gradient, (input, kept), to_stream, scratch);
-        }
+        let mut device = self.model.on(weights, batch, rayon::current_num_threads())?;
+        // In memory of its own, where blocks take turns.
+        let stream = Passes::new(true).evaluate(&self.network, &mut device, input)?;
+        Ok(stream.map_or(Evaluated::Evaluation(device.evaluation), Evaluated::Stream))
     }
 
     /// As [`Staged::forward`] with any weights.
@@ -242,21 +111,8 @@ impl Transformer {
         input: Option<Vec<f32>>,
         threads: usize,
     ) -> Result<Option<Vec<f32>>> {
-        let (workspace, mut free) = (self.workspace.take(), std::mem::take(&mut self.free));
-        let frame = self.frame(batch)?.on(threads);
-        let kept = if self.recompute { 0 } else { self.blocks.len() };
-        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), self.recompute));
-        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, self.recompute));
-        free.retain(|pass| pass.fits(frame.rows(), kept));
-        let new_pass = || Pass::new(&frame, self.blocks.len(), kept, self.stage.embeds);
-        let mut pass = free.pop().unwrap_or_else(new_pass);
-        let begin = Instant::now();
-        self.fill(&frame, weights, &batch.inputs, input, (&mut pass, &mut workspace));
-        self.forward_time += begin.elapsed();
-        let output = (!self.stage.predicts).then(|| std::mem::take(&mut pass.streams[self.blocks.len()]));
-        (self.workspace, self.free) = (Some(workspace), free);
-        self.waiting.push_back(pass);
-        Ok(output)
+        let device = self.model.on(weights, batch, threads)?;
+        self.passes.forward(&self.network, &device, input)
     }
 
     /// As [`Staged::backward`] with any weights: writes or adds the gradient of what is trained.
@@ -268,48 +124,9 @@ impl Transformer {
         task: &Task,
         gradient: &mut [f32],
     ) -> Result<BackwardOutput> {
-        let mut pass = self.waiting.pop_front().expect("a backward comes after its forward");
-        let Task { share, write, threads } = *task;
-        let workspace = self.workspace.take();
-        let frame = self.frame(batch)?.on(threads);
-        let workspace = workspace.filter(|workspace| workspace.fits(frame.rows(), self.recompute));
-        let mut workspace = workspace.unwrap_or_else(|| self.new_workspace(&frame, self.recompute));
-        let (last, mut gradient) = (self.blocks.len(), weights.gradient(gradient, write, frame.products));
-        let (loss, mut to_stream) = match (&self.head, to_output) {
-            (Some(head), _) => {
-                let Workspace { scratch, to_stream, logits, .. } = &mut workspace;
-                let mut to_stream = std::mem::take(to_stream);
-                let ends = (&pass.streams[last][..], &mut to_stream[..]);
-                let answers = (&batch.targets[..], share);
-                let buffers = (&mut logits[..], scratch);
-                (head.loss_and_backward(&frame, weights, &mut gradient, ends, answers, buffers), to_stream)
-            }
-            (None, Some(to_output)) => (0.0, to_output),
-            (None, None) => panic!("a stage that does not predict is given the gradient of its output"),
-        };
-        self.blocks_backward(&frame, weights, &mut gradient, (&mut pass, &mut workspace), &mut to_stream);
-        // The buffer that stays takes the place of the one that was given away.
-        let (to_input, spare) = match &self.embedding {
-            Some(table) => {
-                if let Some((to_table, write)) = gradient.place(table) {
-                    // A tied head has written there already.
-                    if write == Write::Replace && !(self.stage.predicts && self.spec.tied_head) {
-                        to_table.fill(0.0);
-                    }
-                    embedding::backward(to_table, &to_stream, &batch.inputs);
-                }
-                (None, to_stream)
-            }
-            None => (Some(to_stream), std::mem::take(&mut pass.streams[0])),
-        };
-        if self.stage.predicts {
-            workspace.to_stream = spare;
-        } else {
-            pass.streams[last] = spare;
-        }
-        self.workspace = Some(workspace);
-        self.free.push(pass);
-        Ok(BackwardOutput { loss, to_input })
+        let mut device = self.model.on(weights, batch, task.threads)?.with_gradient(gradient, task.write);
+        let to_input = self.passes.backward(&self.network, &mut device, to_output, task.share)?;
+        Ok(BackwardOutput { loss: device.evaluation.loss_sum, to_input })
     }
 }
 
@@ -336,7 +153,7 @@ impl Staged for Transformer {
     }
 
     fn abandon(&mut self) {
-        self.waiting.clear();
+        self.passes.abandon();
     }
 
     fn evaluate_stage(&mut self, parameters: &[f32], batch: &TokenBatch, input: Option<Vec<f32>>) -> Result<Evaluated> {
@@ -350,11 +167,18 @@ impl Model for Transformer {
     }
 
     fn initial_parameters(&self, seed: u64) -> Vec<f32> {
-        initial_parameters(&self.layout, self.spec.layers, seed)
+        initial_parameters(&self.layout, self.model.spec.layers, seed)
     }
 
     fn logits(&self, parameters: &[Tensor], batch: &Batch) -> Result<Tensor> {
-        self.composed_logits(parameters, batch)
+        let device = parameters.first().map_or(&Device::Cpu, Tensor::device);
+        let HostModel { spec, rotary, precision } = &self.model;
+        let weights = |name: &str| self.layout.position(name).map(|place| &parameters[place]);
+        let composed = Composed { spec, weights, dtype: precision.dtype(), multiply: linear::composed };
+        let attend =
+            |_, [query, key, value]: [Tensor; 3]| attention::composed(&query, &key, &value, spec.heads as usize);
+        let stream = composed.stream(&batch.tokens()?.to_tensor(device)?, rotary, attend)?;
+        composed.logits(&stream)?.reshape((batch.predictions(), ()))
     }
 
     fn gradient(&mut self, parameters: &[f32], batch: &Batch, task: &Task, gradient: &mut [f32]) -> Result<f64> {
@@ -372,15 +196,15 @@ impl Model for Transformer {
     }
 
     fn forward_time(&self) -> Option<Duration> {
-        Some(self.forward_time)
+        Some(self.passes.forward_time())
     }
 
     fn set_recompute(&mut self, recompute: bool) {
-        self.recompute = recompute;
+        self.passes = Passes::new(recompute);
     }
 
     fn set_precision(&mut self, precision: Precision) {
-        self.precision = precision;
+        self.model.precision = precision;
     }
 
     fn evaluate(&self, parameters: &[f32], batch: &Batch) -> Result<Evaluation> {

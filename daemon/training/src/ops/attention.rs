@@ -68,7 +68,13 @@ impl Attention {
         self.query_width() + 2 * self.key_width()
     }
 
-    fn rows(&self) -> usize {
+    /// Which of these columns are queries, keys and values.
+    pub(crate) fn columns(&self) -> [std::ops::Range<usize>; 3] {
+        let (queries, keys) = (self.query_width(), self.query_width() + self.key_width());
+        [0..queries, queries..keys, keys..self.joint_width()]
+    }
+
+    pub(crate) fn rows(&self) -> usize {
         self.sequences * self.length
     }
 
@@ -76,7 +82,8 @@ impl Attention {
         self.heads / self.key_heads
     }
 
-    fn scale(&self) -> f32 {
+    /// Of scores before the softmax.
+    pub(crate) fn scale(&self) -> f32 {
         1.0 / (self.head_width as f32).sqrt()
     }
 

@@ -36,14 +36,14 @@ impl Stage for GpuStage {
 
     fn forward(&mut self, microbatch: &Microbatch, input: Option<Vec<f32>>) -> Result<Option<Vec<f32>>> {
         let weights = self.replica.weights();
-        self.replica.model.forward_stage(&weights, microbatch.batch.tokens()?, input)
+        self.replica.model.forward(&weights, microbatch.batch.tokens()?, input)
     }
 
     fn backward(&mut self, microbatch: &Microbatch, to_output: Option<Vec<f32>>, share: f32) -> Result<BackwardOutput> {
         assert_eq!(microbatch.lane, 0, "a GPU has one gradient");
-        let predicts = to_output.is_none();
+        let (batch, predicts) = (microbatch.batch.tokens()?, to_output.is_none());
         let (weights, gradient) = (self.replica.weights(), self.replica.added_to());
-        let to_input = self.replica.model.backward_stage(&weights, to_output, share, gradient)?;
+        let to_input = self.replica.model.backward(&weights, batch, to_output, share, gradient)?;
         let GpuReplica { model, device, sums, .. } = &self.replica;
         let losses = || sum(&**device, "sum_values", model.losses(microbatch.batch.predictions()), sums.span());
         Ok(BackwardOutput { loss: if predicts { losses()? } else { 0.0 }, to_input })
@@ -56,7 +56,7 @@ impl Stage for GpuStage {
 
     fn evaluate(&mut self, batch: &Batch, input: Option<Vec<f32>>) -> Result<Evaluated> {
         let weights = self.replica.weights();
-        match self.replica.model.evaluate_stage(&weights, batch.tokens()?, input)? {
+        match self.replica.model.evaluate(&weights, batch.tokens()?, input)? {
             Some(stream) => Ok(Evaluated::Stream(stream)),
             None => Ok(Evaluated::Evaluation(self.replica.evaluation(batch.predictions())?)),
         }

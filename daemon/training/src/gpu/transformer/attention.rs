@@ -5,36 +5,41 @@ use std::ops::Range;
 
 use candle_core::Result;
 
-use super::workspace::{Heads, Kept, QUERIES_AT_ONCE, units_at_once};
-use super::{Frame, GpuTransformer};
-use crate::gpu::{Argument, Matrix, Product, Span, THREADS, of_kind, size};
+use super::Gpu;
+use super::memory::{GpuHeads, QUERIES_AT_ONCE, units_at_once};
+use crate::gpu::{Argument, Matrix, Product, Span, THREADS, size};
+use crate::model::transformer::operations::Operations as _;
+use crate::ops::attention::Attention;
 
 /// Rows of one block of attention's kernels: 16 of each warp.
 const ATTENTION_ROWS: usize = THREADS / 2;
 
-impl GpuTransformer {
-    /// Between joint rows and turned heads of a layer.
-    pub(super) fn turn_heads(&self, frame: Frame, layer: usize, heads: &Heads, backwards: bool) -> Result<()> {
-        let without = self.no_angles.as_ref().filter(|_| !self.blocks[layer].has_rope);
-        let tables = without.unwrap_or(&self.angles).spans();
-        let spans = [self.work().joint.span(), heads.query.span(), heads.key.span(), heads.value.span()];
-        let sizes = [frame.length, self.heads, self.key_heads, self.head_width() / 2, usize::from(backwards)];
-        let arguments = [&spans[..], &tables[..]].concat().into_iter().map(Argument::from);
-        let arguments: Vec<Argument> = arguments.chain(sizes.map(size)).collect();
-        self.device.launch(&of_kind("turn_heads", self.kind), frame.rows, &arguments)
+impl Gpu<'_> {
+    /// Between joint rows and turned heads; where these are not turned, they only move.
+    pub(super) fn move_turned(&self, heads: &GpuHeads, has_rope: bool, backwards: bool) -> Result<()> {
+        let without = self.model.no_angles.as_ref().filter(|_| !has_rope);
+        let tables = without.unwrap_or(&self.model.angles).spans();
+        let [query, key, value] = heads.spans();
+        let sizes = [self.attention.length, self.attention.heads, self.attention.key_heads];
+        let sizes = [&sizes[..], &[self.attention.head_width / 2, usize::from(backwards)]].concat();
+        let arguments = [self.scratch.joint.span(), query, key, value, tables[0], tables[1]].map(Argument::from);
+        let arguments: Vec<Argument> = arguments.into_iter().chain(sizes.into_iter().map(size)).collect();
+        self.launch("turn_heads", self.rows(), &arguments)
     }
 
     /// Between rows and `in_heads`.
-    fn move_heads(&self, frame: Frame, rows: Span, to_heads: bool) -> Result<()> {
-        let sizes = [frame.length, self.heads, self.head_width(), usize::from(to_heads)].map(size);
-        let spans = [rows.into(), self.work().in_heads.span().into()];
-        self.device.launch(&of_kind("move_heads", self.kind), frame.rows, &[&spans[..], &sizes[..]].concat())
+    fn move_heads(&self, rows: Span, to_heads: bool) -> Result<()> {
+        let Attention { length, heads, head_width, .. } = self.attention;
+        let sizes = [length, heads, head_width, usize::from(to_heads)].map(size);
+        let spans = [rows.into(), self.scratch.in_heads.span().into()];
+        self.launch("move_heads", self.rows(), &[&spans[..], &sizes[..]].concat())
     }
 
     /// What is attended at once, in an order in which the first of those that share keys have all of them.
-    fn units(&self, frame: Frame) -> impl Iterator<Item = Unit> + use<> {
-        let (all, length, head_width) = (frame.sequences * self.key_heads, frame.length, self.head_width());
-        let (sharing, at_once) = (self.heads / self.key_heads, units_at_once(self.key_heads, frame.sequences, length));
+    fn units(&self) -> impl Iterator<Item = Unit> + use<> {
+        let Attention { sequences, length, heads, key_heads, head_width } = self.attention;
+        let (all, sharing, at_once) =
+            (sequences * key_heads, heads / key_heads, units_at_once(key_heads, sequences, length));
         (0..all).step_by(at_once).flat_map(move |first| {
             let units = at_once.min(all - first);
             let unit = move |head, begin| {
@@ -46,8 +51,8 @@ impl GpuTransformer {
         })
     }
 
-    fn probabilities(&self, unit: &Unit, heads: &Heads) -> Result<()> {
-        let scores = self.work().scores.span();
+    fn probabilities(&self, unit: &Unit, heads: &GpuHeads) -> Result<()> {
+        let scores = self.scratch.scores.span();
         let (query, key) = (unit.queries(heads.query.span()), unit.keys(heads.key.span()));
         self.multiply(Product::new(query, key.transposed(), unit.scores(scores), unit.shape()).batch(unit.units))?;
         self.launch_softmax("causal_softmax", unit, &[scores])
@@ -57,69 +62,71 @@ impl GpuTransformer {
         let (count, Range { start, end }) = (unit.queries.len(), unit.queries.clone());
         let spans = spans.iter().map(|span| Argument::from(*span));
         let sizes = [unit.length, count, start, end].map(size);
-        let arguments: Vec<Argument> = spans.chain(sizes).chain([self.score_scale().into()]).collect();
-        self.device.launch(&of_kind(name, self.kind), unit.units * count, &arguments)
-    }
-
-    fn score_scale(&self) -> f32 {
-        1.0 / (self.head_width() as f32).sqrt()
+        let arguments: Vec<Argument> = spans.chain(sizes).chain([self.attention.scale().into()]).collect();
+        self.launch(name, unit.units * count, &arguments)
     }
 
     /// Fills `attended`, and what backward needs of it.
-    pub(super) fn attend(&self, frame: Frame, kept: &Kept) -> Result<()> {
-        if let Some(log_sums) = &kept.log_sums {
-            let [query, key, value] = kept.heads.spans();
-            let spans = [query, key, value, kept.attended.span(), log_sums.span()];
-            return self.launch_attention("attend", frame, self.heads, &spans);
+    pub(super) fn attend_to(&self, heads: &GpuHeads, attended: Span) -> Result<()> {
+        if let Some(log_sums) = &heads.log_sums {
+            let [query, key, value] = heads.spans();
+            let spans = [query, key, value, attended, log_sums.span()];
+            return self.launch_attention("attend", self.attention.heads, &spans);
         }
-        for unit in self.units(frame) {
-            self.probabilities(&unit, &kept.heads)?;
-            let (scores, value) = (unit.scores(self.work().scores.span()), unit.keys(kept.heads.value.span()));
-            let (target, [queries, keys, width]) = (unit.queries(self.work().in_heads.span()), unit.shape());
+        for unit in self.units() {
+            self.probabilities(&unit, heads)?;
+            let (scores, value) = (unit.scores(self.scratch.scores.span()), unit.keys(heads.value.span()));
+            let (target, [queries, keys, width]) = (unit.queries(self.scratch.in_heads.span()), unit.shape());
             self.multiply(Product::new(scores, value, target, [queries, width, keys]).batch(unit.units))?;
         }
-        self.move_heads(frame, kept.attended.span(), false)
+        self.move_heads(attended, false)
     }
 
     /// With `heads` for each sequence, whose rows are shared out to blocks.
-    fn launch_attention(&self, name: &str, frame: Frame, heads: usize, spans: &[Span]) -> Result<()> {
-        let units = frame.sequences * heads;
-        let sizes = [frame.length, self.heads, self.key_heads, units].map(size);
+    fn launch_attention(&self, name: &str, heads: usize, spans: &[Span]) -> Result<()> {
+        let (sizes, units) = (&self.attention, self.attention.sequences * heads);
+        let blocks = units * sizes.length.div_ceil(ATTENTION_ROWS);
+        let sizes = [sizes.length, sizes.heads, sizes.key_heads, units].map(size);
         let spans = spans.iter().map(|span| Argument::from(*span));
-        let arguments: Vec<Argument> = spans.chain(sizes).chain([self.score_scale().into()]).collect();
-        let kernel = format!("{name}_{}", self.head_width());
-        self.device.launch(&kernel, units * frame.length.div_ceil(ATTENTION_ROWS), &arguments)
+        let arguments: Vec<Argument> = spans.chain(sizes).chain([self.attention.scale().into()]).collect();
+        let kernel = format!("{name}_{}", self.attention.head_width);
+        self.model.device.launch(&kernel, blocks, &arguments)
     }
 
     /// From the gradient of `attended` to that in `to_heads`.
-    pub(super) fn attend_backward(&self, frame: Frame, kept: &Kept, to_attended: Span) -> Result<()> {
-        let work = self.work();
-        if let Some(log_sums) = &kept.log_sums {
-            let ([query, key, value], [to_query, to_key, to_value]) = (kept.heads.spans(), work.to_heads.spans());
-            let (log_sums, products) = (log_sums.span(), work.products.span());
-            let spans = [query, key, value, kept.attended.span(), to_attended, log_sums, products, to_query];
-            self.launch_attention("attend_backward_queries", frame, self.heads, &spans)?;
+    pub(super) fn attend_back(
+        &self,
+        heads: &GpuHeads,
+        attended: Span,
+        to_attended: Span,
+        to_heads: &GpuHeads,
+    ) -> Result<()> {
+        if let Some(log_sums) = &heads.log_sums {
+            let ([query, key, value], [to_query, to_key, to_value]) = (heads.spans(), to_heads.spans());
+            let (log_sums, products) = (log_sums.span(), self.scratch.products.span());
+            let spans = [query, key, value, attended, to_attended, log_sums, products, to_query];
+            self.launch_attention("attend_backward_queries", self.attention.heads, &spans)?;
             let spans = [query, key, value, to_attended, log_sums, products, to_key, to_value];
-            return self.launch_attention("attend_backward_keys", frame, self.key_heads, &spans);
+            return self.launch_attention("attend_backward_keys", self.attention.key_heads, &spans);
         }
-        self.move_heads(frame, to_attended, true)?;
-        let (scores, to_scores) = (work.scores.span(), work.to_scores.span());
-        for unit in self.units(frame) {
-            self.probabilities(&unit, &kept.heads)?;
+        self.move_heads(to_attended, true)?;
+        let (scores, to_scores) = (self.scratch.scores.span(), self.scratch.to_scores.span());
+        for unit in self.units() {
+            self.probabilities(&unit, heads)?;
             let [queries, keys, width] = unit.shape();
             let product = |a, b, c, shape| Product::new(a, b, c, shape).batch(unit.units);
             // Of what shares keys the first has all of them.
             let onto_keys = |product: Product| self.multiply(if unit.is_first() { product } else { product.adds() });
-            let to_output = unit.queries(work.in_heads.span());
-            let value = unit.keys(kept.heads.value.span());
+            let to_output = unit.queries(self.scratch.in_heads.span());
+            let value = unit.keys(heads.value.span());
             self.multiply(product(to_output, value.transposed(), unit.scores(to_scores), unit.shape()))?;
-            let to_value = unit.keys(work.to_heads.value.span());
+            let to_value = unit.keys(to_heads.value.span());
             onto_keys(product(unit.scores(scores).transposed(), to_output, to_value, [keys, width, queries]))?;
             self.launch_softmax("causal_softmax_backward", &unit, &[scores, to_scores])?;
-            let (query, key) = (unit.queries(kept.heads.query.span()), unit.keys(kept.heads.key.span()));
-            let to_query = unit.queries(work.to_heads.query.span());
+            let (query, key) = (unit.queries(heads.query.span()), unit.keys(heads.key.span()));
+            let to_query = unit.queries(to_heads.query.span());
             self.multiply(product(unit.scores(to_scores), key, to_query, [queries, width, keys]))?;
-            let to_key = unit.keys(work.to_heads.key.span());
+            let to_key = unit.keys(to_heads.key.span());
             onto_keys(product(unit.scores(to_scores).transposed(), query, to_key, [keys, width, queries]))?;
         }
         Ok(())

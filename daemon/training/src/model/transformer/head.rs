@@ -3,27 +3,17 @@
 
 use std::ops::Range;
 
+use candle_core::Result;
 use murmur_protocol::ModelLayout;
 
-use super::frame::Frame;
-use super::weights::{Gradient, Weights};
-use super::workspace::Scratch;
-use crate::model::Evaluation;
-use crate::ops::product::{Matrix, MatrixMut, Write};
-use crate::ops::{cross_entropy, rms_norm};
-
-/// Logits computed at a time, at most: 32 MiB.
-const LOGITS_MAX: usize = 8 << 20;
-
-/// At least so many rows at a time: the head's gradient is read and written once for each.
-const ROWS_MIN: usize = 128;
+use super::operations::{Operations, Projection};
+use super::workspace::{Pass, Work};
 
 /// Where the last norm and the head lie in the flat vector.
-pub(super) struct Head {
-    norm: Range<usize>,
-    /// `[vocabulary, width]`; the embedding's table where the head is tied.
-    weight: Range<usize>,
-    vocabulary: usize,
+pub(crate) struct Head {
+    pub(super) norm: Range<usize>,
+    /// The embedding's table where the head is tied.
+    pub(super) weight: Projection,
 }
 
 impl Head {
@@ -32,85 +22,41 @@ impl Head {
         let norm = named("model.norm.weight").expect("the layout has every tensor of the model").range();
         let weight = named("lm_head.weight").or_else(|| named("model.embed_tokens.weight"));
         let weight = weight.expect("the layout has every tensor of the model");
-        Head { norm, weight: weight.range(), vocabulary: weight.shape[0] }
+        let (outputs, inputs) = (weight.shape[0], weight.shape[1]);
+        Head { norm, weight: Projection { weight: weight.range(), bias: None, inputs, outputs } }
     }
 
-    /// How many rows are predicted at a time.
-    fn rows_at_once(&self, rows: usize) -> usize {
-        (LOGITS_MAX / self.vocabulary).max(ROWS_MIN).min(rows)
+    /// Tokens that it tells apart.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.weight.outputs
     }
 
-    /// The length of the buffer for logits.
-    pub(super) fn logits(&self, rows: usize) -> usize {
-        self.rows_at_once(rows) * self.vocabulary
-    }
-
-    /// Writes the logits `[rows, vocabulary]` of so many rows of the last stream.
-    pub(super) fn predict(
+    /// The losses of the last stream; with a share, the gradient of so much of their sum goes to that of the stream and of the
+    /// weights.
+    pub(super) fn losses<O: Operations>(
         &self,
-        frame: &Frame<'_>,
-        weights: Weights<'_>,
-        stream: &[f32],
-        logits: &mut [f32],
-        normalised: &mut [f32],
-    ) {
-        let rows = stream.len() / frame.width;
-        rms_norm::forward(normalised, stream, weights.vector(&self.norm), frame.epsilon);
-        let normalised = Matrix::dense(normalised, rows, frame.width);
-        let place = MatrixMut::dense(logits, rows, self.vocabulary);
-        weights.forward(frame.products, &self.weight, place, Write::Replace, normalised);
-    }
-
-    /// Returns the sum of the losses; writes the gradient of `share` times that sum to `to_stream` `[rows, width]` and to
-    /// the weights.
-    pub(super) fn loss_and_backward(
-        &self,
-        frame: &Frame<'_>,
-        weights: Weights<'_>,
-        gradient: &mut Gradient<'_>,
-        (stream, to_stream): (&[f32], &mut [f32]),
-        (targets, share): (&[u32], f32),
-        (logits, scratch): (&mut [f32], &mut Scratch),
-    ) -> f64 {
-        let (width, at_once) = (frame.width, self.rows_at_once(targets.len()));
-        let mut loss = 0.0;
-        // The gradient of logits: one value near -1 a row, all others probabilities.
-        let (products, mut to_weight) = (frame.products.of_uneven(), gradient.of_uneven());
-        for (chunk, targets) in targets.chunks(at_once).enumerate() {
-            let rows = targets.len();
-            let values = chunk * at_once * width..(chunk * at_once + rows) * width;
-            let logits = &mut logits[..rows * self.vocabulary];
-            let normalised = &mut scratch.normalised[values.clone()];
-            self.predict(frame, weights, &stream[values.clone()], logits, normalised);
-            loss += cross_entropy::loss_and_gradient(logits, targets, share);
-            let to_logits = Matrix::dense(logits, rows, self.vocabulary);
-            let to_normalised = MatrixMut::dense(&mut scratch.to_normalised[values], rows, width);
-            let low_rank = weights.to_input(products, &self.weight, to_normalised, Write::Replace, to_logits);
-            to_weight.of_weight(&self.weight, to_logits, Matrix::dense(normalised, rows, width), low_rank);
-            to_weight.write = Write::Add;
+        device: &mut O,
+        pass: &Pass<O::Memory>,
+        work: &mut Work<O::Memory>,
+        share: Option<f32>,
+    ) -> Result<()> {
+        let stream = pass.streams.last().expect("one more than blocks");
+        let logits = work.logits.as_mut().expect("a stage with a head has logits");
+        let (normalised, to_normalised) = (&mut work.scratch.normalised, &mut work.scratch.to_normalised);
+        let (rows, at_once) = (device.rows(), device.predicted_at_once(self.vocabulary()));
+        device.normalise(&self.norm, stream, normalised)?;
+        for first in (0..rows).step_by(at_once) {
+            let some = first..rows.min(first + at_once);
+            device.predict(&self.weight, some.clone(), normalised, logits)?;
+            device.cross_entropy(some.clone(), &pass.tokens, logits, share)?;
+            if share.is_some() {
+                device.predict_backward(&self.weight, some, normalised, logits, to_normalised)?;
+            }
         }
-        to_stream.fill(0.0);
-        let (to_scale, scale) = (gradient.place(&self.norm), weights.vector(&self.norm));
-        rms_norm::backward(to_stream, to_scale, stream, &scratch.to_normalised, scale, frame.epsilon);
-        loss
-    }
-
-    /// Losses and hits.
-    pub(super) fn evaluate(
-        &self,
-        frame: &Frame<'_>,
-        weights: Weights<'_>,
-        (stream, targets): (&[f32], &[u32]),
-        (logits, scratch): (&mut [f32], &mut Scratch),
-    ) -> Evaluation {
-        let at_once = self.rows_at_once(targets.len());
-        let mut evaluation = Evaluation::default();
-        for (stream, targets) in stream.chunks(at_once * frame.width).zip(targets.chunks(at_once)) {
-            let logits = &mut logits[..targets.len() * self.vocabulary];
-            self.predict(frame, weights, stream, logits, &mut scratch.normalised[..stream.len()]);
-            let (loss_sum, correct) = cross_entropy::loss_and_hits(logits, targets);
-            evaluation = evaluation.with(Evaluation { loss_sum, predictions: targets.len(), correct });
+        if share.is_some() {
+            device.clear(&mut work.to_stream)?;
+            device.normalise_backward(&self.norm, stream, to_normalised, &mut work.to_stream)?;
         }
-        evaluation
+        Ok(())
     }
 }

@@ -146,11 +146,8 @@ fn adapters_in<'a>(
     adapters: Option<Adapters<'a>>,
     range: &Range<usize>,
 ) -> impl Iterator<Item = (Adapters<'a>, &'a AdapterPlaces)> + use<'a> {
-    let within = adapters.map(|adapters| {
-        let before = |end: usize| adapters.places.partition_point(|places| places.target.range().start < end);
-        adapters.places[before(range.start)..before(range.end)].iter().map(move |places| (adapters, places))
-    });
-    within.into_iter().flatten()
+    let within = adapters.map(|adapters| (adapters, AdapterPlaces::within(adapters.places, range)));
+    within.into_iter().flat_map(|(adapters, within)| within.iter().map(move |places| (adapters, places)))
 }
 
 impl<'a> Adapters<'a> {

@@ -1,107 +1,142 @@
 //! The buffers of a transformer's forward and backward, made once and used again at every step: one [`Pass`] for each
-//! microbatch whose backward is to come, and one [`Workspace`] for all.
+//! microbatch whose backward is to come, and one [`Work`] for all.
 
-use super::frame::Frame;
+use candle_core::Result;
+use murmur_protocol::manifest::ModelSpec;
+
+use super::operations::{Operations, Storage};
 
 /// What a block keeps for its backward.
-pub(super) struct Kept {
-    /// Queries, keys and values side by side, positions turned: `[rows, joint width]`.
-    pub(super) joint: Vec<f32>,
-    /// Queries and keys before the norm of heads, where there is one: `[rows, query width + key width]`.
-    pub(super) raw: Vec<f32>,
+pub(crate) struct Kept<S: Storage> {
+    pub(super) heads: S::Heads,
     /// What attention gives: `[rows, query width]`.
-    pub(super) attended: Vec<f32>,
+    pub(super) attended: S::Buffer,
     /// The stream between attention and feed-forward: `[rows, width]`.
-    pub(super) middle: Vec<f32>,
+    pub(super) middle: S::Buffer,
     /// Gate and up side by side; in the backward their gradient: `[rows, 2 · inner]`.
-    pub(super) gate_up: Vec<f32>,
-}
-
-impl Kept {
-    fn new(frame: &Frame<'_>) -> Kept {
-        let buffer = |width: usize| vec![0.0; frame.rows() * width];
-        let (queries, keys) = (frame.attention.query_width(), frame.attention.key_width());
-        Kept {
-            joint: buffer(frame.attention.joint_width()),
-            raw: buffer(if frame.has_head_norm { queries + keys } else { 0 }),
-            attended: buffer(queries),
-            middle: buffer(frame.width),
-            gate_up: buffer(2 * frame.inner),
-        }
-    }
+    pub(super) gate_up: S::Buffer,
 }
 
 /// What is free again after each block.
-pub(super) struct Scratch {
+pub(crate) struct Scratch<S: Storage> {
+    /// `[rows, width]`, and of the gradient of what attention gives `[rows, query width]`.
+    pub(super) normalised: S::Buffer,
     /// `[rows, width]`.
-    pub(super) normalised: Vec<f32>,
-    /// `[rows, width]`, and of what attention gives `[rows, query width]`.
-    pub(super) to_normalised: Vec<f32>,
-    /// `[rows, joint width]`.
-    pub(super) to_joint: Vec<f32>,
+    pub(super) to_normalised: S::Buffer,
+    pub(super) to_heads: S::Heads,
     /// `[rows, inner]`.
-    pub(super) hidden: Vec<f32>,
+    pub(super) hidden: S::Buffer,
 }
 
 /// What is used by one microbatch at a time, for so many rows.
-pub(super) struct Workspace {
+pub(crate) struct Work<S: Storage> {
     rows: usize,
     /// What all blocks keep by turns, where activations are computed again.
-    pub(super) shared: Option<Kept>,
-    pub(super) scratch: Scratch,
-    /// The gradient of the last stream, of a stage that predicts: `[rows, width]`.
-    pub(super) to_stream: Vec<f32>,
+    pub(super) shared: Option<Kept<S>>,
+    pub(super) scratch: Scratch<S>,
+    /// The gradient of a stream: `[rows, width]`.
+    pub(super) to_stream: S::Buffer,
     /// Of as many rows as are predicted at a time, of a stage that predicts.
-    pub(super) logits: Vec<f32>,
-}
-
-impl Workspace {
-    /// Where blocks share what they keep, or not; with so many `logits` where losses are computed.
-    pub(super) fn new(frame: &Frame<'_>, shares_kept: bool, logits: Option<usize>) -> Workspace {
-        let rows = frame.rows();
-        let buffer = |width: usize| vec![0.0; rows * width];
-        Workspace {
-            rows,
-            shared: shares_kept.then(|| Kept::new(frame)),
-            scratch: Scratch {
-                normalised: buffer(frame.width),
-                to_normalised: buffer(frame.width.max(frame.attention.query_width())),
-                to_joint: buffer(frame.attention.joint_width()),
-                hidden: buffer(frame.inner),
-            },
-            to_stream: buffer(if logits.is_some() { frame.width } else { 0 }),
-            logits: vec![0.0; logits.unwrap_or_default()],
-        }
-    }
-
-    /// Whether it is for so many rows, and for blocks that share what they keep.
-    pub(super) fn fits(&self, rows: usize, shares_kept: bool) -> bool {
-        self.rows == rows && self.shared.is_some() == shares_kept
-    }
+    pub(super) logits: Option<S::Buffer>,
 }
 
 /// One microbatch between its forward and its backward.
-pub(super) struct Pass {
+pub(crate) struct Pass<S: Storage> {
     rows: usize,
-    /// The stream before each block and after the last: `[rows, width]` each. One that another stage has is empty.
-    pub(super) streams: Vec<Vec<f32>>,
+    pub(super) tokens: S::Tokens,
+    /// The stream before each block and after the last: `[rows, width]` each.
+    pub(super) streams: Vec<S::Buffer>,
     /// For each block; none where they share it.
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<Kept<S>>,
 }
 
-impl Pass {
-    /// Through `layers` blocks, of which `kept` are kept, from a first stream of its own or one that is given.
-    pub(super) fn new(frame: &Frame<'_>, layers: usize, kept: usize, owns_first: bool) -> Pass {
-        let stream = |index: usize| vec![0.0; if index > 0 || owns_first { frame.rows() * frame.width } else { 0 }];
-        Pass {
-            rows: frame.rows(),
-            streams: (0..=layers).map(stream).collect(),
-            kept: (0..kept).map(|_| Kept::new(frame)).collect(),
-        }
+/// Of rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Widths {
+    pub(super) stream: usize,
+    pub(super) queries: usize,
+    /// Inside the feed-forward part.
+    pub(super) inner: usize,
+}
+
+impl<S: Storage> Kept<S> {
+    fn new<O: Operations<Memory = S>>(device: &O, widths: Widths) -> Result<Kept<S>> {
+        let rows = device.rows();
+        Ok(Kept {
+            heads: device.new_heads(true)?,
+            attended: device.new_buffer(rows * widths.queries)?,
+            middle: device.new_stream(false)?,
+            gate_up: device.new_buffer(rows * 2 * widths.inner)?,
+        })
+    }
+}
+
+impl<S: Storage> Work<S> {
+    /// Where blocks share what they keep, or not; with logits where so many tokens are told apart. The gradient of the stream is
+    /// given where they are not.
+    pub(super) fn new<O: Operations<Memory = S>>(
+        device: &O,
+        widths: Widths,
+        shares_kept: bool,
+        vocabulary: Option<usize>,
+    ) -> Result<Work<S>> {
+        let rows = device.rows();
+        let logits = |vocabulary| device.new_buffer(device.predicted_at_once(vocabulary) * vocabulary);
+        Ok(Work {
+            rows,
+            shared: shares_kept.then(|| Kept::new(device, widths)).transpose()?,
+            scratch: Scratch {
+                normalised: device.new_buffer(rows * widths.stream.max(widths.queries))?,
+                to_normalised: device.new_buffer(rows * widths.stream)?,
+                to_heads: device.new_heads(false)?,
+                hidden: device.new_buffer(rows * widths.inner)?,
+            },
+            to_stream: device.new_stream_gradient(vocabulary.is_none())?,
+            logits: vocabulary.map(logits).transpose()?,
+        })
     }
 
-    /// Whether it is for so many rows and blocks kept.
-    pub(super) fn fits(&self, rows: usize, kept: usize) -> bool {
-        self.rows == rows && self.kept.len() == kept
+    /// Whether it does for the batch.
+    pub(super) fn fits<O: Operations<Memory = S>>(&self, device: &O) -> bool {
+        device.fits(self.rows)
     }
+}
+
+impl<S: Storage> Pass<S> {
+    /// Through `layers` blocks, of which `kept` are kept, from a first stream of its own or one that is given.
+    pub(super) fn new<O: Operations<Memory = S>>(
+        device: &O,
+        widths: Widths,
+        (layers, kept): (usize, usize),
+        is_given: bool,
+    ) -> Result<Pass<S>> {
+        let stream = |index: usize| device.new_stream(index == 0 && is_given);
+        Ok(Pass {
+            rows: device.rows(),
+            tokens: device.new_tokens()?,
+            streams: (0..=layers).map(stream).collect::<Result<_>>()?,
+            kept: (0..kept).map(|_| Kept::new(device, widths)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Whether it does for the batch.
+    pub(super) fn fits<O: Operations<Memory = S>>(&self, device: &O) -> bool {
+        device.fits(self.rows)
+    }
+}
+
+/// Blocks whose activations a stage keeps, with so many microbatches under way.
+pub(crate) fn kept_blocks(layers: usize, passes: usize, recompute: bool) -> usize {
+    // Where activations are computed again, all blocks and microbatches take turns.
+    if recompute { 1 } else { passes * layers }
+}
+
+/// Values that such a stage holds for each row, without logits: (those of streams, those that products read or give).
+pub(crate) fn row_values(spec: &ModelSpec, layers: usize, passes: usize, recompute: bool) -> (usize, usize) {
+    let [width, inner] = [spec.width, spec.feed_forward].map(|width| width as usize);
+    let [queries, keys] = [spec.query_width(), spec.key_width()].map(|width| width as usize);
+    let (joint, raw) = (queries + 2 * keys, if spec.head_norm { queries + keys } else { 0 });
+    let kept = kept_blocks(layers, passes, recompute);
+    let scratch = width.max(queries) + width + joint + inner;
+    ((passes * (layers + 1) + kept + 1) * width, kept * (joint + raw + queries + 2 * inner) + scratch)
 }

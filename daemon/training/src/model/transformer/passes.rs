@@ -1,0 +1,146 @@
+//! The microbatches that are under way through a stage, on any device.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use candle_core::Result;
+
+use super::network::Network;
+use super::operations::{Operations, Storage};
+use super::workspace::{Pass, Work};
+
+/// Keeps what forwards leave for their backwards, and buffers that are free for the next.
+pub(crate) struct Passes<S: Storage> {
+    /// Whether the backward computes activations again.
+    recompute: bool,
+    /// From the microbatch before.
+    work: Option<Work<S>>,
+    /// Forwards whose backward is to come, in order.
+    waiting: VecDeque<Pass<S>>,
+    /// Buffers of passes that are over.
+    free: Vec<Pass<S>>,
+    /// Of all forwards so far.
+    forward_time: Duration,
+}
+
+impl<S: Storage> Passes<S> {
+    /// None so far.
+    pub(crate) fn new(recompute: bool) -> Passes<S> {
+        let (work, waiting, free) = (None, VecDeque::new(), Vec::new());
+        Passes { recompute, work, waiting, free, forward_time: Duration::ZERO }
+    }
+
+    pub(crate) fn recompute(&self) -> bool {
+        self.recompute
+    }
+
+    /// How long all forwards took; where a device computes later, how long it took to tell it.
+    pub(crate) fn forward_time(&self) -> Duration {
+        self.forward_time
+    }
+
+    /// Forgets forwards that wait for a backward that never comes.
+    pub(crate) fn abandon(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Makes room for a microbatch.
+    fn prepare<O: Operations<Memory = S>>(&mut self, network: &Network, device: &O) -> Result<()> {
+        if !self.work.as_ref().is_some_and(|work| work.fits(device)) {
+            // First the old one goes.
+            self.work = None;
+            let vocabulary = network.head.as_ref().map(|head| head.vocabulary());
+            self.work = Some(Work::new(device, network.widths, self.recompute, vocabulary)?);
+        }
+        self.free.retain(|pass| pass.fits(device));
+        Ok(())
+    }
+
+    /// A pass that has been through the network's forward.
+    fn through<O: Operations<Memory = S>>(
+        &mut self,
+        network: &Network,
+        device: &O,
+        input: Option<Vec<f32>>,
+    ) -> Result<Pass<S>> {
+        self.prepare(network, device)?;
+        let layers = network.blocks.len();
+        let counts = (layers, if self.recompute { 0 } else { layers });
+        let new_pass = || Pass::new(device, network.widths, counts, network.embedding.is_none());
+        let mut pass = self.free.pop().map_or_else(new_pass, Ok)?;
+        let begin = Instant::now();
+        device.load_batch(&mut pass.tokens)?;
+        match (&network.embedding, input) {
+            (Some(_), _) => {}
+            (None, Some(input)) => device.take_over(input, &mut pass.streams[0])?,
+            (None, None) => panic!("a stage that does not embed reads a stream"),
+        }
+        let work = self.work.as_mut().expect("it has been prepared");
+        network.forward(device, &mut pass, work)?;
+        self.forward_time += begin.elapsed();
+        Ok(pass)
+    }
+
+    /// The forward of a microbatch, of which the stream is given away where the stage does not predict. What its backward needs
+    /// is kept.
+    pub(crate) fn forward<O: Operations<Memory = S>>(
+        &mut self,
+        network: &Network,
+        device: &O,
+        input: Option<Vec<f32>>,
+    ) -> Result<Option<Vec<f32>>> {
+        let mut pass = self.through(network, device, input)?;
+        let last = &mut pass.streams[network.blocks.len()];
+        let output = network.head.is_none().then(|| device.give_away(last)).transpose()?;
+        self.waiting.push_back(pass);
+        Ok(output)
+    }
+
+    /// The backward of the oldest forward that waits: from the losses, with so large a share, or from the gradient of the
+    /// output. Gives that of the input away where the stage does not embed.
+    pub(crate) fn backward<O: Operations<Memory = S>>(
+        &mut self,
+        network: &Network,
+        device: &mut O,
+        to_output: Option<Vec<f32>>,
+        share: f32,
+    ) -> Result<Option<Vec<f32>>> {
+        let mut pass = self.waiting.pop_front().expect("a backward comes after its forward");
+        self.prepare(network, device)?;
+        let work = self.work.as_mut().expect("it has been prepared");
+        match (&network.head, to_output) {
+            (Some(head), _) => head.losses(device, &pass, work, Some(share))?,
+            (None, Some(to_output)) => device.take_over(to_output, &mut work.to_stream)?,
+            (None, None) => panic!("a stage that does not predict is given the gradient of its output"),
+        }
+        network.backward(device, &mut pass, work)?;
+        let to_input = network.embedding.is_none().then(|| device.give_away(&mut work.to_stream)).transpose()?;
+        // A buffer that was taken over takes the place of the one that was given away.
+        let (first, last) = pass.streams.split_at_mut(1);
+        match (&network.embedding, &network.head, last.last_mut()) {
+            (None, None, Some(last)) => device.replace(last, &mut first[0]),
+            (None, Some(_), _) => device.replace(&mut work.to_stream, &mut first[0]),
+            (Some(_), None, Some(last)) => device.replace(last, &mut work.to_stream),
+            _ => {}
+        }
+        self.free.push(pass);
+        Ok(to_input)
+    }
+
+    /// A forward without a backward to come: gives the last stream away where the stage does not predict.
+    pub(crate) fn evaluate<O: Operations<Memory = S>>(
+        &mut self,
+        network: &Network,
+        device: &mut O,
+        input: Option<Vec<f32>>,
+    ) -> Result<Option<Vec<f32>>> {
+        let mut pass = self.through(network, device, input)?;
+        let work = self.work.as_mut().expect("it has been prepared");
+        let output = match &network.head {
+            Some(head) => head.losses(device, &pass, work, None).map(|()| None)?,
+            None => Some(device.give_away(&mut pass.streams[network.blocks.len()])?),
+        };
+        self.free.push(pass);
+        Ok(output)
+    }
+}
