@@ -91,6 +91,7 @@ fn checkpoint(data: &Path) -> [Vec<u8>; 2] {
 
 #[test]
 fn a_captain_and_a_helper_train_with_the_bits_of_one_machine() {
+    let _turn = murmur_tests::turn::computes();
     at_once([false, true], trains_with_the_bits_of_one_machine);
 }
 
@@ -154,6 +155,7 @@ fn a_captain_waits_visibly_for_a_helper_that_was_killed_answers_others_and_goes_
 
 #[test]
 fn another_helper_takes_the_layers_of_one_that_was_killed() {
+    let _turn = murmur_tests::turn::computes();
     let place = Place::new();
     let run_file = place.run_file("");
     let settings = place.settings(&run_file);
@@ -189,6 +191,7 @@ fn another_helper_takes_the_layers_of_one_that_was_killed() {
 
 #[test]
 fn a_captain_that_was_killed_finds_its_helper_again_and_goes_on_from_its_checkpoint() {
+    let _turn = murmur_tests::turn::computes();
     let place = Place::new();
     let run_file = place.run_file("");
     let settings = place.settings(&run_file);
@@ -217,6 +220,7 @@ fn a_captain_that_was_killed_finds_its_helper_again_and_goes_on_from_its_checkpo
 
 #[test]
 fn both_sides_end_in_order_at_ctrl_c() {
+    let _turn = murmur_tests::turn::computes();
     let place = Place::new();
     let run_file = place.run_file("");
     let settings = place.settings(&run_file);
@@ -248,6 +252,7 @@ fn rate(captain: &Daemon, least: u64, moved: fn(&NodeReport) -> u64) -> f64 {
 
 #[test]
 fn the_traffic_of_a_team_keeps_to_the_caps_of_captain_and_helper() {
+    let _turn = murmur_tests::turn::computes();
     let caps: [&[&str]; 2] = [&["--upload-mbit", "4"], &[]];
     at_once([("captain", caps), ("helper", [caps[1], caps[0]])], |(name, caps)| traffic_keeps_to_the_cap(name, caps));
 }
