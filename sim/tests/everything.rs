@@ -12,8 +12,7 @@ use murmur_sim::runner::{Trace, run_seeds};
 const SEEDS: u64 = 16;
 
 fn seeds(on_each_push: u64) -> u64 {
-    let is_nightly = std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
-    if is_nightly { 20 * on_each_push } else { on_each_push }
+    if crate::is_nightly() { 20 * on_each_push } else { on_each_push }
 }
 
 fn file() -> ScenarioFile {

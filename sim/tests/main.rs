@@ -13,3 +13,8 @@ mod membership;
 mod scenarios;
 mod synchronous;
 mod teams;
+
+/// Whether this run takes its time: with `MURMUR_TEST_SCALE=nightly` what a push repeats a few times is repeated often.
+fn is_nightly() -> bool {
+    std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly")
+}

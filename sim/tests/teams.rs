@@ -15,8 +15,7 @@ fn seeds() -> std::ops::Range<u64> {
         .as_deref()
         .and_then(|text| text.split_once(".."))
         .map(|(from, to)| from.parse().expect("a seed")..to.parse().expect("a seed"));
-    let is_nightly = std::env::var("MURMUR_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
-    range.unwrap_or(0..if is_nightly { 10 * SEEDS } else { SEEDS })
+    range.unwrap_or(0..if crate::is_nightly() { 10 * SEEDS } else { SEEDS })
 }
 
 /// A calm team that loses, repeats and mixes up its messages for a while, and a helper.
