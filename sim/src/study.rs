@@ -101,9 +101,23 @@ pub enum Method {
         /// 16-bit codes with fine steps instead of 8-bit codes, see
         /// [`WorkerSpec::full_precision`](crate::WorkerSpec::full_precision).
         full_precision: bool,
-        /// Speeds 1 : 1 : ½ : ¼ on a slow and lossy network, instead of equal ones on a calm one.
-        uneven: bool,
+        /// What makes it hard.
+        conditions: Conditions,
     },
+}
+
+/// What nodes and network of a swarm are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Conditions {
+    /// Equal speeds on a calm network.
+    #[default]
+    Calm,
+    /// Speeds 1 : 1 : ½ : ¼, half a step of delay, and a tenth of all messages and payloads lost.
+    Uneven,
+    /// Equal speeds; in each eighth of the run a fifth of the nodes is killed, and strangers without a model come in
+    /// their places; a tenth of all messages and payloads is lost.
+    Churn,
 }
 
 /// What a run came to. Losses are nats per byte on held-out text.

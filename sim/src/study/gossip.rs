@@ -5,8 +5,10 @@ use std::time::Duration;
 use murmur_protocol::bounds::SETTLING_TIMEOUT;
 use murmur_protocol::manifest::{GossipKind, GossipSpec};
 
-use super::{Method, Outcome, Setting, tokens_per_step};
-use crate::{LatencySpec, NetworkSpec, NodePlan, Objective, Scenario, Swarm, Text, TrainerSpec, WorkerSpec};
+use super::{Conditions, Method, Outcome, Setting, tokens_per_step};
+use crate::{
+    Disk, Incident, LatencySpec, NetworkSpec, NodePlan, Objective, Scenario, Swarm, Text, TrainerSpec, WorkerSpec,
+};
 
 /// Time of a step at full speed. Long against the calm network's delays, as on a local network: an exchange takes the
 /// two or three step boundaries that it needs, no more.
@@ -14,6 +16,12 @@ const STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Steps of the four kinds of nodes in the time of one step of the slowest, where speeds differ.
 const UNEVEN_SPEEDS: [u32; 4] = [4, 4, 2, 1];
+
+/// One in so many nodes is replaced at a time, rounded up.
+const CHURN_SHARE: usize = 5;
+
+/// Parts of a run, at whose ends nodes are replaced.
+const CHURN_ROUNDS: u64 = 8;
 
 /// Final exchanges of pairs; links need fewer, for their models are nearer to one another.
 const LAST_OF_PAIRS: u32 = 10;
@@ -23,11 +31,12 @@ const LAST_OF_PAIRS: u32 = 10;
 /// # Panics
 /// When the setting is of another method.
 pub fn run(setting: &Setting, text: &Text) -> Outcome {
-    let Method::Gossip { kind, interval, outer_learning_rate, outer_momentum, full_precision, uneven } = setting.method
+    let Method::Gossip { kind, interval, outer_learning_rate, outer_momentum, full_precision, conditions } =
+        setting.method
     else {
         panic!("a setting of gossip");
     };
-    let speeds = speeds(setting, uneven);
+    let speeds = speeds(setting, conditions);
     let trainer = setting.trainer(text, final_progress(&speeds));
     let objective = Objective::new(&TrainerSpec::Transformer(trainer.clone()), setting.seed);
     let scenario = Scenario {
@@ -44,10 +53,11 @@ pub fn run(setting: &Setting, text: &Text) -> Outcome {
             },
             ..GossipSpec::default()
         },
-        nodes: speeds.iter().enumerate().map(|(host, speed)| speed.plan(host, setting.nodes)).collect(),
+        nodes: speeds.iter().enumerate().map(|(host, speed)| speed.plan(host, setting, conditions)).collect(),
         trainer: TrainerSpec::Transformer(trainer.clone()),
         worker: WorkerSpec { full_precision, ..WorkerSpec::default() },
-        network: if uneven { slow_and_lossy() } else { NetworkSpec::calm() },
+        network: network(conditions),
+        incidents: if conditions == Conditions::Churn { churn(setting) } else { Vec::new() },
         ..Scenario::calm(0)
     };
     let training_ends = scenario.nodes.iter().zip(&speeds).map(|(plan, speed)| plan.begins_at + speed.time());
@@ -87,20 +97,21 @@ impl NodeSpeed {
     }
 
     /// Nodes begin one after the other within one step, so that their steps do not end in the same instant.
-    fn plan(&self, host: usize, hosts: usize) -> NodePlan {
+    fn plan(&self, host: usize, setting: &Setting, conditions: Conditions) -> NodePlan {
         NodePlan {
-            begins_at: STEP_TIME * host as u32 / hosts as u32,
+            begins_at: STEP_TIME * host as u32 / setting.nodes as u32,
             step_time: self.step_time,
             tokens_per_second: tokens_per_step() as f64 * self.rate(),
-            steps_max: Some(self.steps),
+            // A newcomer's own steps say nothing: with churn the run ends for each at its swarm progress.
+            steps_max: (conditions != Conditions::Churn).then_some(self.steps),
             ..NodePlan::founder(host.checked_sub(1).into_iter().collect())
         }
     }
 }
 
 /// Equal speeds, or those of [`UNEVEN_SPEEDS`] for as many steps in all (rounded down to a multiple of the nodes').
-fn speeds(setting: &Setting, uneven: bool) -> Vec<NodeSpeed> {
-    if !uneven {
+fn speeds(setting: &Setting, conditions: Conditions) -> Vec<NodeSpeed> {
+    if conditions != Conditions::Uneven {
         return (0..setting.nodes).map(|_| NodeSpeed { step_time: STEP_TIME, steps: setting.steps }).collect();
     }
     let speeds: Vec<u32> = (0..setting.nodes).map(|host| UNEVEN_SPEEDS[host * 4 / setting.nodes]).collect();
@@ -120,14 +131,29 @@ fn final_progress(speeds: &[NodeSpeed]) -> u64 {
     (weighted / weights).round() as u64
 }
 
-/// A swarm over the internet: half a step of delay, and every tenth message and payload lost.
-fn slow_and_lossy() -> NetworkSpec {
-    NetworkSpec {
-        latency: LatencySpec { median: Duration::from_millis(200), ..NetworkSpec::calm().latency },
-        loss: 0.1,
-        transfer_failure: 0.1,
-        ..NetworkSpec::calm()
+fn network(conditions: Conditions) -> NetworkSpec {
+    let calm = NetworkSpec::calm();
+    let lossy = NetworkSpec { loss: 0.1, transfer_failure: 0.1, ..calm.clone() };
+    match conditions {
+        Conditions::Calm => calm,
+        Conditions::Churn => lossy,
+        Conditions::Uneven => {
+            NetworkSpec { latency: LatencySpec { median: Duration::from_millis(200), ..calm.latency }, ..lossy }
+        }
     }
+}
+
+/// Nodes that are killed and replaced, all but the first in turn.
+fn churn(setting: &Setting) -> Vec<(Duration, Incident)> {
+    let replaced = setting.nodes.div_ceil(CHURN_SHARE);
+    let period = STEP_TIME * (setting.steps / CHURN_ROUNDS) as u32;
+    let rounds = (1..CHURN_ROUNDS as usize).flat_map(|round| {
+        (0..replaced).map(move |number| {
+            let host = 1 + ((round - 1) * replaced + number) % (setting.nodes - 1);
+            (period * round as u32, Incident::Restart { host, same_identity: false, disk: Disk::Lost })
+        })
+    });
+    rounds.collect()
 }
 
 #[cfg(test)]
@@ -135,9 +161,8 @@ mod tests {
     use super::*;
     use crate::study::Treatment;
 
-    #[test]
-    fn uneven_speeds_do_the_same_work() {
-        let setting = Setting {
+    fn setting() -> Setting {
+        Setting {
             method: Method::LocalOnly,
             text: String::new(),
             by_node: false,
@@ -147,13 +172,34 @@ mod tests {
             learning_rate: 1.0,
             treatment: Treatment::default(),
             seed: 0,
-        };
-        let uneven = speeds(&setting, true);
+        }
+    }
+
+    #[test]
+    fn churn_replaces_all_but_the_first_in_turn() {
+        let setting = setting();
+        let incidents = churn(&setting);
+        let replaced: Vec<(u64, usize)> = incidents
+            .iter()
+            .map(|(time, incident)| match incident {
+                Incident::Restart { host, same_identity: false, disk: Disk::Lost } => (time.as_secs(), *host),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(replaced.len(), 14);
+        assert_eq!(replaced[..4], [(50, 1), (50, 2), (100, 3), (100, 4)]);
+        assert_eq!(replaced[12..], [(350, 6), (350, 7)]);
+    }
+
+    #[test]
+    fn uneven_speeds_do_the_same_work() {
+        let setting = setting();
+        let uneven = speeds(&setting, Conditions::Uneven);
         let steps: Vec<u64> = uneven.iter().map(|speed| speed.steps).collect();
         assert_eq!(steps, [582, 582, 582, 582, 291, 291, 145, 145]);
         assert_eq!(steps.iter().sum::<u64>(), 3200);
         assert!(uneven.iter().all(|speed| speed.time() <= Duration::from_secs(582)));
         assert_eq!(final_progress(&uneven), 489);
-        assert_eq!(final_progress(&speeds(&setting, false)), 400);
+        assert_eq!(final_progress(&speeds(&setting, Conditions::Calm)), 400);
     }
 }

@@ -2,7 +2,9 @@
 
 use murmur_protocol::manifest::{GossipKind, OptimizerKind};
 
-use super::{Method, Setting, Treatment};
+use serde::Deserialize;
+
+use super::{Conditions, Method, Setting, Treatment};
 
 /// Nodes of every run.
 const NODES: usize = 8;
@@ -32,22 +34,28 @@ pub const SEEDS: [u64; 3] = [0, 1, 2];
 pub const DILOCO: Method = Method::Diloco { interval: INTERVAL, outer_learning_rate: OUTER.0, outer_momentum: OUTER.1 };
 
 /// Gossip as in the bars: 8 bits, equal speeds, a calm network.
-pub const GOSSIP: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, false, false);
+pub const GOSSIP: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, false, Conditions::Calm);
 
 /// The same without quantization.
-pub const GOSSIP_FULL_PRECISION: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, true, false);
+pub const GOSSIP_FULL_PRECISION: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, true, Conditions::Calm);
 
 /// The same with unequal speeds on a slow and lossy network.
-pub const GOSSIP_UNEVEN: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, false, true);
+pub const GOSSIP_UNEVEN: Method = gossip(GossipKind::Pairs, INTERVAL, OUTER, false, Conditions::Uneven);
 
-const fn gossip(kind: GossipKind, interval: u32, outer: (f64, f64), full_precision: bool, uneven: bool) -> Method {
+const fn gossip(
+    kind: GossipKind,
+    interval: u32,
+    outer: (f64, f64),
+    full_precision: bool,
+    conditions: Conditions,
+) -> Method {
     let (outer_learning_rate, outer_momentum) = outer;
-    Method::Gossip { kind, interval, outer_learning_rate, outer_momentum, full_precision, uneven }
+    Method::Gossip { kind, interval, outer_learning_rate, outer_momentum, full_precision, conditions }
 }
 
 /// Gossip without an outer momentum.
 pub const fn plain_gossip(interval: u32) -> Method {
-    gossip(GossipKind::Pairs, interval, (0.0, 0.5), false, false)
+    gossip(GossipKind::Pairs, interval, (0.0, 0.5), false, Conditions::Calm)
 }
 
 const ADAMW: Treatment = Treatment { kind: OptimizerKind::AdamW, muon_learning_rate: 0.02, match_batch: false };
@@ -75,7 +83,7 @@ const OPTIMIZERS: [(Method, f64, Treatment); 11] = [
 
 /// Gossip on links of one bit.
 pub const fn links(interval: u32) -> Method {
-    gossip(GossipKind::Links, interval, (0.0, 0.5), false, false)
+    gossip(GossipKind::Links, interval, (0.0, 0.5), false, Conditions::Calm)
 }
 
 /// The runs of [`Question::Links`].
@@ -86,12 +94,19 @@ const LINKS: [(Method, f64, Treatment); 8] = [
     (links(5), 8e-3, MUON_MATCHED),
     (links(1), 8e-3, MUON_MATCHED),
     (links(3), 8e-3, MUON_MATCHED),
-    (gossip(GossipKind::Links, 3, (0.0, 0.5), false, true), 8e-3, MUON_MATCHED),
+    (gossip(GossipKind::Links, 3, (0.0, 0.5), false, Conditions::Uneven), 8e-3, MUON_MATCHED),
     (links(8), 8e-3, MUON_MATCHED),
 ];
 
+/// Links with an exchange every three steps under churn.
+const LINKS_CHURN: Method = gossip(GossipKind::Links, 3, (0.0, 0.5), false, Conditions::Churn);
+
+/// The learning rate of AdamW, alone or beside Muon, on links.
+const LINKS_RATE: f64 = 8e-3;
+
 /// One of the study's questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Question {
     /// What pairwise averaging and quantization cost, over seeds.
     Bars,
@@ -105,6 +120,32 @@ pub enum Question {
     Links,
     /// The bars where every node reads another part of the text.
     UnlikeData,
+    /// Links where nodes come and go, and where every node reads another part of the text, over seeds.
+    Conditions,
+    /// Links of sixteen and 32 nodes, with as much text a node, over seeds.
+    Sizes,
+    /// Links with an exchange every fourteen steps in runs four times as long, over seeds.
+    Lengths,
+}
+
+impl Question {
+    /// All of them.
+    pub const ALL: [Question; 9] = [
+        Question::Bars,
+        Question::Asynchrony,
+        Question::Traffic,
+        Question::Optimizers,
+        Question::Links,
+        Question::UnlikeData,
+        Question::Conditions,
+        Question::Sizes,
+        Question::Lengths,
+    ];
+}
+
+/// What `make` makes of all kinds, seed by seed.
+fn vary<T: Copy>(kinds: &[T], make: impl Fn(T, u64) -> Setting) -> Vec<Setting> {
+    SEEDS.iter().flat_map(|seed| kinds.iter().map(|kind| make(*kind, *seed))).collect()
 }
 
 /// The runs that answer `question` on a text of this name.
@@ -123,6 +164,11 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
     let over_seeds = |methods: &[Method]| {
         let pairs = SEEDS.iter().flat_map(|seed| methods.iter().map(move |method| (*method, *seed)));
         pairs.map(|(method, seed)| setting(method, LEARNING_RATE, seed)).collect()
+    };
+    // Muon: matched where nodes average parameters, as it is where all average gradients.
+    let with_muon = |method, seed| Setting {
+        treatment: if method == Method::DataParallel { MUON } else { MUON_MATCHED },
+        ..setting(method, LINKS_RATE, seed)
     };
     match question {
         Question::Bars => over_seeds(&[GOSSIP, DILOCO, Method::LocalOnly, GOSSIP_FULL_PRECISION]),
@@ -143,5 +189,20 @@ pub fn runs(question: Question, text: &str) -> Vec<Setting> {
             made.collect()
         }
         Question::UnlikeData => over_seeds(&[GOSSIP, DILOCO, Method::LocalOnly]),
+        Question::Conditions => {
+            let kinds = [(LINKS_CHURN, false), (links(3), true), (links(3), false), (Method::DataParallel, false)];
+            vary(&kinds, |(method, by_node), seed| Setting { by_node, ..with_muon(method, seed) })
+        }
+        Question::Sizes => {
+            let kinds = [16, 32].map(|nodes| [links(3), Method::DataParallel].map(|method| (nodes, method)));
+            vary(kinds.as_flattened(), |(nodes, method), seed| Setting { nodes, ..with_muon(method, seed) })
+        }
+        Question::Lengths => {
+            let adamw = |seed| Setting { treatment: ADAMW, ..with_muon(Method::DataParallel, seed) };
+            vary(&[None, Some(Method::DataParallel), Some(links(14))], |method, seed| Setting {
+                steps: 4 * STEPS,
+                ..method.map_or(adamw(seed), |method| with_muon(method, seed))
+            })
+        }
     }
 }

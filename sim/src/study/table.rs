@@ -5,7 +5,7 @@ use std::fmt::Write;
 use murmur_protocol::manifest::{GossipKind, OptimizerKind};
 
 use super::plan::{self, DILOCO, GOSSIP, GOSSIP_FULL_PRECISION, GOSSIP_UNEVEN, Question, SEEDS};
-use super::{Method, Outcome, Setting, Treatment};
+use super::{Conditions, Method, Outcome, Setting, Treatment};
 
 /// All tables for which there are outcomes.
 pub fn tables(outcomes: &[Outcome]) -> String {
@@ -14,14 +14,12 @@ pub fn tables(outcomes: &[Outcome]) -> String {
     texts.dedup();
     let mut page = String::new();
     for text in texts {
-        for question in
-            [Question::Bars, Question::Asynchrony, Question::UnlikeData, Question::Traffic, Question::Optimizers]
-        {
+        for question in Question::ALL {
             let runs = plan::runs(question, text);
             let found: Vec<&Outcome> = outcomes.iter().filter(|outcome| runs.contains(&outcome.setting)).collect();
             // Runs with AdamW alone are those of other questions, too.
             let is_told = |outcome: &&Outcome| {
-                !matches!(question, Question::Optimizers | Question::Links)
+                matches!(question, Question::Bars | Question::Asynchrony | Question::UnlikeData | Question::Traffic)
                     || outcome.setting.treatment != Treatment::default()
             };
             if found.iter().any(is_told) {
@@ -29,8 +27,8 @@ pub fn tables(outcomes: &[Outcome]) -> String {
                 let _ = writeln!(page, "### {} ({text}; {done} of {all} runs)\n", title(question));
                 page += &match question {
                     Question::Traffic => traffic(&found),
-                    Question::Optimizers | Question::Links => optimizers(&found),
-                    _ => over_seeds(question, &found),
+                    Question::Bars | Question::Asynchrony | Question::UnlikeData => over_seeds(question, &found),
+                    _ => against_data_parallel(&found),
                 };
                 page.push('\n');
             }
@@ -47,6 +45,9 @@ fn title(question: Question) -> &'static str {
         Question::Optimizers => "Optimizers against data-parallel AdamW",
         Question::Links => "Links of one bit against data-parallel AdamW",
         Question::UnlikeData => "Every node another part of the text",
+        Question::Conditions => "Links where nodes come and go, and where each has a part of the text",
+        Question::Sizes => "Links of more nodes",
+        Question::Lengths => "Links in longer runs",
     }
 }
 
@@ -56,12 +57,16 @@ pub fn name(method: &Method) -> String {
         Method::DataParallel => "data-parallel every step".to_owned(),
         Method::LocalOnly => "local only".to_owned(),
         Method::Diloco { interval, .. } => format!("DiLoCo, H = {interval}"),
-        Method::Gossip { kind, interval, outer_learning_rate, full_precision, uneven, .. } => {
+        Method::Gossip { kind, interval, outer_learning_rate, full_precision, conditions, .. } => {
             let momentum = if *outer_learning_rate > 0.0 { "" } else { ", no momentum" };
             let precision = if *full_precision { ", 16 bits" } else { "" };
-            let speeds = if *uneven { ", speeds 1:1:½:¼, delays, 10 % loss" } else { "" };
+            let conditions = match conditions {
+                Conditions::Calm => "",
+                Conditions::Uneven => ", speeds 1:1:½:¼, delays, 10 % loss",
+                Conditions::Churn => ", a fifth replaced seven times, 10 % loss",
+            };
             let kind = if *kind == GossipKind::Links { ", links" } else { "" };
-            format!("gossip{kind}, H = {interval}{momentum}{precision}{speeds}")
+            format!("gossip{kind}, H = {interval}{momentum}{precision}{conditions}")
         }
     }
 }
@@ -111,7 +116,7 @@ fn bars(question: Question) -> Vec<(Method, Method, f64)> {
         }
         Question::Asynchrony => vec![(GOSSIP_UNEVEN, GOSSIP, 0.02)],
         Question::UnlikeData => vec![(GOSSIP, DILOCO, 0.02), (GOSSIP, Method::LocalOnly, -0.06)],
-        Question::Traffic | Question::Optimizers | Question::Links => vec![],
+        _ => vec![],
     }
 }
 
@@ -168,44 +173,54 @@ pub fn treatment(treatment: &Treatment) -> String {
     format!("{kind}{}", if treatment.match_batch { ", matched" } else { "" })
 }
 
-fn optimizers(outcomes: &[&Outcome]) -> String {
-    let of = |outcome: &Outcome| {
-        let Setting { method, learning_rate, treatment, .. } = outcome.setting;
-        (method, learning_rate, treatment)
-    };
-    let mut kinds = Vec::new();
+/// All kinds of runs, each against the data-parallel runs of as many nodes and steps, over the seeds that both have.
+fn against_data_parallel(outcomes: &[&Outcome]) -> String {
+    let mut kinds: Vec<Setting> = Vec::new();
     for outcome in outcomes {
-        if !kinds.contains(&of(outcome)) {
-            kinds.push(of(outcome));
+        let kind = Setting { seed: 0, ..outcome.setting.clone() };
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
         }
     }
-    let losses = |kind| -> Vec<(u64, f64)> {
-        let found = outcomes.iter().filter(|outcome| of(outcome) == kind);
-        found.map(|outcome| (outcome.setting.seed, outcome.loss)).collect()
-    };
-    let reference = losses(plan::REFERENCE);
-    let mut page = "| | optimizer | by seed | mean | against the first, over seeds that both have |\n".to_owned();
-    page += "|---|---|---|---|---|\n";
+    let mut page =
+        "| | nodes | steps | optimizer | by seed | mean | against data-parallel AdamW | against Muon | ".to_owned();
+    page += "bytes a parameter and node |\n|---|---|---|---|---|---|---|---|---|\n";
     for kind in kinds {
-        let rows = losses(kind);
-        let with = rows.iter().filter_map(|(seed, loss)| {
-            let (_, reference) = reference.iter().find(|(other, _)| other == seed)?;
-            Some((loss, reference))
-        });
-        let (ours, theirs) = with.fold((0.0, 0.0), |(ours, theirs), (our, their)| (ours + our, theirs + their));
-        let seeds: Vec<String> = rows.iter().map(|(_, loss)| format!("{loss:.4}")).collect();
+        let is_of_kind = |outcome: &&&Outcome| Setting { seed: 0, ..outcome.setting.clone() } == kind;
+        let rows: Vec<&Outcome> = outcomes.iter().filter(is_of_kind).copied().collect();
+        let seeds: Vec<String> = rows.iter().map(|row| format!("{:.4}", row.loss)).collect();
+        let data = if kind.by_node { ", each a part of the text" } else { "" };
         let _ = writeln!(
             page,
-            "| {} | {} at {} | {} | {:.4} | {:+.1} % |",
-            name(&kind.0),
-            treatment(&kind.2),
-            kind.1,
+            "| {}{data} | {} | {} | {} at {} | {} | {:.4} | {} | {} | {:.0} |",
+            name(&kind.method),
+            kind.nodes,
+            kind.steps,
+            treatment(&kind.treatment),
+            kind.learning_rate,
             seeds.join(" "),
-            average(rows.iter().map(|(_, loss)| *loss)),
-            100.0 * (ours / theirs - 1.0),
+            average(rows.iter().map(|row| row.loss)),
+            against(&rows, outcomes, OptimizerKind::AdamW),
+            against(&rows, outcomes, OptimizerKind::Muon),
+            average(rows.iter().map(|row| row.bytes_per_parameter)),
         );
     }
     page
+}
+
+/// By how much the losses of `rows` lie above those of data-parallel runs with this optimizer.
+fn against(rows: &[&Outcome], outcomes: &[&Outcome], kind: OptimizerKind) -> String {
+    let with_reference = rows.iter().filter_map(|row| {
+        let of = |setting: &Setting| (setting.seed, setting.nodes, setting.steps);
+        let is_reference = |outcome: &&&Outcome| {
+            let Setting { method, by_node, treatment, .. } = outcome.setting;
+            (method, by_node, treatment.kind) == (Method::DataParallel, false, kind)
+                && of(&outcome.setting) == of(&row.setting)
+        };
+        Some((row.loss, outcomes.iter().find(is_reference)?.loss))
+    });
+    let (ours, theirs) = with_reference.fold((0.0, 0.0), |sums, pair| (sums.0 + pair.0, sums.1 + pair.1));
+    if theirs > 0.0 { format!("{:+.1} %", 100.0 * (ours / theirs - 1.0)) } else { "–".to_owned() }
 }
 
 fn average(values: impl ExactSizeIterator<Item = f64>) -> f64 {
@@ -248,11 +263,26 @@ mod tests {
         let is_gossip = |method: &Method| matches!(method, Method::Gossip { .. });
         let page = tables(&outcomes(Question::Optimizers, |method| if is_gossip(method) { 2.1 } else { 2.0 }));
         let (_, page) = page.split_once("### Optimizers").expect("the table");
-        assert_eq!((page.matches("+5.0 %").count(), page.matches("+0.0 %").count()), (9, 2), "{page}");
+        assert_eq!((page.matches("+5.0 %").count(), page.matches("+0.0 %").count()), (18, 4), "{page}");
         assert!(
-            page.contains("| gossip, H = 5, no momentum | Muon, matched at 0.004 | 2.1000 2.1000 2.1000 |"),
+            page.contains("| gossip, H = 5, no momentum | 8 | 400 | Muon, matched at 0.004 | 2.1000 2.1000 2.1000 |"),
             "{page}"
         );
+        assert!(!page.contains("| – |"), "{page}");
+    }
+
+    #[test]
+    fn runs_are_held_against_data_parallel_ones_of_as_many_nodes() {
+        let made = |loss: fn(&Setting) -> f64| -> Vec<Outcome> {
+            let mut made = outcomes(Question::Sizes, |_| 0.0);
+            made.iter_mut().for_each(|outcome| outcome.loss = loss(&outcome.setting));
+            made
+        };
+        let page = tables(&made(|setting| match setting.method {
+            Method::DataParallel => 32.0 / setting.nodes as f64,
+            _ => 1.1 * 32.0 / setting.nodes as f64,
+        }));
+        assert_eq!((page.matches("+10.0 %").count(), page.matches("+0.0 %").count()), (2, 2), "{page}");
     }
 
     #[test]
