@@ -10,6 +10,7 @@ mod hostile;
 mod learning;
 mod mechanisms;
 mod membership;
+
 mod scenarios;
 mod synchronous;
 mod teams;

@@ -128,10 +128,11 @@ pub const FAILED_ADDRESSES_MAX: usize = DESCRIPTORS_MAX * ADDRESSES_TOLD_MAX;
 /// A connection that ends sooner counts as a failed dial: a peer without room hangs up at once.
 pub const CONNECTION_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
-/// How often a node with few peers dials its bootstrap addresses and one lost member, in case the swarm has split.
+/// How often a node with few peers dials its bootstrap addresses and one lost member, and one with enough peers a member lost
+/// lately, in case the swarm has split.
 pub const BOOTSTRAP_PERIOD: Duration = Duration::from_secs(30);
 
-/// How often a node with enough peers dials one lost member or unreachable bootstrap address: halves of a split are both
+/// How often a node with enough peers dials one member lost long ago or unreachable bootstrap address: halves of a split are both
 /// well connected.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(120);
 

@@ -99,6 +99,8 @@ struct PartState {
     /// `None` before the first exchange.
     scales: Option<Scales>,
     clip: ClipHistory,
+    /// How far training had moved the model at the last of its norms.
+    travel: f64,
     /// A model may be beyond the others' grid in one fragment and among them in the rest.
     outlier: OutlierDetection,
     /// Whether the last exchange had blocks that wrap again and again, with whomever.
@@ -321,8 +323,7 @@ impl Averaging {
     /// How far from this model a peer's may be to be one of the same swarm: told in answer to a probe. The peer's own past
     /// does not count, for it is another model that it asks about.
     pub(crate) fn reach(&self, part: Part) -> f32 {
-        let least = self.parts.get(&part).map_or(0.0, |state| state.clip.least_telling());
-        self.clip_norm(part).max(self.gossip.clip_factor * least) as f32
+        self.clip_norm(part) as f32
     }
 
     /// τ for a partner that is believed.
@@ -360,7 +361,7 @@ impl Averaging {
             is_excused,
         };
         let least = self.hardly_apart(about.norm);
-        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least);
+        self.parts.entry(terms.part).or_default().take_in(merged, terms, seen, least, self.training.travel);
         if let Some(reference) = &merged.reference {
             let is_believed = reputation.influence(about.partner) >= LINK_INFLUENCE_MIN;
             self.links.keep(about.partner, terms.part, reference.clone(), (about.is_starter, is_believed));
@@ -421,7 +422,7 @@ impl Averaging {
     fn impression(&self, merged: &Merged, terms: &Terms, norm: f64) -> Impression {
         let clip = self.parts.get(&terms.part).map(|state| &state.clip);
         let least = self.hardly_apart(norm);
-        let usual = clip.and_then(|clip| Some(clip.usual()?.max(clip.least_telling()).max(least)));
+        let usual = clip.and_then(|clip| Some(clip.usual()?.max(least)));
         Impression {
             distance: usual.filter(|usual| *usual > 0.0).map_or(1.0, |usual| merged.norm / usual),
             masked_share: masked_share(merged),
@@ -441,11 +442,11 @@ impl Averaging {
 }
 
 impl PartState {
-    /// `least`: models that are not further apart are one.
-    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64) {
+    /// `least`: models that are not further apart are one. `travel`: how far training has moved the model.
+    fn take_in(&mut self, merged: &Merged, terms: &Terms, seen: Seen, least: f64, travel: f64) {
         let most_wrapped = masked_share(merged) > MOST;
         let is_wide = terms.width == CodeWidth::Sixteen;
-        let is_telling = merged.norm > least.max(self.clip.least_telling());
+        let is_telling = merged.norm > least;
         self.is_stuck = merged.stuck_blocks > 0;
         // Blocks that wrap are further apart than the distance tells; a few that wrap once are not by much.
         if self.last_merges.len() == LAST_MERGES {
@@ -467,7 +468,8 @@ impl PartState {
         let is_beyond_grid = self.is_beyond_grid && (is_wide || merged.masked_blocks > 0);
         // Where most blocks wrapped, or some are known to be far, the norm of the others says nothing.
         if !most_wrapped && !is_beyond_grid {
-            self.clip.record(merged.norm);
+            self.clip.record(merged.norm, travel > self.travel, least);
+            self.travel = travel;
         }
         // Where that goes on, nobody lets this model in.
         let is_apart = most_wrapped && !self.is_near;

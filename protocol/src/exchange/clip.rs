@@ -7,18 +7,9 @@ use crate::bounds::{CLIP_HISTORY, CLIP_HISTORY_MIN, FIRST_CLIP_FACTOR};
 /// The median of honest norms is at most this many lower thirds (a guess: partners differ by their ages).
 const SPREAD: f64 = 1.5;
 
-/// Norms below this share of the largest usual one tell nothing of a partner: where averaging goes on without learning,
-/// distances shrink to rounding errors.
-const TELLING_SHARE: f64 = 0.001;
-
-/// The usual norm is at least this share of what it was an exchange ago. Where nobody learns any more, averaging halves
-/// distances with every exchange; did the limit follow at once, two groups that are a little closer within than between
-/// them would freeze apart (a guess: a tenth in forty-five exchanges).
+/// The usual norm is at least this share of what it was an exchange ago: did the limit follow at once, two groups that are a
+/// little closer within than between them would freeze apart (a guess: a tenth in forty-five exchanges).
 const USUAL_LEFT: f64 = 0.95;
-
-/// What is left of the largest usual norm after each exchange: a node that was once far away must not be blunt for ever (a
-/// guess: half of it after seventy exchanges).
-const LARGEST_LEFT: f64 = 0.99;
 
 /// Norms of recent exchanges.
 #[derive(Clone, Debug, Default)]
@@ -27,24 +18,26 @@ pub(crate) struct ClipHistory {
     norms: VecDeque<f64>,
     /// The usual norm. Without [`CLIP_HISTORY_MIN`] norms what another member takes for usual, or 0 where none has told.
     usual: f64,
-    /// The largest usual norm, less [`LARGEST_LEFT`] with every exchange since.
-    largest: f64,
+    /// Models that are not further apart are one.
+    least: f64,
 }
 
 impl ClipHistory {
     /// Takes in ‖s·d‖ of an exchange, as it was before clipping: where the swarm drifts apart for good, the limit
-    /// follows.
-    pub(crate) fn record(&mut self, norm: f64) {
+    /// follows. `has_learned`: whether training has moved the model since the exchange before. Where nobody learns any more,
+    /// averaging halves distances with every exchange, down to rounding errors, and they say nothing of what is usual.
+    /// `least`: models that are not further apart are one.
+    pub(crate) fn record(&mut self, norm: f64, has_learned: bool, least: f64) {
         if self.norms.len() == CLIP_HISTORY {
             self.norms.pop_front();
         }
         self.norms.push_back(norm);
-        self.usual = (USUAL_LEFT * self.usual).max(self.middle());
-        self.largest = (LARGEST_LEFT * self.largest).max(self.usual().unwrap_or_default());
+        let left = if has_learned { USUAL_LEFT } else { 1.0 };
+        self.usual = (left * self.usual).max(self.middle());
+        self.least = least;
     }
 
-    /// The model is another one, with a usual norm of which a member has told that found it near; 0 where none has. Of the norms
-    /// before only the scale of distances in this swarm remains known.
+    /// The model is another one, with a usual norm of which a member has told that found it near; 0 where none has.
     pub(crate) fn begin_anew(&mut self, usual: f64) {
         self.norms.clear();
         self.usual = usual;
@@ -71,17 +64,12 @@ impl ClipHistory {
         median.min(SPREAD * third)
     }
 
-    /// The norm beyond which a partner is further away than mere rounding puts it.
-    pub(crate) fn least_telling(&self) -> f64 {
-        TELLING_SHARE * self.largest
-    }
-
-    /// τ: `factor` usual norms. Never so small that rounding errors fill it: a node a little off would stay there for ever. Before
-    /// these are known what was told, or a multiple of `travel`, how far own training has moved the model since it was copied
-    /// at most: in a young run distances soon are many times what they were when it was told.
+    /// τ: `factor` usual norms. Nothing is clipped that is hardly apart: where others are nearer still, a model would stay there
+    /// for ever. Before these are known what was told, or a multiple of `travel`, how far own training has moved
+    /// the model since it was copied at most: in a young run distances soon are many times what they were when it was told.
     pub(crate) fn norm(&self, factor: f64, travel: f64) -> f64 {
         let first = if self.has_enough() { 0.0 } else { FIRST_CLIP_FACTOR * travel };
-        self.usual().map_or(first, |usual| first.max(factor * usual.max(self.least_telling())))
+        self.usual().map_or(first, |usual| first.max(factor * usual.max(self.least)))
     }
 }
 
@@ -94,45 +82,47 @@ mod tests {
         let mut clip = ClipHistory::default();
         assert_eq!(clip.norm(2.5, 2.0), 6.0);
         for norm in [1.0, 1e9, 1.0, 1e9, 1.0] {
-            clip.record(norm);
+            clip.record(norm, true, 0.0);
         }
         assert_eq!(clip.norm(2.5, 2.0), 2.5);
-        (0..10).for_each(|index| clip.record(if index % 2 == 0 { 1e9 } else { 1.0 }));
+        (0..10).for_each(|index| clip.record(if index % 2 == 0 { 1e9 } else { 1.0 }, true, 0.0));
         assert!(clip.norm(2.5, 2.0) <= 2.5 * SPREAD, "even of nearly a half");
     }
 
     #[test]
     fn rounding_errors_do_not_become_the_measure_of_distances() {
         let mut clip = ClipHistory::default();
-        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
-        (0..200).for_each(|_| clip.record(1e-7));
-        assert!(clip.usual().expect("there are enough") < TELLING_SHARE);
-        assert!(clip.least_telling() > 0.1 * TELLING_SHARE);
-        clip.begin_anew(0.1);
-        assert!(clip.least_telling() > 0.1 * TELLING_SHARE, "nor after a copy");
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0, true, 0.0));
+        (0..200).for_each(|_| clip.record(1e-7, false, 0.0));
+        assert_eq!(clip.norm(2.5, 0.0), 2.5);
+        (0..CLIP_HISTORY).for_each(|_| clip.record(10.0, false, 0.0));
+        assert_eq!(clip.norm(2.5, 0.0), 25.0, "but who has drifted apart is let in");
+    }
+
+    #[test]
+    fn nothing_is_clipped_that_is_hardly_apart() {
+        let mut clip = ClipHistory::default();
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1e-7, true, 0.01));
+        assert_eq!(clip.norm(2.0, 0.0), 0.02);
     }
 
     #[test]
     fn old_norms_are_forgotten() {
         let mut clip = ClipHistory::default();
-        (0..CLIP_HISTORY).for_each(|_| clip.record(100.0));
-        (0..200).for_each(|_| clip.record(1.0));
+        (0..CLIP_HISTORY).for_each(|_| clip.record(100.0, true, 0.0));
+        (0..200).for_each(|_| clip.record(1.0, true, 0.0));
         assert_eq!(clip.norm(1.0, 0.0), 1.0);
     }
 
     #[test]
-    fn the_limit_falls_slowly_until_another_model_comes() {
+    fn a_copied_model_has_the_limit_that_was_told_until_it_has_norms_of_its_own() {
         let mut clip = ClipHistory::default();
-        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
-        for round in 1..=CLIP_HISTORY {
-            clip.record(0.01);
-            assert!(clip.norm(1.0, 0.0) >= USUAL_LEFT.powi(round as i32));
-        }
+        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0, true, 0.0));
         clip.begin_anew(0.1);
         assert_eq!((clip.norm(2.0, 0.0), clip.norm(2.0, 1.0)), (0.2, FIRST_CLIP_FACTOR), "as told, or as it moves");
-        (0..CLIP_HISTORY_MIN).for_each(|_| clip.record(0.01));
+        (0..CLIP_HISTORY_MIN).for_each(|_| clip.record(0.01, false, 0.0));
+        assert_eq!(clip.norm(1.0, 1.0), 0.1, "at rest the word of others stands");
+        (0..CLIP_HISTORY_MIN).for_each(|_| clip.record(0.01, true, 0.0));
         assert!((0.05..0.1).contains(&clip.norm(1.0, 1.0)), "from there it falls");
-        (0..CLIP_HISTORY).for_each(|_| clip.record(1.0));
-        assert_eq!(clip.norm(1.0, 0.0), 1.0, "another model has norms of its own");
     }
 }

@@ -1,8 +1,8 @@
 //! Whom to dial, and when.
 //!
 //! A node with too few healthy connections dials random members of its view at once, and where there are no others those
-//! from which it has parted. One that is alone tries everybody it ever knew. And every node, however well connected, now and then dials somebody lost: where a swarm has split, both
-//! parts are well connected, and only this brings them together again.
+//! from which it has parted. One that is alone tries everybody it ever knew. And every node, however well connected, now and
+//! then dials somebody lost: where a swarm has split, both parts are well connected, and only this brings them together again.
 
 use super::*;
 use crate::Bootstrap;
@@ -58,16 +58,19 @@ impl Membership {
         }
     }
 
-    /// Dials bootstrap addresses and members lost long ago: with few peers all addresses and one member, else one of all.
+    /// Dials bootstrap addresses and lost members: with few peers all addresses and one member, else one of all.
     pub(super) fn dial_lost(&mut self, now: Time, out: &mut Outbox) {
         let has_few = self.connections.healthy_count(now) < CONNECTIONS_WANTED;
-        let period = if has_few { BOOTSTRAP_PERIOD } else { RETRY_PERIOD };
+        let is_missed = |known: &Known| known.lost_at.is_some() && known.teller == known::Teller::NOBODY;
+        let lost_lately = self.view.iter().filter(|(_, known)| is_missed(known));
+        let mut lost: Vec<PeerId> = lost_lately.map(|(peer, _)| peer).collect();
+        let period = if has_few || !lost.is_empty() { BOOTSTRAP_PERIOD } else { RETRY_PERIOD };
         self.retry_at = now + jittered(period, &mut self.random);
         if has_few {
             self.dial_bootstrap(now, |_| true, DIALS_MAX, out);
         }
-        let mut lost: Vec<PeerId> = self.reserve.iter().map(|(peer, _)| peer).collect();
-        lost.retain(|peer| self.may_dial(now, *peer, self.reserve.get(*peer)));
+        lost.extend(self.reserve.iter().map(|(peer, _)| peer).filter(|peer| self.view.get(*peer).is_none()));
+        lost.retain(|peer| self.may_dial(now, *peer, self.view.get(*peer).or_else(|| self.reserve.get(*peer))));
         let doubtful = |entry: &dialing::Entry| entry.is_doubtful(now);
         let addresses = self.dialing.bootstrap().iter().filter(|entry| doubtful(entry)).count();
         let chosen = self.random.random_range(0..(lost.len() + addresses).max(1));

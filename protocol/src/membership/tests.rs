@@ -306,6 +306,23 @@ fn the_lost_leave_the_view_for_the_reserve_and_are_dialed_now_and_then() {
     );
 }
 
+/// Halves of a split swarm have all the connections that they want, and strangers to try for new ones.
+#[test]
+fn a_member_lost_lately_is_dialed_every_half_minute() {
+    let mut setting = Setting::connected_to(12);
+    let strangers: Vec<Descriptor> = (20..36).map(|number| descriptor(number, 1)).collect();
+    setting.hear(1, 2, &strangers).expect("sane");
+    setting.disconnect(10, 12);
+    setting.effects();
+    let mut effects = Vec::new();
+    for now in (10..310).step_by(10) {
+        effects.extend(setting.pass(now, |_| true));
+        (1..12).for_each(|number| setting.membership.on_answer(second(now), peer(number)));
+    }
+    let count = dialed(&effects).iter().filter(|dialed| **dialed == peer(12)).count();
+    assert!((5..=12).contains(&count), "{count} times in five minutes");
+}
+
 #[test]
 fn the_banned_are_cut_off_and_neither_dialed_nor_told_nor_let_in_until_the_end() {
     let mut setting = Setting::connected_to(3);

@@ -9,6 +9,9 @@ use crate::record::ExchangeRecord;
 /// Roundings of the scaled step, relative: two multiplications in `f32` on each side.
 const ROUNDING: f64 = 4.0 * f32::EPSILON as f64;
 
+/// Below the smallest normal `f32` products are rounded to few bits.
+const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
+
 /// Checks one exchange of which both sides have merged.
 ///
 /// # Errors
@@ -22,7 +25,7 @@ pub fn antisymmetric(exchange: &ExchangeRecord) -> Result<(), Violation> {
         let holds = if starter.factor == responder.factor {
             at_starter == -at_responder
         } else {
-            (one + other).abs() <= ROUNDING * one.abs().max(other.abs())
+            (one + other).abs() <= ROUNDING * one.abs().max(other.abs()) + SMALLEST
         };
         if !holds {
             let finding = format!(

@@ -8,12 +8,15 @@ use crate::record::MergeRecord;
 /// τ travels as an `f32`, and the factor is rounded to one.
 const ROUNDING: f64 = 1e-5;
 
+/// Below the smallest normal `f32` the steps between codes have few bits or one.
+const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
+
 /// Checks one side's correction.
 ///
 /// # Errors
 /// When it is longer than its node lets in.
 pub fn step_bounded(merge: &MergeRecord) -> Result<(), Violation> {
-    let allowed = merge.factor * merge.clip * (1.0 + ROUNDING);
+    let allowed = merge.factor * merge.clip * (1.0 + ROUNDING) + SMALLEST;
     // Not `length > allowed`: a length that is not a number must not pass.
     if merge.length <= allowed {
         return Ok(());
